@@ -61,6 +61,8 @@ FAMILIES: dict[str, dict] = {
     "starcoder2": {"use_bias": True, "sliding_window": 8},
     "olmo2": {},
     "olmo3": {"sliding_window": 8},
+    "gemma": {},
+    "glm": {},
     "glm4": {},
     "cohere2": {"sliding_window": 8, "logit_scale": 0.5},
     "qwen3_moe": {"num_experts": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3], **_MOE},

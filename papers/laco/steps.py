@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from common.calibration import corpora
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import Context
-from common.pruning.recipe import Options, Pruning, Training, register
+from common.pruning.recipe import MIXED, Options, Pruning, Training, register
 from common.training.finetuning import finetune
 from common.utils.errors import UserError
 from papers.laco import algorithm, training
@@ -29,7 +30,7 @@ def sentences(context: Context) -> list[str]:
     entry = context.calibration
     if entry is None or entry.sentences is None:
         raise UserError("LaCo reads calibration sentences: give the recipe's calibration a corpus and sentences")
-    return calibration_sentences(entry.corpus, entry.sentences, entry.seed or 0)
+    return calibration_sentences(entry.corpus.split(MIXED), entry.sentences, entry.seed or 0)
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class LayerCollapse(CollapseOptions, Pruning):
 
 @dataclass(frozen=True)
 class Text(Options):
-    """What is trained on: tokens of a corpus in blocks of so many, validated on another."""
+    """What is trained on: tokens of a corpus in blocks of so many, validated on another; equally many of each of a mix."""
 
     corpus: str
     validation: str
@@ -99,8 +100,8 @@ class Text(Options):
     seed: int = 0
 
     def reads(self) -> Iterator[tuple[str, str]]:
-        yield "corpus", self.corpus
-        yield "corpus", self.validation
+        for name in (*self.corpus.split(MIXED), self.validation):
+            yield "corpus", name
 
 
 @register("laco-posttrain")
@@ -118,7 +119,11 @@ class PostTraining(Training):
         folder = dataclasses.replace(context, recipe=alone).folder
         tokenizer, data = context.tokenizer, self.data
         shared = {"length": data.length, "seed": data.seed}
-        train = training.text_blocks(tokenizer, corpora.texts(data.corpus), tokens=data.tokens, **shared)
+        names = data.corpus.split(MIXED)
+        share = data.tokens // len(names)
+        train = [b for n in names for b in training.text_blocks(tokenizer, corpora.texts(n), tokens=share, **shared)]
+        if len(names) > 1:
+            random.Random(data.seed).shuffle(train)
         tokens = VALIDATION_BLOCKS * data.length
         valid = training.text_blocks(tokenizer, corpora.texts(data.validation), tokens=tokens, **shared)
         settings = training.settings(**self.settings)

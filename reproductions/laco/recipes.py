@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 
+from common.models.registry import REGISTRY
 from common.records.results import Recipe
 from reproductions.spec import printed_rows, reported, shape_recipes
 from reproductions.spec.registry import Row
@@ -44,13 +45,15 @@ STATUSES = {
     "Dense": dataclasses.replace(REPORTED, reason="OpenCompass's own numbers"),
 }
 PRUNER, SLICEGPT = "LLMPru.", "SliceGPT"
-# The paper gives their shares of parameters alone. LLM-Pruner's flags are fitted to theirs (27.0 and 24.4 %); SliceGPT's
-# width is the one whose share is nearest, shortcuts counted.
+# The paper gives their shares of parameters alone. LLM-Pruner's flags are fitted to theirs (27.0, 24.4 and 24.2 %).
+# SliceGPT's width is the one whose share is nearest, shortcuts counted.
 BASELINES = {
     (PRUNER, "llama-2-7b"): 0.3465,
     (PRUNER, "llama-2-13b"): 0.299,
     (SLICEGPT, "llama-2-7b"): 0.264,
     (SLICEGPT, "llama-2-13b"): 0.236,
+    (PRUNER, "baichuan2-7b"): 0.346,
+    (SLICEGPT, "baichuan2-7b"): 0.222,
 }
 LAYERS = {"llama-2-7b": 32, "llama-2-13b": 40, "baichuan2-7b": 32, "baichuan2-13b": 40}
 # Tables 5 and 6: layers left -> C and T; L = 1, H = all layers, I = 2 throughout.
@@ -81,7 +84,8 @@ TRAINED_WITH = {
     "paper": {"save_every": 250, "evaluate_every": 250},
     "small": {"batch": 4, "micro_batch": 4, "save_every": 40, "evaluate_every": 40},
     "standin": {"batch": 8, "micro_batch": 8, "learning_rate": 1e-3, "save_every": 16, "evaluate_every": 16},
-}
+}  # Baichuan 2: five English and five Chinese sentences, and a text that is half Chinese, of which ours is Wikipedia.
+CHINESE = {"baichuan2-7b": ("wikipedia-en+wikipedia-zh", {"corpus": "c4-train+wikipedia-zh", "tokens": 1_250_000_000})}
 # Layers left by pruning again. The paper gives no settings for it: C and I as before, the threshold is searched.
 AGAIN_LEFT = {"llama-2-7b": 17}
 
@@ -126,12 +130,16 @@ def collapsed(
         wanted = collapse(merge, lefts(subject)[left], subject.layers, T, left if T is None else None)
     wanted |= {"left_out": True} if left_out else {}
     calibrated = sentences(subject.profile)
+    if subject.printed and model in CHINESE:
+        calibrated |= {"corpus": CHINESE[model][0]}
     return recipe(model, subject, limit, selection=wanted, calibration=calibrated, fidelity=merge, **fields)
 
 
 def trained(model: str, subject: Subject, limit: int | None, merge: str = "paper", again: bool = False) -> Recipe:
     """The main collapse, post-trained; again: and collapsed once more."""
     data, settings = TRAINING[subject.size], TRAINED_WITH[subject.size]
+    if subject.printed and model in CHINESE:
+        data = data | CHINESE[model][1]
     training = {"method": "laco-posttrain", "data": data, "settings": settings}
     left = MAIN[model] if subject.printed else main_left(subject)
     if again:
@@ -182,7 +190,7 @@ def of_printed(row: Row, limit: int | None, merge: str) -> Recipe | None:
 def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], list[Row]]:
     """Rows of a printed table with their recipes; each of LaCo's with a neighbour that merges as the code does.
 
-    Baichuan2's rows have no recipe: its weights cannot be loaded without running its repository's code.
+    The rows of a model that cannot be loaded have no recipe.
     """
 
     def rows(limit: int | None) -> list[Row]:
@@ -192,7 +200,7 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
             if row.method in STATUSES:
                 found.append(row)
                 continue
-            if row.model.startswith("baichuan"):
+            if REGISTRY[row.model].refused:
                 found.append(dataclasses.replace(row, status=REFUSED))
                 continue
             found.append(dataclasses.replace(row, recipe=of_printed(row, limit, "paper")))

@@ -8,7 +8,7 @@ from common.records.results import Recipe
 from reproductions.spec import shape_recipes
 from reproductions.spec.registry import Row
 from reproductions.spec.shared_recipes import llm_pruner, pruner_can, without_training
-from reproductions.spec.statuses import NOT_RUN, REFUSED, TOO_FEW
+from reproductions.spec.statuses import NOT_RUN, TOO_FEW
 from reproductions.spec.subjects import Subject, recipe
 
 # As printed in the paper: label, layers, numbers of layers removed.
@@ -30,6 +30,8 @@ PRUNER_RATIOS = {
     ("llama-2-13b", 8): 0.24,
     ("llama-3-8b", 7): 0.28,
     ("llama-3-8b", 5): 0.205,
+    ("baichuan2-7b", 9): 0.342,
+    ("baichuan2-7b", 7): 0.27,
 }
 PRUNER_TEXT = "c4-train"
 
@@ -54,20 +56,15 @@ METHODS = ("LLM-Pruner", "SLEB", "ShortGPT", "LLM-Streamline(None)", "LinearPatc
 def training_free(
     subject: Subject, limit: int | None = None, *, baichuan: bool = False, pruner: bool = True
 ) -> list[Row]:
-    """Dense, then for each sparsity the METHODS in printed order (Tables 1 and 11 to 15; LLM-Pruner only where printed).
-
-    Baichuan2's rows have no recipe: its weights cannot be loaded without running its repository's code.
-    """
+    """Dense, then for each sparsity the METHODS in printed order (Tables 1 and 11 to 15; LLM-Pruner only where printed)."""
     rows = []
     for model, group, layers, counts in settings(subject, baichuan):
-        refused = baichuan and subject.printed
-        dense = None if refused else recipe(model, subject, limit)
-        rows.append(Row(model, group, f"0/{layers}", "Dense", dense, REFUSED if refused else NOT_RUN, dense=True))
+        rows.append(Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True))
         for count in counts:
             for method in METHODS if pruner else METHODS[1:]:
-                fields = None if refused else _fields(model, method, count, layers, subject)
+                fields = _fields(model, method, count, layers, subject)
                 wanted = None if fields is None else recipe(model, subject, limit, **fields)
-                status = REFUSED if refused else TOO_FEW if fields is None else NOT_RUN
+                status = TOO_FEW if fields is None else NOT_RUN
                 shape = shape_of(model, method, count) if subject.printed else None
                 rows.append(Row(model, group, f"{count}/{layers}", method, wanted, status, shapes=shape))
     return rows

@@ -20,7 +20,6 @@ from reproductions.spec.shared_recipes import (
     window,
     without_training,
 )
-from reproductions.spec.statuses import REFUSED
 from reproductions.spec.subjects import STANDIN, Subject, recipe
 
 # Table 5: the paper's ladder, and ours beside it.
@@ -208,16 +207,15 @@ def settings(subject: Subject, limit: int | None = None) -> list[Row]:
             for count in counts:
                 setting = (model, group, layers, count)
                 for method in ("LinearPatch[S]", "LinearPatch[L]"):
-                    fields = None if baichuan else without_training(method, count, subject.profile)
-                    row = _row(setting, subject, limit, method, fields)
-                    found.append(replace(row, status=REFUSED) if baichuan else row)
+                    fields = without_training(method, count, subject.profile)
+                    found.append(_row(setting, subject, limit, method, fields))
                 others = (
                     window(count, "channel", True),
                     window(count, "flat-batch"),
                     window(count, "flat-sentence"),
                     lowest_bi(count, "channel"),
                 )
-                for method, selection in () if baichuan else zip(_COSINES, others, strict=True):
+                for method, selection in zip(_COSINES, others, strict=True):
                     fields = {"selection": selection, "calibration": CALIBRATION[subject.profile]}
                     found.append(_row(setting, subject, limit, method, fields, shaped=False))
     return found

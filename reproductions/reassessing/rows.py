@@ -13,7 +13,7 @@ from reproductions.reassessing.specs import LAST3, LORA, Arm, ArmSpec, of_printe
 from reproductions.spec import printed_rows, reported, shape_recipes
 from reproductions.spec.registry import Row
 from reproductions.spec.shared_recipes import llm_pruner, pruner_can, slicegpt
-from reproductions.spec.statuses import NOT_REPEATED, NOT_RUN, REFUSED, REPORTED, TOO_FEW, UNSUPPORTED
+from reproductions.spec.statuses import NOT_REPEATED, NOT_RUN, REPORTED, TOO_FEW
 from reproductions.spec.subjects import PAPER as PAPERS_MODELS
 from reproductions.spec.subjects import STANDIN, Subject, recipe
 
@@ -64,8 +64,6 @@ def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | Non
     spec = registry.REGISTRY.get(row.model)
     if spec is None:
         return dataclasses.replace(row, status=REPORTED)
-    if spec.trust_remote_code or spec.shape_only:  # its shape still counts parameters
-        return dataclasses.replace(row, status=REFUSED if spec.trust_remote_code else UNSUPPORTED)
     if row.dense:
         return dataclasses.replace(row, recipe=recipe(row.model, PAPERS_MODELS, limit))
     metric, arm = ALIASES.get(number.method, (number.method, None))

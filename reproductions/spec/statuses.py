@@ -29,15 +29,14 @@ REPORTED = Status("reported-only", "as reported only")
 GUESSES = Status("guesses", "the dense model only guesses")
 DENSE_ZERO = Status("dense-zero", "the dense model scores 0")  # after a quick look, for instance
 UNRECORDED = Status("no-record", "no record", "trained; its loss was not recorded")
-UNSUPPORTED = Status("unsupported", "its architecture is not supported")
-REFUSED = Status("refused", "refused", "needs remote code, has no safetensors")
+REFUSED = Status("refused", "refused", "ALiBi positions, which transformers has in other architectures alone")
 TOO_FEW = Status("too-few-layers", "too few layers", "LLM-Pruner spares six")
 NOT_REPEATED = Status("not-repeated", "not repeated, see the note")
 
 # Of several in one row the first stands for it.
 _ORDER = (
     *("not-run", "no-value", "diverged", "recorded", "reported-only", "dense-zero", "guesses", "not-repeated"),
-    *("unsupported", "too-few-layers", "refused", "no-record", "no-data", "failed"),
+    *("too-few-layers", "refused", "no-record", "no-data", "failed"),
 )
 
 

@@ -164,8 +164,8 @@ def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) 
         from common.models import loading  # loads torch: registered models do without
 
         found = loading.describe(name)
-    elif spec.shape_only or spec.trust_remote_code:
-        raise UserError(f"{spec.name} cannot be loaded here: {spec.note or 'it is registered for its shape alone'}")
+    elif spec.refused:
+        raise UserError(f"{spec.name} cannot be loaded here: {spec.refused}")
     else:
         found = spec
     return Subject(

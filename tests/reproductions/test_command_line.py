@@ -56,8 +56,8 @@ from reproductions.spec import registry, shape_recipes, subjects
             "cannot load ./nothing-there: no such directory",
         ),
         (
-            ["show", "table1-linearpatch", "--model", "baichuan2-7b", "--remove", "7"],
-            "baichuan2-7b cannot be loaded here",
+            ["show", "table1-linearpatch", "--model", "baichuan2-13b", "--remove", "7"],
+            "baichuan2-13b cannot be loaded here: its positions are ALiBi's",
         ),
         (["show", "table1-linearpatch", "--remove", "7"], "say which with --model"),
         (["show", "table1-linearpatch", "--paper-budget"], "the toy model and the papers' own models have one size"),

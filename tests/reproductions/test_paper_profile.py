@@ -15,6 +15,7 @@ import datasets
 import pytest
 import torch
 from hub_mirror import LACO_TASKS, QUESTIONS, TASKS, write_mmlus, write_rows
+from own_formats import write as write_own
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -79,6 +80,11 @@ def _write_corpora(root):
         write_rows(
             root, "ptb-text-only/ptb_text_only", f"penn_treebank/{split}", split, [{"sentence": line} for line in lines]
         )
+    chinese = [
+        {"text": f"\u6a21\u578b\u7684\u7b2c{i}\u5c42\u88ab\u5220\u9664\u4e86\u5e76\u4e14\u88ab\u7f29\u653e\u3002"}
+        for i in range(60)
+    ]
+    write_rows(root, "wikimedia/wikipedia", "20231101.zh", "train", chinese)
     alpaca = [{"instruction": f"Remove layer {i}.", "input": "", "output": f"the layer {i} is gone"} for i in range(8)]
     write_rows(root, "yahma/alpaca-cleaned", None, "train", alpaca)
     files = {
@@ -100,7 +106,12 @@ def _write_corpora(root):
 
 
 def _write_model(root, name, tokenizer):
-    """As many layers as the paper's model has, of its architecture; all else as small as can be."""
+    """As many layers as the paper's model has, of its architecture and in its format; all else as small as can be."""
+    spec = loading.get(name)
+    folder = root / "models" / spec.hub_id
+    if own := {"baichuan": "baichuan2", "chatglm": "chatglm2"}.get(spec.facts["model_type"]):
+        write_own(folder, own, layers=spec.layers)
+        return
     config = loading.model_config(name)
     small = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 2}
     for key, value in (small | {"vocab_size": 320, "head_dim": 16, "max_position_embeddings": 4096}).items():
@@ -108,7 +119,6 @@ def _write_model(root, name, tokenizer):
             setattr(config, key, value)
     config.bos_token_id, config.eos_token_id, config.pad_token_id = 1, 2, 0
     torch.manual_seed(3)
-    folder = root / "models" / loading.get(name).hub_id
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

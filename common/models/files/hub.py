@@ -25,7 +25,7 @@ import huggingface_hub
 from huggingface_hub import constants
 from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, get_session
 
-from common.models.files import pickled_weights, safetensors_reader
+from common.models.files import pickled_weights, renamed_architectures, safetensors_reader
 from common.utils import cache
 from common.utils.errors import UserError
 
@@ -111,7 +111,7 @@ def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False, co
         converted = pickled_weights.folder(path, hub_id)
         final = path == mirror("models", hub_id) or converted.is_dir() or unreachable_because()
         path = _converted(path, hub_id, convert_weights) if final else None
-    return path or _download(hub_id, revision, code, convert_weights)
+    return renamed_architectures.convert(path or _download(hub_id, revision, code, convert_weights), hub_id)
 
 
 def revision_of(path: Path) -> str | None:
@@ -125,7 +125,12 @@ def revision_of(path: Path) -> str | None:
 def _converted(path: Path, hub_id: str, convert_weights: bool) -> Path:
     if not convert_weights and not pickled_weights.folder(path, hub_id).is_dir():
         raise pickled_weights.refusal(hub_id)
-    return pickled_weights.convert(path, hub_id)
+    return _as_safetensors(path, hub_id)
+
+
+def _as_safetensors(path: Path, hub_id: str) -> Path:
+    renamed = renamed_architectures.convert(path, hub_id)
+    return pickled_weights.convert(path, hub_id) if renamed == path else renamed
 
 
 def _download(hub_id: str, revision: str | None, code: bool, convert_weights: bool) -> Path:
@@ -139,7 +144,7 @@ def _download(hub_id: str, revision: str | None, code: bool, convert_weights: bo
                     raise pickled_weights.refusal(hub_id)
                 ignored = [pattern for pattern in ignored if pattern != "*.bin"]
                 path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
-                return pickled_weights.convert(path, hub_id)
+                return _as_safetensors(path, hub_id)
             path = Path(huggingface_hub.snapshot_download(hub_id, revision=proposed, ignore_patterns=ignored))
             _remember_conversion(hub_id, path.name)
             return path

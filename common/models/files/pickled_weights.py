@@ -43,7 +43,7 @@ def only(path: Path) -> bool:
     if any(path.glob("*.safetensors")):
         return False
     try:
-        return all((path / name).exists() for name in _shards(path))
+        return all((path / name).exists() for name in shards(path))
     except (OSError, ValueError, KeyError, AttributeError):
         return False
 
@@ -53,7 +53,8 @@ def folder(path: Path, hub_id: str) -> Path:
     if path.parent.name == "snapshots":  # of the hub's cache
         name = path.name
     else:
-        states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(path.glob("*.bin"))]
+        files = sorted(path.glob("*.bin")) or sorted(path.iterdir())
+        states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         name = UNVERSIONED + hashlib.sha256(repr((str(path.resolve()), states)).encode()).hexdigest()[:12]
     return cache.folder() / "models" / hub_id.replace("/", "--") / name
 
@@ -75,8 +76,8 @@ def convert(path: Path, hub_id: str) -> Path:
     return cache.once(folder(path, hub_id), make, hub_id)
 
 
-def _shards(path: Path) -> list[str]:
-    """The weight files in order; a whole one comes before an index that was left beside it, as in transformers."""
+def shards(path: Path) -> list[str]:
+    """The pickled weight files in order; a whole one comes before an index that was left beside it, as in transformers."""
     if (path / SINGLE).exists() or not (path / INDEX).exists():
         return [SINGLE]
     return safetensors_reader.shards(path / INDEX)
@@ -84,11 +85,11 @@ def _shards(path: Path) -> list[str]:
 
 def _write(path: Path, made: Path) -> None:
     """Write every shard's tensors as safetensors; those of files that can be mapped are read as they are written."""
-    tensors = {name: tensor for shard in _shards(path) for name, tensor in _read(path / shard).items()}
+    tensors = {name: tensor for shard in shards(path) for name, tensor in read(path / shard).items()}
     huggingface_hub.save_torch_state_dict(tensors, made, metadata={"format": "pt"})
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read(path: Path) -> dict[str, Tensor]:
     """One file's tensors, each with memory of its own, as safetensors asks (a tied head is there twice then)."""
     try:
         # files of before torch 1.6 are no zip archives and cannot be mapped

@@ -205,7 +205,7 @@ COMMON = [
     (["--text", " "], "--text names nothing"),
     (["--model", "./missing"], "cannot load ./missing: no such directory"),
     (["--model", "llama2-7b"], "did you mean 'llama-2-7b'"),
-    (["--model", "gemma-7b", "--remove", "2"], "registered for its shape alone"),
+    (["--model", "baichuan2-13b", "--remove", "2"], "its positions are ALiBi's"),
     (["--model", "{folder}/text.txt"], "it is a file; give the directory"),
     (["--model", "{folder}/notes"], "it has no config.json"),
     (["--model", "{folder}/many-tokens"], "tokens up to 295, but the model's embedding has 200 rows"),

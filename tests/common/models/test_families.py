@@ -168,7 +168,7 @@ def test_what_is_not_streamed_is_refused(family, write_checkpoint, tmp_path):
         checkpoint.load(write_checkpoint(tmp_path / "model", family), stream=0)
 
 
-REFITTED = ("granite", "phi3", "smollm3", "starcoder2")
+REFITTED = ("gemma", "glm", "granite", "phi3", "smollm3", "starcoder2")
 
 
 @pytest.mark.parametrize("family", REFITTED)

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from common.models import loading
 from common.models.architectures import SUPPORTED
 from common.models.files import hub
+from common.models.files.renamed_architectures import FORMATS
 from common.utils.errors import UserError
 from reproductions.spec import subjects
 
@@ -32,7 +33,7 @@ def no_network(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", PAPER)
 def test_parameter_counts(name):
-    """Every count of the papers, rebuilt from the facts without weights (Baichuan as the Llama of its shape)."""
+    """Every count of the papers, rebuilt from the facts without weights (Baichuan as Llama, ChatGLM as GLM)."""
     spec = loading.get(name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(loading.model_config(spec))
@@ -50,12 +51,6 @@ def test_baichuan_count_by_formula(name):
     per_layer = 4 * c * c + 3 * c * f + 2 * c
     assert per_layer == facts["layer_params"]
     assert facts["layers"] * per_layer + 2 * facts["vocab"] * c + c == facts["params"]
-
-
-@pytest.mark.parametrize("name", [name for name in PAPER if loading.get(name).shape_only])
-def test_a_model_that_is_only_a_shape_is_not_loaded(name):
-    with pytest.raises(UserError, match=f"cannot load {name}: it is registered for its shape alone"):
-        loading.load(name)
 
 
 def test_chatglm2_count_by_formula():
@@ -80,7 +75,7 @@ def test_registry_is_consistent():
     for name, spec in loading.REGISTRY.items():
         assert (spec.name, spec.profile in ("standin", "paper")) == (name, True)
         assert (spec.wheels is None) == bool(spec.hub_id or spec.profile == "standin")
-        assert spec.shape_only or spec.facts["model_type"] in {*SUPPORTED, "baichuan"}
+        assert spec.facts["model_type"] in {*SUPPORTED, *FORMATS}
         assert spec.gated == spec.hub_id.startswith(("meta-llama/", "google/"))
     config = loading.model_config("llama-3.1-8b")
     assert config.rope_parameters["rope_type"] == "llama3"

@@ -92,7 +92,7 @@ def test_blocks_of_an_allocator():
 
 
 @pytest.mark.parametrize(("name", "billions"), [("gemma-7b", 8.54), ("chatglm2-6b", 6.24)])
-def test_models_that_are_only_a_shape_have_the_printed_size(name, billions):
+def test_models_that_tables_print_a_size_of_have_it(name, billions):
     """Reassessing, Table P."""
     assert round(sizes.parameters(sizes.skeleton(name)) / 1e9, 2) == billions
 

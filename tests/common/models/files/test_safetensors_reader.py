@@ -19,7 +19,7 @@ def test_every_file_is_named_once_in_order(tmp_path):
     "text",
     ['{"weight_map": {"a": 5}}', '{"weight_map": {}}', '{"weight_map": ["a"]}', '{"weight_map": null}', "[]", "3", "{"],
 )
-@pytest.mark.parametrize("read", [entries, lambda folder: pickled_weights._shards(folder)])
+@pytest.mark.parametrize("read", [entries, lambda folder: pickled_weights.shards(folder)])
 def test_an_index_that_names_no_files_is_named(tmp_path, text, read):
     for name in (INDEX, pickled_weights.INDEX):
         (tmp_path / name).write_text(text)

@@ -1,0 +1,240 @@
+"""Checkpoints that transformers has under the name of another architecture: converted once, into the user's cache.
+
+Baichuan and ChatGLM bring Python files of their own, which are never run here. What these compute is what transformers
+computes as another architecture, with weights of other names:
+
+    Baichuan and Baichuan 2, 7B    Llama. W_pack is q, k and v on top of one another. Version 2 divides each row of the head
+                                   by its length before use (NormHead), here once: in float32, rounded to the stored type.
+    ChatGLM 2 and ChatGLM 3, 6B    GLM. query_key_value is q, k and v, with biases; neighbouring channels of the first half of
+                                   each head rotate; the rest is Llama's.
+
+No other value changes. The 13B models of Baichuan have ALiBi positions. In transformers these exist in Bloom, Falcon and MPT
+alone, beside LayerNorm and an MLP without a gate, so the 13B models are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import huggingface_hub
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import Tensor
+
+from common.models.files import pickled_weights, safetensors_reader, sentencepiece_models
+from common.models.registry import ALIBI
+from common.utils import cache
+from common.utils.errors import UserError, first_of
+
+_PACKED, _HEAD = ".W_pack.", "lm_head.weight"
+_COPIED = ("generation_config.json", "tokenizer.model")
+
+
+@dataclass(frozen=True)
+class Format:
+    """A family of checkpoints. names: (there, here) parts of tensors' names, replaced in order; q, k and v are W_pack."""
+
+    config: Callable[[Mapping], dict]
+    tokenizer: Callable[[Path, int], transformers.PreTrainedTokenizerFast]
+    names: tuple[tuple[str, str], ...] = ()
+
+
+def _baichuan(said: Mapping) -> dict:
+    if "max_position_embeddings" not in said or said["hidden_size"] == 5120:
+        raise ValueError(ALIBI)
+    _check(said, tie_word_embeddings=False)
+    if said["architectures"] not in (["BaichuanForCausalLM"], ["BaiChuanForCausalLM"]):
+        raise ValueError(f"its architectures are {said['architectures']}, and only Baichuan's own are known")
+    same = (
+        *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act"),
+        *("max_position_embeddings", "rms_norm_eps", "bos_token_id", "eos_token_id", "pad_token_id"),
+    )
+    heads = {"num_key_value_heads": said["num_attention_heads"]}
+    return {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        **{name: said[name] for name in same},
+        **heads,
+    }
+
+
+def _chatglm(said: Mapping) -> dict:
+    if "padded_vocab_size" not in said:
+        raise ValueError("it is the first ChatGLM, another architecture. Use ChatGLM 2 or 3")
+    _check({"multi_query_attention": False, **said}, multi_query_attention=True, rmsnorm=True, post_layer_norm=True)
+    _check(said, add_bias_linear=False, apply_residual_connection_post_layernorm=False, tie_word_embeddings=False)
+    _check(said, rope_ratio=1)
+    return {
+        "model_type": "glm",
+        "architectures": ["GlmForCausalLM"],
+        "vocab_size": said["padded_vocab_size"],
+        "hidden_size": said["hidden_size"],
+        "intermediate_size": said["ffn_hidden_size"],
+        "num_hidden_layers": said["num_layers"],
+        "num_attention_heads": said["num_attention_heads"],
+        "num_key_value_heads": said["multi_query_group_num"],
+        "head_dim": said["kv_channels"],
+        "attention_bias": bool(said.get("add_qkv_bias")),
+        "max_position_embeddings": said["seq_length"],
+        "rms_norm_eps": said["layernorm_epsilon"],
+        "partial_rotary_factor": 0.5,
+        "hidden_act": "silu",
+        "bos_token_id": None,
+        "eos_token_id": said.get("eos_token_id", 2),
+        "pad_token_id": said.get("pad_token_id", 0),
+    }
+
+
+def _check(said: Mapping, **wanted) -> None:
+    """Refuse a config in which a switch stands otherwise."""
+    for name, value in wanted.items():
+        if (found := said.get(name, value)) != value:
+            raise ValueError(f"{name} is {found} in its config.json, and only {value} can be converted")
+
+
+def _of_baichuan(path: Path, length: int) -> transformers.PreTrainedTokenizerFast:
+    file = path / "tokenizer_config.json"
+    said = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return sentencepiece_models.read(
+        path / "tokenizer.model",
+        begin=["<s>"] if said.get("add_bos_token", True) else [],
+        model_max_length=length,
+        **{"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"},
+    )
+
+
+def _of_chatglm(path: Path, length: int) -> transformers.PreTrainedTokenizerFast:
+    return sentencepiece_models.read(
+        path / "tokenizer.model",
+        beside=["[MASK]", "[gMASK]", "[sMASK]", "sop", "eop"],
+        begin=["[gMASK]", "sop"],
+        model_max_length=length,
+        padding_side="left",
+        **{"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<unk>"},
+    )
+
+
+FORMATS: dict[str, Format] = {
+    "baichuan": Format(_baichuan, _of_baichuan),
+    "chatglm": Format(
+        _chatglm,
+        _of_chatglm,
+        (
+            ("transformer.embedding.word_embeddings.", "model.embed_tokens."),
+            ("transformer.encoder.layers.", "model.layers."),
+            ("transformer.encoder.final_layernorm.", "model.norm."),
+            ("transformer.output_layer.", "lm_head."),
+            ("self_attention.dense.", "self_attn.o_proj."),
+            ("self_attention.query_key_value.", "self_attn.W_pack."),
+            ("mlp.dense_h_to_4h.", "mlp.gate_up_proj."),
+            ("mlp.dense_4h_to_h.", "mlp.down_proj."),
+        ),
+    ),
+}
+
+
+def config(said: Mapping, path: Path) -> dict | None:
+    """Return the content of config.json that transformers' own architecture has; None of a model that is not renamed.
+
+    Args:
+        said: the content of the config.json in `path`.
+
+    Raises:
+        UserError: the model computes what no architecture of transformers does.
+    """
+    if said.get("model_type") not in FORMATS:
+        return None
+    try:
+        if said.get("quantization_config"):
+            raise ValueError("the model is quantised. Use the weights that it was made from")
+        found = FORMATS[said["model_type"]].config(said)
+    except KeyError as error:
+        raise UserError(f"cannot load {path}: its config.json has no {error}. Restore the published file") from error
+    except ValueError as error:
+        raise UserError(f"cannot load {path}: {error}") from error
+    rest = {"rope_theta": 10_000.0, "tie_word_embeddings": False, "torch_dtype": said.get("torch_dtype", "float32")}
+    return found | rest
+
+
+def convert(path: Path, hub_id: str) -> Path:
+    """Return the directory that transformers reads: a conversion in the user's cache, or `path` where none is needed.
+
+    Args:
+        path: the checkpoint. Of weights that are pickled alone the caller has asked the user.
+        hub_id: whose it is, or a name that stands for a directory.
+
+    Raises:
+        UserError: the model cannot be converted, its files are damaged, or there is no room.
+    """
+    try:
+        said = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        wanted = config(said, path)
+    except (OSError, ValueError, AttributeError):  # told where configs are read
+        return path
+    if wanted is None:
+        return path
+    family = FORMATS[said["model_type"]]
+    normalised = said.get("architectures") == ["BaichuanForCausalLM"]
+
+    def make(_work: Path, made: Path) -> None:
+        print(f"{hub_id}: converting it to {wanted['architectures'][0]}, once, into {made.parent}", file=sys.stderr)
+        for name in _COPIED:
+            if (path / name).is_file():
+                shutil.copyfile(path / name, made / name)
+        family.tokenizer(path, wanted["max_position_embeddings"]).save_pretrained(made)
+        (made / "config.json").write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
+        pickled = pickled_weights.only(path)
+        read = pickled_weights.read if pickled else load_file
+        shards = pickled_weights.shards(path) if pickled else safetensors_reader.loaded(path)
+        renamed = {}
+        for shard in shards:
+            renamed |= _renamed(read(path / shard), family, wanted, normalised, path)
+        huggingface_hub.save_torch_state_dict(renamed, made, metadata={"format": "pt"})
+        _check_complete(made, path)
+
+    return cache.once(pickled_weights.folder(path, hub_id), make, hub_id)
+
+
+def _renamed(
+    tensors: Mapping[str, Tensor], family: Format, wanted: Mapping, normalised: bool, path: Path
+) -> dict[str, Tensor]:
+    """Return a file's tensors under the names that transformers gives them."""
+    head = wanted.get("head_dim") or wanted["hidden_size"] // wanted["num_attention_heads"]
+    sizes = [head * wanted[f"num_{which}_heads"] for which in ("attention", "key_value", "key_value")]
+    found = {}
+    for name, tensor in tensors.items():
+        for there, here in family.names:
+            name = name.replace(there, here)
+        if name.endswith("inv_freq"):  # computed
+            continue
+        if _PACKED in name:
+            if len(tensor) != sum(sizes):
+                raise UserError(
+                    f"cannot convert {path}: {name} has {len(tensor)} rows, and its config.json asks for {sum(sizes)}"
+                )
+            for letter, part in zip("qkv", tensor.split(sizes), strict=True):
+                found[name.replace(_PACKED, f".{letter}_proj.")] = part.clone()
+        elif name == _HEAD and normalised:
+            found[name] = torch.nn.functional.normalize(tensor.float(), dim=-1).to(tensor.dtype)
+        else:
+            found[name] = tensor
+    return found
+
+
+def _check_complete(made: Path, path: Path) -> None:
+    """Refuse a conversion that has not the tensors that its config asks for."""
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(made))
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    stored = {name: entry.shape for name, entry in safetensors_reader.entries(made).items()}
+    if differing := sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name)):
+        raise UserError(
+            f"cannot convert {path}: of what its config.json asks for, {first_of(differing, 3)} are missing, misshapen or "
+            "unknown. Download it again"
+        )
