@@ -36,6 +36,8 @@ def model_config(spec: ModelSpec | str):
     model_type = {"baichuan": "llama", "chatglm": "glm"}.get(facts["model_type"], facts["model_type"])
     if model_type != "qwen2":  # which derives it
         extra["head_dim"] = facts["head_dim"]
+    if model_type == "glm":  # whose default lies outside of this vocabulary
+        extra["pad_token_id"] = 0
     return AutoConfig.for_model(
         model_type,
         num_hidden_layers=facts["layers"],
