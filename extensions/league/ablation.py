@@ -14,7 +14,7 @@ from reproductions.spec.subjects import Subject
 
 AVERAGE = "average"
 STEPS = {name: step for name, (_, step) in rows.ABLATION.items()}
-LABELS = {name: label for name, (label, _) in rows.ABLATION.items()}
+LABELS = {name: label.removeprefix("+ ") for name, (label, _) in rows.ABLATION.items()}
 
 
 def _counts(subject: Subject) -> tuple[int, ...]:

@@ -69,12 +69,12 @@ _COME_CODE = {
 }
 ABLATION = {
     "ablation-branches": ("one following layer, sum of branches, ridge towards 0", _COME_CODE),
-    "ablation-stream": ("gap of the residual stream as target", _COME_CODE | {"target": "stream"}),
-    "ablation-old": ("and ridge towards the old weights", _COME_CODE | {"target": "stream", "towards": "old"}),
-    "ablation-before": ("and down_proj before the interface", {"method": "refit", "following": 1, "ridge": 1e-2}),
-    "ablation-three": ("and three following layers", {"method": "refit", "following": 3, "ridge": 1e-2}),
-    REFIT: ("and a ridge of 0.001 in place of 0.01", REPAIRS[REFIT]),
-    REFIT_LONG: ("and a ridge chosen on held-out text", REPAIRS[REFIT_LONG]),
+    "ablation-stream": ("+ gap of the residual stream as target", _COME_CODE | {"target": "stream"}),
+    "ablation-old": ("+ ridge towards the old weights", _COME_CODE | {"target": "stream", "towards": "old"}),
+    "ablation-before": ("+ down_proj before the interface", {"method": "refit", "following": 1, "ridge": 1e-2}),
+    "ablation-three": ("+ three following layers", {"method": "refit", "following": 3, "ridge": 1e-2}),
+    REFIT: ("+ a ridge of 0.001 in place of 0.01", REPAIRS[REFIT]),
+    REFIT_LONG: ("+ a ridge chosen on held-out text", REPAIRS[REFIT_LONG]),
 }
 # After [L]: patches that leave massive tokens as they are; the stand-in has none.
 SPARED = {
