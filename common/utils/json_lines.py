@@ -1,4 +1,7 @@
-"""JSON lines, one object a line: told from plain text, and read."""
+"""JSON lines, one object a line: told from plain text, and read.
+
+pandas guesses types (a text "007" becomes a number) and does not name the line that is no JSON.
+"""
 
 from __future__ import annotations
 

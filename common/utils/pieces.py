@@ -2,6 +2,7 @@
 
 `cut` writes folders of pieces, each folder no larger than one transfer takes, and the list of all pieces into every one of
 them. Whatever folders have arrived so far can lie side by side; `join` writes the files as soon as all pieces are there.
+`split`, `sha256sum` and `cat` neither fill folders up to a limit nor name the folder to send again.
 """
 
 from __future__ import annotations

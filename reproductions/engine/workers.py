@@ -48,6 +48,9 @@ DEFAULTS = {"time": 24 * 60, "array_parallelism": 64}
 # Seconds that a task of a cluster looks for a free recipe before it gives its GPU back. A file server may need 90 to free
 # the locks of a lost node, whose task begins again meanwhile.
 PATIENCE = 120.0
+_NARROWING = (
+    "profile", "remove", "row", "limit", "dtype", "device", "columns", "samples", "seed", "text", "alpha",
+)  # fmt: skip
 LOOK = 2.0  # seconds between two looks at how far the workers are
 
 
@@ -107,7 +110,7 @@ class SpreadingOptions:
         metavar="NAME=VALUE,...",
     )
     list_work: bool = option(False, "print one command a line instead, for GNU parallel or any scheduler")
-    recipe: list[str] = option([], "measure only this recipe; repeatable", metavar="HASH[:BENCHMARK,...]")
+    recipe: list[str] = option([], "measure only this recipe; repeatable", metavar="HASH")
 
 
 def check(options: SpreadingOptions) -> None:
@@ -122,39 +125,26 @@ def chosen(work: Sequence[Work], recipes: Sequence[str], every: Sequence[Work]) 
     """Return the work that ``--recipe`` names. every: with what is measured by now, which is no error.
 
     Raises:
-        UserError: A name that is no recipe's hash, or none of its benchmarks'.
+        UserError: A name that is no recipe's hash.
     """
-    known: dict[str, set[str]] = {}
-    for entry in every:
-        known.setdefault(entry.recipe.hash, set()).update(entry.benchmarks)
-    wanted: dict[str, set[str]] = {}
-    for text in recipes:
-        key, _, benchmarks = text.partition(":")
+    known = {entry.recipe.hash for entry in every}
+    for key in recipes:
         if key not in known:
             raise unknown("recipe", key, known, "`run --list-work` prints them")
-        names = set(filter(None, benchmarks.split(",")))
-        for name in sorted(names - known[key]):
-            raise unknown(f"benchmark of the recipe {key}", name, known[key])
-        wanted.setdefault(key, set()).update(names or known[key])
-    found = []
-    for entry in work:
-        names = wanted.get(entry.recipe.hash, set())
-        found += entry.of(lambda name, names=names: name in names)
-    return found
+    return [entry for entry in work if entry.recipe.hash in recipes]
 
 
 def list_work(options, work: Sequence[Work]) -> str:
     """Return a command for every recipe, the longest first; its output is for a log, so tables are left out."""
     command = [sys.executable, "-m", "reproductions", "run", *options.targets, "--no-show"]
-    for name in ("profile", "remove", "row", "limit", "dtype", "device"):
+    for name in _NARROWING:
         value = getattr(options, name)
-        command += [] if value is None else [f"--{name}", str(value)]
+        command += [] if value in (None, "") else [f"--{name}", str(value)]
     command += [part for name in options.model for part in ("--model", name)]
     flags = ("full-test-sets", "paper-budget", "force")
     command += [f"--{name}" for name in flags if getattr(options, name.replace("-", "_"))]
-    ordered = expected_time.longest_first(work, Store())
-    names = (f"{entry.recipe.hash}:{','.join(entry.benchmarks)}" for entry in ordered)
-    return "".join(f"{shlex.join([*command, '--recipe', name])}\n" for name in names)
+    ordered = dict.fromkeys(entry.recipe.hash for entry in expected_time.longest_first(work, Store()))
+    return "".join(f"{shlex.join([*command, '--recipe', key])}\n" for key in ordered)
 
 
 def spread(options, store: Store, work: Sequence[Work], lacking: Callable) -> int:

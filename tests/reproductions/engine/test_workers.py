@@ -4,6 +4,7 @@ import collections
 import multiprocessing
 import os
 import pickle
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from common.pruning.recipe import Recipe
 from common.records.results import ROOT, Store
 from common.utils import locks
 from common.utils.errors import UserError
-from reproductions.command_line import parser
+from reproductions.command_line import main, parser
 from reproductions.engine import runner, workers
 from reproductions.engine.runner import Work
 
@@ -302,6 +303,17 @@ def test_listed_commands_ask_for_each_cell_once(stub):
     assert sorted(asked) == cells(work)
 
 
+def test_a_listed_command_asks_for_one_of_the_recipes_that_were_asked(stub, capsys):
+    """With options that change or narrow rows: the command, asked to list its work, prints itself."""
+    asked = ["run", "table1-prunecomp", "--row", "CosSim(BI) +*", "--seed", "77", "--columns", "Numeric"]
+    assert main([*asked, "--list-work"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert main([*shlex.split(line)[3:], "--list-work"]) == 0
+        assert capsys.readouterr().out.splitlines() == [line]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -318,20 +330,14 @@ def test_what_cannot_be_spread_is_said(arguments, message):
         workers.check(parser().parse_args(["run", "table1-laco", *arguments]))
 
 
-def test_a_recipe_or_a_benchmark_that_no_table_has_is_said():
+def test_a_recipe_that_no_table_has_is_said():
     every = grid()
-    key = every[0].recipe.hash
-    for asked, said in (
-        ("nonsense", "recipe 'nonsense'"),
-        ("0123456789abcdef", "recipe '0123456789abcdef'"),
-        (f"{key}:piqa,copy", f"benchmark of the recipe {key} 'copy'; did you mean 'copa'"),
-    ):
-        with pytest.raises(UserError, match=f"unknown {said}"):
+    for asked in ("nonsense", "0123456789abcdef"):
+        with pytest.raises(UserError, match=f"unknown recipe '{asked}'"):
             workers.chosen(every, [asked], every)
     left = [Work(every[0].recipe, "row 0", ["copa", "boolq"]), *every[2:]]
-    assert workers.chosen(left, [f"{key}:piqa", every[1].recipe.hash], every) == []  # measured by now
-    assert cells(workers.chosen(left, [f"{key}:piqa,copa"], every)) == [(key, "copa")]
-    assert workers.chosen(left, [f"{key}:copa", key], every) == left[:1]
+    assert workers.chosen(left, [every[1].recipe.hash], every) == []  # measured by now
+    assert workers.chosen(left, [every[3].recipe.hash, every[0].recipe.hash], every) == [left[0], left[2]]
 
 
 def test_gpus_and_cores_are_shared_out(monkeypatch):
