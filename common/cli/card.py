@@ -344,8 +344,11 @@ def forecast(job, expected) -> str:
     report = {"package": job.method.package, "paper": job.method.paper}
     lines = [f"plan: {command(report, printable.said(vars(options)))}"]
     if expected is not None:
-        parts = ", ".join(f"{STAGE_NAMES[name]} {clock(seconds)}" for name, seconds in expected.parts)
-        lines.append(f"time: about {clock(expected.seconds)} ({parts})")
+        stages = {STAGE_NAMES[name]: seconds for name, seconds in expected.parts}
+        whole = {"starting": expected.seconds - sum(stages.values())} | stages
+        whole = {name: round(seconds) for name, seconds in whole.items()}  # what is shown adds up
+        parts = ", ".join(f"{name} {clock(seconds)}" for name, seconds in whole.items())
+        lines.append(f"time: about {clock(sum(whole.values()))} ({parts})")
         if options.tasks:
             lines.append(f"  the tasks {options.tasks} come on top")
         lines.append(f"memory: about {expected.peak_bytes / 1e9:.2f} GB at most")

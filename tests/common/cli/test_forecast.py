@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 
 import pytest
 
@@ -45,6 +46,10 @@ def test_a_plan_reads_no_weights_and_writes_nothing(tool, command, tmp_path, mon
     own = ["--finetune", "none"] if tool.endswith("reassessing") else []
     assert main(method_of(tool), [*command, "--samples", "4", "--length", "32", "--windows", "4", *own, "--plan"]) == 0
     printed = capsys.readouterr().out
+    total, *parts = [
+        60 * int(m) + int(s) for m, s in re.findall(r"\b(\d+):(\d\d)\b", printed.split("time: ")[1].split("\n")[0])
+    ]
+    assert total == sum(parts) and len(parts) > 3 and "(starting " in printed
     for part in (f"plan: python -m {tool} ", "time: about ", "memory: about ", "disk: ", "nothing was written"):
         assert part in printed
     assert sorted(os.listdir(tmp_path)) == before
