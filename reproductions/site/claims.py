@@ -41,12 +41,16 @@ class Verdict:
 
 @dataclass(frozen=True)
 class ShownClaim:
-    """A claim, where it stands, and the verdicts: of the paper's printed numbers, and of each subject measured."""
+    """A claim, where it stands, and the verdicts: of the paper's printed numbers, and of each subject measured.
+
+    supported: on how many of the pretrained models that test it, in words; '' where that is not counted.
+    """
 
     text: str
     target: str
     printed: Verdict
     measured: tuple[Verdict, ...]
+    supported: str = ""
 
 
 def of(target: str, built: dict, measured: bool = True) -> list[ShownClaim]:
@@ -71,7 +75,11 @@ def abstract(finding: SummaryLine, built: Mapping[str, dict], subjects: Sequence
     """
     found = finding.claims(built[finding.target])
     measured = [_judged(name, found, name) for name in subjects]
-    return ShownClaim(finding.sentence, finding.target, _printed(finding.in_print(built)), tuple(measured))
+    tested = [one for one in measured if one.subject in settings.PUBLISHED_MODELS and one.kind != "open"]
+    holding = sum(one.kind == KINDS[judge.SUPPORTED] for one in tested)
+    supported = f"{holding} of {len(tested)}" if tested else judge.UNTESTED
+    printed = _printed(finding.in_print(built))
+    return ShownClaim(finding.sentence, finding.target, printed, tuple(measured), supported)
 
 
 def _labels(built: dict, own: str) -> dict[str, str]:

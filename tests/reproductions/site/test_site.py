@@ -78,10 +78,12 @@ def test_the_first_page_judges_as_the_list_of_findings_does(site):
         row.th.get_text(" ", strip=True): row for row in parsed(site / "index.html").select("section.card tr") if row.th
     }
     compared = 0
-    for sentence, _, *measured, _, _ in lines[2:]:  # the last but one counts models
-        for cell, shown in zip(
-            measured, page[sentence].find_all("td")[-len(measured) :] if sentence in page else (), strict=False
-        ):
+    for sentence, _, *measured, supported, _ in lines[2:]:
+        if sentence not in page:
+            continue
+        *cells, count = page[sentence].find_all("td")
+        assert count.get_text(strip=True) == supported, sentence
+        for cell, shown in zip(measured, cells[-len(measured) :], strict=True):
             verdict, _, effect = cell.partition(": ")
             words = shown.get_text(" ", strip=True)
             if effect:
