@@ -180,6 +180,9 @@ def convert(path: Path, hub_id: str) -> Path:
     if wanted is None:
         return path
     family = FORMATS[said["model_type"]]
+    pickled, target = pickled_weights.only(path), pickled_weights.folder(path, hub_id)
+    if not pickled and not target.is_dir() and not safetensors_reader.entries(path):  # which refuses damaged files
+        return path
     normalised = said.get("architectures") == ["BaichuanForCausalLM"]
 
     def make(_work: Path, made: Path) -> None:
@@ -189,7 +192,6 @@ def convert(path: Path, hub_id: str) -> Path:
                 shutil.copyfile(path / name, made / name)
         family.tokenizer(path, wanted["max_position_embeddings"]).save_pretrained(made)
         (made / "config.json").write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
-        pickled = pickled_weights.only(path)
         read = pickled_weights.read if pickled else load_file
         shards = pickled_weights.shards(path) if pickled else safetensors_reader.loaded(path)
         renamed = {}
@@ -198,7 +200,7 @@ def convert(path: Path, hub_id: str) -> Path:
         huggingface_hub.save_torch_state_dict(renamed, made, metadata={"format": "pt"})
         _check_complete(made, path)
 
-    return cache.once(pickled_weights.folder(path, hub_id), make, hub_id)
+    return cache.once(target, make, hub_id)
 
 
 def _renamed(

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import own_formats
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -44,6 +45,11 @@ def files(tmp_path_factory, write_checkpoint, make_tiny, tiny_tokenizer):
     for name, content in data.items():
         (folder / f"{name}.jsonl").write_text(content)
     good = write_checkpoint(folder / "good")
+    for name, (family, damage) in FAMILIES.items():
+        damage(write_checkpoint(folder / name, family))
+    for name, (form, changes) in OWN_FORMATS.items():
+        own_formats.write(folder / name, form, **changes)
+    cut_short(folder / "baichuan-cut-short")
     (folder / "loop").symlink_to("loop")
     for name, damage in DAMAGES.items():
         shutil.copytree(good, folder / name)
@@ -99,6 +105,9 @@ DAMAGES = {
     "list-config": write("config.json", b"[1]"),
     "binary-config": write("config.json", b"\xff\xfe\x00"),
     "other-type": edit(model_type="other"),
+    "gpt2": edit(model_type="gpt2"),
+    "bloom": edit(model_type="bloom"),
+    "falcon": write("config.json", b'{"model_type": "falcon", "hidden_size": 64, "num_attention_heads": 4}'),
     "gemma": edit(model_type="gemma2"),
     "no-type": edit(model_type=None),
     "words-for-layers": edit(num_hidden_layers="many"),
@@ -120,6 +129,18 @@ DAMAGES = {
     "no-header": write("model.safetensors", b"\xff" * 64),
     "no-tokenizer": no_tokenizer,
     "torn-tokenizer": write("tokenizer.json", b'{"model": 3'),
+}
+FAMILIES = {
+    "gemma3-cut-short": ("gemma3_text", cut_short),
+    "deepseek-wider": ("deepseek_v3", edit(moe_intermediate_size=40)),
+    "gpt-oss-cut-short": ("gpt_oss", cut_short),
+    "glm-one-layer": ("glm", edit(num_hidden_layers=1)),
+}
+OWN_FORMATS = {
+    "baichuan-alibi": ("baichuan2", {"max_position_embeddings": None}),
+    "baichuan-quantised": ("baichuan2", {"quantization_config": {"bits": 4}}),
+    "baichuan-cut-short": ("baichuan2", {}),
+    "chatglm-longer": ("chatglm2", {"rope_ratio": 50}),
 }
 # What is wrong, the options that say so, and what the line must name. {folder} is the folder of `files`.
 SHARED = [
@@ -231,6 +252,17 @@ COMMON = [
     (["--model", "{folder}/no-weights"], "it has no safetensors weights"),
     (["--model", "{folder}/pickled"], "pickled ones are never loaded"),
     (["--model", "{folder}/cut-short"], "it ends too early"),
+    (["--model", "{folder}/gpt2"], "architecture 'gpt2' is not supported (it has no list model.layers"),
+    (["--model", "{folder}/bloom"], "architecture 'bloom' is not supported (it has no list model.layers"),
+    (["--model", "{folder}/falcon"], "architecture 'falcon' is not supported (it has no list model.layers"),
+    (["--model", "{folder}/gemma3-cut-short"], "it ends too early"),
+    (["--model", "{folder}/gpt-oss-cut-short"], "it ends too early"),
+    (["--model", "{folder}/deepseek-wider"], "but config.json asks for"),
+    (["--model", "{folder}/glm-one-layer"], "the model has 1 layer; pruning leaves two at least"),
+    (["--model", "{folder}/baichuan-alibi"], "its positions are ALiBi's"),
+    (["--model", "{folder}/baichuan-quantised"], "the model is quantised"),
+    (["--model", "{folder}/baichuan-cut-short"], "it ends too early"),
+    (["--model", "{folder}/chatglm-longer"], "rope_ratio is 50"),
     (["--model", "{folder}/empty-weights"], "its header is cut off"),
     (["--model", "{folder}/no-header"], "its header is cut off"),
     (["--model", "{folder}/no-tokenizer"], "it has no tokenizer"),

@@ -5,6 +5,7 @@ import random
 import pytest
 import sentencepiece
 import torch
+from killed import killed_at
 from own_formats import HEADS, HIDDEN, LAYERS, LINES, MODELS, PLAIN, train, write
 from safetensors.torch import save_file
 from torch.nn.functional import silu
@@ -146,6 +147,18 @@ def test_pickled_weights_of_the_hub_are_converted_when_asked_in_one_step(tmp_pat
     model, _ = loading.load("baichuan2-7b")
     torch.testing.assert_close(model(ids).logits, oracle("baichuan2", tensors, ids), rtol=1e-4, atol=1e-4)
     assert len(list((tmp_path / "cache").rglob("model*.safetensors"))) == 1
+
+
+def test_a_conversion_that_is_killed_at_any_moment_is_made_again(tmp_path, ids):
+    tensors = write(tmp_path / "own", "baichuan2")
+    expected = oracle("baichuan2", tensors, ids)
+    moment = 1
+    while killed_at(moment, lambda: loading.resolve(tmp_path / "own")):
+        moment += 9
+    assert moment > 40
+    loading.resolve(tmp_path / "own")
+    torch.testing.assert_close(loading.load(tmp_path / "own")[0](ids).logits, expected, rtol=1e-4, atol=1e-4)
+    assert [path.name for path in (tmp_path / "cache" / "models").glob("*/.*.making-*")] == []
 
 
 REFUSED = {
