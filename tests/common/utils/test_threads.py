@@ -58,7 +58,10 @@ NAMES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"
 @pytest.mark.parametrize("asked", ["3", None])
 def test_a_tool_sets_them_before_torch_is_there_and_the_users_number_wins(asked, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import psutil; psutil.cpu_percent = lambda *_, percpu: [100.0] * 999")
-    program = "import os, sys; sys.argv[0] = '-m'; import papers; "
+    program = "import contextlib, os, sys; from common.cli import command\n"
+    program += "command.startup.nothing_begun = sys.exit  # where torch and the tool would be imported\n"
+    program += "with contextlib.suppress(SystemExit):\n"
+    program += "    command.main('papers.laco', ['--model', 'toy', '--remove', '2', '--plan'])\n"
     program += f"print(*map(os.environ.get, {NAMES}), 'torch' in sys.modules)"
     (tmp_path / "started.py").write_text(program)
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
