@@ -40,7 +40,7 @@ STEPS = 1555  # 2 epochs of 49,760 rows in batches of 64
 ACCUMULATE = 16
 GIB, MIB = 2**30, 2**20
 PARTS = ("patch", "finetuning", "latency")
-RATIO = "ratio (ours)"
+RATIO = "ratio (extension)"
 LORA = "Reverse-order +LoRA"
 
 
@@ -235,7 +235,7 @@ def latency(device: str, tiny: bool) -> list[dict]:
     return [
         row("reassessing", "D", key, "memory MiB", _peak(device, MIB), "float32, one pass over 64 tokens", "float32"),
         row("reassessing", "D", key, "latency s", None, "windows are not named; see the next line", "float32"),
-        row("reassessing", "D", key, "seconds per 64 tokens (ours)", once, dtype="float32"),
+        row("reassessing", "D", key, "seconds per 64 tokens (extension)", once, dtype="float32"),
     ]
 
 

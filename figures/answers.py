@@ -10,7 +10,7 @@ from figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, caption, plt
 NONE = "none"  # the repair of the row that the others of its choice of layers are held against
 SCALED, RIGHT, WRONG, GAP = "/scaled", "/right", "/wrong", "/gap"  # end the ids of columns
 AVERAGE = "average"
-SHORT = {"refit": "refitted (ours)", "replaceme": "ReplaceMe"}  # repairs in few words
+SHORT = {"refit": "refit (extension)", "replaceme": "ReplaceMe"}  # repairs in few words
 COLOURS = (BLUE, ORANGE, PURPLE)  # one a task
 ROOM = 0.75  # inches below an axis for its ticks and label
 MARK = {"marker": "o", "ms": 4}

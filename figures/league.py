@@ -16,7 +16,7 @@ LEFT_OUT = ("nbl", "least-squares-spared")
 LABEL_WIDTH = 46  # characters; longer labels are wrapped
 # Who a repair is by: colour and mark.
 KINDS = {
-    "ours": {"color": BLUE, "marker": "o"},
+    "extension": {"color": BLUE, "marker": "o"},
     "published": {"color": ORANGE, "marker": "D"},
     "published, trained": {"color": PURPLE, "marker": "s"},
     "no repair": {"color": GREY, "marker": "P"},
@@ -100,7 +100,7 @@ def _kind(entry: dict) -> str:
     if entry["spec"].repair == NONE:
         return "no repair"
     if entry["spec"].own_repair:
-        return "ours"
+        return "extension"
     return "published, trained" if entry["spec"].trained else "published"
 
 

@@ -8,7 +8,7 @@ from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, above, break_axi
 
 WIDTH = 4.2  # of one column, in inches
 LEAST = 0.1  # where Figure 4's lower axis ends; what lies below stands at its edge
-_NAMES = {"none": "cut alone", "d": "scaled by d", "A": "multiplied by A"}
+_NAMES = {"none": "no repair", "d": "scaled by d", "A": "multiplied by A"}
 
 
 def _record(entry: dict, benchmark: str) -> dict:
@@ -38,7 +38,11 @@ def _by_channel(axes: plt.Axes, channels: dict, curves: dict[str, tuple[str, str
     for name, (label, colour, mark) in curves.items():
         values = [channels[name][k] for k in order]
         axes.plot(values, mark, color=colour, ms=4, lw=1.3, label=label)
-    axes.set(xlabel="channel, in order of magnitude before the cut", ylabel="mean |X| over tokens", yscale="log")
+    axes.set(
+        xlabel="channel, in order of magnitude before the pruning interface",
+        ylabel="mean |X| over tokens",
+        yscale="log",
+    )
     round_ticks(axes)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, columnspacing=1.0, handletextpad=0.4)
 
@@ -148,7 +152,7 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def figure4(entries: list[dict], profile: str) -> plt.Figure:
-    """Ours: the best single factor per cut, the predictions, and what each repair does to perplexity, on logarithmic axes.
+    """Draw the best factor at every interface, the predictions, and each repair's perplexity, on logarithmic axes.
 
     Records keep no outcomes per window of text, so there are no intervals, and the picture says so.
     """
@@ -165,7 +169,7 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
         }
         for name, (colour, mark, label) in factors.items():
             upper.plot(starts, [row[name] for row in rows], mark, color=colour, ms=5, label=label)
-        upper.set(ylabel="factor at the cut (log scale)", yscale="log")
+        upper.set(ylabel="factor at the interface (log scale)", yscale="log")
         looks = {
             "ratio": (ORANGE, "s--", "A, magnitudes"),
             "least-squares": (BLUE, "^:", "A, least squares"),
@@ -186,7 +190,7 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
             lower.set_ylim(bottom=0.9 * LEAST)
         lower.axhline(1, color=GREY, lw=0.8)
         length = rows[0]["window"][1] - starts[0]
-        lower.set(ylabel="perplexity over that of\nthe cut alone (log scale)", yscale="log")
+        lower.set(ylabel="perplexity / no repair\n(log scale)", yscale="log")
         for axes in (upper, lower):
             round_ticks(axes)
             axes.set_xlabel(f"first of the {length} layers removed")

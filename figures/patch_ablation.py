@@ -1,4 +1,4 @@
-"""LinearPatch's Figure 6 (ours): what each piece of the patch does to perplexity; entries are of
+"""LinearPatch's Figure 6 (extension): what each piece of the patch does to perplexity; entries are of
 `reproductions.render.show`.
 """
 
@@ -10,7 +10,7 @@ from figures.style import BLUE, GREY, ORANGE, above, plt, removed, whiskers
 
 ALONE = "cut"  # what the others are held against
 FEWER = "a-of-fewer-tokens"  # from this row on scales are of other windows: what those rows are to be held against
-CUTS = {"L": "[L], one window", "S": "[S], lowest block influence"}  # by a row's variant
+CUTS = {"L": "[L], contiguous block", "S": "[S], lowest block influence"}  # by a row's variant
 LOOKS = (("o", BLUE), ("s", ORANGE))  # one a cut
 REACH = 3.0  # the axis ends at so many times the third quartile of |change|; what is beyond is written
 
@@ -85,7 +85,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     margin = 0.05 * (right - left)
     axes.set(xlim=(left - margin, right + margin), ylim=(len(names) - 0.5, -0.5))
     axes.set(
-        xlabel="perplexity against the cut alone (%; bars: 95 %)",
+        xlabel="perplexity against no repair (%; bars: 95 % CI)",
         yticks=range(len(names)),
         yticklabels=[labels[name] for name in names],
     )

@@ -19,7 +19,7 @@ _BARS = {
 MOST = 3.0  # times the middle perplexity: what is more has the colour of this
 # Repair -> what its column says: where it goes, what it is made from.
 _COLUMNS = {
-    "none": "none",
+    "none": "no repair",
     "factor": "factor,\nfused;\nmagnitudes",
     "d": "d;\nmagnitudes",
     "A": "A;\nmagnitudes,\nrotated",
@@ -169,7 +169,7 @@ def grid(entries: list[dict], profile: str) -> plt.Figure | None:
     axes.set_facecolor("#eeeeee")  # of what was not run: white is the other end of the scale
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
-    axes.set_xlabel("column by column: what is put at each cut,\nand what it is estimated from")
+    axes.set_xlabel("column by column: what is put at each interface,\nand what it is estimated from")
     bar = figure.colorbar(image, ax=axes, pad=0.02, extend="max" if known and max(known) > MOST * usual else "neither")
     bar.set_label(" ".join(filter(None, ("average perplexity", texts_of(entries), "(log scale)"))), fontsize=8)
     ticks = [value for value in (20, 30, 40, 50, 60, 80, 100, 150, 200, 500, 1e3, 1e4) if bar.vmin < value < bar.vmax]

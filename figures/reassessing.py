@@ -141,7 +141,7 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
     panels[0][0].invert_yaxis()
     drawn = (found for name in names for found in records[name]["details"]["sets"].values())
     gone = sorted({len(chosen) for found in drawn for chosen in found})
-    above(figure, f"{entries[0]['model']}, {' or '.join(map(str, gone))} of {layers} layers chosen")
+    above(figure, f"{entries[0]['model']}, {' or '.join(map(str, gone))} of {layers} layers selected")
     return figure
 
 

@@ -49,7 +49,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         axes.axhline(0, color=GREY, lw=0.8)
         axes.axvline(0, color=GREY, lw=0.8)
         axes.set(title=f"{sparsity} removed", xlabel="change of average perplexity (%)")
-    grid[0, 0].set_ylabel("answers of tasks not read\n(points against no repair; bars: 95 %)")
+    grid[0, 0].set_ylabel("accuracy on tasks not read\n(points against no repair; bars: 95 % CI)")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, title="calibrated on", loc="outside right center", fontsize=8)
     caption(figure, [entry for rows in by_size.values() for entry in rows])

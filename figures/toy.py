@@ -33,9 +33,9 @@ def pruning_curve(rows: list[dict], dense: float) -> plt.Figure:
     series = (("perplexity", "highest cosine", VERMILION, "o-"), ("best_perplexity", "lowest loss", BLUE, "s--"))
     for key, label, colour, mark in series:
         axes.plot(removed, [dense, *(row[key] for row in rows)], mark, color=colour, ms=4, label=label)
-    axes.set(xlabel="layers removed (one window)", ylabel="held-out perplexity")
+    axes.set(xlabel="layers removed (one block)", ylabel="held-out perplexity")
     break_below(axes)
-    axes.legend(title="window chosen by")
+    axes.legend(title="block selected by")
     return figure
 
 
@@ -49,9 +49,11 @@ def alpha_sweeps(sweeps: list[dict]) -> plt.Figure:
         axes.axvline(sweep["predicted"], color=colour, ls=":")
         best = min(points, key=lambda p: p["perplexity"])
         axes.plot(best["alpha"], best["perplexity"], "o", color=colour, ms=5)
-    axes.set(xlabel="factor at the cut (dot: the best; dotted: ratio of magnitudes)", ylabel="held-out perplexity")
+    axes.set(
+        xlabel="factor at the interface (dot: the best; dotted: ratio of magnitudes)", ylabel="held-out perplexity"
+    )
     break_below(axes)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, title="window removed")  # above: no corner is free
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, title="block removed")  # above: no corner is free
     return figure
 
 

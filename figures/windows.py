@@ -11,15 +11,15 @@ from figures.style import BLUE, GREEN, GREY, ORANGE, above, plt, removed, round_
 Z = 1.96
 MOST = 60  # times the dense model's perplexity; what is more stands as a triangle at the edge
 LOOKS = {
-    "plain": ("as it is", BLUE, "o-"),
-    "kept": ("first token's own state put back", ORANGE, "s--"),
-    "carried": ("neurons carried over (ours)", GREEN, "D:"),
+    "plain": ("no repair", BLUE, "o-"),
+    "kept": ("first token's state restored", ORANGE, "s--"),
+    "carried": ("neuron grafting (extension)", GREEN, "D:"),
 }
 # The benchmark's names of what chooses a window -> what an arrow says.
-CHOICES = {"cosine": "[L]", "least_left": "least left", "least_loss": "least loss"}
+CHOICES = {"cosine": "cosine", "least_left": "least residual", "least_loss": "least loss"}
 CHOSEN = (
-    "chosen on the calibration text: [L], changes the stream least (cosine); least left, least that a repair in closed form\n"
-    "cannot make good; least loss, the text is likeliest without it"
+    "selected on calibration text: cosine, by the smallest change of the residual stream; least residual, by the residual\n"
+    "error of a least-squares repair; least loss, by the loss of the text"
 )
 # Protocol -> tokens of a window, the text's name.
 TEXTS = {"league-wikitext2": (512, "WIKI-2"), "standin-learning-quarter": (256, "its learning docstrings")}
@@ -51,7 +51,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     ]
     grid[0, 0].set_ylim(0.85 * min(record["values"]["dense"] for _, record in found), 1.05 * max(highest))
     for row in grid:
-        row[0].set_ylabel("perplexity without the window\n(log scale; bars: 95 %)")
+        row[0].set_ylabel("perplexity without the block\n(log scale; bars: 95 % CI)")
     for axes in grid.flat[: len(found)]:
         round_ticks(axes)
     known = {}  # label -> handle: of all panels, since not each has every line
@@ -120,5 +120,5 @@ def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:
     axes.axhline(values["dense"], color="black", ls=":", lw=1, label="dense")
     axes.set_yscale("log")
     axes.set_title(f"{entry['sparsity']} removed", fontsize=9, pad=12)
-    axes.set_xlabel(f"first of the {count} layers left out")
+    axes.set_xlabel(f"first of the {count} layers removed")
     axes.xaxis.get_major_locator().set_params(integer=True)

@@ -34,7 +34,7 @@ def test_every_cell_it_would_measure_is_one_that_a_table_prints(monkeypatch, cap
     assert gpu_shapes.main(["--tiny", "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
     for cell in cells:
-        assert (cell["printed"] is None) == ("(ours)" in cell["column"]), cell
+        assert (cell["printed"] is None) == ("(extension)" in cell["column"]), cell
     timed = [c for c in cells if c["column"] in ("Time cost (s)", "training time s")]
     times = [c["measured"] for c in timed if "QLoRA" not in c["method"]]  # which needs bitsandbytes
     assert len(times) == 2 + 4 and all(seconds > 0 for seconds in times)
@@ -89,7 +89,7 @@ def test_what_it_hands_over_is_against_the_print_or_says_what_it_is_against():
         gpu_shapes.row(
             "linearpatch", "6", ("", "", "FFN / patch"), gpu_shapes.RATIO, 8.5, "the patch: 8.06 by multiply-adds"
         ),
-        gpu_shapes.row("reassessing", "D", ("", "", ""), "seconds per 64 tokens (ours)", 0.02),
+        gpu_shapes.row("reassessing", "D", ("", "", ""), "seconds per 64 tokens (extension)", 0.02),
     ]
     found = list(gpu_shapes.ratios(cells))
     assert [(one.ratio, one.baseline) for one in found] == [

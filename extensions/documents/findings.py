@@ -42,24 +42,22 @@ def _league(store: Store) -> str:
     told, drawn = [], []
     for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
         for sparsity, below, compared in standings.won(standings.entries(store, subject, "league-seeds")):
-            drawn.append(f"with {sparsity} gone in {below} of {compared}")
+            drawn.append(f"with {sparsity} layers removed in {below} of {compared}")
         for sparsity, ours, share, rival, worse in standings.leads(standings.entries(store, subject)):
             line = f"{sparsity}: {share} ({rival})"
-            line += ", with neurons carried over, of layers chosen with them" * (ours == league.CARRIED_REFIT)
+            line += ", with neuron grafting" * (ours == league.CARRIED_REFIT)
             told.append(line + (f", where {' and '.join(worse)} did worse than no repair" if worse else ""))
     if not told:
         return ""
     repeated = (
-        f" It was below the best rival by the whole interval {'; '.join(drawn)} draws of two calibration texts, on the same "
-        "windows."
+        f" It was significantly below the best baseline {'; '.join(drawn)} draws of two calibration texts, on the same "
+        "sequences."
     )
     return (
-        "**A refit in closed form** ([league](docs/league.md)): the output matrices before the cut and of the three layers "
-        "after it, refitted on what the repaired model feeds them. Average perplexity on SmolLM2-135M-Instruct as a share of "
-        f"the best rival's without training, each as published, by layers removed: {'; '.join(told)}. Which layers go, and "
-        "which of the refit's variants is shown, was chosen by these perplexities; the intervals do not cover that."
-        + repeated
-        * bool(drawn)
+        "**A refit in closed form** ([league](docs/league.md)): least squares for the output matrices before the pruning "
+        "interface and of the three layers after it. Average perplexity on SmolLM2-135M-Instruct, divided by that of the "
+        f"best baseline without training, by layers removed: {'; '.join(told)}. Selection bias: layers and the refit's "
+        "variant were chosen by these perplexities. The intervals do not cover that." + repeated * bool(drawn)
     )
 
 
@@ -74,7 +72,8 @@ def _answers(store: Store) -> str:
         text, task = answers.TEXTS[subject.profile][0], answers.ASKED[subject.profile][0]
         right, wrong, gap = (kind.format(task) for kind in (answers.RIGHT, answers.WRONG, answers.GAP))
         told += [
-            f"on {HEADS[subject.name]} with {sparsity} gone the refit takes {_change(found[text], 1, sign=-1)} % off "
+            f"on {HEADS[subject.name]} with {sparsity} layers removed the refit takes "
+            f"{_change(found[text], 1, sign=-1)} % off "
             f"{text}'s perplexity, {_change(found[right], 0, sign=-1)} nats per 1,000 characters off the loss of "
             f"HellaSwag's right endings and {_change(found[wrong], 0, sign=-1)} off that of the wrong ones (their gap "
             f"changes by {_change(found[gap], 0)})"
@@ -84,7 +83,8 @@ def _answers(store: Store) -> str:
     if not told:
         return ""
     return (
-        "**On SmolLM2, after [L]'s 7 and 9 layers, perplexity comes back, what tells right from wrong hardly does** "
+        "**On SmolLM2, with a contiguous block of 7 or 9 layers removed, the refit restores perplexity and hardly any "
+        "accuracy** "
         "(`league-answers`, "
         f"[more](docs/league.md#why-answers-do-not-follow-perplexity)): {'; '.join(told)}.{_from_both(store)}"
     )
@@ -109,11 +109,11 @@ def _massive(store: Store) -> str:
         return ""
     each = " ".join(f"On {model}, layer {layer}: {'; '.join(found)}." for (model, layer), found in told.items())
     return (
-        "**A choice by cosine may take the layer that writes the first token's massive activation (one state many times "
-        "larger than all others); a few of its neurons, copied into the layer before the cut, bring nearly all of it back "
-        "where that is the layer next to it, less from further back** (`figure-windows-league`, "
+        "**Cosine-based selection can remove the layer that creates the first token's massive activation (one hidden state "
+        "many times larger than all others). Neuron grafting copies a few of its neurons into the layer before the pruning "
+        "interface. It restores nearly all of it from the next layer, less from further back** (`figure-windows-league`, "
         "[more](docs/league.md#neurons-carried-over)). Perplexity of eight "
-        "windows of text: [L]'s layers gone → those neurons copied → the token's own state put back. "
+        "sequences: the contiguous block removed → neurons grafted → the token's own state restored. "
         f"{each} {_refitted_with_them(store)}"
     ).strip()
 
@@ -124,8 +124,8 @@ def _refitted_with_them(store: Store) -> str:
     told: dict[str, list[str]] = {}
     rival = league.name(league.WINDOW, grafts.THEN.format(league.GHOSTED))
     others = {
-        grafts.LEFT_REFIT: "after layers chosen without",
-        rival: f"{league.LABELS[league.GHOSTED]} with them after [L]",
+        grafts.LEFT_REFIT: "after layers selected without it",
+        rival: f"{league.LABELS[league.GHOSTED]} with it after the contiguous block",
     }
     for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
         found = {(e["sparsity"], e["method"]): e for e in standings.entries(store, subject, "league-graft")}
@@ -133,13 +133,9 @@ def _refitted_with_them(store: Store) -> str:
             for other, words in others.items() if method == grafts.CHOSEN_BOTH else ():
                 one = found.get((sparsity, other))
                 if one is not None and one["scores"] != entry["scores"]:  # not of the same layers
-                    told.setdefault(words, []).append(f"{standings.ratio(entry, one)} with {sparsity} gone")
+                    told.setdefault(words, []).append(f"{standings.ratio(entry, one)} with {sparsity} layers removed")
     said = "; ".join(f"of {words}: {', '.join(ratios)}" for words, ratios in told.items())
-    return (
-        f"The refit with them (`league-graft`), as a share of its perplexity {said.removeprefix('of ')}."
-        if said
-        else ""
-    )
+    return f"The perplexity of the refit with neuron grafting (`league-graft`), divided by that {said}." if said else ""
 
 
 def _from_both(store: Store) -> str:
@@ -148,7 +144,7 @@ def _from_both(store: Store) -> str:
 
     cuts = {
         texts.BOTH: (texts.NONE, ""),
-        texts.LEFT_BOTH: (texts.LEFT_NONE, " after the set of least left"),
+        texts.LEFT_BOTH: (texts.LEFT_NONE, " by least-residual selection"),
     }
     told = []
     for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
@@ -158,13 +154,13 @@ def _from_both(store: Store) -> str:
             cut, after = cuts.get(method, ("", ""))
             if (sparsity, cut) in found:
                 change = _change(difference(entry, found[sparsity, cut], texts.AVERAGE), 1)
-                told.append(f"{change} with {sparsity} gone{after}")
+                told.append(f"{change} with {sparsity} layers removed{after}")
     if not told:
         return ""
     return (
-        " From plain text and HellaSwag's items in turn it answers of four other tasks, in points more than the cut alone "
-        f"([`league-texts`](docs/league.md#what-to-calibrate-on)): {', '.join(told)}. The default was chosen by these "
-        "items, so its lead may be smaller on others."
+        " Calibrated on plain text and HellaSwag's items in turn, its accuracy on four other tasks is higher than without "
+        f"repair, in points ([`league-texts`](docs/league.md#what-to-calibrate-on)): {', '.join(told)}. The default was "
+        "chosen by these items, so its lead may be smaller on others."
     )
 
 
@@ -209,14 +205,13 @@ def _training(store: Store) -> str:
     if not told:
         return ""
     nearest = (
-        " Head and three layers next to the first cut (what CLP trains, arXiv 2510.23652) end below both, where the last "
-        "three do not."
+        " The head and the three layers next to the first pruning interface (what CLP trains, arXiv 2510.23652) end below "
+        "both, where the last three do not."
     )
     return (
-        "**Whether LoRA or head and last layers end lower depends on which layers went** (`figure-losses-reassessing`, "
-        f"[why](papers/reassessing/README.md)). Held-out loss after as many steps, {'; '.join(told)}."
-        + nearest
-        * (bool(near) and all(near))
+        "**Whether LoRA or the head and last layers end lower depends on which layers were removed** "
+        f"(`figure-losses-reassessing`, [why](papers/reassessing/README.md)). Held-out loss after as many "
+        f"steps, {'; '.join(told)}." + nearest * (bool(near) and all(near))
     )
 
 
@@ -226,10 +221,10 @@ def _least_squares(store: Store) -> str:
     for model, cells in _cells(store, "figure4-linearpatch").items():
         off = [math.exp(cells[f"{name}-off"]) for name in ("ratio", "least-squares", "alike-at-end")]
         told.append(
-            f"on {model}, over {cells['cuts']:.0f} cuts, the ratio of magnitudes is off the best factor by "
-            f"{off[0]:.2f} times, least squares by {off[1]:.2f}, the factor that makes the last states most like the dense "
-            f"model's by {off[2]:.2f}; A lowers perplexity at {cells['patch-helps']:.0f} % "
-            f"of the cuts, a least-squares matrix at {cells['matrix-helps']:.0f} %"
+            f"on {model}, over {cells['cuts']:.0f} pruning interfaces, the ratio of magnitudes is off the best factor by "
+            f"{off[0]:.2f} times, least squares by {off[1]:.2f}, the factor that makes the last states most similar to the "
+            f"dense model's by {off[2]:.2f}; A lowers perplexity at {cells['patch-helps']:.0f} % "
+            f"of them, a least-squares matrix at {cells['matrix-helps']:.0f} %"
         )
     return f"**Least squares instead of magnitudes** (`figure4-linearpatch`): {'; '.join(told)}." if told else ""
 

@@ -22,8 +22,8 @@ ACCURACY, FLIPS = "AVG", "flips"
 HEADER = (
     "Removed",
     "Repair",
-    "after",
-    "of the best rival's perplexity",
+    "selection",
+    "perplexity / best baseline",
     "accuracy",
     "accuracy against no repair",
     "flips",

@@ -68,13 +68,13 @@ ABLATION = Table(
     target="ablation-league",
     paper="league",
     number="ablation-league",
-    title="Ours: what the refit's gain is due to",
+    title="Extension: what the refit's gain is due to",
     declared=ablation,
     columns=columns,
     claims=tuple(
         Claim(
             f"{repair}-answers-more",
-            f"ours: {LABELS[repair]} raises accuracy",
+            f"extension: {LABELS[repair]} raises accuracy",
             comparisons.beats(*(rows.name(rows.WINDOW, one) for one in (repair, before)), column=AVERAGE),
         )
         for before, repair in pairwise(STEPS)
@@ -85,13 +85,13 @@ DRAWS = Table(
     target="ablation-league-seeds",
     paper="league",
     number="ablation-league-seeds",
-    title="Ours: what the refit's gain is due to, from five draws of the text",
+    title="Extension: what the refit's gain is due to, from five draws of the text",
     declared=draws,
     columns=perplexities,
     claims=tuple(
         Claim(
             f"{repair}-lowers-perplexity",
-            f"ours: {LABELS[repair]} lowers perplexity from every draw",
+            f"extension: {LABELS[repair]} lowers perplexity from every draw",
             _each_draw_lower(repair, before),
         )
         for before, repair in pairwise(STEPS)

@@ -70,13 +70,14 @@ GRAFTS = Table(
     target="league-graft",
     paper="league",
     number="league-graft",
-    title="Ours: the neurons that write the massive activation, carried over",
+    title="Extension: grafting the neurons that write the massive activation",
     declared=grafts,
     columns=columns,
     claims=(
         Claim(
             "carried-lowers-perplexity",
-            "ours: carried over, they lower the perplexity of [L]'s cut, of its refit and of every rival",
+            "extension: after the contiguous block, neuron grafting lowers the perplexity of no repair, the refit and "
+            "every baseline",
             comparisons.every(
                 _lower(GRAFT, NONE),
                 _lower(BOTH, REFIT),
@@ -88,26 +89,28 @@ GRAFTS = Table(
         ),
         Claim(
             "chosen-with-them-lowers-perplexity",
-            "ours: chosen with them, the set of least left is lower, refitted",
+            "extension: with the refit, the least-residual set selected with grafting has a lower perplexity",
             _lower(CHOSEN_BOTH, LEFT_REFIT),
         ),
         Claim(
             "carried-answers-more",
-            "ours: carried over, they answer more of the tasks than [L]'s cut",
+            "extension: neuron grafting is more accurate than no repair after the contiguous block",
             _answers(GRAFT, NONE),
         ),
         Claim(
             "carried-refit-answers-more",
-            "ours: carried over and refitted, they answer more than its refit",
+            "extension: neuron grafting with the refit is more accurate than the refit alone",
             _answers(BOTH, REFIT),
         ),
         Claim(
             "chosen-with-them-answers-more",
-            "ours: chosen with them and refitted, more than the set of least left",
+            "extension: with the refit, the least-residual set selected with grafting is more accurate than the one without",
             _answers(CHOSEN_BOTH, LEFT_REFIT),
         ),
     ),
-    note="[L]'s window takes the layer that writes the first token's massive activation; the set of least left spares it. "
-    "Carried over: the neurons that write it are copied into the last layer before the cut, in the place of as many that it "
-    "uses least. The toy model has no massive activation: nothing is carried over there.",
+    note="The contiguous block contains the layer that writes the first token's massive activation. The "
+    "least-residual set spares it. "
+    "Neuron grafting: the neurons that write it are copied into the last layer before the interface, in place of as "
+    "many that it "
+    "uses least. The toy model has no massive activation, so nothing is grafted there.",
 )

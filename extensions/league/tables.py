@@ -90,44 +90,44 @@ TABLES = [
         target="league",
         paper="league",
         number="league",
-        title="Ours: repairs without training after the choices of layers measured, on one base",
+        title="Extension: repairs without training after every measured selection, on one base",
         declared=rows.league,
         draw="figures.league:draw",
         columns=columns,
         claims=(
             Claim(
                 "refit-beats-rivals",
-                "ours: the refit has a lower perplexity than each rival",
+                "extension: the refit has a lower perplexity than each baseline",
                 _refit_beats(rows.RIVALS, "PPL AVG", lower=True),
             ),
             Claim(
                 "refit-beats-rivals-on-each-text",
-                "ours: on each text by itself the refit has a lower perplexity than each rival",
+                "extension: on each text by itself the refit has a lower perplexity than each baseline",
                 comparisons.every(*(_refit_beats(rows.RIVALS, label, lower=True) for label in _LABELS)),
             ),
             Claim(
                 "refit-beats-slices",
-                "ours: the refit has a lower perplexity than what takes parts of layers",
+                "extension: the refit has a lower perplexity than methods that remove parts of layers",
                 _beats_slices("PPL AVG", lower=True),
             ),
             Claim(
                 "refit-retains-more-than-rivals",
-                "ours: the refit retains more than every rival",
+                "extension: the refit retains more than every baseline",
                 _refit_beats(rows.RIVALS, "RP"),
             ),
             Claim(
                 "refit-retains-more-than-slices",
-                "ours: the refit retains more than what takes parts of layers",
+                "extension: the refit retains more than methods that remove parts of layers",
                 _beats_slices("RP"),
             ),
             Claim(
                 "refit-retains-more-than-none",
-                "ours: the refit retains more than no repair",
+                "extension: the refit retains more than no repair",
                 _refit_beats((rows.NONE,), "RP"),
             ),
             Claim(
                 "least-left-is-best-choice",
-                "ours: refitted, the set of least left is as low as after every other choice, within 1 %",
+                "extension: with the refit, the least-residual set has the lowest perplexity of all selections, within 1 %",
                 comparisons.beats(
                     rows.name(rows.LEAST_LEFT, rows.REFIT_LONG),
                     *(rows.name(other, rows.REFIT_LONG) for other in rows.selections(1) if other != rows.LEAST_LEFT),
@@ -138,7 +138,7 @@ TABLES = [
             ),
             Claim(
                 "ghosted-beats-replaceme",
-                "ours: Ghosted Layers has a lower perplexity than ReplaceMe, which is fused, after each choice",
+                "extension: Ghosted Layers has a lower perplexity than ReplaceMe, which is fused, after each selection",
                 comparisons.every(
                     *(
                         comparisons.beats(
@@ -154,7 +154,7 @@ TABLES = [
             *(
                 Claim(
                     f"spared-{spared_id}-beats-{spared_id}",
-                    f"ours: {what} has a lower perplexity at [L]'s cut where massive tokens stay as they are",
+                    f"extension: {what} has a lower perplexity after the contiguous block if massive tokens stay unchanged",
                     comparisons.beats(
                         rows.name(rows.WINDOW, spared), rows.name(rows.WINDOW, plain), column="PPL AVG", lower=True
                     ),
@@ -168,10 +168,10 @@ TABLES = [
                 )
             ),
         ),
-        note="A row's name is its choice of layers and its repair. [S]: lowest block influence (ShortGPT); [L]: the window "
-        "by token cosine; UIDL: by the angle of the last token; LoRP: clusters of alike layers; of least left: ours, by what "
-        "a repair in closed form cannot make good; of least loss: without which the first eight windows are likeliest. "
-        "Halves of layers: attentions and MLPs in one ranking, none repaired, "
+        note="A row's name is its selection and its repair. Lowest BI: lowest block influence (ShortGPT); contiguous block: "
+        "by token cosine; UIDL: by the angle of the last token; LoRP: clusters of similar layers; least-residual: by the "
+        "residual error of a least-squares repair; least-loss: by the loss of the first eight sequences without the block. "
+        "Sublayers: attentions and MLPs in one ranking, none repaired, "
         "by LLM-Drop, EntroDrop, BlockPruner and FinerCut, the last two on the first four windows. SLEB reads its own "
         "lines. Slices of layers: as many parameters as those layers have, by LLM-Pruner (the first ten windows; out of "
         "all layers but the first four and the last two) and SliceGPT; the attentions that NBL turns into linear maps "
@@ -187,19 +187,20 @@ TABLES = [
         target="league-seeds",
         paper="league",
         number="league-seeds",
-        title="Ours: the league's leaders from two calibration texts and five draws of each",
+        title="Extension: the league's leaders from two calibration texts and five draws of each",
         declared=rows.seeds,
         columns=perplexities,
         claims=tuple(
             Claim(
                 f"refit-beats-{rival}-from-each-draw",
-                f"ours: from every draw the refit has a lower perplexity than {rows.LABELS[rival]}",
+                f"extension: from every draw the refit has a lower perplexity than {rows.LABELS[rival]}",
                 _wins_each_draw(rival),
             )
             for rival in rows.LEADERS
             if rival not in rows.OURS
         ),
-        note="The window is [L]'s on the league's own budget, so that rows differ in what the repair reads alone. First "
+        note="The block is the contiguous one on the league's own budget, so that rows differ in what the repair "
+        "reads alone. First "
         "text: the league's; other text: PTB's validation split (toy model: its validation docstrings).",
     ),
 ]

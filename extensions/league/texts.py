@@ -73,7 +73,7 @@ TEXTS = Table(
     target="league-texts",
     paper="league",
     number="league-texts",
-    title="Ours: what a repair is calibrated on",
+    title="Extension: what a repair is calibrated on",
     declared=texts,
     draw="figures.texts:draw",
     columns=columns,
@@ -81,17 +81,17 @@ TEXTS = Table(
     claims=(
         Claim(
             "plain-text-beats-cut",
-            "ours: from plain text the refit answers more of the tasks that it did not read than the cut alone",
+            "extension: calibrated on plain text, the refit is more accurate than no repair on tasks that it did not read",
             comparisons.beats(PLAIN, NONE, column=AVERAGE),
         ),
         Claim(
             "items-beat-cut",
-            "ours: from a task's items it answers more of the other tasks than the cut alone",
+            "extension: calibrated on a task's items, the refit is more accurate than no repair on other tasks",
             comparisons.beats(ASKING, NONE, column=AVERAGE),
         ),
         Claim(
             "both-texts-beat-cut",
-            "ours: from both texts it answers more of the tasks that it did not read than the cut alone",
+            "extension: calibrated on both texts, the refit is more accurate than no repair on tasks that it did not read",
             comparisons.every(
                 *(
                     comparisons.beats(refitted, cut, column=AVERAGE)
@@ -101,32 +101,32 @@ TEXTS = Table(
         ),
         Claim(
             "both-texts-beat-plain-text",
-            "ours: from both texts it answers more of them than from plain text",
+            "extension: calibrated on both texts, it is more accurate on them than calibrated on plain text",
             comparisons.beats(BOTH, PLAIN, column=AVERAGE),
         ),
         Claim(
             "least-left-cut-beats-l-cut",
-            "ours: the cut alone answers more of them after the set of least left than after [L]",
+            "extension: without repair, the least-residual set is more accurate than the contiguous block",
             comparisons.beats(LEFT_NONE, NONE, column=AVERAGE),
         ),
         Claim(
             "least-left-refit-beats-l-refit",
-            "ours: from both texts the refit does, too",
+            "extension: calibrated on both texts, the refit is more accurate after it, too",
             comparisons.beats(LEFT_BOTH, BOTH, column=AVERAGE),
         ),
         Claim(
             "carried-beats-left",
-            "ours: with the neurons carried over, and layers chosen with them, it answers more than without",
+            "extension: with neuron grafting, and layers selected with it, the refit is more accurate than without",
             comparisons.beats(TOOLS, LEFT_BOTH, column=AVERAGE),
         ),
         Claim(
             "both-texts-keep-perplexity",
-            "ours: from both texts its perplexity is as low as from plain text, within 5 %",
+            "extension: calibrated on both texts, its perplexity is as low as calibrated on plain text, within 5 %",
             comparisons.beats(BOTH, PLAIN, column="PPL AVG", lower=True, within=0.05),
         ),
     ),
     note="The league's rows, and the same refit of the same layers from as many windows of other text: contexts of "
     "HellaSwag's items with their right endings, all but the first 500, and one window of each text in turn. The tasks are "
-    "asked whole; no row reads items of theirs. The set of least left with the neurons carried over and both texts is close "
+    "asked whole; no row reads items of theirs. The least-residual set with grafting and both texts is close "
     "to what `extensions.refit` does by itself: its windows are of 2,048 tokens, and its choice reads 16 tokens a channel.",
 )

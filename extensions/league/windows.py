@@ -20,21 +20,21 @@ def windows(subject: Subject, limit: int | None = None) -> list[Row]:
     for count in subject.counts(*SHARES, standin=rows.STANDIN_COUNTS):
         selection = {"method": "observed-window", "count": count, "cosine": "token"}
         row = rows.pruned(subject, limit, count, rows.LeagueSpec("", rows.NONE), selection=selection)
-        found.append(replace(row, method="every-window", name="every window", spec=None))
+        found.append(replace(row, method="every-window", name="every block", spec=None))
     return found
 
 
 def columns(profile: str) -> list[Column]:
     benchmark = f"windows@{TEXTS[profile][1]}"
     labels = {
-        "windows": "windows",
+        "windows": "blocks",
         "dense": "PPL, dense",
         "cheapest": "PPL, cheapest",
-        "cosine": "PPL, [L]",
-        "least_left": "PPL, least left",
+        "cosine": "PPL, contiguous block",
+        "least_left": "PPL, least residual",
         "least_loss": "PPL, least loss",
-        "cosine_kept": "PPL, [L], first token's state kept",
-        "cosine_carried": "PPL, [L], neurons carried over",
+        "cosine_kept": "PPL, contiguous block, first token's state kept",
+        "cosine_carried": "PPL, contiguous block, neuron grafting",
         "writer": "first token massive after layer",
     }
     return [Column(key, benchmark, key, compare="exact", label=label) for key, label in labels.items()]
@@ -44,12 +44,13 @@ WINDOWS = Table(
     target="figure-windows-league",
     paper="league",
     number="figure-windows",
-    title="Ours: what each window of layers costs",
+    title="Extension: what removing each block of layers costs",
     declared=windows,
     draw="figures.windows:draw",
     columns=columns,
     note="Measured on eight windows of 512 tokens of WIKI-2 (toy model: of 256 tokens of its learning docstrings), evenly "
     "spread. First token's state kept: where the layers are left out, the first token's state is the dense model's, that "
-    "of the others is not. Neurons carried over: those of that layer that write the massive activation, into the last layer "
-    "before the window. Least left, least loss: chosen on the calibration text.",
+    "of the others is not. Neuron grafting: those of that layer that write the massive activation are copied into the "
+    "last layer "
+    "before the block. Least residual, least loss: selected on the calibration text.",
 )

@@ -59,37 +59,37 @@ _EACH_METRIC = tuple(claim.id for claim in consistent("AVG"))
 ABSTRACTS = {
     "linearpatch": (
         SummaryLine(
-            "A patch at the cut brings back answers to questions",
+            "A patch at the pruning interface restores accuracy",
             "table1-linearpatch",
             ("patch-s-beats-cut", "patch-l-beats-cut"),
         ),
         SummaryLine(
-            "A patch at the cut brings back perplexity",
+            "A patch at the pruning interface restores perplexity",
             "table11-linearpatch",
             ("patch-s-beats-cut", "patch-l-beats-cut"),
         ),
         SummaryLine(
-            "Its better variant answers more than every earlier method",
+            "Its better variant is more accurate than every earlier method",
             "table1-linearpatch",
             ("better-variant-beats-earlier-methods",),
         ),
         SummaryLine(
-            "Ahead by 4 %, 5 of LLaMA-3-8B's layers gone (if relative; in points by 3: LP-1)",
+            "Ahead by 4 % with 5 of LLaMA-3-8B's layers removed (if relative; in points by 3: LP-1)",
             "table1-linearpatch",
             ("abstract-llama-3-8b",),
         ),
         SummaryLine(
             "Rotation and scales each lower perplexity", "table5-linearpatch", ("every-ingredient-lowers-perplexity",)
         ),
-        SummaryLine("Distilling the patch brings back more answers", "table2-linearpatch", ("distillation-helps",)),
+        SummaryLine("Distilling the patch raises accuracy further", "table2-linearpatch", ("distillation-helps",)),
         SummaryLine("Distilling the patch lowers perplexity further", "table3-linearpatch", ("distillation-helps",)),
         SummaryLine(
-            "Distilled, it answers more than LLM-Streamline, trained alike",
+            "Distilled, it is more accurate than LLM-Streamline, trained likewise",
             "table2-linearpatch",
             ("distilled-beats-streamline-ffn",),
         ),
         SummaryLine(
-            "Distilled, its perplexity is below LLM-Streamline's, trained alike",
+            "Distilled, its perplexity is below LLM-Streamline's, trained likewise",
             "table3-linearpatch",
             ("distilled-beats-streamline-ffn",),
         ),
@@ -107,7 +107,7 @@ ABSTRACTS = {
             ("tableA1-prunecomp",),
         ),
         SummaryLine(
-            "It improves all of five metrics: questions",
+            "It improves all of five metrics: accuracy",
             "table2-prunecomp",
             _EACH_METRIC,
             ("tableA2-prunecomp",),
@@ -121,22 +121,24 @@ ABSTRACTS = {
         SummaryLine("Loop and factor each help, and most together", "table4-prunecomp", ("each-part-helps",)),
     ),
     "laco": (
-        SummaryLine("Over 80 % kept at pruning ratios of 25-30 % (LC-2)", "table2-laco", ("abstract-over-80-percent",)),
-        SummaryLine("Merging keeps more than structured pruning", "table2-laco", ("beats-both-baselines",)),
+        SummaryLine(
+            "Over 80 % retained at pruning ratios of 25-30 % (LC-2)", "table2-laco", ("abstract-over-80-percent",)
+        ),
+        SummaryLine("Merging retains more than structured pruning", "table2-laco", ("beats-both-baselines",)),
         SummaryLine(
             "Post-training raises the average (of LLaMA-2-7B; not of Baichuan2-7B)",
             "table3-laco",
             ("post-training-helps",),
         ),
         SummaryLine(
-            "Adjacent layers' weights are alike (half its motivation; limit ours)",
+            "Adjacent layers' weights are similar (half of its motivation; our limit)",
             "figure4-laco",
             ("adjacent-matrices-similar",),
         ),
     ),
     "reassessing": (
         SummaryLine(
-            "Removing the last layers is ahead of all other choices, with LoRA (in print at 25 and 50 %)",
+            "Removing the last layers is ahead of all other selections, with LoRA (in print at 25 and 50 %)",
             "table1-reassessing",
             ("reverse-order-best",),
             ("tableL-reassessing",),
@@ -147,17 +149,19 @@ ABSTRACTS = {
             ("reverse-order-beats-sleb-and-llm-pruner",),
         ),
         SummaryLine(
-            "Training head and last layers answers more than LoRA", "table2-reassessing", ("partial-beats-lora",)
+            "Training the head and the last layers is more accurate than LoRA",
+            "table2-reassessing",
+            ("partial-beats-lora",),
         ),
-        SummaryLine("The same after Taylor's choice of layers", "tableM-reassessing", ("partial-beats-lora",)),
+        SummaryLine("The same after Taylor's selection of layers", "tableM-reassessing", ("partial-beats-lora",)),
         SummaryLine(
-            "Iterative pruning gains no point over one shot (limit ours)",
+            "Iterative pruning gains no point over one shot (our limit)",
             "tableA-reassessing",
             ("iterating-has-no-benefit",),
             ("tableN-reassessing",),
         ),
         SummaryLine(
-            "The recipe answers more than earlier methods (starred rows left out: RE-72)",
+            "The recipe is more accurate than earlier methods (starred rows left out: RE-72)",
             "table4-reassessing",
             ("recipe-beats-others",),
             ("table5-reassessing",),
@@ -171,72 +175,74 @@ ABSTRACTS = {
 }
 OURS = (
     SummaryLine(
-        "The refit lowers perplexity further than each rival, on each text",
+        "The refit lowers perplexity further than each baseline, on each text",
         "league",
         ("refit-beats-rivals-on-each-text",),
     ),
-    SummaryLine("The refit lowers it further than LLM-Pruner and SliceGPT", "league", ("refit-beats-slices",)),
+    SummaryLine("The refit lowers perplexity further than LLM-Pruner and SliceGPT", "league", ("refit-beats-slices",)),
     SummaryLine(
-        "Refitted, no other choice of layers is 1 % below the set of which a repair leaves least",
+        "With the refit, no other selection has a perplexity 1 % below that of least-residual selection",
         "league",
         ("least-left-is-best-choice",),
     ),
+    SummaryLine("The refit retains more accuracy than every baseline", "league", ("refit-retains-more-than-rivals",)),
+    SummaryLine("The refit retains more accuracy than no repair", "league", ("refit-retains-more-than-none",)),
     SummaryLine(
-        "The refit retains more of the questions than every rival", "league", ("refit-retains-more-than-rivals",)
-    ),
-    SummaryLine("The refit retains more of them than the cut alone", "league", ("refit-retains-more-than-none",)),
-    SummaryLine(
-        "The refit retains more of them than LLM-Pruner (toy model: and SliceGPT)",
+        "The refit retains more accuracy than LLM-Pruner (toy model: and SliceGPT)",
         "league",
         ("refit-retains-more-than-slices",),
     ),
     SummaryLine("Repairs widen the gap between right and wrong endings", "league-answers", ("gap-widens",)),
     SummaryLine(
-        "From plain text and questions in turn the refit answers more of other tasks than the cut alone",
+        "Calibrated on plain text and questions in turn, the refit is more accurate on other tasks than no repair",
         "league-texts",
         ("both-texts-beat-cut",),
     ),
     SummaryLine(
-        "The cut alone answers more of them after the set of least left than after [L]'s window",
+        "Without repair, least-residual selection is more accurate on them than the contiguous block",
         "league-texts",
         ("least-left-cut-beats-l-cut",),
     ),
     SummaryLine(
-        "After [L]'s 8 and 9 layers, among them the one that writes the massive activation, its neurons, carried over, lower "
-        "the perplexity of the cut and of five repairs",
+        "Neuron grafting lowers the perplexity of no repair and of five repairs after a contiguous block of 8 or 9 layers"
+        " that contains the one that writes the massive activation",
         "league-graft",
         ("carried-lowers-perplexity",),
     ),
-    SummaryLine("Carried over, they answer more questions than [L]'s cut", "league-graft", ("carried-answers-more",)),
     SummaryLine(
-        "Removing the last layers is the best choice of seven, not fine-tuned",
+        "Neuron grafting is more accurate than no repair after such a block", "league-graft", ("carried-answers-more",)
+    ),
+    SummaryLine(
+        "Removing the last layers is the best of seven selections, not fine-tuned",
         "table1-reassessing",
         ("reverse-order-best-untrained",),
     ),
     SummaryLine(
-        "Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", ("equation-beats-leaving-out",)
+        "Merging by Eq. 1 retains more than leaving the layers out", "table2-laco", ("equation-beats-leaving-out",)
     ),
-    SummaryLine("Merging as the official code does keeps more", "table2-laco", ("code-beats-leaving-out",)),
+    SummaryLine("Merging as in the official code retains more", "table2-laco", ("code-beats-leaving-out",)),
     SummaryLine(
-        "The FFN that LinearPatch is compared with is below the cut alone, trained as printed",
+        "The FFN that LinearPatch is compared with, trained as printed, has a lower perplexity than no repair",
         "table3-linearpatch",
         ("ffn-beats-cut",),
     ),
     SummaryLine(
-        "That FFN is below the cut alone where it leaves massive tokens as they are",
+        "That FFN has a lower perplexity than no repair if it leaves massive tokens unchanged",
         "table3-linearpatch",
         ("spared-ffn-beats-cut",),
     ),
     SummaryLine(
-        "LinearPatch, trained, retains more of the questions than that FFN leaving massive tokens as they are",
+        "Distilled LinearPatch retains more accuracy than that FFN if the FFN leaves massive tokens unchanged",
         "table2-linearpatch",
         ("distilled-beats-spared-ffn",),
     ),
     SummaryLine(
-        "A by least squares lowers perplexity further than A", "figure6-linearpatch", ("least-squares-beats-ratio",)
+        "A by least squares lowers perplexity further than A by ratios",
+        "figure6-linearpatch",
+        ("least-squares-beats-ratio",),
     ),
     SummaryLine(
-        "A lowers perplexity further where massive tokens stay as they are",
+        "A lowers perplexity further if massive tokens stay unchanged",
         "figure6-linearpatch",
         ("spared-beats-patch",),
     ),

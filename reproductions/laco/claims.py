@@ -172,18 +172,18 @@ ABOVE_BASELINES = Claim(
     "beats-both-baselines", "LaCo's average is above both baselines' on every model", above(LACO, BASELINES, "Avg.")
 )
 SOME_70 = 0.65  # what rounds to 70 % where tens are given
-WORTH = "keeps more than leaving out the layers that it merges away"
+WORTH = "retains more than leaving out the layers that it merges away"
 AGAINST_LEFT_OUT = (
-    Claim("equation-beats-leaving-out", f"ours: Eq. 1 {WORTH}", above(LACO, (LEFT_OUT[LACO],), "Avg.")),
+    Claim("equation-beats-leaving-out", f"extension: Eq. 1 {WORTH}", above(LACO, (LEFT_OUT[LACO],), "Avg.")),
     Claim(
         "code-beats-leaving-out",
-        f"ours: the code's merge {WORTH}",
+        f"extension: the code's merge {WORTH}",
         above(LACO + CODE, (LEFT_OUT[LACO + CODE],), "Avg."),
     ),
 )
 EQUATION = Claim(
     "equation-beats-code",
-    "ours: Eq. 1 keeps more than the code's merge of as many layers",
+    "extension: Eq. 1 retains more than the code's merge of as many layers",
     above(LACO, (LACO + CODE,), "Avg."),
 )
 CLAIMS = {
@@ -206,7 +206,7 @@ CLAIMS = {
         ),
         Claim(
             "abstract-over-80-percent",
-            "over 80 % kept at pruning ratios of 25-30 % (abstract), on each model",
+            "over 80 % retained at pruning ratios of 25-30 % (abstract), on each model",
             above_80_at_25_to_30,
             only_reported=True,
         ),
@@ -232,12 +232,12 @@ CLAIMS = {
         ),
         Claim(
             "two-steps-beat-one",
-            "ours: two steps with training between beat one step as far without training",
+            "extension: two steps with training between beat one step as far without training",
             above(AGAIN, (AT_ONCE,), "Avg."),
         ),
         Claim(
             "two-steps-beat-one-code",
-            "ours: so they do under the code's merge",
+            "extension: so they do under the code's merge",
             above(AGAIN + CODE, (AT_ONCE + CODE,), "Avg."),
         ),
     ),
@@ -255,7 +255,7 @@ CLAIMS = {
         ),
         EQUATION,
     ),
-    "5": (Claim("some-merge-accepted", "ours: with every setting some merge is accepted under Eq. 1", _accepts),),
+    "5": (Claim("some-merge-accepted", "extension: with every setting some merge is accepted under Eq. 1", _accepts),),
     "7": (
         Claim(
             "above-70-percent",

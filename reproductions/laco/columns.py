@@ -38,10 +38,10 @@ def settings(table: str):
     given = {name: Column(name, "laco-search", name, compare="exact") for name in ("C", "L", "H", "I", "T")}
     given["layers"] = Column("layers", "laco-search", "layers", compare="exact")
     ours = [
-        Column("merges", "laco-search", "merges", label="merges (ours)"),
-        Column("attempts", "laco-search", "attempts", label="attempts (ours)"),
-        Column("highest-similarity", "laco-search", "highest", label="highest s (ours)"),
-        Column("least-accepted-similarity", "laco-search", "lowest_accepted", label="least accepted s (ours)"),
+        Column("merges", "laco-search", "merges", label="merges (extension)"),
+        Column("attempts", "laco-search", "attempts", label="attempts (extension)"),
+        Column("highest-similarity", "laco-search", "highest", label="highest s (extension)"),
+        Column("least-accepted-similarity", "laco-search", "lowest_accepted", label="least accepted s (extension)"),
     ]
 
     def made(profile: str) -> list[Column]:

@@ -133,7 +133,7 @@ FIGURES = [
             ),
             Claim(
                 "code-merged-output-similar",
-                "ours: so it is for the code's merge",
+                "extension: so it is for the code's merge",
                 comparisons.between("least-merged-code", 0.996, math.inf, DENSE, strict=True),
             ),
         ),
@@ -144,7 +144,7 @@ FIGURES = [
     ),
     _figure(
         "figure-search",
-        "every attempt of the search (ours)",
+        "every attempt of the search (extension)",
         _search_rows,
         [
             Column("T", "laco-search", "T"),

@@ -30,15 +30,15 @@ LEFT_OUT = {LACO: "LaCo/left-out", LACO + CODE: "LaCo/code/left-out"}
 AT_ONCE = "LaCo/at-once"
 # The labels of rows that the paper does not have.
 NAMES = {
-    UNMERGED: "LaCo, nothing merged (ours)",
-    SHORTGPT: "ShortGPT (ours)",
-    LEFT_OUT[LACO]: "LaCo, its layers left out (ours)",
-    LEFT_OUT[LACO + CODE]: "LaCo, code's merge, its layers left out (ours)",
-    AT_ONCE: "LaCo, as small at once (ours)",
-    LACO + PAPERS: "LaCo, the paper's C and T (ours)",
+    UNMERGED: "LaCo, nothing merged (extension)",
+    SHORTGPT: "ShortGPT (extension)",
+    LEFT_OUT[LACO]: "LaCo, its layers left out (extension)",
+    LEFT_OUT[LACO + CODE]: "LaCo, code's merge, its layers left out (extension)",
+    AT_ONCE: "LaCo, as small at once (extension)",
+    LACO + PAPERS: "LaCo, the paper's C and T (extension)",
 }
 NAMES |= {
-    name + CODE: f"{NAMES.get(name, name)}, code's merge (ours)"
+    name + CODE: f"{NAMES.get(name, name)}, code's merge (extension)"
     for name in (LACO, TRAINED, AGAIN, AT_ONCE, LACO + PAPERS)
 }
 STATUSES = {

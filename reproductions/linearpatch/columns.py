@@ -22,7 +22,7 @@ def question_answering(profile: str) -> list[Column]:
     if profile == "paper":
         text = f"perplexity@{PROTOCOLS[profile]['WIKI-2']}"
         found.append(
-            Column("wiki-2", text, "perplexity", compare="perplexity", only="one model", label="WIKI-2 (ours)")
+            Column("wiki-2", text, "perplexity", compare="perplexity", only="one model", label="WIKI-2 (extension)")
         )
     return found
 
@@ -71,8 +71,8 @@ def settings(profile: str) -> list[Column]:
         RATIO,
         Column("start", "window", "start", compare="exact"),
         Column("end", "window", "end", compare="exact"),
-        Column("cuts", "window", "cuts", compare="exact", label="cuts (ours)"),
-        Column("removed", "removed", "removed", text=True, label="removed, in order (ours)"),
+        Column("cuts", "window", "cuts", compare="exact", label="interfaces (extension)"),
+        Column("removed", "removed", "removed", text=True, label="removed, in order (extension)"),
     ]
 
 
@@ -86,7 +86,7 @@ STORED = [
         compare="exact",
         weight_free=True,
         shape_only=True,
-        label="target with indices (ours)",
+        label="target with indices (extension)",
     ),
 ]
 INSERTED = [

@@ -147,27 +147,29 @@ FIGURES = [
     ),
     _figure(
         "4",
-        "the best factor at every cut against what each estimator predicts (ours)",
+        "the best factor at every pruning interface against what each estimator predicts (extension)",
         _CUTS,
         [
             _number("cuts", "cut-factors", "cuts"),
             _number("ratio-off", "cut-factors", "off_ratio", label="ratio is off by"),
             _number("least-squares-off", "cut-factors", "off_least_squares", label="least squares is off by"),
             _number("alike-at-end-off", "cut-factors", "off_alike_at_end", label="alike at the end is off by"),
-            _number("patch-helps", "cut-factors", "helps_ratio", 100, label="A lowers PPL, % of cuts"),
-            _number("error-tells", "cut-factors", "told", 100, label="its error tells, % of cuts"),
+            _number("patch-helps", "cut-factors", "helps_ratio", 100, label="A lowers PPL, % of interfaces"),
+            _number("error-tells", "cut-factors", "told", 100, label="its error tells, % of interfaces"),
             _number("matrix-helps", "cut-factors", "helps_matrix", 100, label="matrix lowers PPL, %"),
             _number("matrix-best", "cut-factors", "matrix_best", 100, label="matrix is best, %"),
         ],
         claims=(
             Claim(
                 "least-squares-nearer-than-ratio",
-                "ours: on average over the cuts least squares is nearer to the best factor than the ratio of magnitudes",
+                "extension: on average over the pruning interfaces, least squares is nearer to the best factor than "
+                "the ratio of magnitudes",
                 comparisons.column_below("least-squares-off", "ratio-off"),
             ),
             Claim(
                 "alike-at-end-nearest",
-                "ours: nearer than either is the factor that makes the last states most like the dense model's",
+                "extension: the factor that makes the last hidden states most similar to the dense model's is nearer "
+                "than either",
                 comparisons.every(
                     comparisons.column_below("alike-at-end-off", "least-squares-off"),
                     comparisons.column_below("alike-at-end-off", "ratio-off"),
@@ -175,11 +177,12 @@ FIGURES = [
             ),
             Claim(
                 "matrix-best-at-every-cut",
-                "ours: the least-squares matrix is the best repair at every cut",
+                "extension: the least-squares matrix is the best repair at every pruning interface",
                 comparisons.between("matrix-best", 99.9, 100.1),
             ),
         ),
-        note="Off by: mean |log(predicted factor / best factor)| over the cuts. Alike at the end: the factor by which, on "
+        note="Off by: mean |log(predicted factor / best factor)| over the pruning interfaces. Alike at the end: the "
+        "factor by which, on "
         "calibration text, the states after the final norm have the highest mean cosine with the dense model's. Its error "
         "tells: A lowers perplexity where it leaves less of the weighted error |x A - y| on calibration text than doing "
         "nothing, and only there. Intervals are over the cuts, which overlap, so they are narrower than they should be.",
@@ -188,7 +191,7 @@ FIGURES = [
         target="figure5-linearpatch",
         paper="linearpatch",
         number="figure5",
-        title="LinearPatch, Figure 5: loss while the patch and LLM-Streamline's networks are trained (ours)",
+        title="LinearPatch, Figure 5: loss while the patch and LLM-Streamline's networks are trained (extension)",
         declared=lambda subject, limit=None: [row for row in rows.what_is_trained(subject, limit) if not row.dense],
         columns=lambda profile: [RATIO],  # any benchmark that Table 4 measures: the curve is in all of its records
         draw="figures.curves:draw",

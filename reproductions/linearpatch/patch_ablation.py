@@ -1,4 +1,4 @@
-"""Figure 6 (ours): which part of the patch does the work, by perplexity at the cuts of Table 1."""
+"""Figure 6 (extension): which part of the patch does the work, by perplexity at the cuts of Table 1."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXT = "a-of-another-text"
 SPARED = {"A": "a-spared", "d": "d-spared"}
 FITTED_SPARED, SINK = "a-by-least-squares-spared", "a-on-massive-tokens"
 NAMES = {
-    CUT: "cut alone",
+    CUT: "no repair",
     A: "A",
     D: "+d",
     ONE: "one factor, mean of d",
@@ -125,7 +125,7 @@ CAUSES = Table(
     target="figure6-linearpatch",
     paper="linearpatch",
     number="figure6",
-    title="LinearPatch, Figure 6: which part of the patch does the work (ours)",
+    title="LinearPatch, Figure 6: which part of the patch does the work (extension)",
     declared=causes,
     columns=_columns,
     claims=(
@@ -135,51 +135,51 @@ CAUSES = Table(
             "scales in the rotated basis are better than plain ones (+A against +d)",
             _below(A, D),
         ),
-        Claim("patch-beats-one-factor", "ours: A is better than its diagonal, one factor", _below(A, DIAGONAL)),
+        Claim("patch-beats-one-factor", "extension: A is better than its diagonal, one factor", _below(A, DIAGONAL)),
         Claim(
             "massive-channels-suffice",
-            "ours: rotating the massive channels alone is as good as A (within 0.5 %)",
+            "extension: rotating the massive channels alone is as good as A (within 0.5 %)",
             comparisons.every(
                 *(comparisons.beats(MASSIVE, A, column=label, lower=True, within=0.005) for label in _LABELS)
             ),
         ),
-        Claim("full-strength-is-best", "ours: A as it is is better than weaker or stronger", _below(A, *STRENGTHS)),
+        Claim("full-strength-is-best", "extension: A is better than a weaker or stronger A", _below(A, *STRENGTHS)),
         Claim(
             "first-tokens-a",
-            "ours: first tokens do not matter to A (0.5 %)",
+            "extension: first tokens do not matter to A (0.5 %)",
             comparisons.steady([FEW, LATER], _LABELS, 0.005),
         ),
         Claim(
             "first-tokens-d",
-            "ours: first tokens do not matter to +d (0.5 %)",
+            "extension: first tokens do not matter to +d (0.5 %)",
             comparisons.steady([FEW_D, LATER_D], _LABELS, 0.005),
         ),
         Claim(
             "another-draw",
-            "ours: another draw of the text changes perplexity by less than 0.5 %",
+            "extension: another draw of the text changes perplexity by less than 0.5 %",
             comparisons.steady([FEW, *SEEDS], _LABELS, 0.005),
         ),
         Claim(
             "another-text",
-            "ours: another text changes perplexity by less than 0.5 %",
+            "extension: another text changes perplexity by less than 0.5 %",
             comparisons.steady([FEW, TEXT], _LABELS, 0.005),
         ),
         Claim(
             "least-squares-beats-ratio",
-            "ours: least squares in A's basis is better than ratios of magnitudes",
+            "extension: least squares in A's basis is better than ratios of magnitudes",
             _below(FITTED, FEW),
         ),
         Claim(
-            "spared-beats-patch", "ours: A is better where massive tokens stay as they are", _below(SPARED["A"], FEW)
+            "spared-beats-patch", "extension: A is better if massive tokens stay unchanged", _below(SPARED["A"], FEW)
         ),
         Claim(
             "spared-least-squares-beats-least-squares",
-            "ours: so is least squares in A's basis",
+            "extension: so is least squares in A's basis",
             _below(FITTED_SPARED, FITTED),
         ),
         Claim(
             "massive-tokens-alone-beat-cut",
-            "ours: what A does to massive tokens alone lowers perplexity",
+            "extension: A on massive tokens alone lowers perplexity",
             _below(SINK, CUT),
         ),
     ),

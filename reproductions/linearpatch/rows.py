@@ -62,26 +62,26 @@ TEXTS = tuple(label for profile in columns.PROTOCOLS.values() for label in profi
 
 # Table 9's choices by another cosine.
 _COSINES = {
-    "linearpatch-l-code": "LinearPatch[L], channel cosine, ends kept: the code (ours)",
-    "linearpatch-l-batch-cosine": "LinearPatch[L], cosine of the batch (ours)",
-    "linearpatch-l-sample-cosine": "LinearPatch[L], cosine of the sample (ours)",
-    "linearpatch-s-channel-cosine": "LinearPatch[S], channel cosine (ours)",
+    "linearpatch-l-code": "LinearPatch[L], channel cosine, ends kept: the code (extension)",
+    "linearpatch-l-batch-cosine": "LinearPatch[L], cosine of the batch (extension)",
+    "linearpatch-l-sample-cosine": "LinearPatch[L], cosine of the sample (extension)",
+    "linearpatch-s-channel-cosine": "LinearPatch[S], channel cosine (extension)",
 }
 # The labels of rows that the paper does not have.
 NAMES = (
     trained.NAMES
     | _COSINES
     | {
-        REFIT: "output matrices around the cut refitted (ours)",
-        SCALAR: "least squares: one factor (ours)",
-        CHANNELS: "least squares: +d (ours)",
-        SPECTRUM: "least squares: +A (ours)",
-        MATRIX: "least squares: any matrix (ours)",
-        ONE_RATIO: "one factor, mean of d (ours)",
-        MATRIX_L: "LinearPatch[L], least-squares matrix (ours)",
-        CUT: "the same cut alone (ours)",
-        QUOTIENT: "FFN / LinearPatch on this CPU (ours)",
-        **{f"LinearPatch[{count} samples]": f"LinearPatch[{count} samples] (ours)" for count in FEWER},
+        REFIT: "refit around the interface (extension)",
+        SCALAR: "least squares: one factor (extension)",
+        CHANNELS: "least squares: +d (extension)",
+        SPECTRUM: "least squares: +A (extension)",
+        MATRIX: "least squares: any matrix (extension)",
+        ONE_RATIO: "one factor, mean of d (extension)",
+        MATRIX_L: "LinearPatch[L], least-squares matrix (extension)",
+        CUT: "the same layers removed, no repair (extension)",
+        QUOTIENT: "FFN / LinearPatch on this CPU (extension)",
+        **{f"LinearPatch[{count} samples]": f"LinearPatch[{count} samples] (extension)" for count in FEWER},
     }
 )
 

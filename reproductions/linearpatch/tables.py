@@ -57,7 +57,7 @@ def _repairs(column: str, lower: bool, verb: str) -> tuple[Claim, ...]:
     return tuple(
         Claim(
             f"patch-{variant}-beats-cut",
-            f"{ours} {verb} {theirs}, the same layers unpatched",
+            f"{ours} {verb} {theirs}, the same layers without a patch",
             comparisons.beats(ours, theirs, column=column, lower=lower),
         )
         for variant, (ours, theirs) in _PATCHED_PAIRS.items()
@@ -147,17 +147,17 @@ TABLES = [
             ),
             Claim(
                 "spared-ffn-beats-ffn",
-                "ours: LLM-Streamline(FFN) +FT retains more where it leaves massive tokens as they are",
+                "extension: LLM-Streamline(FFN) +FT retains more if it leaves massive tokens unchanged",
                 comparisons.beats(rows.FFN_SPARED, "LLM-Streamline(FFN) +FT"),
             ),
             Claim(
                 "distilled-beats-spared-ffn",
-                "ours: LinearPatch[L +FT] retains more than it does then",
+                "extension: LinearPatch[L +FT] retains more than that network does then",
                 comparisons.beats("LinearPatch[L +FT]", rows.FFN_SPARED),
             ),
             Claim(
                 "spared-distilled-beats-distilled",
-                "ours: LinearPatch[L +FT] retains more where it, too, leaves massive tokens as they are",
+                "extension: LinearPatch[L +FT] retains more if it leaves massive tokens unchanged, too",
                 comparisons.beats(rows.SPARED, "LinearPatch[L +FT]"),
             ),
         ),
@@ -186,22 +186,22 @@ TABLES = [
             ),
             Claim(
                 "ffn-beats-cut",
-                "ours: the rival itself, LLM-Streamline(FFN) +FT, is below the same cut alone",
+                "extension: the baseline LLM-Streamline(FFN) +FT has a lower perplexity than no repair",
                 comparisons.beats("LLM-Streamline(FFN) +FT", rows.CUT, column="AVG", lower=True),
             ),
             Claim(
                 "spared-ffn-beats-cut",
-                "ours: it is where it leaves massive tokens as they are",
+                "extension: that network has a lower perplexity than no repair if it leaves massive tokens unchanged",
                 comparisons.beats(rows.FFN_SPARED, rows.CUT, column="AVG", lower=True),
             ),
             Claim(
                 "distilled-beats-spared-ffn",
-                "ours: LinearPatch[L] +FT has a lower perplexity than it has then",
+                "extension: LinearPatch[L] +FT has a lower perplexity than that network has then",
                 comparisons.beats("LinearPatch[L +FT]", rows.FFN_SPARED, column="AVG", lower=True),
             ),
             Claim(
                 "spared-distilled-beats-distilled",
-                "ours: LinearPatch[L +FT] has a lower perplexity where it, too, leaves massive tokens as they are",
+                "extension: LinearPatch[L +FT] has a lower perplexity if it leaves massive tokens unchanged, too",
                 comparisons.beats(rows.SPARED, "LinearPatch[L +FT]", column="AVG", lower=True),
             ),
         ),
@@ -247,26 +247,27 @@ TABLES = [
             ),
             Claim(
                 "matrix-lowest-perplexity",
-                "ours: the least-squares matrix has the lowest perplexity of what needs no training",
+                "extension: the least-squares matrix has the lowest perplexity of all repairs without training",
                 comparisons.beats(rows.MATRIX, *rows.TRAINING_FREE, column="PPL AVG", lower=True),
             ),
             Claim(
                 "matrix-retains-most",
-                "ours: the least-squares matrix retains most of what needs no training",
+                "extension: the least-squares matrix retains most of all repairs without training",
                 comparisons.beats(rows.MATRIX, *rows.TRAINING_FREE),
             ),
             Claim(
                 "refit-lowest-perplexity",
-                "ours: refitting what the layers around the cut write has the lowest perplexity of what needs no training",
+                "extension: the refit has the lowest perplexity of all repairs without training",
                 comparisons.beats(rows.REFIT, rows.MATRIX, *rows.TRAINING_FREE, column="PPL AVG", lower=True),
             ),
             Claim(
                 "refit-retains-most",
-                "ours: refitting what the layers around the cut write retains most of what needs no training",
+                "extension: the refit retains most of all repairs without training",
                 comparisons.beats(rows.REFIT, rows.MATRIX, *rows.TRAINING_FREE),
             ),
         ),
-        "Rows marked (ours) are not in the paper: token-weighted least squares in place of ratios of magnitudes, from the "
+        "Rows marked (extension) are not in the paper: token-weighted least squares in place of ratios of magnitudes, "
+        "from the "
         "same calibration text; refitted: `extensions/refit`, nothing is added. The toy model shows both selections, the "
         "window [L] and the lowest BI [S]. " + _FEW_NOTE,
     ),
@@ -289,7 +290,7 @@ TABLES = [
             ),
         ),
         "The inserted network alone, one batch of 16 windows (paper: 2048 tokens in float16 on a GPU; toy model: 256 tokens "
-        "in float32 on a CPU); median of repeated calls. Seconds are the machine's own. The row marked (ours) gives the "
+        "in float32 on a CPU); median of repeated calls. Seconds are the machine's own. The row marked (extension) gives the "
         "quotients, measured on a CPU in the paper's shape: 256 tokens, float32, random weights, least of five calls.",
     ),
     _table(
@@ -322,27 +323,27 @@ TABLES = [
             ),
         ),
         note="Windows are half-open: [start, end). For layers that are not one window, start and end are their outermost. "
-        "Rows marked (ours) choose by another cosine; the official code's is along tokens, per channel.",
+        "Rows marked (extension) select by another cosine; the official code's is along tokens, per channel.",
     ),
     _table(
         "10",
         "number of calibration samples",
         rows.calibration_sizes,
-        lambda profile: columns.perplexities(profile, "average", label="AVG (ours)"),
+        lambda profile: columns.perplexities(profile, "average", label="AVG (extension)"),
         (
             Claim(
                 "128-samples-suffice",
-                "from 128 samples on, more change perplexity by less than 0.5 % (limit ours)",
+                "from 128 samples on, more change perplexity by less than 0.5 % (our limit)",
                 comparisons.steady([f"LinearPatch[{n} samples]" for n in (128, 256, 512)], rows.TEXTS, 0.005),
             ),
             Claim(
                 "64-samples-suffice",
-                "ours: 64 samples are within 0.5 % of 128",
+                "extension: 64 samples are within 0.5 % of 128",
                 comparisons.steady([f"LinearPatch[{n} samples]" for n in (128, 64)], rows.TEXTS, 0.005),
             ),
         ),
         "Selection and scales both come from the samples of the row; the paper varies those of the scales alone, so a row's "
-        "layers might be others here. Rows marked (ours) go below what the paper tried.",
+        "layers might be others here. Rows marked (extension) go below what the paper tried.",
     ),
     _table(
         "11",

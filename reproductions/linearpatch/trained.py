@@ -21,12 +21,12 @@ SPARED, FFN_SPARED = "distilled-spared", "ffn-spared"
 LAYER = "streamline-layer"
 # The labels of rows that the paper does not have.
 NAMES = {
-    PLAIN_DIAGONAL: "LinearPatch[L +FT, plain diagonal, logits, KL] (ours)",
-    CODE_DIAGONAL: "LinearPatch[L +FT, matrix from diag(d): the code's diagonal, logits, KL] (ours)",
-    FROM_MATRIX: "LinearPatch[L +FT, from the least-squares matrix, logits, KL] (ours)",
-    SPARED: "LinearPatch[L +FT], massive tokens left as they are (ours)",
-    FFN_SPARED: "LLM-Streamline(FFN) +FT, massive tokens left as they are (ours)",
-    LAYER: "LLM-Streamline(layer) +FT, layer output, MSE (ours)",
+    PLAIN_DIAGONAL: "LinearPatch[L +FT, plain diagonal, logits, KL] (extension)",
+    CODE_DIAGONAL: "LinearPatch[L +FT, matrix from diag(d): the code's diagonal, logits, KL] (extension)",
+    FROM_MATRIX: "LinearPatch[L +FT, from the least-squares matrix, logits, KL] (extension)",
+    SPARED: "LinearPatch[L +FT], massive tokens unchanged (extension)",
+    FFN_SPARED: "LLM-Streamline(FFN) +FT, massive tokens unchanged (extension)",
+    LAYER: "LLM-Streamline(layer) +FT, layer output, MSE (extension)",
 }
 
 # LLM-Streamline's feed-forward network in the place of the window, before any training.

@@ -40,7 +40,7 @@ def order_columns(number: str) -> Callable:
         places = range(1, 1 + max(int(label.split()[1]) for label in reported.columns("prunecomp", number)))
         benchmark = f"removed-order@{number}"
         against = {"compare": "exact", "only": "printed"}
-        agree = Column("places-that-agree", benchmark, "agree", **against, label="places that agree (ours)")
+        agree = Column("places-that-agree", benchmark, "agree", **against, label="places that agree (extension)")
         return [text, agree, *(Column(f"removed {i}", benchmark, str(i), **against) for i in places)]
 
     return made

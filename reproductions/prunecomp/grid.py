@@ -115,28 +115,28 @@ GRID = Table(
     target="grid",
     paper="prunecomp",
     number="grid",
-    title="Ours: every metric with every repair, one-shot and iterative",
+    title="Extension: every metric with every repair, one-shot and iterative",
     declared=rows,
     columns=columns,
     claims=(
         Claim(
             "factor-beats-none",
-            "ours: the factor lowers perplexity for every metric and schedule measured",
+            "extension: the factor lowers perplexity for every metric and schedule measured",
             each_better(_BOTH),
         ),
         Claim(
             "patch-beats-factor",
-            "ours: LinearPatch's A lowers it further than the factor, wherever both are measured",
+            "extension: LinearPatch's A lowers it further than the factor, wherever both are measured",
             each_better(_PATCHED),
         ),
         Claim(
             "matrix-beats-patch",
-            "ours: a least-squares matrix lowers it further than A, wherever both are measured",
+            "extension: a least-squares matrix lowers it further than A, wherever both are measured",
             each_better(_FITTED),
         ),
         Claim(
             "iterative-beats-one-shot",
-            "ours: choosing anew after each removal lowers it wherever both are measured",
+            "extension: selecting anew after each removal lowers it wherever both are measured",
             each_better(_ITERATED),
         ),
     ),

@@ -172,7 +172,7 @@ def order_rows(number: str, shares: tuple[tuple[int, int], ...] = SHARES) -> Cal
             count = int(row.sparsity.partition("/")[0])
             code = recipe(row.model, subject, limit, row.spec, count, "code")
             found.append(replace(row, recipe=code))
-            own = {"name": f"{row.name} (by the paper's text; ours)", "extension": True, "printed": None}
+            own = {"name": f"{row.name} (by the paper's text; extension)", "extension": True, "printed": None}
             found.append(replace(row, method=f"{row.method}/text", shapes=None, **own))
         return found
 

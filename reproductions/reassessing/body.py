@@ -58,7 +58,7 @@ TABLES = [
             ),
             Claim(
                 "partial-takes-fewer-executions",
-                "ours: partial-layer fine-tuning takes fewer layer executions than LoRA",
+                "extension: partial-layer fine-tuning takes fewer layer executions than LoRA",
                 claims.highest(method(REVERSE, LAST3), [method(REVERSE, LORA)], columns.EXECUTIONS.id, lower=True),
             ),
         ),
@@ -91,7 +91,8 @@ TABLES = [
             ),
         ),
         note=f"{SIZES} ShortGPT and Shortened LLaMA are Table 1's BI, PPL and Taylor. Starred rows were taken over by the "
-        "paper, with normalised accuracies and averages over fewer tasks. Of the rows (ours) beside them LLM-Streamline's "
+        "paper, with normalised accuracies and averages over fewer tasks. Of the rows (extension) beside them "
+        "LLM-Streamline's "
         "layer alone is trained.",
     ),
     table(

@@ -180,7 +180,7 @@ def of_metrics() -> tuple[Claim, ...]:
         ),
         Claim(
             "reverse-order-best-untrained",
-            "the same without fine-tuning (ours)",
+            "the same without fine-tuning (extension)",
             highest(method(REVERSE), [method(metric) for metric in others]),
         ),
     )
@@ -219,7 +219,7 @@ def of_arms(metric: str) -> tuple[Claim, ...]:
         Claim("lora-beats-qlora", "QLoRA is below LoRA", both(highest(lora, [qlora]))),
         Claim(
             "partial-beats-lora-by-loss",
-            "by held-out loss: lm_head with one, two and three layers is below LoRA (ours)",
+            "by held-out loss: lm_head with one, two and three layers is below LoRA (extension)",
             both(every(*(highest(arm, [lora], HELD_OUT.id, lower=True) for arm in partial))),
         ),
     )
@@ -230,7 +230,7 @@ def at_the_cut(metric: str) -> Claim:
     others = [method(metric, arm) for arm in (LORA, QLORA, LAST3, again(LORA), again(LAST3))]
     return Claim(
         "at-cut-beats-others-by-loss",
-        "by held-out loss: lm_head & 3 layers at the cut is below LoRA, QLoRA and lm_head & last 3 (ours)",
+        "by held-out loss: lm_head & 3 layers at the pruning interface is below LoRA, QLoRA and lm_head & last 3 (extension)",
         highest(method(metric, AT_CUT), others, HELD_OUT.id, lower=True),
     )
 
@@ -241,17 +241,17 @@ def of_faster_arms(metric: str) -> tuple[Claim, ...]:
     return (
         Claim(
             "partial-beats-faster-lora",
-            "lm_head & last 3 is above LoRA at ten times the rate (ours)",
+            "lm_head & last 3 is above LoRA at ten times the rate (extension)",
             highest(last3, [lora]),
         ),
         Claim(
             "faster-partial-beats-faster-lora",
-            "lm_head & last 3 is above LoRA, both at ten times the rate (ours)",
+            "lm_head & last 3 is above LoRA, both at ten times the rate (extension)",
             highest(faster_last3, [lora]),
         ),
         Claim(
             "faster-partial-beats-faster-lora-by-perplexity",
-            "by perplexity: lm_head & last 3 is below LoRA, both at ten times the rate (ours)",
+            "by perplexity: lm_head & last 3 is below LoRA, both at ten times the rate (extension)",
             highest(faster_last3, [lora], STANDIN_TEXT, lower=True),
         ),
     )

@@ -34,7 +34,7 @@ STANDIN_TASKS = {
 AVERAGE = "Avg."
 STANDIN_TEXT = "perplexity"
 STANDIN_PERPLEXITY = Column(
-    STANDIN_TEXT, "perplexity@standin-learning-thin", "perplexity", compare="perplexity", label="PPL (ours)"
+    STANDIN_TEXT, "perplexity@standin-learning-thin", "perplexity", compare="perplexity", label="PPL (extension)"
 )
 PERPLEXITIES = [
     Column(f"PPL on {name}", f"perplexity@reassessing-{corpus}", "perplexity", compare="perplexity")
@@ -54,11 +54,11 @@ PRUNING_RATES = [
         scale=100,
         compare="exact",
         weight_free=True,
-        label="% of layers (ours)",
+        label="% of layers (extension)",
     ),
 ]
 ALLOCATED = Column("memory MB", "memory", "allocated_mib", compare="exact", weight_free=True, shape_only=True)
-HELD = Column("memory-held", "held-memory", "held_mib", compare="exact", label="memory MiB (ours)")
+HELD = Column("memory-held", "held-memory", "held_mib", compare="exact", label="memory MiB (extension)")
 COST = [
     Column("GPU memory GB", "training-cost", "peak_gib", compare="exact"),
     Column("training time s", "training-cost", "seconds", compare="exact", unit="s"),
@@ -72,10 +72,10 @@ COST_STANDIN = [
 ]
 # Of the instructions that training leaves out: it tells trainings apart that questions cannot. One training, so no interval.
 HELD_OUT = Column(
-    "held-out-loss", "held-out-loss", "loss", compare="exact", only="one model", label="held-out loss (ours)"
+    "held-out-loss", "held-out-loss", "loss", compare="exact", only="one model", label="held-out loss (extension)"
 )
 GENERATION = Column("rouge-l", "docstring_generation@1", "rouge_l", scale=100, label="ROUGE-L of summaries (toy model)")
-REMOVED = Column("removed", "removed", "removed", text=True, label="removed, in order (ours)")
+REMOVED = Column("removed", "removed", "removed", text=True, label="removed, in order (extension)")
 
 
 def standin() -> list[Column]:
@@ -130,7 +130,9 @@ def with_more(table: str, standin_more=(), paper_more: dict[str, Column] | None 
 
 def cost(profile: str) -> list[Column]:
     """Table 3: what a fine-tuning takes."""
-    trained = Column("trained", "training-cost", "trainable", scale=1e-6, compare="exact", label="trained M (ours)")
+    trained = Column(
+        "trained", "training-cost", "trainable", scale=1e-6, compare="exact", label="trained M (extension)"
+    )
     return COST_STANDIN if profile == "standin" else [TRAINABLE, *COST, trained, EXECUTIONS]
 
 

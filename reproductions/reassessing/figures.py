@@ -99,17 +99,17 @@ _FLOW_CLAIMS = (
     ),
     Claim(
         "random-gradients-fall",
-        "ours: shallower layers have larger gradients: same shape, random weights",
+        "extension: shallower layers have larger gradients: same shape, random weights",
         _sign("gradient-random", False),
     ),
     Claim(
         "toy-pre-ln-gradients-fall",
-        "ours: shallower layers have larger gradients: random toys, pre-LN",
+        "extension: shallower layers have larger gradients: random toys, pre-LN",
         _sign("gradient-toy-pre", False),
     ),
     Claim(
         "toy-post-ln-gradients-rise",
-        "post-LN: shallower layers have smaller gradients (appendix A.4): random toys (ours)",
+        "post-LN: shallower layers have smaller gradients (appendix A.4): random toys (extension)",
         _sign("gradient-toy-post", True),
     ),
 )
@@ -196,7 +196,7 @@ FIGURES = [
         (
             Claim(
                 "ten-samples-one-choice",
-                "with the paper's ten samples every seed chooses the same layers (ours)",
+                "with the paper's ten samples every seed selects the same layers (extension)",
                 every(*(between(f"{metric}-10", 1, 1, "Dense") for metric in ("bi", "taylor"))),
             ),
         ),
@@ -204,7 +204,7 @@ FIGURES = [
     ),
     _figure(
         "-losses",
-        "loss while the pruned model is fine-tuned (ours)",
+        "loss while the pruned model is fine-tuned (extension)",
         _fine_tuned,
         # the curve is in every record of a fine-tuned model
         lambda profile: [columns.STANDIN_PERPLEXITY if profile == "standin" else columns.task_column("PIQA")],

@@ -105,6 +105,6 @@ def neighbours(row: Row, number: reported.Number, limit: int | None) -> list[Row
         made = WHOLE_LAYERS[method](row.model, count(row.model, number) or count_of_parameters(row.model, number))
     else:
         return []
-    own = {"name": f"{method} (ours)", "extension": True, "printed": None, "shapes": None, "spec": None}
+    own = {"name": f"{method} (extension)", "extension": True, "printed": None, "shapes": None, "spec": None}
     made = recipe(row.model, PAPER, limit, **made)
     return [dataclasses.replace(row, method=beside(number), recipe=made, **own)]

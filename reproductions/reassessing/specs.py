@@ -27,7 +27,7 @@ class Arm:
     @property
     def _name(self) -> str:
         if self.kind == "partial":
-            layers = f" & {self.last} at the cut" if self.at_cut else f" & last {self.last}" * bool(self.last)
+            layers = f" & {self.last} at the interface" if self.at_cut else f" & last {self.last}" * bool(self.last)
             return f"+lm_head{layers}"
         return {"lora": "+LoRA", "qlora": "+QLoRA", "full": "+full fine-tuning"}[self.kind]
 
@@ -39,8 +39,8 @@ class Arm:
     @property
     def label(self) -> str:
         """Return how people read it."""
-        ours = " at ten times the rate (ours)" * self.faster + " in another order (ours)" * self.again
-        return self._name + " (ours)" * self.extension + ours
+        ours = " at ten times the rate (extension)" * self.faster + " in another order (extension)" * self.again
+        return self._name + " (extension)" * self.extension + ours
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class ArmSpec:
     @property
     def label(self) -> str:
         """Return how people read the row."""
-        variant = self._variant(self.arm.label if self.arm else "", "plain text (ours)")
-        return row_name(self.metric, variant or "no fine-tuning (ours)")
+        variant = self._variant(self.arm.label if self.arm else "", "plain text (extension)")
+        return row_name(self.metric, variant or "no fine-tuning (extension)")
 
     @property
     def extension(self) -> bool:

@@ -75,4 +75,4 @@ def rows(
 def title_of(paper: str) -> str:
     """How a paper is called in titles."""
     titles = {"linearpatch": "LinearPatch", "prunecomp": "Prune&Comp", "laco": "LaCo", "reassessing": "Reassessing"}
-    return (titles | {LEAGUE: "League (ours)"})[paper]
+    return (titles | {LEAGUE: "League (extension)"})[paper]

@@ -44,7 +44,7 @@ PLAIN = {"method": "linearpatch", "kind": "diagonal", "estimator": "ratio-of-mea
 
 
 def least_squares(kind: str) -> dict:
-    """Ours: a patch of this kind, by token-weighted least squares."""
+    """Extension: a patch of this kind, by token-weighted least squares."""
     return {"method": "linearpatch", "kind": kind, "estimator": "least-squares"}
 
 

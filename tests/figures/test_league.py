@@ -86,10 +86,10 @@ def marked(axes):
 def test_every_repair_has_one_line_after_the_selection_that_is_best_for_it_there(drawn):
     labels = [label.get_text().replace("\n", " ") for label in drawn[0].get_yticklabels()]
     assert set(labels) == {
-        "no repair, after [L]",
-        "Ghosted Layers, after UIDL at 2, 3, 4; [L] at 5",
-        "ReplaceMe, least squares, after [L]",
-        "refitted, 3 layers (ours), after [L]",
+        "no repair, after contiguous block",
+        "Ghosted Layers, after UIDL at 2, 3, 4; contiguous block at 5",
+        "ReplaceMe, least squares, after contiguous block",
+        "refit, 3 layers (extension), after contiguous block",
     }
     assert [axes.get_title() for axes in drawn] == [f"{count}/16 removed" for count in (2, 3, 4, 5)]
     last = marks(drawn[-1])
@@ -119,19 +119,19 @@ def test_bands_leave_out_what_all_rows_share(drawn, store):
 
 def test_every_papers_repair_has_a_line_and_ours_where_measured_throughout_and_nothing_measured_is_no_picture():
     def entry(repair, value):
-        spec = repair and Named("l", repair, own_repair="(ours)" in repair)
+        spec = repair and Named("l", repair, own_repair="(extension)" in repair)
         return {"spec": spec, "sparsity": "2/16", "dense": not repair, "scores": {league.COLUMN: value}}
 
     assert league.draw([entry("", 5.0) | {"scores": {}}], "standin") is None
     lines = [entry("none", 9.0), entry("none", 12.0) | {"sparsity": "4/16"}, entry("once", 7.0)]
     smaller = [entry("nbl", 8.0), entry("nbl", 8.0) | {"sparsity": "4/16"}]
     assert list(league.best([*lines, *smaller])) == ["none"]
-    ours = [entry("ours (ours)", 8.0), entry("ours (ours)", 9.0) | {"sparsity": "4/16"}]
-    half = [entry("half (ours)", 8.0), entry("half (ours)", 9.0) | {"sparsity": "3/16"}]
+    ours = [entry("ours (extension)", 8.0), entry("ours (extension)", 9.0) | {"sparsity": "4/16"}]
+    half = [entry("half (extension)", 8.0), entry("half (extension)", 9.0) | {"sparsity": "3/16"}]
     third = [one | {"sparsity": "3/16"} for one in (*lines[:1], *ours[:1])]
     papers = [entry(f"paper {i}", 10.0 + i) | {"sparsity": f"{n}/16"} for i in range(20) for n in (2, 4)]
     kept = league.best([*lines, *ours, *third, *half, *papers])
-    assert kept.keys() == {"none", "ours (ours)", *(f"paper {i}" for i in range(20))}
+    assert kept.keys() == {"none", "ours (extension)", *(f"paper {i}" for i in range(20))}
     shown = [{"model": "m"} | one | {"replicates": lambda _: None} for one in (entry("", 5.0), *papers)]
     assert len(league.draw(shown, "standin").axes) == 2
 
@@ -148,7 +148,7 @@ def test_colours_tell_whose_a_repair_is_and_without_a_dense_model_there_is_no_pi
     (axes,) = league.draw([row(None, 5.0, 0), *shown], "standin").axes
     looks = {line.get_ydata()[0]: line.get_color() for line in marked(axes)}
     assert [looks[place] for place in range(4)] == [
-        league.KINDS[kind]["color"] for kind in ("no repair", "published", "published, trained", "ours")
+        league.KINDS[kind]["color"] for kind in ("no repair", "published", "published, trained", "extension")
     ]
     assert marks(axes) == {place: pytest.approx((10 + place) / 5) for place in range(4)}
     assert league.draw(shown, "standin") is None

@@ -36,7 +36,7 @@ def test_a_curve_that_leaves_figure_1b_has_a_break_above_and_says_how_far_it_goe
     breaks, labels, (low, high) = drawn([125.0, 40.0, 12.0])
     assert low < 10 and 12 < high < 40  # the others are told apart
     assert len(breaks) == 2 and min(breaks) < 0.1 and max(breaks) > 0.9
-    assert labels[0] == "cut alone, off the scale, up to 125" and not any("up to" in label for label in labels[1:])
+    assert labels[0] == "no repair, off the scale, up to 125" and not any("up to" in label for label in labels[1:])
 
 
 def test_where_no_curve_leaves_it_figure_1b_is_cut_off_below_alone():

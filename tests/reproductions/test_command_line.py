@@ -227,7 +227,9 @@ def test_what_takes_long_to_prepare_is_held_together_with_few(store, monkeypatch
             return super().benchmark(prepared, name)
 
     subject = subjects.subject(subjects.of_model("smollm2-135m-instruct"))
-    runner.run([registry.get("league")], store, subject, Together(), pattern="?l?, none", device=device)
+    runner.run(
+        [registry.get("league")], store, subject, Together(), pattern="contiguous block, no repair", device=device
+    )
     assert [len(list(steps)) for step, steps in itertools.groupby(order) if step == "prepared"] == sizes
 
 

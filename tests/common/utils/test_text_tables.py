@@ -25,7 +25,7 @@ def chunks(line: str) -> dict[int, str]:
 def test_every_cell_is_in_its_row_and_column(seed):
     rng = random.Random(seed)
     rows, wide = rng.randrange(1, 30), rng.randrange(1, 16)
-    names = [f"c{j}" + rng.choice(["", "", ", in order (ours)"]) for j in range(wide)]
+    names = [f"c{j}" + rng.choice(["", "", ", in order (extension)"]) for j in range(wide)]
     kinds = ("", "{}.{:02}±1", "{}.{:02} | 27.0 (-0.1) differs")
     cells = [[rng.choice(kinds).format(i, j) for j in range(wide)] for i in range(rows)]
     labels = [f"r{i}: " + " ".join(rng.choices(WORDS, k=rng.randrange(1, 8))) for i in range(rows)]

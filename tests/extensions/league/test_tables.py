@@ -199,9 +199,9 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
     assert [(line[1], line[2]) for line in lines] == [
         ("dense", ""),
         (f"**{rows.LABELS[rows.ATTENTION]}**", "UIDL"),
-        (rows.LABELS[rows.GHOSTED], "[L]"),
-        (rows.LABELS[rows.REPLACEME], "[L]"),
-        (rows.LABELS[rows.NONE], "[L]"),
+        (rows.LABELS[rows.GHOSTED], "contiguous block"),
+        (rows.LABELS[rows.REPLACEME], "contiguous block"),
+        (rows.LABELS[rows.NONE], "contiguous block"),
     ]
     # one shift of every window's loss is one factor of every replicate: the interval is the factor
     for line, shift in zip(lines[1:], (-0.05, 0.0, 0.2, 0.6), strict=True):

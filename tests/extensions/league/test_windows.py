@@ -128,7 +128,7 @@ def test_the_picture_has_both_curves_the_choices_and_the_writer():
     assert list(plain) == pytest.approx([20 * math.exp(1 + start) for start in STARTS])
     assert list(kept) == pytest.approx([20 * math.exp(start) for start in STARTS])
     assert list(carried) == pytest.approx([20 * math.exp(0.5)])
-    assert {text.get_text(): text.xy[0] for text in axes.texts} == {"[L]": 2, "least left, least loss": 1}
+    assert {text.get_text(): text.xy[0] for text in axes.texts} == {"cosine": 2, "least residual, least loss": 1}
     assert any("layer 3" in patch.get_label() for patch in axes.patches)
     assert [bool(picture.draw([entry({})], "paper").axes[0].patches)] == [False]
     assert "8 windows of 512 tokens of WIKI-2" in " ".join(figure.get_suptitle().split())
@@ -150,5 +150,7 @@ def test_what_is_off_the_scale_stands_above_it_side_by_side_and_is_explained():
         (legend,) = drawn.legends
         return " ".join([legend.get_title().get_text(), *(text.get_text() for text in legend.get_texts())])
 
-    assert all(word in explained(figure) for word in ("off the scale", "dense", "[L]", "least left", "least loss"))
+    assert all(
+        word in explained(figure) for word in ("off the scale", "dense", "cosine", "least residual", "least loss")
+    )
     assert "off the scale" not in explained(picture.draw([entry({})], "paper"))

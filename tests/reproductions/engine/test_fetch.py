@@ -72,7 +72,9 @@ def test_a_benchmark_without_data_is_recorded_at_once(measured, data, tmp_path, 
     assert len(asked) == len(set(asked)) and {*absent, "piqa"} < set(asked)
     error = capsys.readouterr().err
     assert error.count("could not fetch") == 1
-    assert error.startswith(f"warning: no data for Race-h, WIKI-2 (ours): could not fetch {race}: no network; fetch")
+    assert error.startswith(
+        f"warning: no data for Race-h, WIKI-2 (extension): could not fetch {race}: no network; fetch"
+    )
     statuses = {(r["recipe_hash"], r["benchmark"]): r["status"] for r in records(tmp_path)}
     assert {key[1] for key, status in statuses.items() if status == "no data"} == absent
     assert {key for key, status in statuses.items() if status == "ok"} == set(measured.cells)

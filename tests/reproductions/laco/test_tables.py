@@ -42,7 +42,7 @@ def test_what_is_ours_says_so_and_every_other_row_says_why_it_is_not_there(numbe
     known = {name for other in TABLES for *_, name, _ in reported.cells("laco", other)}
     for row in registry.get(f"table{number}-laco").rows(profile, None):
         if row.method not in known:
-            assert row.extension and "(ours)" in row.name
+            assert row.extension and "(extension)" in row.name
         if profile == "paper" and printed and not row.extension:
             assert (row.label, row.sparsity, row.method) in printed
         if row.recipe is None:
@@ -123,11 +123,11 @@ def test_the_paper_profile_collapses_offline_on_a_mirror(rehearsal, capsys):
     rows = {row["method"]: row["cells"] for row in json.loads(capsys.readouterr().out)["rows"]}
     model, tokenizer = loading.load("llama-2-7b")
     sentences = draw([SENTENCE.format(i) for i in range(30)], 10, 0)
-    for method, merge in (("LaCo", "paper"), ("LaCo, code's merge (ours)", "code")):
+    for method, merge in (("LaCo", "paper"), ("LaCo, code's merge (extension)", "code")):
         model, tokenizer = loading.load("llama-2-7b")
         found = laco.collapse(model, tokenizer, sentences, C=4, T=0.65, merge=merge)
         cells = rows[method]
-        assert (cells["layers"]["reproduced"], cells["attempts (ours)"]["reproduced"]) == (
+        assert (cells["layers"]["reproduced"], cells["attempts (extension)"]["reproduced"]) == (
             found.layers,
             len(found.trace),
         )

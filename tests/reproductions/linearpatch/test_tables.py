@@ -204,7 +204,7 @@ def test_settings_and_figures_of_the_paper_profile_run_on_a_mirror(rehearsal, ca
         shown[target] = json.loads(capsys.readouterr().out)
     for row in shown[targets[0]]["rows"]:
         assert {row["cells"][name]["status"] for name in ("start", "end")} <= {"match", "differs", "measured"}
-        assert len(row["cells"]["removed, in order (ours)"]["text"].split()) == int(row["sparsity"].partition("/")[0])
+        assert len(row["cells"]["removed, in order (extension)"]["text"].split()) == int(row["sparsity"].partition("/")[0])
     assert shown[targets[3]]["rows"][0]["cells"]["cuts"]["reproduced"] == magnitudes.FEW_CUTS
     assert not list(tmp_path.glob("*.svg"))  # a program has asked
     assert main(["show", targets[3], *narrowed]) == 0
@@ -256,5 +256,5 @@ def test_what_is_ours_says_so_and_every_row_has_a_recipe_or_a_reason(profile):
             printed = (row.label, row.sparsity, row.method) in {
                 key[:3] for key in reported.cells("linearpatch", str(number))
             }
-            assert profile == "standin" or printed or row.extension and "(ours)" in row.name, row
+            assert profile == "standin" or printed or row.extension and "(extension)" in row.name, row
             assert row.recipe or row.status == TOO_FEW, row

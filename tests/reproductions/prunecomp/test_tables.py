@@ -87,7 +87,7 @@ def test_a_removed_list_is_held_against_the_printed_one_place_by_place(tmp_path)
     shown = show.build(table, store, "paper", models=["llama-3-8b"])
     line = next(r for r in shown["rows"] if (r["method"], r["sparsity"]) == ("PPL", "5/32"))
     assert line["cells"]["removed layers"]["text"] == "10 11 9 8 12"
-    assert line["cells"]["places that agree (ours)"]["reproduced"] == 3
+    assert line["cells"]["places that agree (extension)"]["reproduced"] == 3
     assert [line["cells"][f"removed {i}"]["status"] for i in range(1, 6)] == [
         "match",
         "match",
@@ -224,7 +224,7 @@ def test_the_papers_lists_are_measured_offline_on_a_mirror(rehearsal, capsys):
         assert [row["cells"][f"removed {i}"]["reproduced"] for i in range(1, count + 1)] == removed
         statuses = [row["cells"][f"removed {i}"]["status"] for i in range(1, count + 1)]
         assert set(statuses) <= {"match", "differs"}
-        assert row["cells"]["places that agree (ours)"]["reproduced"] == statuses.count("match")
+        assert row["cells"]["places that agree (extension)"]["reproduced"] == statuses.count("match")
     by_method = {(row["method"], row["sparsity"]): row["cells"]["removed layers"]["text"].split() for row in rows}
     for metric in ("Mag+", "Taylor+", "PPL", "CosSim(BI)"):
         method = f"{metric} +Prune&Comp"

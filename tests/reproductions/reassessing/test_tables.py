@@ -203,7 +203,7 @@ def test_beside_what_the_paper_took_from_others_stands_what_this_repository_make
         for before, row in zip(rows, rows[1:]):
             if before.status == REPORTED and row.recipe is not None and row.extension:
                 name = row.method.removesuffix("/ours")
-                assert row.name == f"{name} (ours)"
+                assert row.name == f"{name} (extension)"
                 assert before.method.startswith(name) and before.sparsity == row.sparsity
                 chosen, repair = row.recipe.step("selection"), row.recipe.step("repair")
                 if name in ("LLM-Pruner", "SliceGPT"):
