@@ -228,6 +228,12 @@ class Shift(nn.Module):
         return hidden.float() * self.gain + self.shift
 
 
+@pytest.fixture
+def crops() -> torch.Tensor:
+    """Five random calibration sequences [5, 18]."""
+    return torch.randint(3, VOCAB, (5, 18), generator=torch.Generator().manual_seed(6))
+
+
 @pytest.fixture(scope="session")
 def make_patch() -> Callable[[float], nn.Module]:
     """`make_patch(shift)` -> a small trainable patch of kind 'test.shift' with options {"width": 64}."""

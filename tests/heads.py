@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import weakref
 
+import torch
 from torch import nn
+
+
+@torch.no_grad()
+def logits(model: nn.Module, ids: torch.Tensor, **options) -> torch.Tensor:
+    """Return a model's logits [samples, tokens, vocabulary] of ids [samples, tokens]."""
+    return model(input_ids=ids, use_cache=False, **options).logits
 
 
 def watch_head(model: nn.Module) -> tuple[list[int], list[int]]:

@@ -1,6 +1,7 @@
 """The tools: `python -m <module of a method>`."""
 
 import importlib
+import json
 
 
 def module_of(name: str) -> str:
@@ -17,3 +18,13 @@ def status_of(main, arguments) -> int:
 
 def method_of(name: str):
     return importlib.import_module(f"{module_of(name)}.tool").METHOD
+
+
+def edited_config(**changes):
+    """Return what changes a checkpoint folder's config."""
+
+    def damage(folder):
+        content = json.loads((folder / "config.json").read_text()) | changes
+        (folder / "config.json").write_text(json.dumps(content))
+
+    return damage

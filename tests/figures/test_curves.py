@@ -1,6 +1,5 @@
 """The loss curves: which lines are drawn, and where they lie."""
 
-import matplotlib.pyplot as plt
 import pytest
 
 from figures import curves, style
@@ -19,12 +18,6 @@ def entry(method, losses, **training):
 
 def lines_of(axis):
     return [line for line in axis.lines if line.get_label() != style.BREAK]
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 def test_one_panel_per_loss_and_one_line_per_trained_row():

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -32,12 +31,6 @@ class Named:
     @property
     def repaired(self):
         return self.repair
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture

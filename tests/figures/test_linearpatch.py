@@ -2,16 +2,9 @@
 
 import math
 
-import matplotlib.pyplot as plt
 import pytest
 
 from figures import linearpatch
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 def entry(alone):

@@ -1,16 +1,9 @@
 """Prune&Comp's figures show the records' numbers, and leave out what is missing."""
 
-import matplotlib.pyplot as plt
 import pytest
 
 from figures import prunecomp
 from reproductions.prunecomp.grid import GridCell
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 def entry(method, sparsity, *perplexities, **more):

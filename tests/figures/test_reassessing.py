@@ -1,16 +1,9 @@
 """Reassessing's drawings: what is drawn is what the records say, where they say it."""
 
-import matplotlib.pyplot as plt
 import pytest
 
 from figures import reassessing
 from reproductions.reassessing.specs import LORA, ArmSpec
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 def test_rates_draw_one_panel_a_task_and_their_mean_from_the_dense_model_on():

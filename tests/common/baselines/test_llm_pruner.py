@@ -1,9 +1,11 @@
 """LLM-Pruner against a full backward pass and the same model with zeros; sliced models decode, save and reload."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
+from heads import logits as logits_of
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.baselines import llm_pruner
@@ -19,9 +21,7 @@ IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
 RATIO = 0.55  # of two key heads one goes, of 96 channels 53
 
 
-def logits(model, ids=IDS, **options):
-    with torch.no_grad():
-        return model(input_ids=ids, use_cache=False, **options).logits
+logits = partial(logits_of, ids=IDS)
 
 
 def left(config):

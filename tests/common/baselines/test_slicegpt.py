@@ -1,9 +1,11 @@
 """SliceGPT against the dense model, and against the dense model with its stream projected; it decodes, saves, reloads."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
+from heads import logits as logits_of
 from transformers import AutoModelForCausalLM
 
 from common.baselines import slicegpt
@@ -20,9 +22,7 @@ SLICEABLE = ("llama", "mistral", "qwen2", "qwen3", "qwen3-sliding")
 C = 64
 
 
-def logits(model, ids=IDS):
-    with torch.no_grad():
-        return model(input_ids=ids, use_cache=False).logits
+logits = partial(logits_of, ids=IDS)
 
 
 @pytest.fixture(params=SLICEABLE)
@@ -65,7 +65,7 @@ def test_nothing_sliced_is_the_dense_model(sliceable):
     slicegpt.slice_stream(sliceable, IDS, C)
     torch.testing.assert_close(logits(sliceable), expected, rtol=1e-3, atol=1e-3)
     other = torch.randint(3, 320, (2, 33), generator=torch.Generator().manual_seed(9))
-    assert logits(sliceable, other).isfinite().all()
+    assert logits(sliceable, ids=other).isfinite().all()
 
 
 def test_centred_and_not_sliced_is_the_dense_model_of_a_centred_embedding(tiny_llama):

@@ -4,9 +4,11 @@ import copy
 import math
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
+from heads import logits as logits_of
 from torch import nn
 
 from common.baselines.streamline import (
@@ -30,9 +32,7 @@ WINDOWS = torch.randint(3, 320, (10, 16), generator=torch.Generator().manual_see
 FAST = Fitting(learning_rate=3e-3, batch_size=2, epochs=4)
 
 
-def logits(model, ids=WINDOWS):
-    with torch.no_grad():
-        return model(input_ids=ids, use_cache=False).logits
+logits = partial(logits_of, ids=WINDOWS)
 
 
 def streams(model, boundaries, ids=WINDOWS):
@@ -42,7 +42,7 @@ def streams(model, boundaries, ids=WINDOWS):
     hooks = [
         receivers[b].register_forward_pre_hook(lambda m, a, b=b: seen.update({b: a[0].detach()})) for b in boundaries
     ]
-    logits(model, ids)
+    logits(model, ids=ids)
     for hook in hooks:
         hook.remove()
     return [seen[b] for b in boundaries]

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from common import calibration
 from common.calibration import corpora
-from common.cli import main, measure, sweep
+from common.cli import main, sweep
 from common.cli.job import Job
 from common.cli.options import tool_parser
 from common.models import checkpoint
@@ -39,13 +39,7 @@ def source(tmp_path_factory, write_checkpoint):
     return write_checkpoint(folder / "tiny"), folder / "text.txt"
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch):
-    """Speed and samples are measured on a few tokens."""
-    for name, value in (("REPEATS", 1), ("GENERATED", 2), ("SHOWN", 4)):
-        monkeypatch.setattr(measure, name, value)
-    monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # half a second in a process of this size
-    monkeypatch.setattr(measure.threads, "idle", lambda: 99.0)
+pytestmark = pytest.mark.usefixtures("short")
 
 
 def own(paper, source):

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tools import edited_config
 
 from common import models
 from common.models import checkpoint
@@ -16,14 +17,6 @@ from reproductions.command_line import main as reproductions
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory, write_checkpoint):
     return write_checkpoint(tmp_path_factory.mktemp("plain") / "model")
-
-
-def edited(**changes):
-    def damage(folder):
-        content = json.loads((folder / "config.json").read_text()) | changes
-        (folder / "config.json").write_text(json.dumps(content))
-
-    return damage
 
 
 def in_eight_bits(folder, scale="weight_scale_inv"):
@@ -52,21 +45,24 @@ def adapter(folder):
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [16, 16], "activation_scheme": "dynamic"}
 CONFIGS = {
-    "quantised": (edited(quantization_config=FP8), "the model is quantised"),
-    "quantised, by vendors": (edited(compression_config={"format": "pack-quantized"}), "the model is quantised"),
-    "pad token": (edited(pad_token_id=320), "pad_token_id 320"),
-    "strict type": (edited(initializer_range=1), "expected float, got int"),
+    "quantised": (edited_config(quantization_config=FP8), "the model is quantised"),
+    "quantised, by vendors": (edited_config(compression_config={"format": "pack-quantized"}), "the model is quantised"),
+    "pad token": (edited_config(pad_token_id=320), "pad_token_id 320"),
+    "strict type": (edited_config(initializer_range=1), "expected float, got int"),
     "layer types": (
-        edited(layer_types=["full_attention"] * 8),
+        edited_config(layer_types=["full_attention"] * 8),
         r"\(6\) must be equal to the number of `layer_types` \(8\)",
     ),
-    "no base": (edited(rope_parameters=None, rope_theta=None), "no model can be built from its config.json"),
+    "no base": (edited_config(rope_parameters=None, rope_theta=None), "no model can be built from its config.json"),
 }
 FILES = {
     "eight bits": (in_eight_bits, "weight_scale_inv is stored as F32"),
     "scales": (scales_alone, "weight_scale is stored as F32"),
-    "vocabulary": (edited(vocab_size=321), r"embed_tokens.weight is 320 x 64 in the files, .* asks for 321 x 64"),
-    "heads": (edited(num_attention_heads=8), r"q_proj.weight is 64 x 64 in the files, .* asks for 128 x 64"),
+    "vocabulary": (
+        edited_config(vocab_size=321),
+        r"embed_tokens.weight is 320 x 64 in the files, .* asks for 321 x 64",
+    ),
+    "heads": (edited_config(num_attention_heads=8), r"q_proj.weight is 64 x 64 in the files, .* asks for 128 x 64"),
     "adapter": (adapter, "an adapter lies beside the model"),
 }
 
@@ -98,7 +94,7 @@ def test_refused_by_the_tables(damaged, capsys):
 
 def test_stacked_experts_are_compared_too(write_checkpoint, tmp_path):
     folder = write_checkpoint(tmp_path / "model", "mixtral")
-    edited(intermediate_size=104)(folder)
+    edited_config(intermediate_size=104)(folder)
     with pytest.raises(UserError, match=r"mlp.experts.gate_up_proj is \(4, 192, 64\) .* asks for \(4, 208, 64\)"):
         checkpoint.load(folder, stream=0)
 

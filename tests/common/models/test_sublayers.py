@@ -1,9 +1,11 @@
 """Models without some attentions and MLPs against hooks from outside, with a cache, saved and reloaded; who chooses them."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
+from heads import logits as logits_of
 from silenced import silenced
 
 from common.baselines import entrodrop, finercut, llm_pruner, slicegpt, sublayer_removal
@@ -22,9 +24,7 @@ LONG = torch.randint(3, 320, (4, 40), generator=torch.Generator().manual_seed(5)
 DROPPED = [(0, ATTENTION), (2, MLP), (3, ATTENTION), (3, MLP), (5, ATTENTION)]
 
 
-def logits(model, ids=IDS):
-    with torch.no_grad():
-        return model(input_ids=ids, use_cache=False).logits
+logits = partial(logits_of, ids=IDS)
 
 
 def step_by_step(model, ids=IDS):
@@ -140,7 +140,7 @@ def attention_rows(model, number):
     last = layer.post_attention_layernorm if model.config.model_type == "gemma2" else layer.self_attn
     layer.input_layernorm.register_forward_hook(lambda _m, args, out: seen.update(x=out, stream=args[0]))
     last.register_forward_hook(lambda _m, _a, out: seen.update(y=out[0] if isinstance(out, tuple) else out))
-    logits(model, LONG)
+    logits(model, ids=LONG)
     return [seen[name].flatten(0, 1).double() for name in ("x", "y", "stream")]
 
 

@@ -15,11 +15,6 @@ from common.pruning import importance
 from common.utils.errors import UserError
 
 
-@pytest.fixture
-def crops():
-    return torch.randint(3, 320, (5, 18), generator=torch.Generator().manual_seed(6))
-
-
 def counted(layer, norms=True):
     """Every weight of a layer by name, as its checkpoint has them."""
     return {n: p for n, p in layer.named_parameters() if not n.endswith("bias") and (norms or "norm" not in n)}

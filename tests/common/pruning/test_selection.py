@@ -19,11 +19,6 @@ from common.pruning.steps import WindowLoss
 from common.utils.errors import UserError
 
 
-@pytest.fixture
-def crops():
-    return torch.randint(3, 320, (5, 18), generator=torch.Generator().manual_seed(6))
-
-
 @torch.no_grad()
 def naive_loss(model, ids) -> float:
     return sum(model(input_ids=row[None], labels=row[None], use_cache=False).loss.item() for row in ids) / len(ids)

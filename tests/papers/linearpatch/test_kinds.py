@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from accelerate import dispatch_model
+from heads import logits
 
 from common.calibration import collect
 from common.calibration.statistics import COSINES
@@ -23,11 +24,6 @@ VECTORS = ("hadamard", "rotated", "diagonal")
 @pytest.fixture
 def crops():
     return torch.randint(3, 320, (4, 40), generator=torch.Generator().manual_seed(7))
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids, use_cache=False).logits
 
 
 def values(kind):

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from heads import logits
 
 from common.calibration import collect
 from common.hadamard import hadamard_matrix
@@ -18,11 +19,6 @@ from papers import linearpatch
 @pytest.fixture
 def crops():
     return torch.randint(3, 320, (4, 20), generator=torch.Generator().manual_seed(7))
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids, use_cache=False).logits
 
 
 @pytest.fixture

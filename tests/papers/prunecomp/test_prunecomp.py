@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import ARCHITECTURES, FAMILIES
+from heads import logits
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.calibration import collect
@@ -23,16 +24,6 @@ from papers import prunecomp
 from papers.prunecomp import Stream, fuse_factor, prune_and_compensate
 from papers.prunecomp.search import Search
 from papers.prunecomp.steps import PruneAndComp
-
-
-@pytest.fixture
-def crops():
-    return torch.randint(3, 320, (5, 18), generator=torch.Generator().manual_seed(6))
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids, use_cache=False).logits
 
 
 def without_epsilon(model):
