@@ -85,7 +85,7 @@ def _legend(axes: plt.Axes, top: float) -> None:
         _patch(axes, left, 0.28, top, colour)
         _write(axes, left + 0.14, top + 0.5, mark, ha="center", color=letters)
         _write(axes, left + 0.36, top + 0.5, verdict)
-        left += 1.2
+        left += 1.3
     told = (
         "beside the mark: how many of a claim's comparisons support it; then the one that favours it least\n"
         "(of points more is better, of perplexity lower; CI: confidence interval, paired over items)"

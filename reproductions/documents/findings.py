@@ -138,7 +138,7 @@ ABSTRACTS = {
     ),
     "reassessing": (
         SummaryLine(
-            "Removing the last layers is ahead of all other selections, with LoRA (in print at 25 and 50 %)",
+            "Removing the last layers is the best selection, with LoRA (in print at 25 and 50 %)",
             "table1-reassessing",
             ("reverse-order-best",),
             ("tableL-reassessing",),

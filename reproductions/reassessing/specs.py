@@ -24,23 +24,22 @@ class Arm:
     again: bool = False
     extension: bool = False
 
-    @property
-    def _name(self) -> str:
+    def _name(self, place: str) -> str:
         if self.kind == "partial":
-            layers = f" & {self.last} at the interface" if self.at_cut else f" & last {self.last}" * bool(self.last)
+            layers = f" & {self.last} at the {place}" if self.at_cut else f" & last {self.last}" * bool(self.last)
             return f"+lm_head{layers}"
         return {"lora": "+LoRA", "qlora": "+QLoRA", "full": "+full fine-tuning"}[self.kind]
 
     @property
     def id(self) -> str:
         """Return what stands for the arm in a row's method, as the paper prints it; ours behind a slash."""
-        return self._name + "/faster" * self.faster + "/again" * self.again
+        return self._name("cut") + "/faster" * self.faster + "/again" * self.again
 
     @property
     def label(self) -> str:
         """Return how people read it."""
         ours = " at ten times the rate (extension)" * self.faster + " in another order (extension)" * self.again
-        return self._name + " (extension)" * self.extension + ours
+        return self._name("interface") + " (extension)" * self.extension + ours
 
 
 @dataclass(frozen=True)

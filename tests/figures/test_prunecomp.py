@@ -96,5 +96,5 @@ def test_the_grid_writes_each_average_in_its_cell():
         **dict.fromkeys([(0, 1), (1, 0), (2, 0)], "not run"),
     }
     shown = [label.get_text().partition(";")[0].replace("\n", " ") for label in axes.get_xticklabels()]
-    assert shown == ["none", "factor, fused", "matrix"]  # no column without a number
+    assert shown == ["no repair", "factor, fused", "matrix"]  # no column without a number
     assert [label.get_text() for label in axes.get_yticklabels()] == ["PPL, one-shot", "PPL, iterative"]

@@ -58,7 +58,7 @@ def test_seeds_fill_the_squares_of_the_layers_that_go():
     assert rows.keys() == {(0, 3), (1, 2), (1, 3)}
     assert rows[0, 3] < rows[1, 2] < rows[1, 3]  # fewer samples first
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["1", "10"]
-    assert figure.get_suptitle() == "m, 2 of 4 layers chosen"
+    assert figure.get_suptitle() == "m, 2 of 4 layers selected"
 
 
 def test_similarity_draws_every_matrix_on_one_scale():
