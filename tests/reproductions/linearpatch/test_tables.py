@@ -204,7 +204,9 @@ def test_settings_and_figures_of_the_paper_profile_run_on_a_mirror(rehearsal, ca
         shown[target] = json.loads(capsys.readouterr().out)
     for row in shown[targets[0]]["rows"]:
         assert {row["cells"][name]["status"] for name in ("start", "end")} <= {"match", "differs", "measured"}
-        assert len(row["cells"]["removed, in order (extension)"]["text"].split()) == int(row["sparsity"].partition("/")[0])
+        assert len(row["cells"]["removed, in order (extension)"]["text"].split()) == int(
+            row["sparsity"].partition("/")[0]
+        )
     assert shown[targets[3]]["rows"][0]["cells"]["cuts"]["reproduced"] == magnitudes.FEW_CUTS
     assert not list(tmp_path.glob("*.svg"))  # a program has asked
     assert main(["show", targets[3], *narrowed]) == 0
