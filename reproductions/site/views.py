@@ -161,7 +161,7 @@ def ranked(grid: cells.Grid) -> cells.Grid:
 def ranking_column(grid: cells.Grid) -> int | None:
     """Return the place of the column that ranks a grid's rows: average perplexity, or the first with a direction."""
     judged = [at for at, heading in enumerate(grid.headings) if heading.better]
-    return next((at for at in judged if grid.headings[at].label.startswith("PPL AVG")), judged[0] if judged else None)
+    return next((at for at in judged if grid.headings[at].id == "PPL AVG"), judged[0] if judged else None)
 
 
 def fullest_size(grid: cells.Grid) -> str:
