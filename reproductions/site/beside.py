@@ -56,15 +56,10 @@ def metrics(grids: Sequence[Grid]) -> list[ComparedMetric]:
         The tables; none where no row has both kinds of number.
     """
     groups = [group for grid in sorted(grids, key=lambda grid: not grid.compared) for group in _groups(grid)]
-    labels = dict.fromkeys(_label(heading) for grid in grids if grid.compared for heading in grid.headings)
-    found = [metric for label in labels if (metric := _metric(label, groups)) is not None]
-    order = {label: at for at, label in enumerate(HEADLINES)}
-    return sorted(found, key=lambda metric: order.get(_label(metric.heading), len(order)))
-
-
-def _label(heading: Heading) -> str:
-    """Return a column's label without the number of tasks it is over, which differs between models."""
-    return heading.label.partition(" of ")[0]
+    columns = dict.fromkeys(heading.id for grid in grids if grid.compared for heading in grid.headings)
+    found = [metric for column in columns if (metric := _metric(column, groups)) is not None]
+    order = {column: at for at, column in enumerate(HEADLINES)}
+    return sorted(found, key=lambda metric: order.get(metric.heading.id, len(order)))
 
 
 @dataclass(frozen=True)
@@ -95,10 +90,10 @@ def _groups(grid: Grid) -> Iterable[_Group]:
             yield _Group(grid, ValueColumn(side, name, size), {line.method: line for line in [*dense, *own]})
 
 
-def _metric(label: str, groups: Sequence[_Group]) -> ComparedMetric | None:
+def _metric(column: str, groups: Sequence[_Group]) -> ComparedMetric | None:
     kept, heading = [], None
     for group in groups:
-        at = next((at for at, one in enumerate(group.grid.headings) if _label(one) == label), None)
+        at = next((at for at, one in enumerate(group.grid.headings) if one.id == column), None)
         if at is None:
             continue
         heading = heading or group.grid.headings[at]
