@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -75,27 +74,6 @@ def ratio(entry: dict, rival: dict) -> str:
     return f"{share:.3f} [{ends[0]:.3f}, {ends[1]:.3f}]" + ("" if paired else "~") if ends else f"{share:.3f}"
 
 
-def leads(found: Sequence[dict]) -> list[tuple[str, str, str, str, list[str]]]:
-    """For each number of layers: sparsity, the best of ours, what it is of the best rival's perplexity (`ratio`), the rival's
-    label, and the labels of rivals that are worse than no repair after the same choice of layers."""
-    alone = {(e["sparsity"], e["method"]): e["scores"][PERPLEXITY] for e in found}
-    told = []
-    for sparsity, repairs in best(found).items():
-        ours = next((repair for repair in repairs if repair in rows.OURS), None)
-        rivals = [repair for repair in repairs if repair in rows.TRAINING_FREE]
-        if ours is None or not rivals:
-            continue
-        worse = [
-            entry["spec"].repaired
-            for repair, entry in repairs.items()
-            if repair in rows.RIVALS
-            and entry["scores"][PERPLEXITY]
-            > alone.get((sparsity, rows.name(entry["spec"].selection, rows.NONE)), math.inf)
-        ]
-        told.append((sparsity, ours, ratio(repairs[ours], repairs[rivals[0]]), rows.LABELS[rivals[0]], worse))
-    return told
-
-
 def table(found: Sequence[dict], texts: Sequence[str]) -> str:
     """Return a Markdown table of well-known repairs without training and of the best of ours, with most layers removed.
 
@@ -165,42 +143,3 @@ def _under(subject: Subject, found: list[dict]) -> str:
 def _texts(subject: Subject) -> tuple[str, ...]:
     """The columns that the average perplexity is of."""
     return next(column.of for column in registry.get("league").columns_for(subject) if column.id == PERPLEXITY)
-
-
-def won(found: Iterable[dict]) -> list[tuple[str, int, int]]:
-    """For each number of layers: sparsity, from how many draws of all texts the refit is below the best rival by the whole
-    interval, and from how many both were measured."""
-    told: dict[str, list[int]] = {}
-    for (sparsity, _), repairs in _drawn(found).items():
-        rival, ours = _rival(repairs), next((repair for repair in repairs if repair in rows.OURS), None)
-        if rival and ours:
-            shares, below = _shares(repairs[ours], repairs[rival])
-            counts = told.setdefault(sparsity, [0, 0])
-            counts[:] = counts[0] + below, counts[1] + len(shares)
-    return [(sparsity, below, compared) for sparsity, (below, compared) in told.items()]
-
-
-def _drawn(found: Iterable[dict]) -> dict[tuple[str, str], dict[str, dict[int, dict]]]:
-    """(sparsity, calibration text) -> repair -> seed -> entry."""
-    drawn: dict[tuple, dict[str, dict[int, dict]]] = {}
-    for entry in found:
-        if not entry["dense"]:
-            spec = entry["spec"]
-            drawn.setdefault((entry["sparsity"], spec.text), {}).setdefault(spec.repair, {})[spec.seed] = entry
-    return drawn
-
-
-def _rival(repairs: Mapping[str, Mapping[str, dict]]) -> str | None:
-    """The rival of lowest mean perplexity."""
-    known = [repair for repair in repairs if repair in rows.RIVALS]
-    return min(known, key=lambda repair: _mean(repairs[repair].values(), PERPLEXITY), default=None)
-
-
-def _shares(by_seed: Mapping[str, dict], rival: Mapping[str, dict]) -> tuple[list[float], int]:
-    """Shares of a rival's perplexity from the same draw, and in how many of them the interval is below 1."""
-    found = [compared(entry, rival[seed]) for seed, entry in by_seed.items() if seed in rival]
-    return [share for share, _, _ in found], sum(bool(ends) and ends[1] < 1 for _, ends, _ in found)
-
-
-def _mean(found: Iterable[dict], label: str) -> float:
-    return float(np.mean([entry["scores"][label] for entry in found]))

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 from common.records.published import Published
 from common.records.results import PUBLISHED, Store
 from common.utils.text_tables import markdown
-from extensions.documents import findings
-from extensions.documents.findings import HEADS
 from reproductions.claims import verdicts as judge
 from reproductions.prunecomp.claims import consistent
 from reproductions.render import claim_verdicts, show
 from reproductions.render.claim_verdicts import ShownVerdict
 from reproductions.spec import printed_rows, registry, subjects
+from reproductions.spec.subjects import HEADS
 
 if TYPE_CHECKING:
     from figures.screen import ClaimLine
@@ -255,58 +254,10 @@ OURS = (
 TITLE_OF_OURS = "Not in the papers"
 
 
-# Each sentence of `ABSTRACTS` in the papers' own words, and where it stands.
-QUOTES = {
-    "linearpatch": (
-        ("retains up to 94.15% performance of the original model", "abstract"),
-        ("LinearPatch[L] consistently outperforms or matches LLM-Streamline", "section 4.3"),
-        ("surpassing existing state-of-the-art methods by 4%", "abstract"),
-        ("surpassing existing state-of-the-art methods by 4%", "abstract"),
-        ("each component of LINEARPATCH contributes significantly to the overall performance", "section 4.4"),
-        ("LINEARPATCH can be further boosted to 95.16% within 30 minutes", "abstract"),
-        ("LinearPatch[L] +FT achieves an average perplexity of 17.27", "section 4.3"),
-        ("achieves an average accuracy of 65.23%, outperforming LLM-Streamline (63.05%)", "section 4.3"),
-        ("significantly outperforming LLM-Streamline (24.58)", "section 4.3"),
-    ),
-    "prunecomp": (
-        ("removing any layer induces a significant magnitude gap in hidden states", "abstract"),
-        ("Prune&Comp consistently enhances existing layer pruning metrics", "abstract"),
-        ("Prune&Comp consistently enhances existing layer pruning metrics", "abstract"),
-        ("nearly halves the perplexity and retains 93.19% [...], outperforming the baseline by 4.01%", "abstract"),
-        ("simply compensating this magnitude gap (+MagComp) boosts the performance", "section on magnitude"),
-    ),
-    "laco": (
-        ("maintains an average task performance of over 80% at pruning ratios of 25-30%", "abstract"),
-        ("significantly outperforming existing state-of-the-art structured pruning methods", "abstract"),
-        ("effectively inherits the parameters of the original model", "abstract"),
-        ("high similarity in parameters and representations between adjacent layers", "section 4.2"),
-    ),
-    "reassessing": (
-        ("simply pruning the last several layers performs better than many complex pruning metrics", "section 1"),
-        ("strong competitiveness even as a pure, retraining-free compression technique", "appendix, Table K"),
-        ("Partial-layer fine-tuning can serve as an alternative to LoRA, achieving better performance", "insight 2"),
-        ("verify the robustness of our partial-layer fine-tuning", "appendix, Table M"),
-        ("iterative pruning has no benefit", "appendix, Table A"),
-        ("our method outperforms existing state-of-the-art pruning methods", "section 1"),
-        ("their gradients do not contribute much", "section 4"),
-    ),
-}
-
-
-def quoted() -> str:
-    """Return the papers' own sentences behind the claims, as a Markdown list."""
-    lines = [
-        f"1. {printed_rows.title_of(paper)}, {one.sentence}: “{quote}” ({place})"
-        for paper, found in ABSTRACTS.items()
-        for one, (quote, place) in zip(found, QUOTES[paper], strict=True)
-    ]
-    return "\n".join(["The papers' own words behind each claim:\n", *lines])
-
-
 def parts(store: Store) -> dict[str, str]:
     """Return the parts of documents by name.
 
-    `summary`: counts of verdicts and the picture, for README. `findings`: all claims and findings, for docs/findings.md.
+    `summary`: counts of verdicts and the picture, for README. `findings`: all claims, for docs/findings.md.
     `verdict-PAPER`: what became of a paper's claims, for the paper's README.
     """
     papers = [one for sentences in ABSTRACTS.values() for one in sentences]
@@ -338,12 +289,8 @@ def parts(store: Store) -> dict[str, str]:
                 own_models(store),
                 table(),
                 " ".join((TALLIED, LEGEND, *compared(SHOWN), measured_in())),
-                quoted(),
-                listed(findings.every(store)),
             )
-        )
-        .replace("](docs/", "](")
-        .replace("](papers/", "](../papers/"),
+        ),
     }
 
 
@@ -365,11 +312,6 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
     sides = {"In print": "the papers' own tables"} | {HEADS[name]: WHAT for name in subjects.PUBLISHED_MODELS}
     sides |= {"Supported": "on measured models"}
     return style.save(picture.draw(groups, sides), "screen", folder)
-
-
-def listed(found: Sequence[str]) -> str:
-    """Return findings as a Markdown list."""
-    return "\n".join(f"- {one}" for one in found)
 
 
 PICTURE = "![What became of every claim of the papers, in print and on measured models](figures/rendered/screen.svg)"

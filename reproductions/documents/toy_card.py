@@ -1,7 +1,7 @@
 """Measure the trained stand-in and write its model card: ``python -m reproductions.documents.toy_card``.
 
-Writes ``facts.json`` (every number of the card) and ``README.md`` beside the weights. The figures of the card are drawn
-from these files by ``python -m reproductions.documents.published_figures``.
+Writes ``facts.json`` (every number of the card) and the tables of ``README.md`` beside the weights; its sentences are
+written by hand. ``python -m reproductions.documents.published_figures`` draws the card's figures from these files.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -20,8 +19,9 @@ from common.hooks import capture, scale_stream
 from common.models import loading
 from common.models.decoder import Decoder
 from common.pruning.selection import best_window
-from common.toy import WEIGHTS, corpus, tasks
+from common.toy import WEIGHTS, corpus
 from common.utils.text_tables import markdown
+from reproductions.documents import readme
 
 LICENCES = {
     "PSF-2.0": ("python",),
@@ -128,10 +128,10 @@ def measure() -> dict:
     return facts
 
 
-def card(facts: dict, training: dict) -> str:
-    """The model card as Markdown."""
-    setting, sources = training["setting"], training["sources"]
-    log = [json.loads(line) for line in (WEIGHTS / "training-log.jsonl").read_text().splitlines()]
+def parts(facts: dict, training: dict) -> dict[str, str]:
+    """Return the tables of the model card, by the names of its marked parts."""
+    sources = training["sources"]
+    licences = [[name, ", ".join(f"{p} {sources[p]}" for p in who)] for name, who in LICENCES.items()]
     domains = [[d, f"{v['loss']:.3f}", f"{math.exp(v['loss']):.1f}", v["tokens"]] for d, v in facts["domains"].items()]
     curve = [
         [r["removed"], r["window"], f"{r['cosine']:.3f}", f"{r['perplexity']:.1f}"]
@@ -145,87 +145,29 @@ def card(facts: dict, training: dict) -> str:
         one = next(r for r in s["sweep"] if r["alpha"] == 1.0)
         values = (f"{s['predicted']:.2f}", best["alpha"], f"{one['perplexity']:.1f}", f"{best['perplexity']:.1f}")
         sweeps.append([s["window"], *values])
-    licences = [[name, ", ".join(f"{p} {sources[p]}" for p in who)] for name, who in LICENCES.items()]
-    digests = "\n".join(f"- {split}: `{value}`" for split, value in training["corpus"].items())
-    return f"""# The toy model
-
-A {facts["parameters"] / 1e6:.1f} M parameter language model of the LLaMA architecture, trained from scratch by
-`python -m common.toy.train` so that every table can be run without a hub or a GPU. It is not any paper's model;
-no number measured on it says what a paper's model would score.
-
-| | |
-| --- | --- |
-| shape | {setting["layers"]} layers, {setting["hidden"]} channels, {setting["heads"]} heads, feed-forward \
-{setting["feed_forward"]}, vocabulary {setting["vocabulary"]} (byte-level BPE), untied head |
-| training | {training["tokens"] / 1e6:.1f} M tokens, {setting["window"]}-token windows, batch {setting["batch"]}, AdamW, \
-peak rate {setting["learning_rate"]}, weight decay {setting["weight_decay"]}, seed {setting["seed"]} |
-| schedule | {_schedule(log)} |
-| time | {training["seconds"] / 3600:.2f} hours on 2 CPU cores, bfloat16 autocast, torch {training["torch"]} |
-| held-out loss at the end | {log[-1]["valid"]:.3f} nats per token (validation split) |
-| stored as | bfloat16 safetensors |
-
-## Data
-
-Docstrings of the standard library and the packages below, read from the installed files with `ast`, exact repeats
-dropped; header (`name(parameters)`), blank line, docstring. A hash of the normalised text decides the split
-({100 - corpus.TEST_PERCENT - corpus.VALID_PERCENT} % train, {corpus.VALID_PERCENT} % validation, \
-{corpus.TEST_PERCENT} % test); held-out documents that share more than
-{corpus.MAX_SEEN_SHARE:.0%} of their {corpus.SHINGLE_WORDS}-word sequences with the training split are left out.
-
-{markdown(["Licence", "Sources"], licences, "l")}
-
-SHA-256 of the splits:
-
-{digests}
-
-## Held-out text
-
-{markdown(["Domain", "Loss (nats/token)", f"Perplexity ({WINDOW}-token windows)", "Tokens"], domains, "l")}
-
-## Removing layers
-
-By highest token cosine on training text, and the best window there is (by loss on the first 12 held-out windows);
-perplexity on {SAMPLES // 2} held-out windows of each domain.
-
-{markdown(["Removed", "Window by cosine", "Cosine", "Perplexity", "Best window", "Perplexity"], curve, "l")}
-
-## Magnitudes
-
-Mean |X| at the input of each layer (last row: before the final norm), and the largest token norm over the median one.
-
-{markdown(["Boundary", "Mean abs", "Largest / median token"], layers, "l")}
-
-## Does scaling at the cut help?
-
-The stream entering the layer after the cut is multiplied by alpha. Predicted: the mean over channels of the ratio of
-mean magnitudes across the cut, which is what magnitude-matching repairs use.
-
-{markdown(["Window", "Predicted alpha", "Best alpha", "Perplexity at 1.0", "Perplexity at best"], sweeps, "l")}
-
-## Limits
-
-English docstrings only; a few hundred tokens of context; knows no facts. Small models have fewer redundant layers than
-the papers' models, so pruning hurts more here. Held-out tasks: {", ".join(f"`{name}`" for name in tasks.TASKS)}.
-"""
-
-
-def _schedule(log: list[dict]) -> str:
-    """The learning rate in words; a run that was taken up again after its rate had come down says so."""
-    restarts = [a["tokens"] for a, b in zip(log, log[1:], strict=False) if b["rate"] > 10 * a["rate"]]
-    words = "warm-up, flat, linear decay to zero"
-    if restarts:
-        words += "; taken up again at the full rate after a first decay at "
-        words += " and ".join(f"{tokens / 1e6:.1f} M tokens" for tokens in restarts)
-    return words
+    perplexity = f"Perplexity ({WINDOW}-token windows)"
+    return {
+        "licences": markdown(["Licence", "Sources"], licences, "l"),
+        "splits": "\n".join(f"- {split}: `{value}`" for split, value in training["corpus"].items()),
+        "domains": markdown(["Domain", "Loss (nats/token)", perplexity, "Tokens"], domains, "l"),
+        "removing": markdown(
+            ["Removed", "Window by cosine", "Cosine", "Perplexity", "Best window", "Perplexity"], curve, "l"
+        ),
+        "magnitudes": markdown(["Boundary", "Mean abs", "Largest / median token"], layers, "l"),
+        "scaling": markdown(
+            ["Window", "Predicted alpha", "Best alpha", "Perplexity at 1.0", "Perplexity at best"], sweeps, "l"
+        ),
+    }
 
 
 def main() -> None:
-    """Measure, then write ``facts.json`` and ``README.md``."""
+    """Measure, then write ``facts.json`` and the tables of ``README.md``."""
     torch.set_flush_denormal(True)
     facts = measure()
     (WEIGHTS / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
-    training = json.loads(Path(WEIGHTS / "training.json").read_text())
-    (WEIGHTS / "README.md").write_text(card(facts, training))
+    training = json.loads((WEIGHTS / "training.json").read_text())
+    card = WEIGHTS / "README.md"
+    card.write_text(readme.render(card.read_text(), parts(facts, training)))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from common.utils.text_tables import markdown
 from reproductions import audit
 from reproductions.audit.engine import group
 from reproductions.audit.scores import dense_row
-from reproductions.laco.recipes import LACO, LEFT_OUT
 from reproductions.reassessing.columns import TASKS
 from reproductions.render import show
 from reproductions.spec import columns, printed_rows, registry, reported
@@ -257,37 +256,3 @@ def _first() -> list[Source]:
 def of_paper(paper: str) -> list[Kept]:
     """Every row of a paper's tables in `SOURCES`."""
     return [row for source in SOURCES if source.paper == paper for row in printed(source)]
-
-
-def _guessers(store: Store) -> str:
-    """What guessing retains by each paper's measure on the published model."""
-    subject, found = settings.of_model(settings.PUBLISHED_MODELS[0]), []
-    for source in _first():
-        entries, dense, guess = _asked(source, store, subject)
-        if guess and len(entries) > 1:
-            retained = _retained(source, guess, dense["scores"], guess)
-            found.append(f"{retained:.0f} % by {printed_rows.title_of(source.paper)}'s {source.measure}")
-    return ", ".join(found)
-
-
-def finding(store: Store) -> str:
-    """For README's screen: what a guesser retains, and what those of the papers' own rows that retain least have above
-    guessing, and the measured models; then by paper the rows that retain most."""
-    told, least, most = [], [], []
-    for source in _first():
-        rows, title = of_paper(source.paper), printed_rows.title_of(source.paper)
-        low, high = (end(row.guessing for row in rows) for end in (min, max))
-        told.append(f"{low:.0f} to {high:.0f} % by {title}'s {source.measure}")
-        own = [row for row in rows if row.own]
-        for ends, end in ((most, max), (least, min)):
-            row = end(own, key=lambda row: row.retained)
-            ends.append(f"{row.method} {row.retained:.1f} % ({row.model}, {row.sparsity}) → {shown(row)}")
-    own = [row for row in _on_a_real_model(store) if row.id in (LACO, LEFT_OUT[LACO])]
-    kept = "; ".join(f"{row.method}, {row.retained:.1f} % → {shown(row)}" for row in own)
-    here = f" On {own[0].model}, where guessing retains {_guessers(store)}: {kept}." if own else ""
-    return (
-        "**What is 'retained' includes what guessing gives** ([by paper and model](docs/guessing.md)). Guessing alone "
-        f"retains {', '.join(told)}. The least of its own method in each paper's main tables → its share of the dense score "
-        "above guessing, in %: "
-        f"{'; '.join(least)}.{here} The most there: {'; '.join(most)}."
-    )

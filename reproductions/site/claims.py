@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reproductions.claims import verdicts as judge
-from reproductions.documents.findings import HEADS, SummaryLine
+from reproductions.documents.findings import SummaryLine
 from reproductions.render import claim_verdicts
 from reproductions.render.claim_verdicts import NO_NUMBER, ShownVerdict
 from reproductions.spec import subjects as settings
@@ -14,7 +14,7 @@ from reproductions.spec import subjects as settings
 PRINTED = "printed numbers"
 PAPERS_OWN = "the paper’s models"
 SHAPES = "the paper’s models’ shapes"  # where nothing was measured on them, only what follows from these
-SHORT = {name: HEADS[name] for name in settings.PUBLISHED_MODELS}  # their labels also say which weights
+SHORT = {name: settings.HEADS[name] for name in settings.PUBLISHED_MODELS}  # their labels also say which weights
 KINDS = {judge.SUPPORTED: "yes", judge.CONTRADICTED: "no", judge.INCONCLUSIVE: "noise"}
 KINDS |= {judge.UNTESTED: "open", NO_NUMBER: "open"}
 SIGNS = {"yes": "✓", "no": "✗", "noise": "≈", "open": "·"}

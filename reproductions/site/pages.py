@@ -13,7 +13,6 @@ from markupsafe import Markup, escape
 from common.records import results
 from common.records.results import ROOT
 from common.utils.errors import UserError
-from extensions.documents import findings as ours
 from reproductions import audit
 from reproductions.audit.engine import KINDS, PAPER_NAMES, VERDICTS
 from reproductions.audit.report import summary
@@ -32,6 +31,7 @@ FORMS = {"csv": "CSV", "md": "Markdown", "latex": "LaTeX", "json": "JSON"}
 ENDINGS = {"latex": "tex"}
 MARK = ".layerlab-report"  # in a folder that may be written anew
 GUIDES = ROOT / "docs"
+FOUND_HERE = 3  # findings of this project on the first page
 FIRST_GUIDES = (
     *("quick-start.md", "prune-your-model.md", "read-a-paper.md", "league.md"),
     *("add-a-method.md", "add-a-model.md", "glossary.md"),
@@ -128,7 +128,7 @@ class Site:
         overviews = [{"title": printed_rows.title_of(kind), "lines": self._lines(kind)} for kind in kinds]
         league = self._pictures(registry.get(registry.LEAGUE))[:1]
         guides = [{"name": path.stem, "title": views.heading(path)} for path in map(GUIDES.joinpath, FIRST_GUIDES)]
-        new = self.prose.markdown(findings.listed(ours.first(self.evidence.store)), "README.md", "")
+        new = self.prose.markdown(_found_here(), "docs/findings.md", "")
         self._page(
             "index.html",
             "index.html",
@@ -340,6 +340,12 @@ def _about() -> str:
     """README's words on the whole, before its first heading, without what is generated."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     return re.sub(r"<!-- (\S+) -->.*?<!-- end \1 -->", "", text.partition("\n## ")[0], flags=re.S)
+
+
+def _found_here() -> str:
+    """Return the first findings of docs/findings.md, as many as the first page has."""
+    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8").partition("## Findings of this project\n")[2]
+    return "\n".join(re.findall(r"^- .*(?:\n  .*)*", text, re.M)[:FOUND_HERE])
 
 
 def _environment() -> Environment:

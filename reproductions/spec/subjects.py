@@ -34,6 +34,13 @@ _AT_HAND = (_VALIDATION, "hellaswag-after-500")
 _MOST_READ_WHOLE = 300_000_000
 # The real model whose records are published: shown first where no model is named.
 PUBLISHED_MODELS = ("smollm2-135m-instruct",)
+# What sentences and headings call a subject; its label also says which weights it has.
+HEADS = {
+    "smollm2-135m-instruct": "SmolLM2-135M-Instruct",
+    "qwen2.5-coder-0.5b-instruct": "Qwen2.5-Coder-0.5B-Instruct",
+    "qwen2.5-coder-1.5b-instruct": "Qwen2.5-Coder-1.5B-Instruct",
+    "standin": "the toy model",
+}
 
 
 @dataclass(frozen=True)

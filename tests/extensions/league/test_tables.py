@@ -228,40 +228,6 @@ def test_an_accuracy_is_compared_with_no_repair_of_the_same_layers(mean, error, 
     assert standings.answers(entry | {"scores": {}}, alone) == ""
 
 
-def test_a_rival_is_worse_than_no_repair_where_the_same_layers_went():
-    """Ghosted Layers is behind no repair after the one window; after the other, where it is ahead, it stands."""
-    base, left, window = np.full((2, 4), 3.0), rows.LEAST_LEFT_WINDOW, rows.WINDOW
-    shifts = {
-        (window, rows.NONE): 0.9,
-        (window, rows.GHOSTED): 1.2,
-        (window, rows.FACTOR): 0.8,
-        (window, rows.REFIT): 0.4,
-    }
-    found = [_entry("2/9", rows.LeagueSpec(*names), base + shift) for names, shift in shifts.items()]
-    assert standings.leads(found)[0][1] == rows.REFIT and standings.leads(found)[0][3:] == (
-        rows.LABELS[rows.FACTOR],
-        [rows.LABELS[rows.GHOSTED]],
-    )
-    shifts = {(left, rows.NONE): 0.7, (left, rows.GHOSTED): 0.5}
-    found += [_entry("2/9", rows.LeagueSpec(*names), base + shift) for names, shift in shifts.items()]
-    assert standings.leads(found)[0][3:] == (
-        rows.LABELS[rows.GHOSTED],
-        [],
-    )  # the factor is behind none after the other window alone
-
-
-def test_draws_are_compared_seed_for_seed():
-    """The refit is the better by .1 from one draw and the worse by .2 from the other; one rival's draw has no partner."""
-    windows = np.random.default_rng(2).normal(3, 0.5, (2, 40))
-    shifts = {(rows.REFIT_LONG, 0): 0.0, (rows.REFIT_LONG, 1): 0.4}
-    shifts |= {(rows.GHOSTED, 0): 0.1, (rows.GHOSTED, 1): 0.2, (rows.GHOSTED, 2): 0.1}
-    found = [
-        _entry("2/9", rows.LeagueSpec(rows.WINDOW, repair, rows.OTHER, seed), windows + by)
-        for (repair, seed), by in shifts.items()
-    ]
-    assert standings.won(found) == [("2/9", 1, 2)] and not standings.won(found[:2])
-
-
 def test_one_of_several_is_chosen_by_another_column_than_the_one_it_is_judged_by():
     numbers = {("[S]", "PPL"): 10, ("[S]", "RP"): 50, ("[L]", "PPL"): 9, ("[L]", "RP"): 40, ("rival", "RP"): 45}
     check = comparisons.chosen(["[S]", "[L]"], ["rival", "absent"], "RP", by="PPL")

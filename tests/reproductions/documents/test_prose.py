@@ -13,7 +13,9 @@ import pytest
 
 from common.evaluation.significance import interval
 from common.records.results import NOWHERE, ROOT, Store
-from reproductions.render import show
+from reproductions import audit
+from reproductions.audit.engine import SLIP
+from reproductions.render import chance_levels, show
 from reproductions.spec import registry, reported, subjects
 
 STORE = Store(NOWHERE)
@@ -193,3 +195,68 @@ def _interval(one, other, unit):
         return None
     difference = 100 * (one / other - 1) if unit == "%" else (one - other) * (100 if unit == "share" else 1)
     return tuple(round(float(end), 1) for end in interval(difference))
+
+
+FINDINGS = re.findall(
+    r"(?m)^- (.*(?:\n  .*)*)", (ROOT / "docs/findings.md").read_text().partition("## Findings of this")[2]
+)
+NAMED_TARGETS = [
+    (text, [name for name in re.findall(r"`([\w-]+)`", text) if name in registry.targets()]) for text in FINDINGS
+]
+
+
+def _numbers(text):
+    """The numbers of a finding that are looked at: with a decimal point, or of three digits and more."""
+    for found in NUMBER.finditer(EFFECT.sub("", re.sub(r"\s+", " ", ASIDE.sub(" ", text)))):
+        number = found[0].replace(",", "")
+        if "." in number or len(number) > 2 and number != "1000":
+            yield number
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "names"), [pair for pair in NAMED_TARGETS if pair[1]])
+def test_each_number_of_a_finding_is_a_records_of_the_tables_that_it_names(text, names):
+    """As it is, in percent less, as a share of another row's or as a difference from it, its interval included."""
+    told = set(_numbers(text))
+    known = set() if "table2-laco" not in names else _above_chance()
+    for name in names:
+        for subject in (SMOLLM2, subjects.STANDIN) if "toy model" in text else (SMOLLM2,):
+            for entry in entries(name, subject):
+                for value in (*entry["scores"].values(), *_held_out(entry)):
+                    known |= printed_forms(value) | (printed_forms(np.exp(value)) if value < 20 else set())
+            for one, other, column, unit in differences(name, subject)[1] if told - known else ():
+                known |= _told_of_pair(one, other, column, unit, told)
+    assert told <= known
+
+
+def _told_of_pair(one, other, column, unit, told):
+    """How a difference that is told may be written, and the ends of its interval."""
+    here, there = one["scores"][column], other["scores"][column]
+    forms = printed_forms(dict(_differences(here, there)).get(unit)) | printed_forms(here / there)
+    if not forms & told:
+        return set()
+    mine, its = one["replicates"](column), other["replicates"](column)
+    if np.ndim(mine) and np.ndim(its):
+        for end in (*interval(mine - its), *interval(100 * (mine / its - 1)), *interval(mine / its)):
+            forms |= printed_forms(float(end))
+    return forms
+
+
+def _above_chance():
+    """What rows of LaCo's Table 2 retain on SmolLM2, in all and above chance level, with intervals."""
+    source = next(source for source in chance_levels.SOURCES if source.paper == "laco")
+    rows = chance_levels.measured(source, STORE, SMOLLM2)
+    return {f"{abs(number):.1f}" for row in rows for number in (row.retained, row.above, *(row.interval or ()))}
+
+
+def test_the_findings_name_tables_and_repeat_the_audits_numbers():
+    assert len(FINDINGS) > 6 and sum(bool(names) for _, names in NAMED_TARGETS) > 5
+    found = audit.findings()
+    wrong, slips = [one for one in found if one.headline], [one for one in found if one.verdict == SLIP]
+    numbers = sum(len(reported.numbers(paper, table)) for paper in registry.PAPERS for table in reported.tables(paper))
+    first = re.sub(r"\s+", " ", FINDINGS[0])
+    for said in (f"checked {numbers} printed", f"has {len(found)} findings", f"{len(slips)} of them slips"):
+        assert said in first
+    assert f"{len(wrong)} affect numbers" in first
+    headlines = " ".join(one.headline for one in wrong if one.name in ("PC-2", "LC-2", "RE-6"))
+    assert all(number in headlines for number in re.findall(r"\d+\.\d+", first))

@@ -5,13 +5,10 @@ import re
 
 import pytest
 
-from common.records.results import NOWHERE, ROOT, Recipe, Store
-from extensions.documents import findings as ours
-from reproductions import audit
+from common.records.results import NOWHERE, ROOT, Store
 from reproductions.documents import findings, readme
 from reproductions.render import claim_verdicts, show
-from reproductions.render.evidence import Loaded
-from reproductions.spec import registry, reported
+from reproductions.spec import printed_rows, registry, reported
 
 
 def test_counts_are_those_of_the_shown_table():
@@ -181,7 +178,7 @@ def test_a_norms_bars_end_no_cell(monkeypatch):
 
 
 def test_the_screen_is_of_the_published_records():
-    """A line of it against the table that `show` prints, and the audit's numbers against the audit."""
+    """A line of it against the table that `show` prints."""
     store = Store(NOWHERE)
     table = registry.get("table4-laco")
     content = show.build(table, store, show.published(table, store))
@@ -191,26 +188,13 @@ def test_the_screen_is_of_the_published_records():
     assert claim["reported"] and 0 < holding < compared
     assert str(line.printed) == f"supported ({holding} of {compared} comparisons support it)"
     assert line.measured["standin"].effect == claim_verdicts.effect(claim["judged"]["standin"])
-    first = str(ours.every(store)[0])
-    wrong = [one for one in audit.findings() if one.headline]
-    assert f"has {len(audit.findings())} findings" in first and f"{len(wrong)} affect" in first
-    assert all(one.headline in first for one in wrong if one.name in ("PC-2", "LC-2"))
 
 
-def test_what_a_merge_is_worth_is_said_of_the_models_that_have_both_figures(tmp_path):
-    """Each number of the sentence is a record's, of the toy model's one record or another's."""
-    names = ("laco-distances", "laco-outputs", "laco-uncorrelated")
-    kept = {one.benchmark: one for one in Loaded() if one.recipe["model"] == "standin" and one.benchmark in names}
-    assert len(kept) == 3
-    store = Store(tmp_path, None)
-    for record in kept.values():
-        assert ours._merging(store) == ""
-        store.put(record, Recipe(**record.recipe))
-    text, values = ours._merging(store), kept["laco-outputs"].values
-    said = [f"{100 * kept['laco-distances'].values['mean_share']:.2f} %"]
-    said += [f"{values[f'least_{name}']:.2f}" for name in ("paper", "code", "none")]
-    assert all(number in text for number in said) and text.count(" on ") == 1
-    assert "on the toy model the matrices" in text
+def test_the_page_of_claims_has_the_papers_words_for_each():
+    text = (ROOT / "docs/findings.md").read_text()
+    for paper, lines in findings.ABSTRACTS.items():
+        for one in lines:
+            assert f"| {printed_rows.title_of(paper)} | {one.sentence} | “" in text, one.sentence
 
 
 def test_readme_is_short_and_its_parts_are_known():
