@@ -16,6 +16,7 @@ from common.utils.progress import clock
 from common.utils.text_tables import markdown
 
 REPORT = "pruning.json"  # the facts of a result, beside its weights
+MERGEKIT = "mergekit.yaml"  # beside them, where layers were removed and nothing else
 STAGE_NAMES = {
     "read": "reading the model",
     "original": "measuring it",
@@ -192,16 +193,38 @@ def _rows(evaluation: dict) -> list[tuple[str, str, str, str]]:
                 cells = (_value(side.get("tasks", {}).get(task, {}), metric, 100) for side in (before, after))
                 one, two = cells
                 rows.append((f"{task}, {metric} (%)", one, "", two))
-    return rows + _times(evaluation.get("times", {}))
+    return rows + _compared(evaluation) + _times(evaluation.get("times", {}))
+
+
+def _compared(evaluation: dict) -> list[tuple[str, str, str, str]]:
+    """Rows of how far the model is from the original: its probabilities, its answers."""
+    found = evaluation.get("divergence", {})
+    rows = []
+    if "kl" in found:
+        error = f" ± {found['kl_stderr']:.4f}" if found["kl_stderr"] is not None else ""
+        rows.append(("KL divergence from the original (nats per token)", "", "", f"{found['kl']:.4f}{error}"))
+    for task, one in evaluation.get("changes", {}).items():
+        rows.append((f"{task}, flips (%)", "", "", f"{100 * one['flips']:.1f}"))
+        interval = "{change:+.1f} [{low:+.1f}, {high:+.1f}]".format(
+            **{key: 100 * one[key] for key in ("change", "low", "high")}
+        )
+        rows.append((f"{task}, change in {one['metric']} (points)", "", "", interval))
+    return rows
 
 
 def _times(times: dict) -> list[tuple[str, str, str, str]]:
-    """Rows of what was timed: the median and, in brackets, the range."""
-    if "before" not in times:
-        return []
-    labels = (("forward_ms", "forward pass, one sequence (ms)"), ("tokens_per_second", "greedy decoding (tokens/s)"))
-    cells = {side: {key: "{:,.1f} [{:,.1f}, {:,.1f}]".format(*times[side][key]) for key, _ in labels} for side in times}
-    return [(label, cells["before"][key], "", cells["after"][key]) for key, label in labels]
+    """Rows of what was timed, with the median and, in brackets, the range; and of memory."""
+    rows = []
+    for size, sides in times.get("batches", {}).items():
+        if "left_out" in sides:
+            continue
+        for key, label in (("first_ms", "time to first token"), ("token_ms", "time per further token")):
+            cells = ("{:,.1f} [{:,.1f}, {:,.1f}]".format(*sides[side][key]) for side in ("before", "after"))
+            before, after = cells
+            rows.append((f"{label}, batch {size} (ms)", before, "", after))
+        before, after = (f"{sides[side]['bytes'] / 1e6:,.1f}" for side in ("before", "after"))
+        rows.append((f"memory of weights and cache, batch {size} (MB)", before, "", after))
+    return rows
 
 
 def _value(side: dict, key: str, scale: float = 1) -> str:
@@ -224,15 +247,40 @@ def _numbers(report: dict) -> list[str]:
         f"Perplexity is per token over {plural(evaluation['after']['windows'], 'disjoint sequence')}, each read alone. ± is "
         "one standard error. "
     )
-    times = evaluation.get("times", {})
-    if "before" in times:
+    note += _method_of_times(evaluation.get("times", {}))
+    divergence = evaluation.get("divergence", {})
+    if "kl" in divergence:
+        note += f" The KL divergence is over {plural(divergence['sequences'], 'test sequence')}."
+    elif divergence:
+        note += f" The KL divergence is left out: {divergence['left_out']}."
+    if evaluation.get("changes"):
         note += (
-            f"Times are the median and range of {REPEATS} runs with one sequence. The two models took turns on the machine "
-            "that made this."
+            " A flip is an item that one of the two models alone has right. Intervals are 95 %, paired over the items."
         )
-    elif times:
-        note += f"Times are left out: {times['left_out']}."
     return [table, "", f"{_against(evaluation)}{note.strip()}", ""]
+
+
+def _method_of_times(times: dict) -> str:
+    """Return how times were measured, or why they were not, as sentences."""
+    if not times:
+        return ""
+    if "left_out" in times:
+        return f"Times are left out: {times['left_out']}."
+    left = "".join(
+        f" Batch {size} is left out: {sides['left_out']}."
+        for size, sides in times["batches"].items()
+        if "left_out" in sides
+    )
+    return (
+        f"Times are the median and range of {REPEATS} runs: a prompt of {times['prompt']} tokens, then {times['generated']} "
+        f"generated ones. The two models took turns on the machine that made this.{left}"
+    )
+
+
+def mergekit(report: dict) -> str:
+    """Return the mergekit configuration (YAML) that makes the same model from the original."""
+    model = report["source"].get("base_model", report["model"])
+    return elsewhere.mergekit(model, report["layers"]["before"], report["facts"]["removed"], report["dtype"])
 
 
 def _against(evaluation: dict) -> str:
@@ -289,11 +337,16 @@ def _elsewhere(report: dict) -> list[str]:
     removed = report["facts"].get("removed")
     if not removed:
         return []
-    config = elsewhere.mergekit(report["model"], report["layers"]["before"], removed, report["dtype"])
+    config = mergekit(report)
     return [
         "## The same cut elsewhere",
         "",
-        "Other programs can remove the same layers of the original model; what this method changed besides, they do not.",
+        "Other programs can remove the same layers of the original model. "
+        + (
+            f"With `{MERGEKIT}`, mergekit makes this very model."
+            if report["only_removed"]
+            else "What this method changed besides, they do not change."
+        ),
         f"llama.cpp: `llama-quantize --prune-layers {elsewhere.prune_layers(removed)} IN.gguf OUT.gguf TYPE`; mergekit:",
         "",
         "```yaml",

@@ -156,9 +156,12 @@ def forecast(job: Job) -> Forecast:
         parts = {"read": reading, "original": evaluation(layers), "sweep": runs * (reading + repairing + after)}
         result = 0
     else:
-        steps = measure.SHOWN + (measure.REPEATS + 1) * measure.GENERATED
         both = 2 * layers - count
-        timed = both * (steps * rate.step + (measure.REPEATS + 1) * job.length * rate.token)
+        times = [
+            both * (measure.REPEATS + 1) * (measure.GENERATED * rate.step + size * measure.TIMED_PROMPT * rate.token)
+            for size in ([] if options.quick else measure.BATCHES)
+        ]
+        timed = both * measure.SHOWN * rate.step + sum(each for each in times if each <= measure.PATIENCE)
         parts = {"read": reading, "original": evaluation(layers), "prune": repairing, "save": result / DISK}
         parts |= {"result": after, "compare": reading + timed}
     if not tests:

@@ -51,7 +51,8 @@ class Job:
     long work, kept until the result is saved. model: None until `load`. notes: lines for card and terminal. kept: what the
     runs of a sweep share, and what was read before the weights. cut: what was measured of the model without the layers that
     go, before any repair. folders: those that `folder` gave. apart: so many of the last calibration windows share no token
-    with the others. measure_unrepaired: called once the layers that go are known, while the model is still whole.
+    with the others. only_removed: whether the layers left are as they were. measure_unrepaired: called once the layers that
+    go are known, while the model is still whole.
     """
 
     method: Method
@@ -67,6 +68,7 @@ class Job:
     removed: list[int] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
     apart: int = 0
+    only_removed: bool = False
     measure_unrepaired: Callable[[Job], None] = lambda job: None
 
     def load(self) -> None:

@@ -6,12 +6,11 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
 from common import hooks
 from common.calibration import massive_activations
@@ -20,18 +19,24 @@ from common.cli.options import tasks
 from common.evaluation import harness, significance
 from common.evaluation.generation import complete
 from common.evaluation.windowed_perplexity import summarise, token_nlls
+from common.forward.token_log_probs import HEAD_ROWS
 from common.models.architectures import absent, at_hand, embedding, final_norm, head, layer_list
+from common.models.decoder import Decoder
 from common.models.surgery import without_layers
 from common.utils import threads
 from common.utils.errors import UserError, plural
-from common.utils.progress import say
+from common.utils.progress import clock, say, track
 from common.utils.token_ids import open_ended
 
 BROKEN = 10.0  # times the dense model's perplexity
 UNTRAINED = 0.5  # of the vocabulary's size: a perplexity from which on a model predicts no better than chance
-REPEATS = 5  # of what is timed
+REPEATS = 3  # of what is timed
+BATCHES, TIMED_PROMPT, GENERATED = (1, 16), 512, 128  # sizes and tokens of what is timed
+PATIENCE = 300.0  # seconds that the times of one batch size may take
+STEPS = 20  # times as long as a token of a long sequence a token is expected to take that is generated alone
 TOLERATED = 0.25  # cores that others may take while times are measured
-GENERATED, PROMPT, SHOWN = 16, 24, 40  # tokens: timed, of a prompt, of a sample
+COMPARED = 8  # test sequences over which the two models' probabilities are compared
+PROMPT, SHOWN = 24, 40  # tokens of a sample: of its prompt, generated
 
 
 def original(job: Job) -> dict:
@@ -135,51 +140,116 @@ def worse_than_the_cut(against: dict) -> str | None:
     )
 
 
-def answers(job: Job, model: nn.Module, whose: str) -> dict:
-    """Score the tasks that were asked for, and let the model write three texts."""
-    found = {}
+def answers(job: Job, model: nn.Module, whose: str) -> tuple[dict, dict]:
+    """Score the tasks that were asked for, and let the model write three texts.
+
+    Returns:
+        What the report says, and {task: {metric: outcomes by item}}.
+    """
+    found, items = {}, {}
     if names := tasks(job.options):
         say(f"tasks of {whose}: {', '.join(names)}")
         try:
             scored = harness.evaluate(model, job.tokenizer, names, limit=job.options.limit)
             found["tasks"] = {name: _kept(scored[name]) for name in names}
+            items = scored["items"]
         except UserError as error:  # the checkpoint is there, and worth more than its scores
             job.notes.append(f"tasks of {whose} were not scored: {error}")
     say(f"texts of {whose}: {SHOWN} tokens after each of three prompts")
-    return found | {"samples": samples(job, model)}
+    return found | {"samples": samples(job, model)}, items
 
 
-def times(job: Job, models: dict[str, nn.Module]) -> dict:
-    """Time a forward pass over one sequence and greedy decoding, the models in turn, each `REPEATS` times after a warm-up.
+def times(job: Job, models: dict[str, nn.Module], rate: float) -> dict:
+    """Time the first token and each further one, the models in turn, each `REPEATS` times after a warm-up, by batch size.
+
+    Args:
+        job: whose test text gives the prompts.
+        models: by name.
+        rate: seconds that a token took when the perplexity was measured; what would take too long is left out.
 
     Returns:
-        {model's name: {"forward_ms": [seconds, least, most], "tokens_per_second": likewise}}, each the median and the range;
-        or {"left_out": reason} where other processes take the cores.
+        {"prompt", "generated": tokens, "batches": {size: {model's name: {"first_ms": [median, least, most], "token_ms":
+        likewise, "bytes": of weights and cache}, or "left_out": reason}}}; or {"left_out": reason} where other processes take
+        the cores.
     """
     say(f"times of both models, in turn, {REPEATS} times each")
-    device = job.test_windows[:1].to(next(iter(models.values())).get_input_embeddings().weight.device).device
-    taken: dict[str, dict[str, list[float]]] = {name: {"forward": [], "decoding": []} for name in models}
+    context = getattr(job.config, "max_position_embeddings", TIMED_PROMPT + GENERATED)
+    tokens = max(1, min(GENERATED, context // 2))
+    length = max(1, min(TIMED_PROMPT, context - tokens))
+    device = next(iter(models.values())).get_input_embeddings().weight.device
     gc.collect()
-    reason = _loaded(device)
-    for _ in range(0 if reason else REPEATS + 1):
-        for name, model in models.items():
-            for what, work in _works(job, model, device):
-                started = time.perf_counter()
-                with torch.inference_mode():
-                    work()
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
-                taken[name][what].append(time.perf_counter() - started)
-    if reason := reason or _loaded(device):
-        return {"left_out": reason}
-    tokens = _timed_tokens(job)
-    return {
-        name: {
-            "forward_ms": _spread([1000 * seconds for seconds in found["forward"][1:]]),
-            "tokens_per_second": _spread([tokens / seconds for seconds in found["decoding"][1:]]),
+    found: dict = {"prompt": length, "generated": tokens, "batches": {}}
+    expected = rate * (length + STEPS * tokens)
+    for size in BATCHES:
+        if reason := _loaded(device):
+            return {"left_out": reason}
+        seconds = expected * len(models) * (REPEATS + 1)
+        if seconds > PATIENCE:
+            found["batches"][size] = {"left_out": f"it would take about {clock(seconds)}"}
+            continue
+        prompts = _prompts(job, size, length).to(device)
+        runs: dict[str, list[tuple[float, float, int]]] = {name: [] for name in models}
+        for _ in range(REPEATS + 1):
+            for name, model in models.items():
+                runs[name].append(_timed(model, prompts, tokens))
+        found["batches"][size] = {
+            name: {
+                "first_ms": _spread([1000 * first for first, _, _ in taken[1:]]),
+                "token_ms": _spread([1000 * each for _, each, _ in taken[1:]]),
+                "bytes": sum(
+                    p.numel() * p.element_size()
+                    for p in (*models[name].parameters(), *hooks.patch_parameters(models[name]))
+                )
+                + taken[0][2],
+            }
+            for name, taken in runs.items()
         }
-        for name, found in taken.items()
-    }
+        first, each, _ = max(runs[name][-1] for name in models)
+        expected = max(BATCHES) / size * (first + each * tokens / 4)
+    return {"left_out": reason} if (reason := _loaded(device)) else found
+
+
+def _prompts(job: Job, count: int, length: int) -> Tensor:
+    """Return prompts [count, length] from the test text, from its start again where it is short."""
+    ids = job.test_windows.flatten()
+    return ids.repeat(-(-count * length // len(ids)))[: count * length].view(count, length)
+
+
+class _Stamps(transformers.StoppingCriteria):
+    """Note when each token is there; nothing is stopped."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **unused) -> Tensor:
+        if input_ids.is_cuda:
+            torch.cuda.synchronize(input_ids.device)
+        self.at.append(time.perf_counter())
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+@torch.inference_mode()
+def _timed(model: nn.Module, prompts: Tensor, tokens: int) -> tuple[float, float, int]:
+    """Return the seconds to the first token and for each further one, and the bytes of the cache afterwards."""
+    stamps = _Stamps()
+    settings = transformers.GenerationConfig(
+        max_new_tokens=tokens,
+        min_new_tokens=tokens,
+        do_sample=False,
+        use_cache=True,
+        pad_token_id=0,
+        return_dict_in_generate=True,
+    )
+    started = time.perf_counter()
+    written = model.generate(
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        generation_config=settings,
+        stopping_criteria=transformers.StoppingCriteriaList([stamps]),
+    )
+    cache = [vars(layer).values() for layer in getattr(written.past_key_values, "layers", ())]
+    size = sum(t.numel() * t.element_size() for layer in cache for t in layer if isinstance(t, Tensor))
+    return stamps.at[0] - started, (stamps.at[-1] - stamps.at[0]) / max(1, len(stamps.at) - 1), size
 
 
 def _loaded(device: torch.device) -> str:
@@ -190,25 +260,58 @@ def _loaded(device: torch.device) -> str:
     return f"other processes kept the cores busy: {idle:.1f} were free, {needed} are computed on"
 
 
-def _timed_tokens(job: Job) -> int:
-    return max(1, min(GENERATED, job.length // 2))
-
-
-def _works(job: Job, model: nn.Module, device: torch.device) -> list[tuple[str, Callable]]:
-    window, tokens = job.test_windows[:1].to(device), _timed_tokens(job)
-    prompt = window[:, : job.length - tokens][:, :PROMPT]
-    settings = transformers.GenerationConfig(
-        max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, use_cache=True, pad_token_id=0
-    )
-    mask = torch.ones_like(prompt)
-    return [
-        ("forward", lambda: model(window, use_cache=False)),
-        ("decoding", lambda: model.generate(prompt, attention_mask=mask, generation_config=settings)),
-    ]
-
-
 def _spread(values: list[float]) -> list[float]:
     return [statistics.median(values), min(values), max(values)]
+
+
+@torch.inference_mode()
+def divergence(job: Job, original: nn.Module, model: nn.Module) -> dict:
+    """Return the mean KL divergence of the original's next-token probabilities from the model's, in nats per token.
+
+    Over the first `COMPARED` test sequences; the standard error is that of the sequences' means, None of one.
+    """
+    one, two, means = Decoder(original), Decoder(model), []
+    windows = job.test_windows[:COMPARED]
+    for window in track(windows, "KL divergence", total=len(windows), unit="sequence"):
+        states = [each.run(each.embed_tokens(window[None].to(each.device)))[0] for each in (one, two)]
+        total = 0.0
+        for begin in range(0, len(window), HEAD_ROWS):
+            logs = [
+                each.logits(state[None, begin : begin + HEAD_ROWS])[0].float().log_softmax(-1)
+                for each, state in zip((one, two), states)
+            ]
+            total += (logs[0].exp() * (logs[0] - logs[1].to(logs[0].device))).sum().item()
+        means.append(total / len(window))
+    error = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None
+    return {"kl": statistics.fmean(means), "kl_stderr": error, "sequences": len(means)}
+
+
+def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
+    """Return what changed item by item, for each task whose items are right or wrong in both.
+
+    Args:
+        before: {task: {metric: outcomes}} of the original.
+        after: likewise of the model.
+
+    Returns:
+        {task: {"metric", "n", "flips": share of items that one model alone has right, "change": in accuracy, "low", "high":
+        its 95 % interval, paired over the items}}.
+    """
+    found = {}
+    for task in before.keys() & after.keys():
+        metric = next((name for name, values in before[task].items() if values.dtype == bool), None)
+        if metric is None or len(before[task][metric]) < 2:
+            continue
+        differences = after[task][metric].astype(int) - before[task][metric].astype(int)
+        low, high = significance.student(differences)
+        numbers = {
+            "flips": float(np.abs(differences).mean()),
+            "change": float(differences.mean()),
+            "low": low,
+            "high": high,
+        }
+        found[task] = {"metric": metric, "n": len(differences)} | numbers
+    return found
 
 
 def samples(job: Job, model: nn.Module) -> list[dict]:

@@ -157,7 +157,8 @@ def run(method: Method, options: ToolOptions) -> dict:
     measure.round_to(job.model, dtype)
     bad = checks.not_finite(job.model)
     broken = f"it holds NaN or infinite weights in {first_of(bad, 3)}" if bad else ""
-    evaluation = {"before": before, "cut": job.cut, "after": {}, "against_cut": {}, "times": {}}
+    evaluation = {"before": before, "cut": job.cut, "after": {}, "against_cut": {}}
+    evaluation |= {"times": {}, "changes": {}, "divergence": {}}
     report = _report(job, facts, dtype, evaluation)
     report |= {"made_from": made_from, "broken": broken, "seconds": round(time.perf_counter() - started, 1)}
     report["unmeasured"] = "" if options.no_evaluation else PENDING
@@ -220,17 +221,25 @@ def _measure(job: Job, report: dict, stages: forecast.Stages) -> None:
 def _compare(job: Job, evaluation: dict) -> None:
     """Read the original again; score tasks, texts and times of both. Without room for two models, one after the other."""
     model = job.model
-    after = measure.answers(job, model, "the result")
+    after, items = measure.answers(job, model, "the result")
     apart = checks.no_room_for_both(job)
     if apart:
         job.model = model = None
         job.__dict__.pop("decoder", None)
     original = job.read()
-    before = measure.answers(job, original, "the original model")
+    before, own_items = measure.answers(job, original, "the original model")
     evaluation["before"] |= before
     evaluation["after"] |= after
-    both = {"before": original, "after": model}
-    evaluation["times"] = {"left_out": apart} if apart else measure.times(job, both)
+    evaluation["changes"] = measure.changes(own_items, items)
+    if apart:
+        evaluation["times"] = evaluation["divergence"] = {"left_out": apart}
+        return
+    evaluation["divergence"] = measure.divergence(job, original, model)
+    if job.options.quick:
+        evaluation["times"] = {"left_out": "a quick run measures none"}
+        return
+    rate = evaluation["after"]["seconds"] / job.test_windows.numel()
+    evaluation["times"] = measure.times(job, {"before": original, "after": model}, rate)
 
 
 def _of_memory(error: BaseException) -> bool:
@@ -294,6 +303,7 @@ def _report(job: Job, facts: dict, dtype: torch.dtype | None, evaluation: dict) 
         },
         "facts": facts,
         "bound": job.kept.get("bound"),
+        "only_removed": job.only_removed,
         "evaluation": evaluation,
         "notes": job.notes,
         "environment": results.environment() | {"device": options.device, "written_at": results.now()},
@@ -332,7 +342,10 @@ def _complete(job: Job, report: dict) -> None:
 def _texts(job: Job, report: dict) -> dict[str, str]:
     """The card and the facts."""
     content = json.dumps(card.finite(report), indent=1, allow_nan=False)
-    return {"README.md": card.card(job.method, report), card.REPORT: content + "\n"}
+    found = {"README.md": card.card(job.method, report), card.REPORT: content + "\n"}
+    if report["only_removed"]:
+        found[card.MERGEKIT] = card.mergekit(report)
+    return found
 
 
 def _terms(source: Path) -> dict[str, str]:

@@ -38,6 +38,7 @@ def apply(job: Job) -> dict:
     """Remove and rescale; the facts are what `prune_and_compensate` returns."""
     options = job.options
     found = _shorter(job) or _pruned(job)
+    job.only_removed = options.no_compensation
     if found["cuts"]:
         job.notes.append("the embedding and the writers before each cut are multiplied by its factor")
         if job.decoder.tied:

@@ -83,6 +83,7 @@ def apply(job: Job) -> dict:
     remove_layers(job.model, removed)
     facts = {"removed": removed}
     if options.finetune == "none" or options.plan:
+        job.only_removed = True
         job.notes.append(f"chosen {how}; not fine-tuned")
         return facts
     train, valid = job.kept["rows"]

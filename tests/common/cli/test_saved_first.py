@@ -4,9 +4,12 @@ import importlib
 import json
 import os
 import signal
+import statistics
 
+import numpy as np
 import pytest
 import torch
+import yaml
 
 from common.cli import main, measure
 from common.models import checkpoint
@@ -18,7 +21,7 @@ METHOD = importlib.import_module("papers.prunecomp.tool").METHOD
 @pytest.fixture
 def command(tmp_path, write_checkpoint, monkeypatch):
     """The arguments of a run on a tiny model, of which little is measured."""
-    for name, value in (("REPEATS", 3), ("GENERATED", 2), ("SHOWN", 4)):
+    for name, value in (("REPEATS", 3), ("GENERATED", 2), ("BATCHES", (1, 2)), ("TIMED_PROMPT", 8), ("SHOWN", 4)):
         monkeypatch.setattr(measure, name, value)
     monkeypatch.setattr(measure.threads, "idle", lambda: 99.0)
     (tmp_path / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(120)))
@@ -77,21 +80,77 @@ def test_a_card_of_another_run_is_left_alone(command, tmp_path, monkeypatch, cap
 
 def test_both_models_are_timed_in_turn_and_the_card_has_the_spread(command, tmp_path, monkeypatch):
     turns = []
-    works = measure._works
+    timed = measure._timed
 
-    def watched(job, model, device):
-        turns.append(model.config.num_hidden_layers)
-        return works(job, model, device)
+    def watched(model, prompts, tokens):
+        turns.append((model.config.num_hidden_layers, *prompts.shape, tokens))
+        return timed(model, prompts, tokens)
 
-    monkeypatch.setattr(measure, "_works", watched)
+    monkeypatch.setattr(measure, "_timed", watched)
     assert main(METHOD, command) == 0
-    assert turns == [6, 4] * 4  # one warms up
+    assert turns == [(layers, size, 8, 2) for size in (1, 2) for layers in [6, 4] * 4]  # one of four warms up
     times = json.loads((tmp_path / "out" / "pruning.json").read_text())["evaluation"]["times"]
-    for side in ("before", "after"):
-        for middle, least, most in times[side].values():
-            assert 0 < least <= middle <= most
-    middle, least, most = times["after"]["forward_ms"]
-    assert f"{middle:,.1f} [{least:,.1f}, {most:,.1f}]" in (tmp_path / "out" / "README.md").read_text()
+    card = (tmp_path / "out" / "README.md").read_text()
+    for size, sides in times["batches"].items():
+        for side in ("before", "after"):
+            for key in ("first_ms", "token_ms"):
+                middle, least, most = sides[side][key]
+                assert 0 < least <= middle <= most and f"{middle:,.1f} [{least:,.1f}, {most:,.1f}]" in card
+        # float32 weights, and keys and values of two heads of 16 channels for 8 + 2 - 1 tokens and each layer
+        layers = {"before": 6, "after": 4}
+        saved = {side: checkpoint.load(tmp_path / name)[0] for side, name in (("before", "tiny"), ("after", "out"))}
+        for side, count in layers.items():
+            weights = sum(4 * p.numel() for p in saved[side].parameters())
+            assert sides[side]["bytes"] == weights + count * int(size) * 2 * 2 * 16 * 9 * 4
+
+
+def test_times_that_would_take_too_long_are_left_out_with_the_reason(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "PATIENCE", 0.0)
+    assert main(METHOD, command) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Batch 1 is left out: it would take about" in card and "time to first token" not in card
+
+
+def test_divergence_is_that_of_the_two_models_logits(command, tmp_path):
+    assert main(METHOD, command) == 0
+    found = json.loads((tmp_path / "out" / "pruning.json").read_text())["evaluation"]["divergence"]
+    (original, tokenizer), (pruned, _) = (checkpoint.load(tmp_path / name) for name in ("tiny", "out"))
+    ids = torch.tensor(tokenizer((tmp_path / "text.txt").read_text())["input_ids"])
+    windows = ids[int(0.9 * len(ids)) :][: 4 * 32].view(4, 32)
+    with torch.no_grad():
+        one, two = (model(windows).logits.double().log_softmax(-1) for model in (original, pruned))
+    means = (one.exp() * (one - two)).sum(-1).mean(1)
+    assert found["kl"] == pytest.approx(means.mean().item(), rel=1e-4) and found["sequences"] == 4
+    assert found["kl_stderr"] == pytest.approx(means.std().item() / 2, rel=1e-3)
+    assert f"{found['kl']:.4f} ± {found['kl_stderr']:.4f}" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_flips_are_items_that_one_model_alone_has_right():
+    before = {
+        "a": {"score": np.array([0.5, 0.1]), "acc": np.array([1, 1, 0, 0, 1], bool)},
+        "gone": {"acc": np.ones(3, bool)},
+    }
+    after = {"a": {"score": np.array([0.5, 0.1]), "acc": np.array([1, 0, 1, 0, 0], bool)}}
+    found = measure.changes(before, after)
+    differences = [0, -1, 1, 0, -1]
+    spread = statistics.stdev(differences) / 5**0.5 * 2.776  # Student's quantile for four degrees of freedom
+    ends = {"low": pytest.approx(-0.2 - spread, abs=1e-3), "high": pytest.approx(-0.2 + spread, abs=1e-3)}
+    assert found == {"a": {"metric": "acc", "n": 5, "flips": 0.6, "change": -0.2, **ends}}
+
+
+@pytest.mark.parametrize(("more", "only"), [((), False), (("--no-compensation",), True)])
+def test_a_mergekit_file_lies_beside_what_is_only_shorter(more, only, command, tmp_path):
+    assert main(METHOD, [*command, "--no-evaluation", *more]) == 0
+    file = tmp_path / "out" / "mergekit.yaml"
+    assert file.exists() == only and ("mergekit.yaml" in (tmp_path / "out" / "README.md").read_text()) == only
+    if only:
+        config = yaml.safe_load(file.read_text())
+        removed = json.loads((tmp_path / "out" / "pruning.json").read_text())["facts"]["removed"]
+        ranges = [source["layer_range"] for part in config["slices"] for source in part["sources"]]
+        kept = [layer for first, end in ranges for layer in range(first, end)]
+        assert kept == [layer for layer in range(6) if layer not in removed]
+        assert (config["merge_method"], config["dtype"]) == ("passthrough", "float32")
+        assert {source["model"] for part in config["slices"] for source in part["sources"]} == {"tiny"}
 
 
 def test_times_are_left_out_on_a_loaded_machine_with_the_reason(command, tmp_path, monkeypatch):
@@ -99,7 +158,7 @@ def test_times_are_left_out_on_a_loaded_machine_with_the_reason(command, tmp_pat
     assert main(METHOD, command) == 0
     card = (tmp_path / "out" / "README.md").read_text()
     assert (
-        "Times are left out: other processes kept the cores busy: 0.2 were free" in card and "forward pass" not in card
+        "Times are left out: other processes kept the cores busy: 0.2 were free" in card and "first token" not in card
     )
 
 
