@@ -22,7 +22,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from common.calibration import corpora
-from common.cli import read_back
+from common.cli import measure, read_back
 from common.pruning import calibration_text
 from common.toy import corpus as standin_corpus
 from common.training.finetuning import memory
@@ -154,6 +154,13 @@ def _room_for_any_model(monkeypatch):
 def _read_back_here(monkeypatch):
     """Saved checkpoints are read back in this process: another one would load torch for each. test_read_back starts some."""
     monkeypatch.setattr(read_back, "in_fresh_process", read_back.of_checkpoint)
+
+
+@pytest.fixture(autouse=True)
+def _little_is_timed(monkeypatch):
+    """A tool's times are of a few tokens."""
+    for name, value in (("GENERATED", 2), ("BATCHES", (1, 2)), ("TIMED_PROMPT", 8)):
+        monkeypatch.setattr(measure, name, value)
 
 
 @pytest.fixture(scope="session", autouse=True)

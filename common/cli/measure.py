@@ -282,8 +282,10 @@ def divergence(job: Job, original: nn.Module, model: nn.Module) -> dict:
             ]
             total += (logs[0].exp() * (logs[0] - logs[1].to(logs[0].device))).sum().item()
         means.append(total / len(window))
-    error = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None
-    return {"kl": statistics.fmean(means), "kl_stderr": error, "sequences": len(means)}
+    if not np.isfinite(means).all():
+        return {"left_out": "probabilities of one of the models are no numbers"}
+    error = float(np.std(means, ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else None
+    return {"kl": float(np.mean(means)), "kl_stderr": error, "sequences": len(means)}
 
 
 def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:

@@ -22,7 +22,7 @@ def method_of(tool):
 
 @pytest.fixture
 def command(tmp_path, write_checkpoint, monkeypatch):
-    for name, value in (("REPEATS", 1), ("GENERATED", 2), ("BATCHES", (1, 2)), ("TIMED_PROMPT", 8), ("SHOWN", 4)):
+    for name, value in (("REPEATS", 1), ("SHOWN", 4)):
         monkeypatch.setattr(measure, name, value)
     monkeypatch.setattr(measure.threads, "idle", lambda: 99.0)
     (tmp_path / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(400)))

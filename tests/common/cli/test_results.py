@@ -444,7 +444,7 @@ def test_the_card_has_what_the_hub_reads(source, tmp_path, write_checkpoint):
     value = result["metrics"][0]["value"]
     assert value == pytest.approx(report["evaluation"]["after"]["perplexity"], rel=1e-4)
     assert card.count("- prompt: ") == 3 and card.count("  - this model: ") == 3
-    for label in ("forward pass, one sequence (ms)", "greedy decoding (tokens/s)"):
+    for label in ("time to first token, batch 1 (ms)", "time per further token, batch 2 (ms)"):
         assert label in card
 
 

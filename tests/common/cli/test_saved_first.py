@@ -21,7 +21,7 @@ METHOD = importlib.import_module("papers.prunecomp.tool").METHOD
 @pytest.fixture
 def command(tmp_path, write_checkpoint, monkeypatch):
     """The arguments of a run on a tiny model, of which little is measured."""
-    for name, value in (("REPEATS", 3), ("GENERATED", 2), ("BATCHES", (1, 2)), ("TIMED_PROMPT", 8), ("SHOWN", 4)):
+    for name, value in (("REPEATS", 3), ("SHOWN", 4)):
         monkeypatch.setattr(measure, name, value)
     monkeypatch.setattr(measure.threads, "idle", lambda: 99.0)
     (tmp_path / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(120)))
