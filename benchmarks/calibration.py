@@ -35,13 +35,13 @@ WHAT = {
 
 
 def bare(decoder: Decoder, ids: torch.Tensor) -> None:
-    """One forward pass through the layers."""
+    """Run one forward pass through the layers."""
     for batch in ids.split(8):
         decoder.run(decoder.embed_tokens(batch))
 
 
 def naive(decoder: Decoder, ids: torch.Tensor) -> None:
-    """One pass for the cosines, one for the rotated magnitudes, hidden states kept, the rotation a dense product."""
+    """Run one pass for the cosines and one for the rotated magnitudes; keep all states, rotate by a dense product."""
     rotation = hadamard_matrix(decoder.hidden_size).float()
     for statistic in ("cosine", "scales"):
         states = []
@@ -58,27 +58,27 @@ def naive(decoder: Decoder, ids: torch.Tensor) -> None:
 
 
 def one_pass(decoder: Decoder, ids: torch.Tensor) -> None:
-    """Everything LinearPatch needs."""
+    """Collect everything LinearPatch needs."""
     collect(decoder, ids, span=COUNT, batch_size=8)
 
 
 def fitted(decoder: Decoder, ids: torch.Tensor) -> None:
-    """The same and least-squares factors for every window."""
+    """Collect the same, and least-squares factors for every window."""
     collect(decoder, ids, span=COUNT, moments=every_window(decoder), batch_size=8)
 
 
 def solved(decoder: Decoder, ids: torch.Tensor) -> None:
-    """The same and the C x C moments of every window."""
+    """Collect the same, and the C x C moments of every window."""
     collect(decoder, ids, span=COUNT, matrices=every_window(decoder), batch_size=8)
 
 
 def every_window(decoder: Decoder) -> list[tuple[int, int]]:
-    """All windows of COUNT layers."""
+    """Return all windows of COUNT layers."""
     return [(start, start + COUNT) for start in range(decoder.num_layers - COUNT + 1)]
 
 
 def timed(action, *arguments) -> float:
-    """Seconds of one call."""
+    """Return the seconds of one call."""
     started = time.perf_counter()
     with torch.no_grad():
         action(*arguments)
@@ -86,7 +86,7 @@ def timed(action, *arguments) -> float:
 
 
 def held_bytes(decoder: Decoder, ids: torch.Tensor) -> int:
-    """Bytes of the accumulators after a pass: they must not depend on the number of samples."""
+    """Return bytes of the accumulators after a pass: they must not depend on the number of samples."""
     found = collect(decoder, ids, span=COUNT, batch_size=8)
     return sum(t.numel() * t.element_size() for t in [*found.magnitudes.values(), *found.ratios.values()])
 

@@ -37,13 +37,13 @@ BASELINE = "two separate models"
 
 
 def patch_of(model) -> LinearPatch:
-    """A patch to start from; which scales does not matter here."""
+    """Return a patch to start from; which scales does not matter here."""
     patch = LinearPatch(torch.linspace(1.2, 1.6, model.config.hidden_size))
     return patch.requires_grad_(True)
 
 
 def separate(model, windows, run):
-    """The plain way: a second copy of the model is pruned and patched; every step runs both from their first layer."""
+    """Distil the plain way: prune and patch a second copy of the model; every step runs both from their first layer."""
     student = copy.deepcopy(model).requires_grad_(False)
     remove_layers(student, range(*run))
     patch = patch_of(model)
@@ -61,19 +61,19 @@ def separate(model, windows, run):
 
 
 def shared(model, windows, run, store=None):
-    """What the package does."""
+    """Distil as the package does."""
     patch = patch_of(model)
     task = Distillation(Decoder(model), {run: patch}, windows, k=K, store=store)
     return patch, lambda step: task.loss([step]), [model]
 
 
 def peak_mib() -> float:
-    """The most memory that this process has held."""
+    """Return the most memory that this process has held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def work(way: str, chosen: Options) -> dict:
-    """One way, in this process."""
+    """Return one way, in this process."""
     torch.set_flush_denormal(True)
     torch.set_num_threads(chosen.threads)
     base = peak_mib()

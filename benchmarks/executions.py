@@ -31,8 +31,9 @@ from reproductions.spec import registry, subjects
 
 
 def parting(recipe: Recipe, details: Mapping, kept: list[int]) -> tuple[int, int]:
-    """(changed, ends) of a recipe's model: the position of its first layer that is not the original's, and how many layers
-    are covered by digests, which end before hooks and modules of ours."""
+    """Return (changed, ends) of a recipe's model: the position of its first layer that is not the original's, and how
+    many layers are covered by digests, which end before hooks and modules of ours.
+    """
     changed = ends = len(kept)
     for report in details.get("refitted", ()):
         changed = min(changed, kept.index(report["layer"]))
@@ -52,7 +53,7 @@ def parting(recipe: Recipe, details: Mapping, kept: list[int]) -> tuple[int, int
 def chain(
     name: str, kept: list[int], changed: int, ends: int, cuts: Sequence[tuple[int, float]] = ()
 ) -> dict[int, str]:
-    """{k: what tells X[k] from others}, as `prefix_store.weights_chain`: the layers before, and whose they are.
+    """Return {k: what tells X[k] from others}, as `prefix_store.weights_chain`: the layers before, and whose they are.
 
     cuts: positions and factors that are fused into all that writes into the stream before them, the embedding first.
     """
@@ -75,7 +76,7 @@ def with_states(models: list[tuple[dict[int, str], int]]) -> int:
 
 
 def models_of(table: registry.Table, store: Store) -> list[tuple[dict[int, str], int]]:
-    """A table's different models in the order in which they are evaluated, as far as records tell what they are."""
+    """Return a table's different models in the order in which they are evaluated, as far as records tell what they are."""
     columns = [column.benchmark for column in table.columns_for(subjects.STANDIN) if column.benchmark]
     read = [name for name in columns if name.partition("@")[0] in {"perplexity", *TASKS}]
     found = {}
@@ -92,7 +93,7 @@ def models_of(table: registry.Table, store: Store) -> list[tuple[dict[int, str],
 
 
 def passes(recipes: Iterable[Recipe]) -> tuple[int, int]:
-    """(ours, the official code's) for the rows that choose by cosines."""
+    """Return (ours, the official code's) for the rows that choose by cosines."""
     ours, theirs = set(), 0
     for recipe in recipes:
         chosen, repair = recipe.selection or {}, recipe.repair or {}

@@ -30,7 +30,7 @@ WAYS = ("off", "memory", "disk")
 
 
 def run(model, tokenizer, rows, last: int, epochs: int, store: str) -> dict:
-    """The report of one training of a copy of the model."""
+    """Return the report of one training of a copy of the model."""
     options = {"epochs": epochs, "batch": 8, "micro_batch": 4, "learning_rate": 1e-4, "warmup_steps": 2}
     settings = Settings(method="partial", last=last, store=store, **options)
     return finetune(copy.deepcopy(model), tokenizer, rows, settings=settings)[1]

@@ -45,7 +45,7 @@ LORA = "Reverse-order +LoRA"
 
 
 def tiny_config() -> LlamaConfig:
-    """A shape for checking the code."""
+    """Return a shape for checking the code."""
     return LlamaConfig(
         hidden_size=32,
         intermediate_size=48,
@@ -97,7 +97,7 @@ def row(
     note: str = "",
     dtype: str = "float16",
 ) -> dict:
-    """One cell: what the table prints, what was measured, and what was computed in."""
+    """Return one cell: what the table prints, what was measured, and what was computed in."""
     model, sparsity, method = key
     return {
         "paper": paper,
@@ -176,7 +176,7 @@ def finetuning(device: str, tiny: bool) -> list[dict]:
 
 
 def against_lora(cells: list[dict]) -> Iterator[dict]:
-    """Each arm's time as a share of LoRA's in the same run, beside the printed share."""
+    """Yield each arm's time as a share of LoRA's in the same run, beside the printed share."""
     times = {c["method"]: c for c in cells if c["column"] == "training time s" and c["measured"]}
     lora = times.pop(LORA, None)
     for name, cell in times.items() if lora else ():
@@ -240,7 +240,7 @@ def latency(device: str, tiny: bool) -> list[dict]:
 
 
 def measure(parts: list[str], device: str, tiny: bool) -> list[dict]:
-    """The cells of these parts.
+    """Return the cells of these parts.
 
     Raises:
         UserError: no CUDA device, and not ``tiny``.
@@ -256,7 +256,7 @@ def measure(parts: list[str], device: str, tiny: bool) -> list[dict]:
 
 
 def ratios(cells: list[dict]) -> Iterator[Ratio]:
-    """What is measured against what is printed, and our own ratios against the baselines that their notes name."""
+    """Yield what is measured against what is printed, and our own ratios against the baselines that their notes name."""
     for c in cells:
         what = f"{c['paper']}, Table {c['table']}, {c['method']}: {c['column']}"
         if c["measured"] and c["printed"]:

@@ -19,7 +19,7 @@ WIDTHS = (256, 4096, 5120)
 
 
 def measure(width: int, rows: int, repeats: int, device: str) -> dict:
-    """One row: dense and fast milliseconds for `x` [rows, width], float32."""
+    """Return one row: dense and fast milliseconds for `x` [rows, width], float32."""
     x = torch.randn(rows, width, device=device, generator=torch.Generator(device).manual_seed(0))
     matrix = hadamard_matrix(width).to(x)
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
@@ -48,6 +48,7 @@ class Options:
 
 
 def main() -> None:
+    """Print the ratios."""
     arguments = parse(Options, description=__doc__.splitlines()[0])
     torch.set_num_threads(arguments.threads)
     rows = [measure(width, arguments.rows, arguments.repeats, arguments.device) for width in WIDTHS]

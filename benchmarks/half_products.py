@@ -24,13 +24,13 @@ BASELINE = "torch's own products"
 
 @torch.inference_mode()
 def forward_seconds(decoder: Decoder) -> float:
-    """The better of two passes through all layers."""
+    """Return the better of two passes through all layers."""
     hidden = decoder.embed_tokens(torch.randint(0, decoder.config.vocab_size, (1, TOKENS)))
     return min(_seconds(lambda: decoder.run(hidden)) for _ in range(2))
 
 
 def beside_seconds(decoder: Decoder) -> float:
-    """A pass's share of the better of two times that as many passes as threads took beside each other."""
+    """Return a pass's share of the better of two times that as many passes as threads took beside each other."""
     hidden = decoder.embed_tokens(torch.randint(0, decoder.config.vocab_size, (1, TOKENS))).detach()
     passes = range(torch.get_num_threads())
 
@@ -42,7 +42,7 @@ def beside_seconds(decoder: Decoder) -> float:
 
 
 def training_seconds(decoder: Decoder) -> float:
-    """The better of two forward and backward passes through the first layer."""
+    """Return the better of two forward and backward passes through the first layer."""
     hidden = decoder.embed_tokens(torch.randint(0, decoder.config.vocab_size, (1, TOKENS))).detach()
     return min(_seconds(lambda: decoder.run(hidden, 0, 1).float().sum().backward()) for _ in range(2))
 

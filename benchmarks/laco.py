@@ -60,7 +60,7 @@ def notebooks_way(model, tokenizer, sentences: Sequence[str], C: int, I: int, T:
 
 
 def one_model(model, tokenizer, sentences: Sequence[str], C: int, I: int, T: float, merge: str):
-    """The same by `papers.laco.collapse`; changes the model."""
+    """Search by `papers.laco.collapse`; changes the model."""
     found = collapse(model, tokenizer, sentences, C=C, I=I, T=T, merge=merge)
     trace = [(a.l, a.K, a.accepted) for a in found.trace if a.similarity is not None]
     return trace, found.layer_executions

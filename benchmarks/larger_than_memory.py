@@ -50,7 +50,7 @@ SPREAD, QUIET = 0.02, 0.002  # of weights, and of the output matrices in the mid
 
 
 def write_random(shape: str, folder: Path, dtype: torch.dtype) -> int:
-    """A checkpoint of random weights, a file a layer; the bytes of its weights."""
+    """Return a checkpoint of random weights, a file a layer; the bytes of its weights."""
     config = loading.model_config(shape)
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
@@ -86,7 +86,7 @@ def write_random(shape: str, folder: Path, dtype: torch.dtype) -> int:
 
 
 def quiet(name: str, layers: int) -> bool:
-    """Whether a parameter is an output matrix of one of the eight layers in the middle."""
+    """Return whether a parameter is an output matrix of one of the eight layers in the middle."""
     part = name.split(".")
     return part[-2] in ("o_proj", "down_proj") and 0 <= int(part[2]) - (layers // 2 - 4) < 8
 
@@ -99,7 +99,7 @@ def random_like(parameter: Tensor, dtype: torch.dtype, generator: torch.Generato
 
 
 def text(folder: Path) -> Path:
-    """A text to calibrate on: the repository's own pages."""
+    """Return a text to calibrate on: the repository's own pages."""
     file = folder / "text.txt"
     file.write_text("\n\n".join(page.read_text() for page in sorted(ROOT.glob("**/*.md")) if ".venv" not in page.parts))
     return file
@@ -143,7 +143,7 @@ def prune(method: str, model: Path, out: Path, limit: int, options: list[str]) -
 
 
 def kept(path: Path, fresh: bool) -> dict | None:
-    """A finished method's row."""
+    """Return a finished method's row."""
     return json.loads(path.read_text()) if path.is_file() and not fresh else None
 
 
@@ -181,6 +181,7 @@ class Options:
 
 
 def main() -> None:
+    """Print the ratios."""
     options = parse(Options, description=__doc__)
     model = options.folder / f"{options.shape}-{options.dtype}-quiet-middle"
     if not model.is_dir():

@@ -34,7 +34,7 @@ CONTEXT, SPREAD, CHOICE, CHOICES = 59, 25, (4, 20), 4
 
 
 def build_model(name: str | None):
-    """The named model, else the stand-in, else a random one of a similar shape; and what it is called."""
+    """Return the named model, else the toy model, else a random one of a similar shape; and its name."""
     try:
         return loading.load(name or loading.STANDIN)[0], name or loading.STANDIN
     except UserError:
@@ -76,7 +76,7 @@ class Counter:
 
 
 def answered(lm, items) -> tuple[list, int]:
-    """The answers, and the positions that went through the model."""
+    """Return the answers, and the positions that went through the model."""
     counter = Counter(lm.model)
     answers = lm._loglikelihood_tokens(items, disable_tqdm=True)
     counter.handle.remove()
@@ -84,7 +84,7 @@ def answered(lm, items) -> tuple[list, int]:
 
 
 def compare(model, items, batch_size: int, hflm_batch_size: int, repeats: int) -> dict:
-    """Both scorers on the same items."""
+    """Return both scorers on the same items."""
     # the scorers get token ids; the tokenizer is only asked for its special tokens
     tokenizer = tokenizer_stub()
     shared = SharedContextLM(model, tokenizer, batch_size=batch_size)
@@ -108,7 +108,9 @@ def compare(model, items, batch_size: int, hflm_batch_size: int, repeats: int) -
 
 
 def share_states(model, items, batch_size: int, repeats: int) -> dict:
-    """Seconds for a model without a third of its layers behind its middle-left one, with the whole model's states or not."""
+    """Return the seconds for a model without a third of its layers behind its middle-left one, with the whole model's
+    states or not.
+    """
     layers = len(model.model.layers)
     cut = copy.deepcopy(model)
     remove_layers(cut, range(3 * layers // 8, 3 * layers // 8 + layers // 3))
@@ -133,7 +135,7 @@ def share_states(model, items, batch_size: int, repeats: int) -> dict:
 
 
 def tokenizer_stub():
-    """A tokenizer with the two special tokens lm-eval asks for."""
+    """Return a tokenizer with the two special tokens that lm-eval asks for."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
@@ -156,6 +158,7 @@ class Options:
 
 
 def main() -> None:
+    """Print the ratios."""
     arguments = parse(Options, description=__doc__.splitlines()[0])
     torch.set_num_threads(arguments.threads)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)

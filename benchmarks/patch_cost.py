@@ -29,7 +29,7 @@ SHAPES = {192: (512, 3), 256: (688, 4), 4096: (11008, 32)}
 
 
 def ways(channels: int, x: torch.Tensor) -> dict:
-    """What is timed, and its number of parameters."""
+    """Return what is timed, and its number of parameters."""
     intermediate, heads = SHAPES[channels]
     config = LlamaConfig(
         hidden_size=channels,
@@ -54,7 +54,7 @@ def ways(channels: int, x: torch.Tensor) -> dict:
 
 @torch.no_grad()
 def measure(channels: int, tokens: int, repeats: int) -> list[dict]:
-    """One row per way: least milliseconds, and the ratio to the decoder layer."""
+    """Return one row per way: least milliseconds, and the ratio to the decoder layer."""
     x = torch.randn(1, tokens, channels, generator=torch.Generator().manual_seed(0))
     made = ways(channels, x)
     timed = {name: [] for name in made}

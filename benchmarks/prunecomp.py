@@ -47,13 +47,13 @@ def run_all(decoder: Decoder, ids: torch.Tensor, stop: int | None = None) -> lis
 
 @torch.no_grad()
 def trial_loss(decoder: Decoder, ids: torch.Tensor, without: int) -> float:
-    """The whole model without one layer."""
+    """Return the whole model without one layer."""
     kept = [layer for layer in range(decoder.num_layers) if layer != without]
     return next_token_loss(decoder, decoder.run(decoder.embed_tokens(ids), layers=kept), ids).mean().item()
 
 
 def scores(decoder: Decoder, metric: str, ids: torch.Tensor) -> list[float]:
-    """One score per present layer, from scratch."""
+    """Return one score per present layer, from scratch."""
     if metric == "bi":
         states = run_all(decoder, ids)
         return [-torch.cosine_similarity(x, y, dim=-1).mean().item() for x, y in zip(states, states[1:])]
@@ -111,13 +111,16 @@ def counts(model: torch.nn.Module, samples: int, tokens: int, remove: int, repea
 
 
 def epsilons() -> list[tuple[str, float]]:
-    """Every supported model type with each epsilon of the registered models; none is a Mistral: that of its first release."""
+    """Return every supported model type with each epsilon of the registered models.
+
+    None is a Mistral: that of its first release.
+    """
     found = {(spec.facts["model_type"], spec.facts["eps"]) for spec in loading.REGISTRY.values() if "eps" in spec.facts}
     return sorted(pair for pair in found | {("mistral", 1e-5)} if pair[0] in SUPPORTED)
 
 
 def random_model(kind: str, spread: float, epsilon: float) -> torch.nn.Module:
-    """A small random model of one architecture."""
+    """Return a small random model of one architecture."""
     options = {"query_pre_attn_scalar": 16} if kind == "gemma2" else {}
     options |= {"num_local_experts": 4, "num_experts_per_tok": 2} if kind == "mixtral" else {}
     options |= {"num_attention_heads": 4, "initializer_range": spread, "rms_norm_eps": epsilon}
@@ -142,7 +145,7 @@ def deviation(model: torch.nn.Module, position: int, factor: float, epsilon: boo
 
 
 def deviations(standin: torch.nn.Module) -> None:
-    """What the norms' epsilon costs, per architecture; without it fusing by a power of two is exact."""
+    """Print the error that the norms' epsilon causes, per architecture; without it fusing by a power of two is exact."""
     print("\nlargest logit deviation of fusing from a hook at the cut (float32, cut in the middle)\n")
     print("| model | epsilon | factor 1.2 | factor 0.8 | factor 2, epsilon 0 |")
     print("|---|---|---|---|---|")

@@ -55,7 +55,7 @@ PART = 4  # one of so many parts of the tokens is run by itself
 
 
 def build(channels: int, dtype: torch.dtype) -> nn.Module:
-    """Layers of one random layer's weights: nothing measured here depends on them."""
+    """Return the layers of one random layer's weights: nothing measured here depends on them."""
     shape = SHAPES[channels]
     config = LlamaConfig(
         hidden_size=channels,
@@ -76,12 +76,14 @@ def build(channels: int, dtype: torch.dtype) -> nn.Module:
 
 
 def bare(model: nn.Module, ids: Tensor, removed: range) -> None:
+    """Run the model's body once over the tokens."""
     decoder = Decoder(model)
     for batch in ids.split(8):
         decoder.run(decoder.embed_tokens(batch))
 
 
 def replaceme(model: nn.Module, ids: Tensor, removed: range) -> None:
+    """Repair by ReplaceMe."""
     replace_me(model, ids, removed, alpha=1e-6)  # without, fewer tokens than channels are refused
 
 
@@ -96,7 +98,7 @@ REPAIRS: dict[str, Callable[[nn.Module, Tensor, range], object]] = {
 
 
 def measure(channels: int, repeats: int, dtype: torch.dtype) -> dict[str, tuple[float, float]]:
-    """{repair: seconds on all tokens, on a part of them}, the least of the repeats."""
+    """Return {repair: seconds on all tokens, on a part of them}, the least of the repeats."""
     shape, model = SHAPES[channels], build(channels, dtype)
     ids = torch.randint(VOCABULARY, shape.windows, generator=torch.Generator().manual_seed(0))
     found: dict[tuple[str, bool], float] = {}

@@ -76,7 +76,9 @@ ENTRIES = (
 
 
 def machine() -> dict:
-    """The CPU (and GPU), the cores that this process may use, and what they reach on matrix products, GFLOP/s by type."""
+    """Return the CPU (and GPU), the cores that this process may use, and what they reach on matrix products, GFLOP/s by
+    type.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = {"cpu": _cpu(), "cores": cores, "torch": torch.__version__, "gflops": {}}
     if torch.cuda.is_available():
@@ -239,6 +241,7 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmarks that the command line names and return the exit status."""
     options = parse(Options, arguments, description=__doc__.splitlines()[0])
     only = [name for part in options.only for name in re.split(r"[,\s]+", part) if name]
     try:

@@ -65,7 +65,7 @@ def subject(name: str | None, tasks: str | None):
 
 
 def timed(work) -> float:
-    """Seconds that `work` takes; of one thread those it computed, which other processes change little."""
+    """Return the seconds that `work` takes; of one thread those it computed, which other processes change little."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     start = clock()
     work()
@@ -109,10 +109,12 @@ def peak(decoder: Decoder) -> float:
 
 
 def hflm(model, tokenizer, batch_size: int, **options) -> HFLM:
+    """Return lm-eval's own model."""
     return HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, **options)
 
 
 def answered(lm, requests) -> list[float]:
+    """Return the log-likelihoods of requests."""
     return [answer for answer, _ in lm._loglikelihood_tokens(requests, disable_tqdm=True)]
 
 
@@ -127,7 +129,7 @@ def differences(model, tokenizer, requests) -> dict[str, tuple[float, float]]:
 
 
 def measure(model, tokenizer, task: str, items: int, repeats: int) -> tuple[dict, list]:
-    """One task's row, and its requests."""
+    """Return one task's row, and its requests."""
     recorder, decoder = Recorder(model, tokenizer), Decoder(model)
     around = timed(lambda: harness.evaluate(model, tokenizer, [task], limit=items, lm=recorder))
     requests = recorder.requests
@@ -164,6 +166,8 @@ def measure(model, tokenizer, task: str, items: int, repeats: int) -> tuple[dict
 
 
 class Halve(torch.nn.Module):
+    """A module that halves what it receives."""
+
     kind = "halve"
 
     def forward(self, hidden):
@@ -196,6 +200,7 @@ def states(model, tokenizer, requests) -> dict:
 
 
 def show(row: dict) -> None:
+    """Print a task's row."""
     second, ratio = row["seconds"], row["ratios"]
     print(
         f"{row['task']}: {row['requests']} requests, {row['tokens']} tokens, {row['padded'] / row['tokens']:.3f} x padded, "
@@ -211,7 +216,7 @@ def show(row: dict) -> None:
 
 
 def handed(found: dict) -> None:
-    """The page's lines: each task against the bare pass and HFLM, the bare pass against the peak, the states."""
+    """Hand over the page's lines: each task against the bare pass and HFLM, the bare pass against the peak, the states."""
     dtype = found["model"].rpartition(" ")[2]
     for row in found["tasks"]:
         second, ratio, choices = row["seconds"], row["ratios"], row["requests"] / row["items"]
@@ -246,6 +251,7 @@ class Options:
 
 
 def main() -> None:
+    """Print the ratios."""
     arguments = parse(Options, description=__doc__.splitlines()[0])
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     torch.set_num_threads(arguments.threads)

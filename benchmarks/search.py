@@ -21,7 +21,7 @@ from common.utils.ratios import Ratio, hand_over, in_turns
 
 @torch.no_grad()
 def naive(decoder: Decoder, ids: torch.Tensor, count: int) -> list[int]:
-    """Every trial runs the whole remaining model."""
+    """Run one pass for the cosines and one for the rotated magnitudes; keep all states, rotate by a dense product."""
     alive, removed = list(range(decoder.num_layers)), []
     for _ in range(count):
         losses = {}

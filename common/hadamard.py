@@ -28,13 +28,18 @@ from common.utils.errors import UserValueError
 
 
 def hadamard_matrix(n: int) -> Tensor:
-    """The orthonormal Hadamard matrix [n, n], float64. ValueError (a UserError too) names an order it cannot build."""
+    """Return the orthonormal Hadamard matrix [n, n], float64.
+
+    ValueError (a UserError too) names an order it cannot build.
+    """
     odd_core, power = _split(n)
     return torch.kron(_core(odd_core), _sylvester(power)).double() / math.sqrt(n)
 
 
 def hadamard_transform(x: Tensor, transpose: bool = False) -> Tensor:
-    """`x @ H`, or `x @ H.T` (its inverse) with `transpose`; `x` [..., n] of any float dtype, H = `hadamard_matrix(n)`.
+    """Return `x @ H`, or `x @ H.T` (its inverse) with `transpose`.
+
+    `x` [..., n] of any float dtype, H = `hadamard_matrix(n)`.
 
     Differentiable. Half precisions are computed in float32 and rounded once (the official code multiplies in fp16).
     """
@@ -50,7 +55,9 @@ def hadamard_transform(x: Tensor, transpose: bool = False) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _factors(n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(A^T, B), normalised, with `hadamard_matrix(n) = A (kron) B` and orders as equal as the construction allows."""
+    """Return (A^T, B), normalised, with `hadamard_matrix(n) = A (kron) B` and orders as equal as the construction
+    allows.
+    """
     core, power = _split(n)
     splits = [2**k for k in range(power.bit_length())]
     right_order = min(splits, key=lambda order: core * (power // order) + order)
@@ -64,7 +71,7 @@ def _factors(n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, 
 
 @lru_cache(maxsize=512)
 def _split(n: int) -> tuple[int, int]:
-    """n = m * 2^k as (m, 2^k), m the smallest buildable order with the odd part of n; 1 for powers of two."""
+    """N = m * 2^k as (m, 2^k), m the smallest buildable order with the odd part of n; 1 for powers of two."""
     if n < 1 or n != int(n):
         raise UserValueError(f"no Hadamard matrix of order {n}: the order must be a positive integer")
     odd = n
@@ -88,7 +95,7 @@ def _is_core(order: int) -> bool:
 
 
 def _core(order: int) -> Tensor:
-    """A +-1 Hadamard matrix of an order accepted by `_is_core`, or 1."""
+    """Return a +-1 Hadamard matrix of an order accepted by `_is_core`, or 1."""
     if order == 1:
         return torch.ones(1, 1, dtype=torch.int8)
     paley = _paley_field(order)
@@ -100,7 +107,10 @@ def _core(order: int) -> Tensor:
 
 @lru_cache(maxsize=512)
 def _paley_field(order: int) -> tuple[int, int, int] | None:
-    """(q, prime, degree) of the field GF(q) whose Paley construction has this order; type I first; None if there is none."""
+    """Return (q, prime, degree) of the field GF(q) whose Paley construction has this order.
+
+    Type I first; None if there is none.
+    """
     for q, residue in ((order - 1, 3), (order // 2 - 1, 1)):
         if order % 4 == 0 and q % 4 == residue and _prime_power(q):
             return (q, *_prime_power(q))
@@ -109,7 +119,10 @@ def _paley_field(order: int) -> tuple[int, int, int] | None:
 
 @lru_cache(maxsize=512)
 def _kronecker_pair(order: int) -> tuple[int, int] | None:
-    """Two smaller orders, neither a power of two, whose Kronecker product has this order; None if there are none."""
+    """Return two smaller orders, neither a power of two, whose Kronecker product has this order.
+
+    None if there are none.
+    """
     for first in range(12, math.isqrt(order) + 1, 4):
         if order % first == 0 and all(_is_core(part) for part in (first, order // first)):
             return first, order // first
@@ -117,7 +130,7 @@ def _kronecker_pair(order: int) -> tuple[int, int] | None:
 
 
 def _sylvester(order: int) -> Tensor:
-    """The +-1 Sylvester matrix of a power of two: entry (i, j) is (-1)^popcount(i & j)."""
+    """Return the +-1 Sylvester matrix of a power of two: entry (i, j) is (-1)^popcount(i & j)."""
     matrix = torch.ones(1, 1, dtype=torch.int8)
     two = torch.tensor([[1, 1], [1, -1]], dtype=torch.int8)
     while len(matrix) < order:
@@ -140,7 +153,7 @@ def _paley_two(jacobsthal: Tensor) -> Tensor:
 
 
 def _bordered(jacobsthal: Tensor, below: int) -> Tensor:
-    """[[0, 1], [below, Q]]."""
+    """Return [[0, 1], [below, Q]]."""
     q = len(jacobsthal)
     matrix = torch.zeros(q + 1, q + 1, dtype=torch.int8)
     matrix[0, 1:] = 1
@@ -170,7 +183,7 @@ def _digits(number: int, prime: int, count: int) -> list[int]:
 
 
 def _product(a: list[int], b: list[int], prime: int) -> list[int]:
-    """The product of two polynomials over GF(prime)."""
+    """Return the product of two polynomials over GF(prime)."""
     result = [0] * (len(a) + len(b) - 1)
     for i, x in enumerate(a):
         for j, y in enumerate(b):
@@ -179,7 +192,7 @@ def _product(a: list[int], b: list[int], prime: int) -> list[int]:
 
 
 def _remainder(a: list[int], monic: list[int], prime: int) -> list[int]:
-    """`a` modulo the monic polynomial, as exactly deg(monic) coefficients."""
+    """Return `a` modulo the monic polynomial, as exactly deg(monic) coefficients."""
     a, degree = list(a), len(monic) - 1
     for top in range(len(a) - 1, degree - 1, -1):
         factor = a[top]
@@ -189,7 +202,7 @@ def _remainder(a: list[int], monic: list[int], prime: int) -> list[int]:
 
 
 def _irreducible(prime: int, degree: int) -> list[int]:
-    """A monic irreducible polynomial of this degree over GF(prime): the first that no smaller monic one divides."""
+    """Return a monic irreducible polynomial of this degree over GF(prime): the first that no smaller monic one divides."""
     smaller = [[*_digits(number, prime, d), 1] for d in range(1, degree // 2 + 1) for number in range(prime**d)]
     for number in range(prime**degree):
         candidate = [*_digits(number, prime, degree), 1]
@@ -199,7 +212,7 @@ def _irreducible(prime: int, degree: int) -> list[int]:
 
 
 def _prime_power(q: int) -> tuple[int, int] | None:
-    """(p, k) with q = p^k and p prime, or None."""
+    """Return (p, k) with q = p^k and p prime, or None."""
     if q < 2:
         return None
     prime = next((p for p in range(2, math.isqrt(q) + 1) if q % p == 0), q)

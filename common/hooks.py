@@ -133,7 +133,7 @@ def attach_patch(model: nn.Module, position: int, module: nn.Module, kind: str |
 
 
 def patches(model: nn.Module) -> list[Patch]:
-    """Every patch on the model, in order of execution."""
+    """Return every patch on the model, in order of execution."""
     found = []
     for position in range(len(layer_list(model)) + 1):
         for hook in patch_hooks(boundary_module(model, position)):
@@ -142,7 +142,7 @@ def patches(model: nn.Module) -> list[Patch]:
 
 
 def patch_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of all patches (they are not among `model.parameters()`)."""
+    """Return the parameters of all patches (they are not among `model.parameters()`)."""
     return [parameter for patch in patches(model) for parameter in patch.module.parameters()]
 
 
@@ -164,7 +164,7 @@ def detach_patches(model: nn.Module) -> list[Patch]:
 
 
 def patch_hooks(receiver: nn.Module) -> list[PatchHook]:
-    """The patch hooks on one module, in order of execution."""
+    """Return the patch hooks on one module, in order of execution."""
     return [hook for hook in receiver._forward_pre_hooks.values() if isinstance(hook, PatchHook)]
 
 

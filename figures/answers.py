@@ -22,7 +22,8 @@ Changes = dict[str, Change]  # by column
 
 
 def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
-    """(sparsity, method) -> by column the change against the same layers removed without a repair, of perplexities percent.
+    """Return (sparsity, method) -> by column the change against the same layers removed without a repair, of
+    perplexities percent.
 
     Intervals are paired: of ratios and differences on the same draws of windows and items. Rows with a perplexity alone are
     left out.
@@ -40,7 +41,7 @@ def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
 
 
 def alone(entry: dict, entries: list[dict]) -> dict | None:
-    """The row of the same layers removed without a repair; None for that row itself, and where there is none."""
+    """Return the row of the same layers removed without a repair; None for that row itself, and where there is none."""
     if entry["dense"] or entry["spec"].repair == NONE:
         return None
     place = (entry["group"], entry["sparsity"], entry["spec"].selection, NONE)
@@ -56,13 +57,13 @@ def ratio(entry: dict, none: dict, column: str) -> Change:
 
 
 def difference(entry: dict, none: dict, column: str) -> Change:
-    """How far a number is above that of the row without a repair."""
+    """Return how far a number is above that of the row without a repair."""
     apart = entry["replicates"](column) - none["replicates"](column)
     return (entry["scores"][column] - none["scores"][column], *map(float, np.percentile(apart, (2.5, 97.5))))
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """A row of axes for each number of layers, a line for each repair: four kinds of change against no repair.
+    """Draw a row of axes for each number of layers, a line for each repair: four kinds of change against no repair.
 
     Of perplexity (percent; squares: with the best factor on the logits), of the losses of endings (nats per 1,000 characters;
     open: wrong ones), of the gap between wrong and right ones, of the tasks' average. A legend below each column that has
@@ -108,7 +109,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
 
 
 def _line(row: np.ndarray, place: int, changes: Changes, tasks: list[str]) -> None:
-    """One repair's marks in the four axes."""
+    """Draw one repair's marks in the four axes."""
     for column, change in changes.items():
         if column == AVERAGE:
             _mark(row[3], place, change, color=BLACK)
@@ -130,13 +131,13 @@ def _mark(axes: plt.Axes, y: float, change: Change, **look) -> None:
 
 
 def _short(spec) -> str:
-    """A row in few words: of how it was refitted, and of ReplaceMe's objectives, there is one here."""
+    """Return a row in few words: of how it was refitted, and of ReplaceMe's objectives, there is one here."""
     repair = SHORT.get(spec.repair, spec.repaired)
     return f"{spec.selected}, {repair}" + (",\nfrom HellaSwag's text" if spec.text else "")
 
 
 def _legends(figure: plt.Figure, bottom: np.ndarray, tasks: list[str]) -> None:
-    """What the marks of each column are, below it."""
+    """Draw below each column what its marks are."""
     colours = [(task, {"color": colour}) for task, colour in zip(tasks, COLOURS, strict=False)]
     endings = [("right endings", {"color": GREY}), ("wrong endings", {"color": GREY, "mfc": "white"})]
     perplexities = [("as it is", PLAIN_LOOK[1]), ("with the best factor\non the logits", SCALED_LOOK[1])]

@@ -9,7 +9,7 @@ COLUMN = "PPL AVG"
 
 
 def before(entry: dict, known: dict) -> bool:
-    """Whether a row is to stand for a repair in place of another: its average perplexity is lower.
+    """Return whether a row is to stand for a repair in place of another: its average perplexity is lower.
 
     Of choices that come to the same layers, whose perplexities differ by rounding where two machines measured them: more was
     measured of it.
@@ -20,6 +20,6 @@ def before(entry: dict, known: dict) -> bool:
 
 
 def _gone(entry: dict) -> tuple[list[int], list] | None:
-    """The layers that went, and the halves of layers; None: no record tells."""
+    """Return the layers that went, and the halves of layers; None: no record tells."""
     found = (record["details"] for record in entry["records"].values())
     return next(((sorted(one["removed"]), sorted(one.get("halves", ()))) for one in found if "removed" in one), None)

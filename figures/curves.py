@@ -97,7 +97,7 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
 
 
 def trained(entry: dict) -> dict | None:
-    """The training details of an entry's records; they are the same in all of them."""
+    """Return the training details of an entry's records; they are the same in all of them."""
     for record in entry["records"].values():
         curve = record["details"].get("training")
         if curve and curve.get("losses"):
@@ -120,14 +120,14 @@ def _line(axis, label: str, curve: dict, look: dict, less: dict[int, float], log
 
 
 def _validation(axis, curve: dict, look: dict, beside: float) -> None:
-    """The validation losses, so many steps beside their own."""
+    """Draw the validation losses, so many steps beside their own."""
     if curve.get("validation"):
         steps, losses = zip(*curve["validation"], strict=True)
         axis.plot([step + beside for step in steps], losses, **look | {"linewidth": 1, "clip_on": False})
 
 
 def _marked(points: int, share: float) -> list[int]:
-    """The points of a line that are marked: every ``points / ALONG`` of them from a share of that on."""
+    """Return the points of a line that are marked: every ``points / ALONG`` of them from a share of that on."""
     return sorted({int((number + share) * points / ALONG) for number in range(ALONG)})
 
 

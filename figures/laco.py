@@ -59,8 +59,10 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def figure4(entries: list[dict], profile: str) -> plt.Figure:
-    """Distance of each matrix to its neighbour's; dotted, what uncorrelated matrices of these norms would give; below, the
-    one in per cent of the other."""
+    """Distance of each matrix to its neighbour's.
+
+    Dotted, what uncorrelated matrices of these norms would give; below, the one in per cent of the other.
+    """
     size = (4.6 * len(entries), 5.2)
     figure, panels = plt.subplots(2, len(entries), figsize=size, squeeze=False, sharex="col", height_ratios=(3, 2))
     for (axes, below), entry in zip(panels.T, entries):
@@ -84,7 +86,10 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def figure5(entries: list[dict], profile: str) -> plt.Figure:
-    """(a) cosine between the outputs of adjacent layers; (b) between a merged layer's output and the last merged one's."""
+    """Draw (a) cosine between the outputs of adjacent layers.
+
+    (b) between a merged layer's output and the last merged one's.
+    """
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.0), sharey=True)
     records = entries[0]["records"]
     details = records["laco-outputs"]["details"]
@@ -112,7 +117,7 @@ def figure5(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def search(entries: list[dict], profile: str) -> plt.Figure:
-    """Every attempt of Algorithm 1 from the last layers to the first: filled, it was accepted; the line is T."""
+    """Draw every attempt of Algorithm 1 from the last layers to the first: filled, it was accepted; the line is T."""
     columns = min(3, len(entries))
     rows = math.ceil(len(entries) / columns)
     figure, panels = plt.subplots(

@@ -24,7 +24,8 @@ KINDS = {
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """A line for each repair, axes for each number of layers removed: average perplexity as a multiple of the dense model's.
+    """Draw a line for each repair, axes for each number of layers removed: average perplexity as a multiple of the
+    dense model's.
 
     Each time after the best of the choices measured; bars are 95 % intervals, drawn anew from the windows that both models
     answered. A dotted line stands at the lowest. None while nothing pruned, or no dense model, has an average.
@@ -85,7 +86,10 @@ def best(entries: list[dict]) -> dict[str, list[dict]]:
 
 
 def _label(entries: list[dict]) -> str:
-    """A repair's entries: its label, and after which choice of layers they are; at which numbers, where they differ."""
+    """Return a repair's entries: its label, and after which choice of layers they are.
+
+    At which numbers, where they differ.
+    """
     by_selection: dict[str, list[str]] = {}
     for entry in entries:
         by_selection.setdefault(entry["spec"].selected, []).append(str(_removed(entry)))
@@ -118,7 +122,10 @@ def _mark(axes: plt.Axes, place: int, entry: dict, dense: dict, look: dict) -> f
 
 
 def _band(entry: dict, dense: dict) -> tuple[float, float] | None:
-    """The interval of an entry's perplexity over the dense model's, what they share left out; None where none is known."""
+    """Return the interval of an entry's perplexity over the dense model's, what they share left out.
+
+    None where none is known.
+    """
     own, whole = (one["replicates"](COLUMN) for one in (entry, dense))
     if own is None or whole is None or not np.ndim(own) or not np.isfinite(own).all():
         return None

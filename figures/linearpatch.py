@@ -33,7 +33,8 @@ def _panels(entries: list[dict], height: float = 2.8) -> tuple[plt.Figure, list[
 
 def _by_channel(axes: plt.Axes, channels: dict, curves: dict[str, tuple[str, str, str]]) -> None:
     """Magnitudes per channel, in order of their magnitude before the cut, on a logarithmic axis: few channels are many times
-    larger than the others."""
+    larger than the others.
+    """
     order = sorted(range(len(channels["before"])), key=channels["before"].__getitem__)
     for name, (label, colour, mark) in curves.items():
         values = [channels[name][k] for k in order]
@@ -120,12 +121,12 @@ def _median(values: list[float]) -> float:
 
 
 def figure1c(entries: list[dict], profile: str) -> plt.Figure:
-    """Each token's largest magnitude at the cut."""
+    """Draw each token's largest magnitude at the cut."""
     return _by_token(entries, "plain", ORANGE)
 
 
 def figure1d(entries: list[dict], profile: str) -> plt.Figure:
-    """Each token's largest magnitude at the cut after the rotation, on the scale of 1c."""
+    """Draw each token's largest magnitude at the cut after the rotation, on the scale of 1c."""
     return _by_token(entries, "rotated", BLUE)
 
 

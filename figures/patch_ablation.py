@@ -18,7 +18,7 @@ Change = tuple[float, float, float]  # percent, and the ends of its 95 % interva
 
 
 def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
-    """(group, sparsity, method) -> the change of perplexity against the same layers cut and nothing else.
+    """Return (group, sparsity, method) -> the change of perplexity against the same layers cut and nothing else.
 
     The interval is that of the ratio on the same draws of windows. Rows whose cut alone has no number are left out.
     """
@@ -39,7 +39,8 @@ def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """What each piece of the patch changes perplexity by, in percent: a line a piece, a mark a cut, with its interval.
+    """Draw what each piece of the patch changes perplexity by, in percent: a line a piece, a mark a cut, with its
+    interval.
 
     None where there is nothing to show.
     """

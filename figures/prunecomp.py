@@ -47,7 +47,7 @@ def average_error(entry: dict) -> float | None:
 
 
 def texts_of(entries: list[dict]) -> str:
-    """The texts that `average` is over, as columns call them; '' where entries do not say."""
+    """Return the texts that `average` is over, as columns call them; '' where entries do not say."""
     every = ([label for label in entry.get("scores", ()) if label != "AVG"] for entry in entries)
     names = max(every, key=len, default=[])
     return "of " + ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else ""
@@ -121,7 +121,7 @@ def gain_bars(axes: plt.Axes, gains: list[float]) -> None:
 
 
 def _broken(axes: plt.Axes, bar: int, height: float) -> None:
-    """A break across a bar and its axis at a height: what is above it is not to scale."""
+    """Draw a break across a bar and its axis at a height: what is above it is not to scale."""
     slant = 0.02 * (axes.get_ylim()[1] - axes.get_ylim()[0])
     ends = [bar - 0.6, bar + 0.6]
     axes.plot(ends, [height - slant, height + slant], color="white", lw=4, solid_capstyle="butt")

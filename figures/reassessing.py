@@ -40,7 +40,7 @@ def theory(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def _accuracy(records: dict, task: str | None) -> float:
-    """A task's accuracy in percent; None: the mean over the tasks."""
+    """Return a task's accuracy in percent; None: the mean over the tasks."""
     found = {name: record["values"]["acc"] for name, record in records.items() if "acc" in record["values"]}
     return 100 * (sum(found.values()) / len(found) if task is None else found[task])
 
@@ -53,7 +53,7 @@ def _error(records: dict, task: str | None) -> float:
 
 
 def _guessing(entry: dict, tasks: list[str], task: str | None) -> float | None:
-    """What guessing scores on a task, or on average over all; None where that is not known."""
+    """Return what guessing scores on a task, or on average over all; None where that is not known."""
     known = [entry.get("chance", {}).get(name) for name in (tasks if task is None else [task])]
     return None if None in known else 100 * sum(known) / len(known)
 
@@ -117,7 +117,9 @@ def similarity(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def seeds(entries: list[dict], profile: str) -> plt.Figure:
-    """Which layers a metric removes, by number of samples and seed: one row of squares a set, filled where it goes."""
+    """Draw which layers a metric removes, by number of samples and seed: one row of squares a set, filled where it
+    goes.
+    """
     records = entries[0]["records"]
     names = [name for name in records if name.startswith("chosen-sets@")]
     layers = int(entries[0]["sparsity"].split("/")[1])
@@ -147,7 +149,8 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
 
 def losses(entries: list[dict], profile: str) -> plt.Figure:
     """Losses while the pruned model is trained, a panel for each choice of layers: how far they are from LoRA's, and below
-    them the validation losses. See `figures.curves.draw`."""
+    them the validation losses. See `figures.curves.draw`.
+    """
     arms = [
         entry | {"method": entry["spec"].arm.id, "name": entry["spec"].arm.label}
         for entry in entries

@@ -43,12 +43,12 @@ UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def whiskers(value: float, low: float, high: float) -> list[list[float]]:
-    """An interval as ``errorbar`` takes it: how far its ends are from the value, which may lie at one of them."""
+    """Return an interval as ``errorbar`` takes it: how far its ends are from the value, which may lie at one of them."""
     return [[max(value - low, 0.0)], [max(high - value, 0.0)]]
 
 
 def removed(entries: list[dict]) -> str:
-    """Which models a figure is of, and n of N layers removed: the dense ones count where there is nothing else."""
+    """Return which models a figure is of, and n of N layers removed: the dense ones count where there is nothing else."""
     parts = []
     for model in dict.fromkeys(entry["model"] for entry in entries):
         sizes = list(dict.fromkeys(entry["sparsity"] for entry in entries if entry["model"] == model))
@@ -93,7 +93,7 @@ BREAK = "_break"  # the label of its lines, which no legend has
 
 
 def break_axis(axes: plt.Axes, height: float) -> None:
-    """A break across the vertical axis at a share of its height: the scale leaves something out there."""
+    """Draw a break across the vertical axis at a share of its height: the scale leaves something out there."""
     shared = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt", "zorder": 5, "label": BREAK}
     axes.plot([0, 0], [height - 0.012, height + 0.012], color="white", lw=3, **shared)
     for shift in (-0.012, 0.012):
@@ -120,13 +120,13 @@ def caption(figure: plt.Figure, entries: list[dict]) -> None:
 
 
 def above(figure: plt.Figure, text: str) -> None:
-    """What a figure is of, above it, in as many lines as its width asks for."""
+    """Write above a figure what it shows, in as many lines as its width asks for."""
     letters = int(figure.get_figwidth() * 15)  # of this size in an inch
     figure.suptitle("\n".join(textwrap.wrap(text, letters)), fontsize=8, color=GREY)
 
 
 def short(model: str) -> str:
-    """A model's name without what was done to its weights, for panels whose figure has the whole name above."""
+    """Return a model's name without what was done to its weights, for panels whose figure has the whole name above."""
     return model.partition(", ")[0]
 
 

@@ -16,7 +16,7 @@ TEXTS = {
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """One point a text against no repair: across, the change of perplexity (percent); up, of answers (points).
+    """Draw one point a text against no repair: across, the change of perplexity (percent); up, of answers (points).
 
     Axes for each number of layers removed. None where no row has both.
     """

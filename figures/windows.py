@@ -26,8 +26,9 @@ TEXTS = {"league-wikitext2": (512, "WIKI-2"), "standin-learning-quarter": (256, 
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Perplexity without each window of layers, by the first layer left out, a panel for each number of layers; bars are
-    95 % intervals of the ratio to the dense model, paired over windows.
+    """Perplexity without each window of layers, by the first layer left out, a panel for each number of layers.
+
+    Bars are 95 % intervals of the ratio to the dense model, paired over windows.
 
     Shaded: windows with the layer that writes the first token's massive activation. Above the axis: what is off its scale, a
     line of triangles for each kind. None while nothing is measured.
@@ -67,7 +68,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
 
 
 def _text(found: tuple[dict, dict]) -> str:
-    """What was read: how many windows of which text."""
+    """Return what was read: how many windows of which text."""
     _, record = found
     protocol, tokens = record["benchmark"].partition("@")[2], record["details"]["tokens"]
     if protocol not in TEXTS:

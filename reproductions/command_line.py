@@ -167,7 +167,7 @@ def _check(options: NarrowingOptions) -> None:
 
 
 def _subjects(options: NarrowingOptions, tables: list) -> list[tuple]:
-    """(subject, models of the paper's own to narrow it to) for each that a command names; [] when it names none."""
+    """Return (subject, models of the paper's own to narrow it to) for each that a command names; [] when it names none."""
     from dataclasses import replace
 
     from common.models import registry as model_registry
@@ -265,7 +265,7 @@ def _run(options: RunCommand) -> int:
 
 
 def _wanted(options: RunCommand) -> tuple[list, list]:
-    """The tables that a command names, and whom it asks them of: (subject, options of `runner.missing`) each."""
+    """Return the tables that a command names, and whom it asks them of: (subject, options of `runner.missing`) each."""
     from reproductions.spec import registry
     from reproductions.spec import subjects as settings
 
@@ -277,7 +277,7 @@ def _wanted(options: RunCommand) -> tuple[list, list]:
 
 
 def _work(tables: list, store, jobs: list, force: bool) -> list:
-    """What is missing of what a command names (see `_wanted`); force: all of it."""
+    """Return what is missing of what a command names (see `_wanted`); force: all of it."""
     from reproductions.engine import runner
 
     return [

@@ -65,7 +65,7 @@ def finer_cut(
     after: Callable[[list[Half]], object] = lambda removed: None,
     progress: bool = False,
 ) -> list[Half]:
-    """``count`` halves in order of removal, on ``ids`` [samples, tokens]; see `half_layers.greedy`.
+    """Return ``count`` halves in order of removal, on ``ids`` [samples, tokens]; see `half_layers.greedy`.
 
     Window by window: the dense model's logits of one exist at a time (float32) and a trial's of `losses.ROWS` positions; held
     in host memory is what the dense model's final norm returns.

@@ -122,7 +122,7 @@ def ghost(
 
 
 def _composed(matrices: list[Tensor]) -> Tensor:
-    """(I + M_1) (I + M_2) ... - I, [channels, channels]."""
+    """Return (I + M_1) (I + M_2) ... - I, [channels, channels]."""
     total = matrices[0]
     for matrix in matrices[1:]:
         total = total + matrix + total @ matrix

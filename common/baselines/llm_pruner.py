@@ -101,7 +101,7 @@ def check_layout(model: nn.Module) -> None:
 
 
 def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = LAST) -> tuple[float, float]:
-    """(ratio, of_channels) with which as many parameters go as ``count`` layers have (ours).
+    """Return (ratio, of_channels) with which as many parameters go as ``count`` layers have (ours).
 
     Of the heads as large a part as that is of the layers that are not spared, rounded as ever; channels make up for the rest.
 
@@ -125,7 +125,7 @@ def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = L
 
 
 def left(layer: nn.Module, ratio: float, of_channels: float | None = None) -> tuple[int, int]:
-    """The key heads and the channels that a layer keeps."""
+    """Return the key heads and the channels that a layer keeps."""
     heads, inner = key_heads(layer), channels(layer)
     size = layer.self_attn.head_dim
     stay = inner - removed(inner, ratio if of_channels is None else of_channels)
@@ -135,26 +135,26 @@ def left(layer: nn.Module, ratio: float, of_channels: float | None = None) -> tu
 
 
 def narrow(model: nn.Module, ratio: float, *, first: int = FIRST, last: int = LAST) -> None:
-    """The shapes alone: the first heads and channels stay, whichever they are."""
+    """Cut the shapes alone: the first heads and channels stay, whichever they are."""
     layers = Decoder(model).layers
     for layer in layers[first : len(layers) - last]:
         narrow_to(layer, *left(layer, ratio))
 
 
 def removed(size: int, ratio: float) -> int:
-    """How many of ``size`` channels go, rounded as the official code does."""
+    """Return how many of ``size`` channels go, rounded as the official code does."""
     return size - int(size * (1 - ratio))
 
 
 def highest(importance: Tensor, count: int) -> Tensor:
-    """The places of the ``count`` highest values along the last dimension, ascending."""
+    """Return the places of the ``count`` highest values along the last dimension, ascending."""
     return importance.topk(count, dim=-1).indices.sort(dim=-1).values
 
 
 def scores(
     layer: nn.Module, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]
 ) -> tuple[Tensor, Tensor]:
-    """A layer's importances: of its key heads [k], and of its channels [c], or [experts, c] where it has experts.
+    """Return a layer's importances: of its key heads [k], and of its channels [c], or [experts, c] where it has experts.
 
     weights, gradients: by their names in the layer. What has no gradient counts nothing.
     """

@@ -79,7 +79,7 @@ def locality(similarity: Tensor) -> float:
 
 
 def lorp(similarity: Tensor, count: int, clusters: int | None = None, seed: int = 0) -> list[int]:
-    """The layers that go, in order, from S [N, N].
+    """Return the layers that go, in order, from S [N, N].
 
     Raises:
         UserError: an impossible count or number of clusters.
@@ -101,7 +101,7 @@ def lorp(similarity: Tensor, count: int, clusters: int | None = None, seed: int 
 
 
 def _clustered(similarity: Tensor, clusters: int, seed: int) -> list[list[int]]:
-    """The clusters, by their first layers."""
+    """Return the clusters, by their first layers."""
     from sklearn.cluster import SpectralClustering  # slow to load
 
     labels = np.zeros(len(similarity), dtype=int)
@@ -116,7 +116,7 @@ def _clustered(similarity: Tensor, clusters: int, seed: int) -> list[list[int]]:
 
 
 def _by_redundancy(similarity: Tensor, members: Sequence[int]) -> list[int]:
-    """Those of a cluster that may go, the most redundant first."""
+    """Return those of a cluster that may go, the most redundant first."""
 
     def redundancy(layer: int) -> float:
         others = [other for other in members if other != layer]

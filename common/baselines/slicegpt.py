@@ -49,13 +49,13 @@ STEP = 8  # widths are multiples of it
 
 
 def width(channels: int, share: float) -> int:
-    """The width that is left of ``channels`` when this share goes, rounded down to a multiple of eight."""
+    """Return the width that is left of ``channels`` when this share goes, rounded down to a multiple of eight."""
     left = int((1 - share) * channels)
     return left - left % STEP
 
 
 def parameters(model: nn.Module, left: int) -> int:
-    """What the model has when its stream is sliced to ``left`` channels: untied, with its shortcuts."""
+    """Return what the model has when its stream is sliced to ``left`` channels: untied, with its shortcuts."""
     spec, decoder = _check(model, left), Decoder(model)
     channels, embed = decoder.hidden_size, decoder.embed.weight.numel()
     total = sum(p.numel() for p in model.parameters()) + embed * decoder.tied
@@ -73,7 +73,9 @@ def parameters(model: nn.Module, left: int) -> int:
 
 
 def width_of_ratio(model: nn.Module, ratio: float) -> int:
-    """The width, a multiple of eight, at which the share of the model's parameters that goes is nearest to ``ratio``."""
+    """Return the width, a multiple of eight, at which the share of the model's parameters that goes is nearest to
+    ``ratio``.
+    """
     dense = sum(p.numel() for p in model.parameters())
     widths = range(STEP, model.config.hidden_size + 1, STEP)
     return min(widths, key=lambda left: abs(1 - parameters(model, left) / dense - ratio))
@@ -141,7 +143,9 @@ def slice_stream(
 
 
 def principal(states: list[Tensor], left: int, device: torch.device) -> Tensor:
-    """The ``left`` directions of largest second moment of all tokens, orthonormal columns [channels, left], float64."""
+    """Return the ``left`` directions of largest second moment of all tokens, orthonormal columns [channels, left],
+    float64.
+    """
     gram = 0.0
     for state in states:
         rows = state.to(device).flatten(0, -2).double()

@@ -93,7 +93,9 @@ class FeedForward(nn.Module):
 
     @classmethod
     def like(cls, config, seed: int = 0, spare_massive: bool = False) -> FeedForward:
-        """One of the size of the model's own, in float32, its weights drawn as the model's own were: N(0, range^2)."""
+        """Return one of the size of the model's own, in float32, its weights drawn as the model's own were: N(0,
+        range^2).
+        """
         activation = getattr(config, "hidden_activation", None) or config.hidden_act
         made = cls(config.hidden_size, config.intermediate_size, activation, spare_massive)
         generator = torch.Generator().manual_seed(seed)

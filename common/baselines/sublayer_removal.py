@@ -33,7 +33,7 @@ Half = tuple[int, str]
 
 
 def halves_of(decoder: Decoder) -> list[Half]:
-    """Every half that is there (`present`), to be run one by one.
+    """Return every half that is there (`present`), to be run one by one.
 
     Raises:
         UserError: a model with patches, which act before whole layers: halves by themselves pass them by.
@@ -44,7 +44,7 @@ def halves_of(decoder: Decoder) -> list[Half]:
 
 @torch.no_grad()
 def states(decoder: Decoder, ids: Tensor, order: Sequence[Half]) -> Iterator[tuple[Half | None, Tensor]]:
-    """Each half of ``order`` with what it receives when they alone run, then (None, ``X[N]``); lazily."""
+    """Yield each half of ``order`` with what it receives when they alone run, then (None, ``X[N]``); lazily."""
     hidden = decoder.embed_tokens(ids)
     for layer, half in order:
         yield (layer, half), hidden
@@ -67,7 +67,7 @@ def similarities(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress
 
 
 def most_similar(found: dict[Half, float], count: int, kind: str = "both") -> list[Half]:
-    """The ``count`` halves of a kind ('attention', 'mlp' or 'both') that are most like doing nothing.
+    """Return the ``count`` halves of a kind ('attention', 'mlp' or 'both') that are most like doing nothing.
 
     Raises:
         UserError: an unknown kind, or a count that leaves none of it.
@@ -99,7 +99,8 @@ def greedy(
     spared: Callable[[Half, int], bool] = lambda half, gone: False,
     progress: bool = False,
 ) -> list[Half]:
-    """``count`` halves in order of removal: each time the one without which the costs of all batches are lowest together.
+    """Return ``count`` halves in order of removal: each time the one without which the costs of all batches are lowest
+    together.
 
     A trial continues from what the half that it leaves out receives, so h halves cost h (h + 1) / 2 runs of one. Ties go to
     the half that runs first.
@@ -128,7 +129,10 @@ def greedy(
 
 
 def block_pruner(decoder: Decoder, ids: Tensor, count: int, **options) -> list[Half]:
-    """``count`` halves in order of removal: each time the one without which the loss on ``ids`` is lowest; see `greedy`."""
+    """Return ``count`` halves in order of removal: each time the one without which the loss on ``ids`` is lowest.
+
+    See `greedy`.
+    """
 
     def judge(_number: int, batch: Tensor) -> Callable[[Tensor], float]:
         return lambda hidden: next_token_loss(decoder, hidden, batch).sum().item()
@@ -163,7 +167,7 @@ def linear_maps(
 
 
 def nearest_linear(maps: dict[int, tuple[float, Tensor, Tensor]], count: int) -> list[int]:
-    """The ``count`` layers whose attention has the lowest bound."""
+    """Return the ``count`` layers whose attention has the lowest bound."""
     check_count(count, len(maps) + 1)
     return sorted(maps, key=lambda layer: maps[layer][0])[:count]
 
@@ -196,7 +200,7 @@ def _centred(tokens: int, a: Tensor, b: Tensor, aa: Tensor, bb: Tensor, ab: Tens
 
 
 def _inverse_root(matrix: Tensor) -> Tensor:
-    """The symmetric inverse square root, of what is not rounding."""
+    """Return the symmetric inverse square root, of what is not rounding."""
     values, vectors = torch.linalg.eigh(matrix)
     kept = values > values.max() * len(values) * torch.finfo(values.dtype).eps
     return (vectors[:, kept] / values[kept].sqrt()) @ vectors[:, kept].T

@@ -57,7 +57,7 @@ class SliceGpt(Pruning):
     layers: int | None = None
 
     def width(self, model: nn.Module) -> int:
-        """The channels that are left.
+        """Return the channels that are left.
 
         Raises:
             UserError: not one of the three options, or more than they may take.
@@ -85,7 +85,7 @@ class _Halves(Pruning):
     """Attentions or MLPs go; details: `halves`, (layer, which) in order of removal."""
 
     def choose(self, context: Context) -> list[sublayer_removal.Half]:
-        """The halves that go."""
+        """Return the halves that go."""
         raise NotImplementedError
 
     def apply(self, context: Context) -> None:
@@ -115,7 +115,7 @@ class _Greedy(_Halves):
     """
 
     def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
-        """The halves that go, on the context's calibration; onward: begun and after, see `half_layers.greedy`."""
+        """Return the halves that go, on the context's calibration; onward: begun and after, see `half_layers.greedy`."""
         raise NotImplementedError
 
     def choose(self, context: Context) -> list[sublayer_removal.Half]:

@@ -48,7 +48,7 @@ def crossings(
     batch_size: int = 8,
     progress: bool = False,
 ) -> Iterator[Crossing]:
-    """Every batch of ``ids`` [samples, tokens] at every run, in the order in which the model comes to their ends.
+    """Yield every batch of ``ids`` [samples, tokens] at every run, in the order in which the model comes to their ends.
 
     padding: the attention mask of ``ids``, where samples differ in length; padding is in no `Crossing.keep`. first: whether
     a sample's first token counts. watch: also the ``output`` or the ``features`` of the MLP before each run.

@@ -124,7 +124,7 @@ CORPORA: dict[str, Corpus] = {corpus.name: corpus for corpus in _corpora()}
 
 
 def get(corpus: str | Corpus) -> Corpus:
-    """The corpus of this name; UserError with the nearest names when there is none."""
+    """Return the corpus of this name; UserError with the nearest names when there is none."""
     if isinstance(corpus, Corpus):
         return corpus
     if corpus not in CORPORA:
@@ -158,12 +158,12 @@ def _standin_texts(corpus: Corpus) -> tuple[str, ...]:
 
 
 def texts(corpus: str | Corpus) -> list[str]:
-    """The documents of a corpus, in its own order; empty ones included, as they matter once joined."""
+    """Return the documents of a corpus, in its own order; empty ones included, as they matter once joined."""
     return list(_texts(get(corpus)))
 
 
 def joined_text(corpus: str | Corpus) -> str:
-    """All documents with the corpus's separator between them."""
+    """Return all documents with the corpus's separator between them."""
     corpus = get(corpus)
     return corpus.join.join(_texts(corpus))
 
@@ -199,7 +199,7 @@ def open_dataset(
     data_file: str | None = None,
     revision: str | None = None,
 ):
-    """A `datasets.Dataset` from the mirror, the hub or its cache; one-line UserError when it cannot be had."""
+    """Return a `datasets.Dataset` from the mirror, the hub or its cache; one-line UserError when it cannot be had."""
     import datasets
     import huggingface_hub
 
@@ -219,12 +219,12 @@ def open_dataset(
 
 
 def _format(file: str) -> str:
-    """The `datasets` reader for a file, by its ending."""
+    """Return the `datasets` reader for a file, by its ending."""
     return next(reader for ending, reader in _FORMATS.items() if file.endswith(ending))
 
 
 def _mirrored(folder: Path, config: str | None, split: str, data_file: str | None) -> tuple[str, dict]:
-    """`datasets.load_dataset` arguments for a mirror folder: the hub's own layout, or files named after splits."""
+    """Return `datasets.load_dataset` arguments for a mirror folder: the hub's own layout, or files named after splits."""
     if data_file and (folder / data_file).exists():
         return _format(data_file), {"data_files": {split: str(folder / data_file)}}
     path, name = mirrored_config(folder, config)
@@ -267,7 +267,7 @@ def reachable_or_cached(*hub_ids: str) -> Iterator[str | None]:
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """No progress bars of `datasets` unless someone is watching."""
+    """Hide progress bars of `datasets` unless someone is watching."""
     import datasets
 
     shown = datasets.utils.logging.is_progress_bar_enabled() and not sys.stderr.isatty()
@@ -281,7 +281,9 @@ def silenced() -> Iterator[None]:
 
 
 def unavailable(hub_id: str, error: Exception, blocked: str | None = None) -> UserError:
-    """The one-line error for a dataset that could not be loaded; blocked: why the hub cannot be used, if it cannot.
+    """Return the one-line error for a dataset that could not be loaded.
+
+    Blocked: why the hub cannot be used, if it cannot.
 
     `NoData`, unless the error itself is one for the user already.
     """

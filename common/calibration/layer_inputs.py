@@ -32,7 +32,7 @@ class Watched:
         self.outputs: dict[str, Tensor] = {}
 
     def value(self, name: str, out: Tensor) -> Tensor:
-        """What a matrix's target is compared with; ``out``: the stream after the layer."""
+        """Return what a matrix's target is compared with; ``out``: the stream after the layer."""
         return out if name == MLP else self.outputs[name]
 
     def __enter__(self) -> Watched:

@@ -46,7 +46,7 @@ def check_weights(name: str) -> None:
 
 
 def counted(ids: Tensor, padding: Tensor | None = None, first: bool = True) -> Tensor | None:
-    """Which tokens of ``ids`` [batch, tokens] enter the sums, boolean of that shape; None for all.
+    """Return which tokens of ``ids`` [batch, tokens] enter the sums, boolean of that shape; None for all.
 
     padding: the attention mask, 1 for tokens and 0 for padding, which never counts. first: whether a sample's first token
     does.
@@ -58,7 +58,8 @@ def counted(ids: Tensor, padding: Tensor | None = None, first: bool = True) -> T
 
 
 def silent(magnitudes: Tensor) -> Tensor:
-    """Which of ``magnitudes`` [..., channels] are zero: nothing tells how to scale such a channel, so it is left alone.
+    """Return which of ``magnitudes`` [..., channels] are zero: nothing tells how to scale such a channel, so it is left
+    alone.
 
     Zero is what is below SILENCE of the mean channel. A rotation leaves rounding of a few 1e-7 where there was nothing, and
     a scale of 1e8 would carry that. None is silent beside one that is not finite.
@@ -113,18 +114,18 @@ class Moments:
             self.cross = x.T @ y if self.cross is None else self.cross + x.T @ y
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every sum that is a tensor, by a name."""
+        """Return every sum that is a tensor, by a name."""
         found = {f"squares.{rotated:d}": value for rotated, value in self.squares.items()}
         found |= {f"products.{rotated:d}": value for rotated, value in self.products.items()}
         return found | {name: getattr(self, name) for name in _SQUARE if getattr(self, name) is not None}
 
     def facts(self) -> dict:
-        """Every other field, as JSON has it."""
+        """Return every other field, as JSON has it."""
         return {name: getattr(self, name) for name in ("matrices", "weights", "first", "tokens", "dot", "target")}
 
     @classmethod
     def of(cls, facts: Mapping, tensors: Mapping[str, Tensor]) -> Moments:
-        """What `facts` and `tensors` were of.
+        """Return what `facts` and `tensors` were of.
 
         Raises:
             KeyError, TypeError: one of them is missing, or there is one that is not known.
@@ -138,21 +139,21 @@ class Moments:
         return sum(value.nbytes for value in (self.gram, self.cross) if value is not None)
 
     def counts_as(self, other: Moments) -> bool:
-        """Whether tokens count in both alike."""
+        """Return whether tokens count in both alike."""
         return (self.weights, self.first) == (other.weights, other.first)
 
     def to(self, device: torch.device) -> Moments:
-        """The same sums on a device."""
+        """Return the same sums on a device."""
         sums = {name: {r: v.to(device) for r, v in getattr(self, name).items()} for name in ("squares", "products")}
         square = {name: value if (value := getattr(self, name)) is None else value.to(device) for name in _SQUARE}
         return replace(self, **sums, **square)
 
     def without_matrices(self) -> Moments:
-        """The same sums, without those that are matrices."""
+        """Return the same sums, without those that are matrices."""
         return replace(self, matrices=False, gram=None, cross=None)
 
     def scalar(self) -> float:
-        """The best single factor; by the weights 1 / |x|^2 the mean over tokens of cos(x, y) |y| / |x|.
+        """Return the best single factor; by the weights 1 / |x|^2 the mean over tokens of cos(x, y) |y| / |x|.
 
         So it is the ratio of norms times the cosine: where the removed layers add new directions, matching magnitudes
         scales too much.
@@ -160,12 +161,15 @@ class Moments:
         return self.dot / (self.size or 1)
 
     def channels(self, rotated: bool = False) -> Tensor:
-        """The best factor of each (rotated) channel alone, [channels]; 1 where a channel is always zero (`silent`)."""
+        """Return the best factor of each (rotated) channel alone, [channels].
+
+        1 where a channel is always zero (`silent`).
+        """
         squares, products = self.squares[rotated], self.products[rotated]
         return torch.where(silent(squares.sqrt()), 1.0, products / squares)
 
     def matrix(self, ridge: float = RIDGE) -> Tensor:
-        """The best matrix A [channels, channels], pulled towards the identity: I + (G + r I)^-1 (K - G).
+        """Return the best matrix A [channels, channels], pulled towards the identity: I + (G + r I)^-1 (K - G).
 
         G, K: gram and cross. r = ``ridge`` times the mean eigenvalue of G, so that directions hardly seen in calibration
         are left as they are (r towards infinity: no patch at all).
@@ -182,7 +186,9 @@ class Moments:
         return eye + torch.linalg.solve(damped, self.cross - self.gram)
 
     def unexplained(self, values: float | Tensor, rotated: bool = False) -> float:
-        """What a factor, channel factors or a matrix leave of the weighted error of doing nothing (1: no better)."""
+        """Return what a factor, channel factors or a matrix leave of the weighted error of doing nothing (1: no
+        better).
+        """
         nothing = self.size - 2 * self.dot + self.target
         if isinstance(values, Tensor) and values.ndim == 2:
             error = ((self.gram @ values - 2 * self.cross) * values).sum() + self.target
@@ -192,7 +198,7 @@ class Moments:
 
 
 def _added(total: Tensor | None, rows: Tensor, others: Tensor | None = None) -> Tensor:
-    """``total``, in place, and rows' rows, or rows' others; None is zero."""
+    """Return ``total``, in place, and rows' rows, or rows' others; None is zero."""
     others = rows if others is None else others
     return rows.T @ others if total is None else total.addmm_(rows.T, others)
 
@@ -260,7 +266,8 @@ class Regression:
         return solution
 
     def consumed(self, ridge: float) -> tuple[Tensor, float]:
-        """What `solved` and `left` give, for a positive ``ridge``, made in the memory of the sums, which are gone then.
+        """Return what `solved` and `left` give, for a positive ``ridge``, made in the memory of the sums, which are
+        gone then.
 
         For regressions on so many inputs that there is no room for a second H'H. With R the damping and L L' = H'H + R,
         the best D leaves |E|^2 - |L^-1 H'E|^2 - <D, R D>.
@@ -277,7 +284,7 @@ class Regression:
         return change, max(self.error - gained - damping, 0.0)
 
     def _penalty(self, ridge: float, absolute: bool = False) -> Tensor:
-        """What is added to the diagonal of H'H, [features]; nothing to an intercept's."""
+        """Return what is added to the diagonal of H'H, [features]; nothing to an intercept's."""
         found = self.gram.diagonal().clone()
         own = found[:-1] if self.intercept else found
         own.fill_(ridge if absolute else ridge * own.sum().item() / len(own))
@@ -299,7 +306,7 @@ class Regression:
         return max(self.error + quadratic.item(), 0.0)
 
     def with_(self, other: Regression) -> Regression:
-        """The sums over both regressions' tokens."""
+        """Return the sums over both regressions' tokens."""
         totals = {
             name: getattr(self, name) + getattr(other, name) for name in ("gram", "cross", "error", "target", "tokens")
         }

@@ -20,7 +20,7 @@ TIMES = 10.0  # the median token's norm, from which on the first token's is mass
 
 
 def massive(hidden: Tensor) -> Tensor:
-    """Which tokens of sequences [batch, tokens, channels] are massive, [batch, tokens]: TIMES the median norm.
+    """Return which tokens of sequences [batch, tokens, channels] are massive, [batch, tokens]: TIMES the median norm.
 
     A sequence of one token has no other to be measured by: none is there, not even a first token that is in a longer one.
     """
@@ -50,7 +50,7 @@ class Norms:
         return [torch.cat(found, 1)[1].mean().item() for found in self._found]
 
     def massive_at(self, layer: int) -> bool:
-        """Whether first tokens are massive at a layer's input, beside a sequence's median token."""
+        """Return whether first tokens are massive at a layer's input, beside a sequence's median token."""
         return self.first[layer] > TIMES * self.median[layer]
 
     @property

@@ -26,12 +26,12 @@ from common.utils.progress import track
 
 
 def default_pairs(layers: int, span: int) -> list[tuple[int, int]]:
-    """The pairs for BI (every layer) and for every window of ``span`` layers."""
+    """Return the pairs for BI (every layer) and for every window of ``span`` layers."""
     return sorted({(a, a + d) for d in {1, span} for a in range(layers - d + 1)})
 
 
 def all_pairs(layers: int, span: int) -> list[tuple[int, int]]:
-    """The pairs for every window of up to ``span`` layers."""
+    """Return the pairs for every window of up to ``span`` layers."""
     return [(a, a + d) for d in range(1, span + 1) for a in range(layers - d + 1)]
 
 
@@ -153,7 +153,7 @@ class _Pass:
             self.statistics.elementwise[rotated, a, b] = self.statistics.elementwise.get((rotated, a, b), 0.0) + sums
 
     def add_magnitudes(self, rotated: bool, means: Tensor, tokens: int) -> None:
-        """``means`` [N + 1, batch, channels]: mean magnitudes of each sample at every boundary."""
+        """Add ``means`` [N + 1, batch, channels]: mean magnitudes of each sample at every boundary."""
         statistics = self.statistics
         statistics.magnitudes[rotated] = statistics.magnitudes.get(rotated, 0.0) + means.sum(1) * tokens
         for distance in range(1, statistics.span + 1):
@@ -204,7 +204,7 @@ class _Batch:
         return state.to(self.device, torch.float32)
 
     def _counted(self, state: Tensor) -> Tensor:
-        """The tokens that count of a state [batch, tokens, channels], as `_wide`."""
+        """Return the tokens that count of a state [batch, tokens, channels], as `_wide`."""
         return self._wide(state)[:, self.pass_.statistics.skip :]
 
     def _meet(self, boundary: int, wide: Tensor) -> None:

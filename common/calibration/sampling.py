@@ -55,13 +55,15 @@ def sample_crops(
 
 
 def dealt(parts: Sequence[Tensor]) -> Tensor:
-    """The samples of several texts, each [samples, tokens], in turn: the first of each, the second of each, ..."""
+    """Return the samples of several texts, each [samples, tokens], in turn: the first of each, the second of each, ..."""
     order = sorted((row, place) for place, part in enumerate(parts) for row in range(len(part)))
     return torch.stack([parts[place][row] for row, place in order])
 
 
 def _apart(starts: Sequence[int], draw: Callable[[], int], length: int) -> int:
-    """A crop's start by ``draw`` that shares no token with crops at ``starts``, else the one of many that shares least."""
+    """Return a crop's start by ``draw`` that shares no token with crops at ``starts``, else the one of many that shares
+    least.
+    """
     taken = sorted(starts)
     shared = {}
     for _ in range(DRAWS):
@@ -102,7 +104,8 @@ def sample_lines(
 
 
 def sample_documents(tokenizer, texts: Sequence[str], *, length: int, count: int, generator: random.Random) -> Tensor:
-    """One crop of each of ``count`` documents, ``[count, length]``: the Taylor+ tokens of Prune&Comp's official code.
+    """Return one crop of each of ``count`` documents, ``[count, length]``: the Taylor+ tokens of Prune&Comp's official
+    code.
 
     A document is drawn until one is new and has ``length`` tokens or more, then the start of its crop.
 

@@ -36,7 +36,7 @@ def layer_similarity(decoder: Decoder, ids: Tensor, kind: str = "cka") -> Tensor
 
 
 def _prepared(view: Tensor, kind: str) -> Tensor:
-    """What of a view [n, c] makes the similarity a dot product."""
+    """Return what of a view [n, c] makes the similarity a dot product."""
     if kind == "cosine":
         return torch.nn.functional.normalize(view, dim=-1)
     view = view - view.mean(0)

@@ -22,7 +22,7 @@ ESTIMATORS = ("ratio-of-means", "pooled-l1", "elementwise", "least-squares")
 
 
 def magnitude_ratios(before: Tensor, after: Tensor) -> Tensor:
-    """``after / before`` of magnitudes [..., channels]; 1 for a channel that is `silent` before."""
+    """Return ``after / before`` of magnitudes [..., channels]; 1 for a channel that is `silent` before."""
     return torch.where(silent(before), 1.0, after / before)
 
 
@@ -94,7 +94,7 @@ class Statistics:
         return self.magnitudes[rotated][boundary] / self.tokens
 
     def ratio(self, a: int, b: int, estimator: str = "ratio-of-means", rotated: bool = False) -> Tensor:
-        """How much larger ``X[b]`` is than ``X[a]``, per (rotated) channel, float64 [channels].
+        """Return how much larger ``X[b]`` is than ``X[a]``, per (rotated) channel, float64 [channels].
 
         ratio-of-means: per sample, mean over tokens of |X[b]| over that of |X[a]|; then mean over samples.
         pooled-l1: the same ratio of the whole set's sums. elementwise: mean of |X[b]| / |X[a]| over tokens and samples, but
@@ -133,7 +133,7 @@ class Statistics:
         return (squares / count - (total / count) ** 2).clamp_min(0).sqrt().mean().item()
 
     def least_squares(self, a: int, b: int) -> Moments:
-        """The second moments of X[a] and X[b], from which least-squares factors and matrices follow."""
+        """Return the second moments of X[a] and X[b], from which least-squares factors and matrices follow."""
         if (a, b) not in self.moments:
             raise UserValueError(
                 f"no moments of X[{a}] and X[{b}] were collected; name the pair in collect(moments=...)"
@@ -154,7 +154,7 @@ class Statistics:
         first: bool = True,
         skip: int = 0,
     ) -> bool:
-        """Whether this is all that `common.calibration.collect` with these options would find."""
+        """Return whether this is all that `common.calibration.collect` with these options would find."""
         matrices, moments = list(matrices), list(moments)
         bases = (False, True) if rotate else (False,)
         return (
@@ -187,7 +187,7 @@ class Statistics:
         return self
 
     def to_bytes(self, matrices: int) -> bytes:
-        """All of it as safetensors, but of C x C matrices so many bytes at most: those that have `joined` first."""
+        """Return all of it as safetensors, but of C x C matrices so many bytes at most: those that have `joined` first."""
         moments = {}
         for pair, one in reversed(self.moments.items()):
             moments[pair] = one if one.nbytes <= matrices else one.without_matrices()
@@ -204,7 +204,7 @@ class Statistics:
 
     @classmethod
     def read(cls, path: Path) -> Statistics:
-        """What `to_bytes` wrote.
+        """Return what `to_bytes` wrote.
 
         Raises:
             OSError, SafetensorError, ValueError, KeyError, TypeError: there is no such file, or it is not one of these.

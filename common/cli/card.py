@@ -68,7 +68,7 @@ def card(method, report: dict) -> str:
 
 
 def summary(report: dict) -> str:
-    """The result in a few lines, for the terminal: sizes, numbers, and the card's notes."""
+    """Return the result in a few lines, for the terminal: sizes, numbers, and the card's notes."""
     layers, parameters = report["layers"], report["parameters"]
     lines = [
         f"{layers['before']} -> {layers['after']} layers, {parameters['before']:,} -> {parameters['after']:,} parameters, "
@@ -87,13 +87,13 @@ def summary(report: dict) -> str:
 
 
 def _few(report: dict) -> str:
-    """How little a quick run has read."""
+    """Return how little a quick run has read."""
     options, length = report["options"], report["text"]["window"]
     return f"{options['samples']} calibration sequences and {options['windows']} test sequences of {length} tokens"
 
 
 def source_facts(name: str, source: Path) -> dict:
-    """What the base model's own card says that the new one repeats: its licence; and its hub id, if it has one."""
+    """Return what the base model's own card says that the new one repeats: its licence; and its hub id, if it has one."""
     facts = {}
     spec = loading.REGISTRY.get(name)
     hub_id = spec.hub_id if spec else name if name.count("/") == 1 and not Path(name).exists() else ""
@@ -113,7 +113,7 @@ def source_facts(name: str, source: Path) -> dict:
 
 
 def lineage(source: Path) -> dict | None:
-    """What was done before to a model that came out of one of these tools, by its own report; None of any other."""
+    """Return what was done before to a model that came out of one of these tools, by its own report; None of any other."""
     try:
         found = json.loads((source / REPORT).read_text(encoding="utf-8"))
         return {
@@ -128,7 +128,9 @@ def lineage(source: Path) -> dict | None:
 
 
 def tokenizer_note(tokenizer) -> str | None:
-    """A note where the class that AutoTokenizer takes splits text otherwise than here (`common.models.checkpoint`)."""
+    """Return a note where the class that AutoTokenizer takes splits text otherwise than here
+    (`common.models.checkpoint`).
+    """
     if (name := getattr(tokenizer, "instead_of", None)) is None:
         return None
     return (
@@ -138,7 +140,7 @@ def tokenizer_note(tokenizer) -> str | None:
 
 
 def already_pruned(found: dict | None) -> str | None:
-    """A note where the model at hand is no dense one, by its `lineage`."""
+    """Return a note where the model at hand is no dense one, by its `lineage`."""
     if found is None:
         return None
     gone = ", ".join(map(str, found["removed"] or ())) or "layers"
@@ -149,7 +151,7 @@ def already_pruned(found: dict | None) -> str | None:
 
 
 def _front(report: dict) -> list[str]:
-    """The YAML that the hub reads; strings are written as JSON, which YAML reads."""
+    """Return the YAML that the hub reads; strings are written as JSON, which YAML reads."""
     lines = ["library_name: transformers", "pipeline_tag: text-generation"]
     lines += [f"{key}: {json.dumps(value)}" for key, value in report["source"].items()]
     lines += ["tags:", "- layer-pruning", f"- {report['paper']}", *(["- broken"] if report["broken"] else [])]
@@ -158,7 +160,7 @@ def _front(report: dict) -> list[str]:
 
 
 def _results(report: dict) -> list[tuple[str, str, str, float]]:
-    """(data set, metric's type, its name, value) of the finished model, numbers alone."""
+    """Return (data set, metric's type, its name, value) of the finished model, numbers alone."""
     after = report["evaluation"]["after"]
     if not after:
         return []
@@ -181,7 +183,7 @@ def _entry(report: dict, rows: list[tuple[str, str, str, float]]) -> list[str]:
 
 
 def _rows(evaluation: dict) -> list[tuple[str, str, str, str]]:
-    """(what, dense, of the cut alone, repaired), each with its standard error; '' for what was not measured."""
+    """Return (what, dense, of the cut alone, repaired), each with its standard error; '' for what was not measured."""
     sides = [evaluation[stage] for stage, _ in STAGES]
     before, _, after = sides
     if not before or not after:
@@ -197,7 +199,7 @@ def _rows(evaluation: dict) -> list[tuple[str, str, str, str]]:
 
 
 def _compared(evaluation: dict) -> list[tuple[str, str, str, str]]:
-    """Rows of how far the model is from the original: its probabilities, its answers."""
+    """Return the rows of how far the model is from the original: its probabilities, its answers."""
     found = evaluation.get("divergence", {})
     rows = []
     if "kl" in found:
@@ -213,7 +215,7 @@ def _compared(evaluation: dict) -> list[tuple[str, str, str, str]]:
 
 
 def _times(times: dict) -> list[tuple[str, str, str, str]]:
-    """Rows of what was timed, with the median and, in brackets, the range; and of memory."""
+    """Return the rows of what was timed, with the median and, in brackets, the range; and of memory."""
     rows = []
     for size, sides in times.get("batches", {}).items():
         if "left_out" in sides:
@@ -284,7 +286,7 @@ def mergekit(report: dict) -> str:
 
 
 def _against(evaluation: dict) -> str:
-    """What is known of the change from the cut alone, as a sentence."""
+    """Return what is known of the change from the cut alone, as a sentence."""
     if not (found := evaluation["against_cut"]):
         return ""
     ends = ", ".join(f"{found[end]:+.1f}" for end in ("low", "high"))
@@ -292,7 +294,7 @@ def _against(evaluation: dict) -> str:
 
 
 def _samples(evaluation: dict) -> list[str]:
-    """Three prompts, and what both models write after them."""
+    """Return three prompts, and what both models write after them."""
     pairs = zip(evaluation["before"].get("samples", []), evaluation["after"].get("samples", []))
     lines = []
     for dense, pruned in pairs:
@@ -302,7 +304,7 @@ def _samples(evaluation: dict) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """A text as one line of Markdown code."""
+    """Return a text as one line of Markdown code."""
     shown = " ".join(text.split()).replace("`", "'")
     return f"`{shown}`" if shown else "(nothing)"
 
@@ -333,7 +335,7 @@ def _loading(method) -> list[str]:
 
 
 def _elsewhere(report: dict) -> list[str]:
-    """The layers that went as mergekit and llama.cpp take them."""
+    """Return the layers that went as mergekit and llama.cpp take them."""
     removed = report["facts"].get("removed")
     if not removed:
         return []
@@ -357,7 +359,7 @@ def _elsewhere(report: dict) -> list[str]:
 
 
 def _texts(text: dict) -> str:
-    """What it was calibrated on, and what measured on."""
+    """Return what it was calibrated on, and what measured on."""
     apart = f" (of {text['held_out']} the last tenth, which is no calibration text)" if text["held_out"] else ""
     return f"Calibration text: {text['calibration']}, test text: {text['test']}{apart}"
 
@@ -370,8 +372,10 @@ def _change(pair: dict, unit: str = "", size: float = 1) -> str:
 
 
 def command(report: dict, options: dict | None = None) -> str:
-    """The command, with every option that was set. options: as they were typed, for the terminal; None: the report's, whose
-    paths are cut to their last part."""
+    """Return the command, with every option that was set. options: as they were typed, for the terminal.
+
+    None: the report's, whose paths are cut to their last part.
+    """
     parts = ["python", "-m", f"{report['package']}.{report['paper']}"]
     for name, value in (options or report["options"]).items():
         flag = "--" + name.replace("_", "-")
@@ -383,7 +387,7 @@ def command(report: dict, options: dict | None = None) -> str:
 
 
 def finite(value):
-    """A report as JSON can hold it: numbers that are none become null."""
+    """Return a report as JSON can hold it: numbers that are none become null."""
     if isinstance(value, dict):
         return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -392,7 +396,7 @@ def finite(value):
 
 
 def forecast(job, expected) -> str:
-    """The lines of --plan; expected: None where nothing could be forecast."""
+    """Return the lines of --plan; expected: None where nothing could be forecast."""
     options = job.options
     report = {"package": job.method.package, "paper": job.method.paper}
     lines = [f"plan: {command(report, printable.said(vars(options)))}"]

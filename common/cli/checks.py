@@ -31,7 +31,7 @@ _BESIDE = 8 * 2**20  # bytes of a checkpoint that are no weights: tokenizer, car
 
 
 def checked(method: Method, options: ToolOptions) -> Job:
-    """The job, with all that can be known before the weights are read: nothing that it needs is missing.
+    """Return the job, with all that can be known before the weights are read: nothing that it needs is missing.
 
     Raises:
         UserError: whatever of the request cannot be met.
@@ -86,7 +86,7 @@ def checked(method: Method, options: ToolOptions) -> Job:
 
 
 def located(name: str) -> Path:
-    """The directory of a model: registered, local, or fetched from the hub by its id."""
+    """Return the directory of a model: registered, local, or fetched from the hub by its id."""
     known = name in loading.REGISTRY or any(name == spec.hub_id for spec in loading.REGISTRY.values())
     if known or name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).exists():
         return loading.resolve(name)
@@ -116,19 +116,19 @@ def layers_of(share: float, source: Path, layers: int) -> int:
 
 
 def stored_dtype(source: Path) -> torch.dtype | None:
-    """The dtype that most of a checkpoint's bytes are stored in; None for one of which nothing here computes."""
+    """Return the dtype that most of a checkpoint's bytes are stored in; None for one of which nothing here computes."""
     found = DTYPES.get(prevailing_dtype(entries(source, [checkpoint.PATCHES_TENSORS]).values()))
     return found if found is not None and found.is_floating_point else None
 
 
 def stored_bytes(source: Path) -> int:
-    """The bytes of a checkpoint's weight files."""
+    """Return the bytes of a checkpoint's weight files."""
     files = {entry.file for entry in entries(source, [checkpoint.PATCHES_TENSORS]).values()}
     return sum(file.stat().st_size for file in files)
 
 
 def rounded(source: Path, most: torch.dtype | None) -> str | None:
-    """A note where tensors are stored in a wider dtype than most (`stored_dtype`), in which all are saved."""
+    """Return a note where tensors are stored in a wider dtype than most (`stored_dtype`), in which all are saved."""
     found = entries(source, [checkpoint.PATCHES_TENSORS]) if most is not None else {}
     kinds = {name: DTYPES.get(entry.dtype) for name, entry in found.items()}
     wider = [name for name, kind in kinds.items() if kind and kind.is_floating_point and kind.itemsize > most.itemsize]
@@ -154,7 +154,7 @@ def check_finite(model: nn.Module) -> None:
 
 
 def not_finite(model: nn.Module) -> list[str]:
-    """The parameters that hold no numbers; of a streamed model embedding, norm and head are looked at."""
+    """Return the parameters that hold no numbers; of a streamed model embedding, norm and head are looked at."""
     parts = {"": model}
     if offload.of(model) is not None:
         parts |= {f"{name}.": model.get_submodule(name) for name in offload.EDGES}
@@ -177,7 +177,7 @@ def no_room_for_both(job: Job) -> str:
 
 
 def _config(method: Method, source: Path):
-    """The model's config, read and understood, of an architecture that the method can prune."""
+    """Return the model's config, of an architecture that the method can prune."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # said below
         kind = json.loads((source / "config.json").read_text(encoding="utf-8")).get("model_type")
         if method.architectures and kind in SUPPORTED and kind not in method.architectures:
@@ -198,7 +198,7 @@ def _config(method: Method, source: Path):
 
 
 def _check_tokenizer(job: Job) -> None:
-    """Every token needs a row in the embedding: else the first text that has it ends in an index error."""
+    """Refuse a tokenizer with more tokens than the embedding has rows: the first text with such a token would fail."""
     if job.tokenizer is None:
         raise UserError(f"cannot load {job.source}: it has no tokenizer; save one with it (tokenizer.save_pretrained)")
     highest, rows = max(job.tokenizer.get_vocab().values(), default=-1), job.config.vocab_size

@@ -6,12 +6,14 @@ from collections.abc import Collection
 
 
 def prune_layers(removed: Collection[int]) -> str:
-    """What llama.cpp's ``llama-quantize --prune-layers`` takes: layers by number, from 0, separated by commas."""
+    """Return what llama.cpp's ``llama-quantize --prune-layers`` takes: layers by number, from 0, separated by commas."""
     return ",".join(map(str, sorted(removed)))
 
 
 def mergekit(model: str, layers: int, removed: Collection[int], dtype: str) -> str:
-    """A mergekit configuration (YAML) that keeps the other layers of ``model``: half-open ranges of a passthrough merge."""
+    """Return a mergekit configuration (YAML) that keeps the other layers of ``model``: half-open ranges of a
+    passthrough merge.
+    """
     gone = set(removed)
     lines, start = ["merge_method: passthrough", f"dtype: {dtype}", "slices:"], None
     for layer in range(layers + 1):

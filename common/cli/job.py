@@ -38,7 +38,7 @@ MANY = 3  # times that windows read a text, from which on the card says so
 
 
 def work_folder(out: Path | None) -> Path:
-    """Where a run keeps its long work's checkpoints: hidden, beside its result."""
+    """Return where a run keeps its long work's checkpoints: hidden, beside its result."""
     out = Path("plan" if out is None else out).resolve()
     return out.parent / f".{out.name}.work"
 
@@ -190,7 +190,9 @@ class Job:
         return self.crops(self.options.samples, self.apart)
 
     def read_over(self) -> str | None:
-        """A note where the calibration windows read a text many times over: what is fitted to them is fitted to little."""
+        """Return a note where the calibration windows read a text many times over: what is fitted to them is fitted to
+        little.
+        """
         if "windows" not in vars(self):
             return None
         names = texts(self.text)
@@ -248,8 +250,8 @@ class Job:
             raise UserError(f"the test text {name}{part}: {error}; use a longer text or a smaller --length") from error
 
     def documents(self, least: int = 1) -> list[str]:
-        """The calibration text in pieces: a corpus's documents, or of a file's first nine tenths the paragraphs. Nine tenths
-        of the tokens, as for the windows: nothing that is kept for evaluation is in a piece.
+        """Return the calibration text in pieces: a corpus's documents, or of a file's first nine tenths the paragraphs.
+        Nine tenths of the tokens, as for the windows: nothing that is kept for evaluation is in a piece.
 
         A file without so many paragraphs is taken line by line. Of a mix as many of each text, in turn.
 
@@ -279,7 +281,7 @@ class Job:
         )
 
     def _before_held_out(self, name: str, pieces: list[str], separator: str) -> list[str]:
-        """The first pieces of a text, joined no more than the tokens before those that are kept for evaluation."""
+        """Return the first pieces of a text, joined no more than the tokens before those that are kept for evaluation."""
         most = int(len(self._calibration_ids(name)) * SHARE)
 
         def tokens(count: int) -> int:
@@ -308,7 +310,9 @@ class Job:
             raise UserError(f"the model carries patches; {remedy}")
 
     def folder(self, name: str) -> Path:
-        """Where this run's long work of a kind keeps its checkpoints: the same command finds them, another has its own."""
+        """Return where this run's long work of a kind keeps its checkpoints: the same command finds them, another has
+        its own.
+        """
         said = {key: str(value) for key, value in vars(self.options).items() if key not in _NO_MATTER}
         digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
         self.folders.append(self.work / f"{name}-{digest[:8]}")
@@ -322,7 +326,7 @@ class Job:
             self.work.rmdir()
 
     def place(self, replace: bool) -> Path:
-        """Where the result goes: `--out`, or a free name beside it if there is meanwhile what may not be replaced.
+        """Return where the result goes: `--out`, or a free name beside it if there is meanwhile what may not be replaced.
 
         replace: whether a result of ours may be. What the options say is changed with it, so all that comes later agrees.
         """
@@ -354,7 +358,7 @@ class Job:
 
 
 def texts(name: str) -> list[str]:
-    """The texts that an option names: one, or several with `MIXED` between them; a file's name may hold it."""
+    """Return the texts that an option names: one, or several with `MIXED` between them; a file's name may hold it."""
     found, rest = [], name.split(MIXED)
     while rest:  # the longest that is one
         names = [MIXED.join(rest[:count]) for count in range(len(rest), 0, -1)]
@@ -365,12 +369,12 @@ def texts(name: str) -> list[str]:
 
 
 def _same(name: str, other: str) -> bool:
-    """Whether two names mean one text, however a file is spelt."""
+    """Return whether two names mean one text, however a file is spelt."""
     if is_file(name) and is_file(other):
         return Path(name).resolve() == Path(other).resolve()
     return name == other
 
 
 def is_file(name: str) -> bool:
-    """Whether a text's name means a file: corpus names win, and everything with a dot or a slash is a path."""
+    """Return whether a text's name means a file: corpus names win, and everything with a dot or a slash is a path."""
     return name not in corpora.CORPORA and (Path(name).exists() or "/" in name or "." in name)

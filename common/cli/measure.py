@@ -66,7 +66,10 @@ def original(job: Job) -> dict:
 
 
 def cut_alone(job: Job) -> dict:
-    """The perplexity of the whole model at hand run without the layers that are to go; {} where nothing is wanted."""
+    """Return the perplexity of the whole model at hand run without the layers that are to go.
+
+    {} where nothing is wanted.
+    """
     if job.options.no_evaluation:
         return {}
     with without_layers(job.model, job.removed):
@@ -81,7 +84,10 @@ def note_unrepaired(job: Job) -> None:
 
 
 def massive_activation(job: Job) -> str:
-    """What is to be said where the layer goes that writes the first token's massive activation; '' where it stays."""
+    """Return what is to be said where the layer goes that writes the first token's massive activation.
+
+    '' where it stays.
+    """
     norms = job.kept.get("norms")
     if norms is None or norms.writer not in job.removed:
         return ""
@@ -109,7 +115,7 @@ def perplexity(job: Job, model, when: str) -> dict:
 
 
 def verdict(before: dict, after: dict) -> str:
-    """What is to be said of a model that no longer works; '' of one that does, or was not measured."""
+    """Return what is to be said of a model that no longer works; '' of one that does, or was not measured."""
     if not before or after["perplexity"] <= BROKEN * before["perplexity"]:
         return ""
     dense, value = before["perplexity"], after["perplexity"]
@@ -131,7 +137,7 @@ def against_the_cut(cut: dict, after: dict) -> dict:
 
 
 def worse_than_the_cut(against: dict) -> str | None:
-    """A note where the layers' removal alone leaves a lower perplexity beyond the noise; None where it does not."""
+    """Return a note where the layers' removal alone leaves a lower perplexity beyond the noise; None where it does not."""
     if not against or against["low"] <= 0:
         return None
     return (
@@ -317,7 +323,7 @@ def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
 
 
 def samples(job: Job, model: nn.Module) -> list[dict]:
-    """What the model greedily writes after the beginnings of three test windows."""
+    """Return what the model greedily writes after the beginnings of three test windows."""
     windows = job.test_windows
     chosen = sorted({0, len(windows) // 2, len(windows) - 1})
     begun = max(1, min(PROMPT, job.length // 2))
@@ -354,10 +360,10 @@ def round_to(model: nn.Module, dtype: torch.dtype | None) -> None:
 
 
 def shown(value: float) -> str:
-    """A perplexity: two decimals, or four digits of a large one."""
+    """Return a perplexity: two decimals, or four digits of a large one."""
     return f"{value:.2f}" if value < 1e5 else f"{value:.3e}" if math.isfinite(value) else "not finite"
 
 
 def _kept(scores: dict) -> dict:
-    """A task's scores without what it does not have."""
+    """Return a task's scores without what it does not have."""
     return {name: value for name, value in scores.items() if value is not None}

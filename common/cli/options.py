@@ -328,7 +328,7 @@ def _check_out(options: ToolOptions) -> None:
 
 
 def numbers(text: str | None, name: str) -> list[int] | None:
-    """The whole numbers of a list like ``21-28,30``, in the order given; None for None.
+    """Return the whole numbers of a list like ``21-28,30``, in the order given; None for None.
 
     Raises:
         UserError: no such list, a range from high to low, a number twice.
@@ -350,12 +350,12 @@ def numbers(text: str | None, name: str) -> list[int] | None:
 
 
 def tasks(options: ToolOptions) -> list[str]:
-    """The lm-eval tasks asked for, each once."""
+    """Return the lm-eval tasks asked for, each once."""
     return list(dict.fromkeys(task.strip() for task in options.tasks.split(",") if task.strip()))
 
 
 def stopped_sweep(options: ToolOptions) -> dict | None:
-    """The report in `--out` of a sweep with these options that was stopped; None where there is none."""
+    """Return the report in `--out` of a sweep with these options that was stopped; None where there is none."""
     try:
         found = json.loads((options.out / SWEEP).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -9,7 +9,10 @@ from common.pruning.recipe import MIXED
 
 
 def public(name: str) -> str:
-    """A name to print in a card: hub ids, short names and texts as given, of a path its last part; each of a mix."""
+    """Return a name to print in a card: hub ids, short names and texts as given, of a path its last part.
+
+    Each of a mix.
+    """
     path = Path(os.path.expanduser(name))
     if not path.exists() and MIXED in name:
         return MIXED.join(map(public, name.split(MIXED)))
@@ -25,7 +28,7 @@ def said(options: dict) -> dict:
 
 
 def plain(options: dict) -> dict:
-    """The options as JSON; of paths the last part."""
+    """Return the options as JSON; of paths the last part."""
     shown = said(options)
     named = ("model", "text", "test", "data")
     return {key: public(value) if key in named and value else value for key, value in shown.items()}

@@ -243,12 +243,15 @@ def _compare(job: Job, evaluation: dict) -> None:
 
 
 def _of_memory(error: BaseException) -> bool:
-    """Whether memory ran out; the allocator of a CPU raises a plain RuntimeError."""
+    """Return whether memory ran out; the allocator of a CPU raises a plain RuntimeError."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _forecast(job: Job) -> forecast.Forecast | None:
-    """The forecast, said; None of a streamed model, whose forecast comes later, or where a layer cannot be tried."""
+    """Return the forecast, said.
+
+    None of a streamed model, whose forecast comes later, or where a layer cannot be tried.
+    """
     if job.options.stream is not None:
         return None
     if job.options.max_perplexity_increase is not None:
@@ -264,7 +267,7 @@ def _forecast(job: Job) -> forecast.Forecast | None:
 
 
 def plan(report: dict, job: Job) -> str:
-    """What a run with these options would do, from one that did all but train and write."""
+    """Return what a run with these options would do, from one that did all but train and write."""
     removed = ", ".join(map(str, sorted(report["facts"]["removed"])))
     peak = peak_memory_bytes()
     lines = [
@@ -340,7 +343,7 @@ def _complete(job: Job, report: dict) -> None:
 
 
 def _texts(job: Job, report: dict) -> dict[str, str]:
-    """The card and the facts."""
+    """Return the card and the facts."""
     content = json.dumps(card.finite(report), indent=1, allow_nan=False)
     found = {"README.md": card.card(job.method, report), card.REPORT: content + "\n"}
     if report["only_removed"]:
@@ -349,6 +352,6 @@ def _texts(job: Job, report: dict) -> dict[str, str]:
 
 
 def _terms(source: Path) -> dict[str, str]:
-    """The texts under whose terms the weights are, by file name: they go with what is made of them."""
+    """Return the texts under whose terms the weights are, by file name: they go with what is made of them."""
     found = [file for kind in TERMS for file in sorted(source.glob(kind)) if file.is_file()]
     return {file.name: file.read_text(encoding="utf-8", errors="replace") for file in found}

@@ -100,7 +100,7 @@ def _write(job: Job, report: dict) -> None:
 
 
 def _begun(job: Job) -> dict | None:
-    """What a stopped sweep measured; None where it is all to be measured.
+    """Return what a stopped sweep measured; None where it is all to be measured.
 
     Raises:
         UserError: model or texts have changed since.
@@ -119,7 +119,7 @@ def _begun(job: Job) -> dict | None:
 
 
 def _digest(job: Job) -> str:
-    """Names, sizes and times of the files that the numbers come from, in short."""
+    """Return names, sizes and times of the files that the numbers come from, in short."""
     files = [*job.source.iterdir(), *(Path(name) for name in (*texts(job.text), *texts(job.test)) if is_file(name))]
     facts = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

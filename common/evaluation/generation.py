@@ -23,7 +23,7 @@ BATCH = 16
 
 @torch.inference_mode()
 def complete(model, tokenizer, prompts: Sequence[str], tokens: int, *, batch_size: int = BATCH) -> list[str]:
-    """What the model greedily puts after each prompt, at most `tokens` tokens, without special tokens.
+    """Return what the model greedily puts after each prompt, at most `tokens` tokens, without special tokens.
 
     A prompt too long for the model's context is cut from the left.
 
@@ -79,7 +79,7 @@ class PromptSet:
 
 
 def _standin_prompts() -> list[str]:
-    """The header and first twelve words of one held-out function docstring of each domain."""
+    """Return the header and first twelve words of one held-out function docstring of each domain."""
     from common.toy import corpus
 
     prompts = []
@@ -123,7 +123,7 @@ _LINES = {"docstring_parameter_type": ("", 12), "docstring_section": ("\n\n", 6)
 
 
 def docstring_generation(model, tokenizer, *, limit: int | None = None) -> tuple[dict, dict, dict]:
-    """The stand-in's generation benchmark as (values, standard errors, details).
+    """Return the stand-in's generation benchmark as (values, standard errors, details).
 
     'exact_match': share of lines generated as they stand in the docstring, a parameter's type or the title of the next
     section. 'rouge_1', 'rouge_l': F of eight words that continue a summary's first half against how it really goes on.

@@ -166,7 +166,8 @@ def _items(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
 
 def _endings(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
     """By item, in nats per character as `acc_norm` divides: the loss of the right ending ('right') and the mean of the wrong
-    ones' ('wrong'). Nothing of a task whose items do not give one context several endings."""
+    ones' ('wrong'). Nothing of a task whose items do not give one context several endings.
+    """
     found = []
     for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
         pairs, right = sample["arguments"], sample.get("target")
@@ -232,7 +233,7 @@ def _check_metrics(task) -> None:
 
 
 def _check_examples(task) -> None:
-    """Whether there are as many solved items as its prompt shows.
+    """Refuse a task with fewer solved items than its prompt shows.
 
     Raises:
         NoData: there are fewer, as where a mirror holds the test split alone.
@@ -247,7 +248,7 @@ def _check_examples(task) -> None:
 
 
 def members(group: str) -> list[str]:
-    """The tasks of a group of `GROUPS`, in alphabetical order; UserError for another name."""
+    """Return the tasks of a group of `GROUPS`, in alphabetical order; UserError for another name."""
     if group not in GROUPS:
         raise unknown("group of tasks", group, GROUPS)
     folder, prefix = GROUPS[group]
@@ -276,7 +277,7 @@ def _library() -> Path:
 
 
 def _folder(task: str) -> Path | None:
-    """The folder that holds a task, where it is known without reading the whole library."""
+    """Return the folder that holds a task, where it is known without reading the whole library."""
     if task in OWN:
         return OWN[task]
     folders = [_FOLDERS.get(task), *(folder for folder, prefix in GROUPS.values() if task.startswith(prefix))]
@@ -285,7 +286,7 @@ def _folder(task: str) -> Path | None:
 
 @lru_cache(maxsize=1)
 def _index() -> dict[str, Path]:
-    """The folder of every task in lm-eval's library, by the name in its file.
+    """Return the folder of every task in lm-eval's library, by the name in its file.
 
     This takes two seconds; lm-eval reads each file as YAML, which takes ten or more.
     """
@@ -295,7 +296,9 @@ def _index() -> dict[str, Path]:
 
 
 def _library_manager(tasks: Sequence[str]):
-    """A task manager that knows lm-eval's own `tasks` and ours; UserError with the nearest names for one neither has."""
+    """Return a task manager that knows lm-eval's own `tasks` and ours; UserError with the nearest names for one
+    neither has.
+    """
     folders = {folder for task in tasks if (folder := _folder(task))}
     manager = _manager(include_path=sorted(map(str, folders)))
     others = [task for task in tasks if task not in manager.all_subtasks]
@@ -310,7 +313,7 @@ def _library_manager(tasks: Sequence[str]):
 
 
 def _yaml(manager, task: str) -> dict:
-    """A task's configuration as its YAML file says, includes resolved, functions left alone."""
+    """Return a task's configuration as its YAML file says, includes resolved, functions left alone."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
     return load_yaml(manager.task_index[task].yaml_path, resolve_func=False, recursive=True)
@@ -338,7 +341,10 @@ def _load_library(tasks: Sequence[str]) -> dict:
 
 
 def _mirrored(hub_id: str, config: str | None) -> dict[str, str | None]:
-    """The changes to a task that make it read its dataset from the local mirror; none when that does not have it."""
+    """Return the changes to a task that make it read its dataset from the local mirror.
+
+    None when that does not have it.
+    """
     folder = hub.mirror("datasets", hub_id)
     if folder is None:
         return {}
@@ -347,7 +353,7 @@ def _mirrored(hub_id: str, config: str | None) -> dict[str, str | None]:
 
 
 def _scores(raw: Mapping, task: str) -> dict[str, float | int | None]:
-    """A task's scores, standard errors and number of items, from lm-eval's result."""
+    """Return a task's scores, standard errors and number of items, from lm-eval's result."""
     values = raw["results"][task]
     found: dict[str, float | int | None] = {}
     for name, (metric, kind) in METRICS.items():
@@ -361,7 +367,7 @@ def _scores(raw: Mapping, task: str) -> dict[str, float | int | None]:
 
 
 def _pooled(subjects: Sequence[Mapping]) -> dict[str, float | int | None]:
-    """The scores of all items of several tasks, as lm-eval weights a group by size."""
+    """Return the scores of all items of several tasks, as lm-eval weights a group by size."""
     sizes = {str(index): scores["n"] for index, scores in enumerate(subjects)}
     found: dict[str, float | int | None] = {}
     for metric in ("acc", "acc_norm"):

@@ -39,13 +39,13 @@ def config(theirs: Mapping) -> dict:
 
 
 def passed(doc: Mapping, results: list[str]) -> dict[str, float]:
-    """Whether the prompt with what was generated after it passes the item's tests."""
+    """Return whether the prompt with what was generated after it passes the item's tests."""
     program = f"{doc['prompt']}{results[0]}\n\n{doc['test']}\n\ncheck({doc['entry_point']})\n"
     return {"pass_at_1": float(runs(program))}
 
 
 def runs(program: str, seconds: float = SECONDS) -> bool:
-    """Whether a program ends without an error within the limits.
+    """Return whether a program ends without an error within the limits.
 
     Raises:
         UserError: running code is not allowed.

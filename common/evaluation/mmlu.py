@@ -66,12 +66,12 @@ class Question:
 
 
 def header(subject: str) -> str:
-    """The line before the examples; the second space before the subject is the original's."""
+    """Return the line before the examples; the second space before the subject is the original's."""
     return f"The following are multiple choice questions (with answers) about  {subject.replace('_', ' ')}.\n\n"
 
 
 def block(row: Mapping, answer: str, answered: bool) -> str:
-    """One question; `answered`: with its answer and the empty line after it."""
+    """Return one question; `answered`: with its answer and the empty line after it."""
     options = [f"\n{letter}. {choice}" for letter, choice in zip(LETTERS, row["choices"], strict=True)]
     right = LETTERS[row["answer"]] if answer == "letters" else row["choices"][row["answer"]]
     text = row["question"] + ("".join(options) + "\nAnswer:" if answer == "letters" else "")
@@ -79,7 +79,9 @@ def block(row: Mapping, answer: str, answered: bool) -> str:
 
 
 def letter_tokens(tokenizer) -> list[list[int]]:
-    """The token of each bare letter: the last one of its encoding, where a tokenizer puts a mark of its own before it."""
+    """Return the token of each bare letter: the last one of its encoding, where a tokenizer puts a mark of its own
+    before it.
+    """
     tokens = [tokenizer(letter, add_special_tokens=False)["input_ids"][-1:] for letter in LETTERS]
     if len({tuple(token) for token in tokens}) < len(LETTERS) or not all(tokens):
         raise UserError(f"the tokenizer gives the letters {LETTERS} the tokens {tokens}, which cannot be told apart")
@@ -87,7 +89,7 @@ def letter_tokens(tokenizer) -> list[list[int]]:
 
 
 def ask(protocol: Examination, tokenizer, subject: str, row: Mapping, examples: Rows, letters=None) -> Question:
-    """The question with as many examples as fit into the context.
+    """Return the question with as many examples as fit into the context.
 
     Raises:
         UserError: the question alone does not fit.
@@ -216,7 +218,7 @@ NAMES = tuple(_PROTOCOLS)
 
 
 def get(name: str) -> Examination:
-    """The protocol of this name; UserError with the nearest names when there is none."""
+    """Return the protocol of this name; UserError with the nearest names when there is none."""
     if name not in _PROTOCOLS:
         raise unknown("MMLU protocol", name, _PROTOCOLS)
     return _PROTOCOLS[name]()

@@ -54,7 +54,7 @@ GENERATION_SHARE = 0.5  # of the free memory, for keys and values; the rest is f
 
 
 def generated_together(config, itemsize: int, longest: int, free: int, most: int) -> int:
-    """How many sequences of so many tokens have room for their keys and values in the free bytes; one at least."""
+    """Return how many sequences of so many tokens have room for their keys and values in the free bytes; one at least."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     token = 2 * config.num_hidden_layers * heads * width * itemsize
@@ -62,7 +62,7 @@ def generated_together(config, itemsize: int, longest: int, free: int, most: int
 
 
 def _asked(request, default: int) -> int:
-    """The most tokens that a request wants generated."""
+    """Return the most tokens that a request wants generated."""
     wanted = request.args[1] if len(request.args) > 1 else {}
     return wanted.get("max_gen_toks", default)
 
@@ -183,7 +183,7 @@ class SharedContextLM(HFLM):
         self._shown = False
 
     def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """As in lm-eval: (log-likelihood, whether greedy decoding would say it) of each request's continuation."""
+        """Return as in lm-eval: (log-likelihood, whether greedy decoding would say it) of each request's continuation."""
         self._encodings = self._encoded([request.args for request in requests])
         self._shown = not disable_tqdm  # lm-eval's own bar, while it tokenises, is for terminals alone
         try:
@@ -192,7 +192,7 @@ class SharedContextLM(HFLM):
             self._encodings, self._shown = {}, False
 
     def _encoded(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
-        """The token ids of every text that lm-eval encodes for pairs of context and continuation, each once.
+        """Return the token ids of every text that lm-eval encodes for pairs of context and continuation, each once.
 
         One call for all of them is several times faster than a call for each, and choices share their context.
         """
@@ -220,7 +220,7 @@ class SharedContextLM(HFLM):
         return [found.ids for found in backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, *args, **options) -> list[int]:
-        """As in lm-eval."""
+        """Return as in lm-eval."""
         if add_special_tokens is None and not args and not options and string in self._encodings:
             return self._encodings[string]
         return super().tok_encode(string, add_special_tokens, *args, **options)
@@ -238,8 +238,10 @@ class SharedContextLM(HFLM):
         return [-total / (1 + len(rest)) for (total, _), (_, _, rest) in zip(answers, texts, strict=True)]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
-        """As in lm-eval: each request's greedy or sampled continuation, cut at its stop strings. On a GPU at most so many at
-        a time as the keys and values of the longest fit into its memory."""
+        """Return as in lm-eval: each request's greedy or sampled continuation, cut at its stop strings.
+
+        On a GPU at most so many at a time as the keys and values of the longest fit into its memory.
+        """
         most, bar = self.batch_size_per_gpu, huggingface.tqdm
         if self.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self.device)
@@ -330,7 +332,9 @@ class SharedContextLM(HFLM):
         return groups
 
     def _input(self, request: Request) -> list[int]:
-        """What the model reads: context and continuation without its last token, cut from the left as `HFLM` does."""
+        """Return what the model reads: context and continuation without its last token, cut from the left as `HFLM`
+        does.
+        """
         (context, continuation), context_ids, continuation_ids = request if request[0] else (("", ""), *request[1:])
         if not context_ids or not continuation_ids:
             raise UserError(f"cannot score {continuation!r} after {context!r}: one of them has no tokens")
@@ -373,7 +377,7 @@ class SharedContextLM(HFLM):
         return (ids, None, None) if depths is None else (ids, depths, self._masks(allowed[:, None], depths), allowed)
 
     def _masks(self, allowed: Tensor, depths: Tensor) -> dict[str, Tensor]:
-        """What is added to the scores [trees, 1, nodes, nodes], for each kind of layer.
+        """Return what is added to the scores [trees, 1, nodes, nodes], for each kind of layer.
 
         sdpa would make the same from a boolean mask, but once for each layer.
         """

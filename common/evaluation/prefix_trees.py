@@ -45,7 +45,7 @@ class Tree:
         return self.paths[request]
 
     def ancestry(self) -> Tensor:
-        """[nodes, nodes] bool: row `i` marks the ancestors of node `i` and itself."""
+        """Return [nodes, nodes] bool: row `i` marks the ancestors of node `i` and itself."""
         allowed = torch.eye(len(self), dtype=torch.bool)
         done: set[int] = set()
         for path in self.paths.values():
@@ -82,7 +82,7 @@ def grow(sequences: Sequence[Sequence[int]], *, min_shared: float = MIN_SHARED, 
 
 
 def cheapest_cuts(lengths: Sequence[int], tokens: int, most: int, each: int) -> list[int]:
-    """Where to cut sequences, the longest first, into batches so that padded tokens and `each` a batch are fewest.
+    """Return where to cut sequences, the longest first, into batches so that padded tokens and `each` a batch are fewest.
 
     A batch has at most `most` sequences and `tokens` padded tokens, or one sequence. Returns the ends of the batches.
     """

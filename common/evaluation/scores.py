@@ -95,7 +95,7 @@ MMLU_QUESTIONS = {category: sum(subjects.values()) for category, subjects in MML
 
 
 def average(cells: Cells) -> float:
-    """The plain mean over tasks, as in the papers' AVG columns: tasks of different size count alike."""
+    """Return the plain mean over tasks, as in the papers' AVG columns: tasks of different size count alike."""
     if not cells:
         raise UserError("no scores to average")
     return sum(cells.values()) / len(cells)
@@ -107,7 +107,9 @@ def average_stderr(errors: Errors) -> float | None:
 
 
 def retained_performance(cells: Cells, dense: Cells, kind: str = "mean-of-ratios") -> float:
-    """Retained performance in percent: 100 times
+    """Return the retained performance in percent.
+
+    It is 100 times
 
     kind 'mean-of-ratios': the mean over tasks of cells[t] / dense[t]   (LinearPatch's RP; every printed row fits);
     kind 'ratio-of-means': mean(cells) / mean(dense)                    (Prune&Comp's RP; every printed row fits).
@@ -135,7 +137,7 @@ def retained_performance_stderr(
 
 
 def _scales(cells: Cells, dense: Cells, kind: str) -> dict[str, float]:
-    """What each task's score is multiplied by in the retained performance."""
+    """Return what each task's score is multiplied by in the retained performance."""
     if kind not in KINDS:
         raise unknown("kind of retained performance", kind, KINDS)
     _same_names(cells, dense)
@@ -160,7 +162,7 @@ def weighted_stderr(errors: Errors, questions: Mapping[str, int]) -> float | Non
 
 
 def weighted_mean(values: Cells, questions: Mapping[str, int]) -> float:
-    """The mean of values with their numbers of questions as weights."""
+    """Return the mean of values with their numbers of questions as weights."""
     return sum(values[name] * count for name, count in questions.items()) / sum(questions.values())
 
 

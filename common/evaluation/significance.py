@@ -22,13 +22,16 @@ _IN_CACHE = 1 << 18  # draws that become floats at a time
 
 
 def seed_of(name: str) -> int:
-    """A seed that belongs to a name: what is drawn for one task does not depend on which others there are."""
+    """Return a seed that belongs to a name: what is drawn for one task does not depend on which others there are."""
     return zlib.crc32(name.encode())
 
 
 @lru_cache(maxsize=64)
 def draws(name: str, items: int) -> np.ndarray:
-    """[REPLICATES, items] how often each item of the data called `name` is drawn in each replicate; rows sum to `items`."""
+    """Return [REPLICATES, items] how often each item of the data called `name` is drawn in each replicate.
+
+    Rows sum to `items`.
+    """
     rng = np.random.default_rng(seed_of(f"{name}/{items}"))
     found = np.zeros((REPLICATES, items), np.uint8 if items < 1 << 16 else np.uint16)
     step = max(1, _AT_ONCE // items)
@@ -41,7 +44,8 @@ def draws(name: str, items: int) -> np.ndarray:
 
 def spread(items: int) -> float:
     """By how much the replicates of a mean of so many items are spread about it, so that the LEVEL of them spans as much as
-    Student's interval does: 1.005 for 500 items, 1.08 for 24."""
+    Student's interval does: 1.005 for 500 items, 1.08 for 24.
+    """
     if items < 2:
         return 1.0
     quantile = 0.5 + LEVEL / 2
@@ -83,7 +87,7 @@ def _resampled_means(name: str, dtype: str, content: bytes) -> np.ndarray:
 
 
 def of_two(name: str, one: float | np.ndarray, other: float | np.ndarray) -> float | np.ndarray:
-    """The mean of what two runs gave; of their replicates each is one run's or the other's, drawn.
+    """Return the mean of what two runs gave; of their replicates each is one run's or the other's, drawn.
 
     Between the runs that spreads them by (one - other)^2 / 4, the unbiased estimate of the variance of a mean of two. Where
     runs differ more than their items vary, the interval is too narrow all the same: it spans the two, and the mean of all
@@ -95,12 +99,12 @@ def of_two(name: str, one: float | np.ndarray, other: float | np.ndarray) -> flo
 
 
 def normal_means(name: str, value: float, error: float) -> np.ndarray:
-    """[REPLICATES] of a value of which only the standard error is known; other names are drawn independently."""
+    """Return [REPLICATES] of a value of which only the standard error is known; other names are drawn independently."""
     return value + error * np.random.default_rng(seed_of(name)).standard_normal(REPLICATES)
 
 
 def interval(replicates: np.ndarray) -> tuple[float, float]:
-    """The percentile interval that holds the LEVEL of the replicates."""
+    """Return the percentile interval that holds the LEVEL of the replicates."""
     tail = 50 * (1 - LEVEL)
     low, high = np.percentile(replicates, (tail, 100 - tail))
     return float(low), float(high)

@@ -32,7 +32,7 @@ MAX_TOKENS = 2048
 
 
 def cut(tokens: Tensor, window: int) -> Tensor:
-    """`tokens` [T] or [1, T] -> non-overlapping windows [T // window, window]; the tail is dropped.
+    """Return `tokens` [T] or [1, T] -> non-overlapping windows [T // window, window]; the tail is dropped.
 
     Raises UserValueError for a window without a prediction, and for a text shorter than one window.
     """
@@ -100,7 +100,7 @@ def perplexity(model, tokens: Tensor, window: int) -> float:
 
 
 def joined_windows(protocol: Protocol, tokenizer) -> Tensor:
-    """The corpus joined, tokenised once and cut: [windows, L]."""
+    """Return the corpus joined, tokenised once and cut: [windows, L]."""
     return cut(corpora.joined_ids(tokenizer, protocol.source), protocol.window)
 
 
@@ -115,18 +115,18 @@ def every_eighth(protocol: Protocol, tokenizer) -> Tensor:
 
 
 def spread_over(count: int, length: int) -> list[int]:
-    """``count`` positions of so many, evenly spread from the first one on; all where there are fewer."""
+    """Return ``count`` positions of so many, evenly spread from the first one on; all where there are fewer."""
     count = min(count, length)
     return [i * length // count for i in range(count)]
 
 
 def holding(tokens: int, window: int) -> int:
-    """How many windows hold so many tokens, one at least."""
+    """Return how many windows hold so many tokens, one at least."""
     return max(1, tokens // window)
 
 
 def spread(count: int, windows: Callable[[Protocol, object], Tensor] = joined_windows) -> Callable:
-    """``count`` of a protocol's windows, evenly spread over the text; all where there are fewer."""
+    """Return ``count`` of a protocol's windows, evenly spread over the text; all where there are fewer."""
 
     def chosen(protocol: Protocol, tokenizer) -> Tensor:
         found = windows(protocol, tokenizer)
@@ -136,7 +136,7 @@ def spread(count: int, windows: Callable[[Protocol, object], Tensor] = joined_wi
 
 
 def c4_crops(protocol: Protocol, tokenizer, count: int = 256, seed: int = 0) -> Tensor:
-    """`count` random crops [count, L], each from a random document of more than L tokens; documents may repeat.
+    """Return `count` random crops [count, L], each from a random document of more than L tokens; documents may repeat.
 
     Source: GPTQ's C4 validation set. Python's `random`, one document drawn, drawn again while it is too short, then one
     offset; each document is tokenised by itself.

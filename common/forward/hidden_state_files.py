@@ -87,7 +87,7 @@ class StateFiles:
         return sum(boundary.size for boundary in self._boundaries.values())
 
     def begin(self, chain: dict[int, str], layers: int) -> set[int]:
-        """The depths whose states the model with these digests shall leave; it has that many layers."""
+        """Return the depths whose states the model with these digests shall leave; it has that many layers."""
         model = tuple(chain.values())
         if model not in self._plans:
             parting = max((depth for depth in chain if chain[depth] in self._seen), default=0)
@@ -102,7 +102,7 @@ class StateFiles:
         return {depth for digest, (depth, _, _) in self._plans[model].items() if digest not in self._given_up}
 
     def deepest(self, chain: dict[int, str], batch: str) -> tuple[int, Tensor | None]:
-        """The deepest boundary whose state is known for this batch, with that state; (0, None) when none is."""
+        """Return the deepest boundary whose state is known for this batch, with that state; (0, None) when none is."""
         with self._lock:
             return self._deepest(chain, batch)
 
@@ -147,7 +147,10 @@ class StateFiles:
         return Boundary(depth, layers, self._models, proven, tempfile.TemporaryFile(dir=cache.folder()))
 
     def _make_room(self, size: int, digest: str) -> bool:
-        """Whether `size` more bytes of a boundary may be kept; drops others, or this one, if they are worth less."""
+        """Return whether `size` more bytes of a boundary may be kept.
+
+        Drops others, or this one, if they are worth less.
+        """
         while self.bytes + size > min(self.limit, (self.bytes + shutil.disk_usage(cache.folder()).free) // 2):
             victim = self._least_useful(digest)
             if victim is None:
@@ -167,7 +170,7 @@ class StateFiles:
         depths = sorted({0, *(b.depth for b in self._boundaries.values())})
 
         def loss(boundary: Boundary) -> int:
-            """Layers run again without it, over all depths where a model may part."""
+            """Return the layers run again without it, over all depths where a model may part."""
             below = max(depth for depth in depths if depth < boundary.depth)
             above = min((depth for depth in depths if depth > boundary.depth), default=boundary.layers)
             return (boundary.depth - below) * (above - boundary.depth)

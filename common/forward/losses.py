@@ -28,7 +28,7 @@ def next_token_loss(decoder: Decoder, hidden: Tensor, ids: Tensor) -> Tensor:
 
 
 def token_losses(decoder: Decoder, normed: Tensor, ids: Tensor) -> Iterator[Tensor]:
-    """The losses of all predictions of a batch in nats, float32, sample after sample, ROWS at a time.
+    """Yield the losses of all predictions of a batch in nats, float32, sample after sample, ROWS at a time.
 
     normed [batch, tokens, channels]: the final norm's output; ids [batch, tokens]. To hold one part's logits alone where
     gradients are recorded, go back through each part before asking for the next.

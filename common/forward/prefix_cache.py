@@ -108,7 +108,7 @@ class Body:
 
 
 def weights_chain(decoder: Decoder) -> dict[int, str]:
-    """{k: digest of all that makes X[k]}, for k = 1, 2, ... before anything that a digest cannot cover.
+    """Return {k: digest of all that makes X[k]}, for k = 1, 2, ... before anything that a digest cannot cover.
 
     Empty for models of more than `MAX_WEIGHTS` bytes and off the CPU.
     """
@@ -132,7 +132,7 @@ def weights_chain(decoder: Decoder) -> dict[int, str]:
 
 
 def batch_digest(*tensors: Tensor) -> str:
-    """A digest of what is fed: ids, positions, mask."""
+    """Return a digest of what is fed: ids, positions, mask."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
@@ -145,7 +145,7 @@ def _key(ids: Tensor, positions: Tensor | None, facts: Sequence[Tensor]) -> str:
 
 
 def _plain(module: nn.Module) -> bool:
-    """Whether the modules' parameters and text say all about what it computes."""
+    """Return whether the modules' parameters and text say all about what it computes."""
     return all(
         type(part).__module__.startswith(("torch.nn.", "transformers."))
         and not part._forward_hooks

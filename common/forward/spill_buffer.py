@@ -29,7 +29,7 @@ class Held:
         self.used = self.files = 0
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """The same values on the host: in memory while there is room, else mapped from a file."""
+        """Return the same values on the host: in memory while there is room, else mapped from a file."""
         tensor = tensor.detach().cpu()
         if self.used + tensor.nbytes > self.limit:
             self.files += 1

@@ -52,7 +52,7 @@ def nlls(logits: Tensor, targets: Tensor, dtype: torch.dtype = torch.float32) ->
 
 
 def _greedy(logits: Tensor, rows: Tensor, tokens: Tensor, asked: Tensor) -> Tensor:
-    """Whether `argmax` names the token: only the rows are asked whose largest logit is `asked`.
+    """Return whether `argmax` names the token: only the rows are asked whose largest logit is `asked`.
 
     And by `max`, which names the first of equals as `argmax` does, seven times faster in bfloat16 on a CPU. On a GPU all rows
     are asked: choosing among them would wait for it.

@@ -205,7 +205,7 @@ LEARNT: set[str] = set()
 
 
 def architecture_of(model: nn.Module) -> Architecture:
-    """The entry for the model's type. An unknown type is refused by name, with the list of known ones."""
+    """Return the entry for the model's type. An unknown type is refused by name, with the list of known ones."""
     model_type = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     if model_type not in SUPPORTED:
         raise UserError(f"architecture {model_type!r} is not supported; supported: {', '.join(sorted(SUPPORTED))}")
@@ -213,7 +213,7 @@ def architecture_of(model: nn.Module) -> Architecture:
 
 
 def layer_list(model: nn.Module) -> nn.ModuleList:
-    """The model's decoder layers (the live list)."""
+    """Return the model's decoder layers (the live list)."""
     return body(model).layers
 
 
@@ -252,7 +252,7 @@ def check_halves(model: nn.Module, what: str) -> None:
 
 
 def boundary_module(model: nn.Module, position: int) -> nn.Module:
-    """The module that receives `X[position]`: layer `position`, or the final norm for `position == N`."""
+    """Return the module that receives `X[position]`: layer `position`, or the final norm for `position == N`."""
     layers = layer_list(model)
     if not 0 <= position <= len(layers):
         raise UserValueError(f"no boundary X[{position}]: the model has {len(layers)} layers, so 0..{len(layers)}")
@@ -260,8 +260,8 @@ def boundary_module(model: nn.Module, position: int) -> nn.Module:
 
 
 def at_hand(part: nn.Module) -> nn.Module:
-    """A layer, embedding or head with its weights in memory: those of a streamed model (`common.models.offload`) are
-    read now.
+    """Return a layer, embedding or head with its weights in memory: those of a streamed model (`common.models.offload`)
+    are read now.
     """
     if (fetch := vars(part).get("fetch")) is not None:
         fetch()
@@ -269,14 +269,14 @@ def at_hand(part: nn.Module) -> nn.Module:
 
 
 def absent(weight: Tensor) -> bool:
-    """Whether a weight is not in memory: offloaded, or of a part of a streamed model that is not at hand."""
+    """Return whether a weight is not in memory: offloaded, or of a part of a streamed model that is not at hand."""
     return weight.is_meta or (
         weight.numel() > 1 and not any(weight.stride())
     )  # one number for all: `common.models.offload`
 
 
 def branch(layer: nn.Module, half: Half, hidden: Tensor, **kwargs) -> Tensor:
-    """What half a layer adds to the stream ``hidden`` [batch, tokens, channels]; kwargs are for attention alone."""
+    """Return what half a layer adds to the stream ``hidden`` [batch, tokens, channels]; kwargs are for attention alone."""
     module = layer.get_submodule(half.module)
     added = module(layer.get_submodule(half.norm)(hidden) if half.norm else hidden, **kwargs)
     added = added[0] if isinstance(added, tuple) else added  # attention returns its weights too

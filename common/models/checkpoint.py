@@ -93,7 +93,7 @@ def save(
 
 
 def not_replaceable(path: Path) -> str | None:
-    """Why `save` may not put a checkpoint here, with what to do about it; None when it may.
+    """Return why `save` may not put a checkpoint here, with what to do about it; None when it may.
 
     It may where nothing is, and where only what an earlier `save` wrote is: a directory with its marker, no file that the
     marker does not name, and no weights that were written since.
@@ -209,7 +209,7 @@ def _write_patches(model: nn.Module, directory: Path) -> None:
 
 
 def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
-    """[(entry of patches.json, its tensors)], empty when the directory has no patches."""
+    """Return [(entry of patches.json, its tensors)], empty when the directory has no patches."""
     description = directory / PATCHES_JSON
     if not description.exists():
         if (directory / PATCHES_TENSORS).exists():
@@ -251,7 +251,7 @@ def digest(path: Path) -> str:
 
 
 def load_tokenizer(path: Path, trust_remote_code: bool = False):
-    """The tokenizer of a checkpoint's directory; None when it holds none. Raises UserError when it cannot be read."""
+    """Return the tokenizer of a checkpoint's directory; None when it holds none. UserError when it cannot be read."""
     if not any((path / name).exists() for name in older_transformers.TOKENIZER_FILES):
         return None
     options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
@@ -265,7 +265,7 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False):
 
 
 def _as_filed(tokenizer, path: Path):
-    """The tokenizer; where it splits a text otherwise than the directory's tokenizer.json, one that reads that file alone.
+    """Return the tokenizer, or one that reads tokenizer.json alone where the two split a text differently.
 
     For some classes transformers 5 takes no more than the vocabulary from the file: of a SentencePiece model under a class of
     byte-level ones (CodeQwen 1.5) that leaves single letters, without an error. ``instead_of``: the class that it replaces.

@@ -58,7 +58,7 @@ class ResidualWriter:
         return getattr(self.module, self.parameter)
 
     def scaled(self, values: Tensor, factor: float) -> Tensor:
-        """`values` of this parameter changed so that its contribution is `factor` times as large."""
+        """Return `values` of this parameter changed so that its contribution is `factor` times as large."""
         return factor * (1 + values) - 1 if self.offset_gain else factor * values
 
     @torch.no_grad()
@@ -143,7 +143,7 @@ class Decoder:
         return self.architecture not in LEARNT and kinds <= {FULL, SLIDING}
 
     def embed_tokens(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
-        """`ids` [batch, tokens] -> `X[0]` [batch, tokens, channels] (Gemma: already times sqrt(channels)).
+        """Return `ids` [batch, tokens] -> `X[0]` [batch, tokens, channels] (Gemma: already times sqrt(channels)).
 
         positions [batch, tokens]: of the tokens where they do not just follow one another; for embeddings of positions.
         """
@@ -156,7 +156,7 @@ class Decoder:
         return hidden + body(self.model).get_submodule(self.spec.positions)(None, position_ids=places.to(self.device))
 
     def layer_type(self, layer: int) -> str:
-        """Which mask layer `layer` uses: 'full_attention', 'sliding_attention' or 'linear_attention'."""
+        """Return which mask layer `layer` uses: 'full_attention', 'sliding_attention' or 'linear_attention'."""
         if self.spec.layer_types:
             return self.config.layer_types[layer]
         return SLIDING if getattr(self.config, "sliding_window", None) is not None else FULL
@@ -190,7 +190,9 @@ class Decoder:
         return hidden
 
     def added(self, hidden: Tensor, layer: int, half: str, attention_mask: Tensor | None = None) -> Tensor:
-        """What 'attention' or 'mlp' of a layer adds to the stream ``hidden`` [batch, tokens, channels] that it reads."""
+        """Return what 'attention' or 'mlp' of a layer adds to the stream ``hidden`` [batch, tokens, channels] that it
+        reads.
+        """
         if self.spec.no_halves:
             check_halves(self.model, "what half a layer adds")
         given = self._context(hidden, attention_mask).calls[layer] if half == "attention" else {}
@@ -198,7 +200,7 @@ class Decoder:
         return added * getattr(self.config, self.spec.multiplier) if self.spec.multiplier else added
 
     def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> ForwardContext:
-        """A context for `run` on sequences like `hidden` whose tokens do not just follow one another.
+        """Return a context for `run` on sequences like `hidden` whose tokens do not just follow one another.
 
         positions [batch, tokens]. masks: for each `layer_type` of the model the tensor [batch, 1, tokens, tokens] that is
         added to the scores of attention.
@@ -209,11 +211,15 @@ class Decoder:
         )
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """`X[N]` [batch, tokens, channels] -> logits [batch, tokens, vocabulary]: final norm, head, soft cap if any."""
+        """Return `X[N]` [batch, tokens, channels] -> logits [batch, tokens, vocabulary]: final norm, head, soft cap if
+        any.
+        """
         return self.head(self.norm(hidden))
 
     def head(self, normed: Tensor) -> Tensor:
-        """What the final norm returns [..., channels] -> logits [..., vocabulary]: head, its factor, soft cap if any."""
+        """Return what the final norm returns [..., channels] -> logits [..., vocabulary]: head, its factor, soft cap if
+        any.
+        """
         logits = self.lm_head(normed)
         if (factor := getattr(self.config, "logit_scale", None)) is not None:  # Cohere
             logits = logits * factor
@@ -223,7 +229,7 @@ class Decoder:
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def residual_writers(self, layer: int) -> list[ResidualWriter]:
-        """Every parameter (weights, then their biases) with which layer `layer` writes into the residual stream."""
+        """Return every parameter (weights, then their biases) with which layer `layer` writes into the residual stream."""
         writers, attention = [], getattr(self.layers[layer], self.spec.attention.module, None)
         if getattr(attention, "state", None) == "linear":  # `common.models.sublayers`: it has no projection of its own
             names = [("weight", attention), ("bias", attention)]
@@ -251,7 +257,10 @@ class Decoder:
         return writers
 
     def final_gains(self) -> list[ResidualWriter]:
-        """The gain of the final norm, and its bias; scaled by `a`, they scale what the head reads, and the logits, by `a`."""
+        """Return the gain of the final norm, and its bias.
+
+        Scaled by `a`, they scale what the head reads, and the logits, by `a`.
+        """
         names = [name for name in ("weight", "bias") if getattr(self.norm, name, None) is not None]
         offset = self.spec.offset_gain
         return [ResidualWriter(f"norm.{name}", self.norm, name, offset and name == "weight") for name in names]
@@ -276,7 +285,7 @@ class Decoder:
         return context
 
     def _calls(self, hidden: Tensor, padding: Tensor | None, positions: Tensor | None = None) -> list[dict]:
-        """What Hugging Face's own forward pass gives each layer: masks, rotary embeddings, positions.
+        """Return what Hugging Face's own forward pass gives each layer: masks, rotary embeddings, positions.
 
         It runs on a copy of the body whose layers only take notes, so the model is not touched and threads may call it.
         """
@@ -323,7 +332,9 @@ def rope_switch(config) -> int | None:
 
 
 def gained(hidden: Tensor, gain: float | Tensor) -> Tensor:
-    """[..., channels] times one factor, a factor per channel [C], or a matrix [C, C] from the right (in float32)."""
+    """Return [..., channels] times one factor, a factor per channel [C], or a matrix [C, C] from the right (in
+    float32).
+    """
     if isinstance(gain, Tensor) and gain.ndim == 2:
         return (hidden.float() @ gain.to(hidden.device, torch.float32)).to(hidden.dtype)
     return hidden * (gain.to(hidden) if isinstance(gain, Tensor) else gain)

@@ -46,14 +46,14 @@ def register_structure(kind: str, describe: Describe, build: Build, reason: str)
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
-    """Every difference of a model from its config, by kind; empty for a plain model."""
+    """Return every difference of a model from its config, by kind; empty for a plain model."""
     _registered()
     found = {kind: _KINDS[kind][0](model) for kind in _kinds()}
     return {kind: description for kind, description in found.items() if description is not None}
 
 
 def why_not_plain(model: nn.Module) -> str | None:
-    """Why plain Hugging Face code cannot load the saved model; None where it can (patches aside)."""
+    """Return why plain Hugging Face code cannot load the saved model; None where it can (patches aside)."""
     return "; ".join(_KINDS[kind][2] for kind in describe(model)) or None
 
 
@@ -65,7 +65,7 @@ def write(model: nn.Module, directory: Path) -> None:
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """The differences of a saved model; empty where there is no ``structure.json``.
+    """Return the differences of a saved model; empty where there is no ``structure.json``.
 
     Raises:
         UserError: it cannot be read, or holds what this version does not know.
@@ -91,7 +91,9 @@ def read(directory: Path) -> dict[str, Any]:
 
 
 def model_class(config, parts: Mapping[str, Any]) -> type[nn.Module]:
-    """The config's class of model, with these differences built in as soon as it is made: for ``from_pretrained``."""
+    """Return the config's class of model, with these differences built in as soon as it is made: for
+    ``from_pretrained``.
+    """
     plain = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
     def made(self, config, *args, **kwargs):

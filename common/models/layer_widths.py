@@ -19,13 +19,13 @@ from common.models.layer_structure import register_structure
 
 
 def key_heads(layer: nn.Module) -> int | None:
-    """The key (and value) heads of a layer; None where it has no attention."""
+    """Return the key (and value) heads of a layer; None where it has no attention."""
     attention = layer.self_attn
     return None if hasattr(attention, "state") else attention.k_proj.weight.shape[0] // attention.head_dim
 
 
 def channels(layer: nn.Module) -> int | None:
-    """The intermediate channels of a layer's MLP, of one expert where it has several; None where it has no MLP."""
+    """Return the intermediate channels of a layer's MLP, of one expert where it has several; None where it has no MLP."""
     if hasattr(layer.mlp, "state"):
         return None
     experts = getattr(layer.mlp, "experts", None)
@@ -84,7 +84,7 @@ def widths(model: nn.Module) -> list[dict[str, int | None]]:
 
 
 def settle(model: nn.Module) -> None:
-    """Where all layers have one width, write it into the config: the model is a plain one then.
+    """Write one width into the config where all layers have it: the model is a plain one then.
 
     Not where the architecture refuses such a config: for some the heads must divide ``hidden_size``, whatever ``head_dim``.
     """

@@ -23,7 +23,7 @@ __all__ = ["REGISTRY", "STANDIN", "STANDIN_WEIGHTS", "ModelSpec", "get", "load",
 
 
 def model_config(spec: ModelSpec | str):
-    """The transformers config of a registry entry, from its facts alone (the stand-in: from its own config.json).
+    """Return the transformers config of a registry entry, from its facts alone (the toy model: from its own config.json).
 
     Baichuan and ChatGLM 2 are Llama and GLM there (`common.models.files.renamed_architectures`).
     """
@@ -64,7 +64,7 @@ def _check_no_file(path: Path) -> None:
 def resolve(
     name_or_path: str | Path, revision: str | None = None, *, code: bool = False, convert_weights: bool = False
 ) -> Path:
-    """The directory that holds the checkpoint: the stand-in's, a local one, or what the hub (mirror, cache) gives.
+    """Return the directory that holds the checkpoint: the stand-in's, a local one, or what the hub (mirror, cache) gives.
 
     A registered name wins over a directory of the same name; write `./name` for the directory, or give a Path. Of two
     directories that were described under one name neither is given. Fetches if it has to.
@@ -99,7 +99,7 @@ def resolve(
 
 
 def _converted(path: Path) -> Path:
-    """A directory, or what is made of it where transformers has its architecture under another name."""
+    """Return a directory, or what is made of it where transformers has its architecture under another name."""
     if pickled_weights.only(path):  # never read unasked
         return path
     return renamed_architectures.convert(path, f"local/{path.resolve().name}")
@@ -134,7 +134,8 @@ def _directory(name: str) -> Path:
 
 
 def describe(name: str) -> Description:
-    """A model that is not registered, from its config: a directory, or a repository of the hub (mirror, cache, network).
+    """Return a model that is not registered, from its config: a directory, or a repository of the hub (mirror, cache,
+    network).
 
     Raises:
         UserError: there is no such model, it cannot be reached, its architecture is not supported.
@@ -166,7 +167,7 @@ def _hub_ids() -> list[str]:
 
 
 def parameters(name: str) -> int:
-    """How many parameters a model has, from its registered facts or its config."""
+    """Return how many parameters a model has, from its registered facts or its config."""
     spec = find(name)
     if name in _DIRECTORIES:  # whose weights need not be read again
         return _parameters(checkpoint.read_config(_directory(name) / "config.json"))

@@ -51,7 +51,7 @@ _ROWS = 4096  # of embedding and head that are compared at a time: 2 x 128 MB wh
 
 
 def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | None, states: int) -> nn.Module:
-    """The model in a checkpoint's directory, streamed; patches are `common.models.checkpoint`'s matter.
+    """Return the model in a checkpoint's directory, streamed; patches are `common.models.checkpoint`'s matter.
 
     config: the model's, from there. dtype: of the weights in memory; None: as stored. states: bytes of hidden states that
     wait in memory; more are written to a file in the cache folder. `model.streamed` is the `Streamed` that reads parts.
@@ -87,7 +87,7 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
 
 
 def of(model: nn.Module) -> Streamed | None:
-    """What reads a streamed model's layers; None for a model in memory."""
+    """Return what reads a streamed model's layers; None for a model in memory."""
     return getattr(model, "streamed", None)
 
 
@@ -146,7 +146,8 @@ class Streamed:
             self._hook(model.lm_head, model.model.embed_tokens)
 
     def _same_head(self) -> bool:
-        """Whether the files hold no head but the embedding: transformers leaves apart what differs, whatever the config says.
+        """Return whether the files hold no head but the embedding: transformers leaves apart what differs, whatever the
+        config says.
 
         Told in the type that the weights have in memory, as there.
         """
@@ -210,18 +211,20 @@ class Streamed:
             self._alone = False
 
     def layer_bytes(self) -> int:
-        """Bytes in memory of the largest layer."""
+        """Return bytes in memory of the largest layer."""
         return self._largest(self._model().model.layers)
 
     def two_bytes(self) -> int:
-        """Bytes in memory of the largest two parts that are there at once: two layers, or one and the embedding or head."""
+        """Return bytes in memory of the largest two parts that are there at once: two layers, or one and the embedding
+        or head.
+        """
         return self.layer_bytes() + self._largest(self._meta)
 
     def _largest(self, parts: Iterable[nn.Module]) -> int:
         return max(sum(p.numel() for p in self._meta[part].values()) for part in parts) * self.dtype.itemsize
 
     def _taken(self, layer: nn.Module | None) -> dict[str, Tensor]:
-        """The layer's tensors: what was read ahead, if it was this one."""
+        """Return the layer's tensors: what was read ahead, if it was this one."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             found = ahead[1].result()
@@ -275,7 +278,7 @@ class Streamed:
             self._sources[layer][name] = lambda entry=entry: self._read(entry)
 
     def _source(self, prefix: str, layer: nn.Module) -> dict[str, Callable[[], Tensor]]:
-        """{parameter: how to read it}."""
+        """Return {parameter: how to read it}."""
         found: dict[str, Callable[[], Tensor]] = {}
         for name, _ in layer.named_parameters():
             found[name] = (
@@ -312,13 +315,15 @@ class Streamed:
 
 
 def _stacked(rows: list[list[TensorEntry]]) -> tuple[int, ...]:
-    """The shape of what is stacked of rows, each of parts joined; of a single entry its own."""
+    """Return the shape of what is stacked of rows, each of parts joined; of a single entry its own."""
     joined = (sum(entry.shape[0] for entry in rows[0]), *rows[0][0].shape[1:])
     return joined if len(rows) == len(rows[0]) == 1 else (len(rows), *joined)
 
 
 def stored_names(kind: str, prefix: str, name: str, layer: nn.Module) -> list[list[str]]:
-    """The names in a mixture's checkpoint of what transformers holds as one parameter: rows to stack, of parts to join."""
+    """Return the names in a mixture's checkpoint of what transformers holds as one parameter: rows to stack, of parts
+    to join.
+    """
     if not SUPPORTED[kind].experts:
         return [[prefix + name]]
     folder, gate, up, down = SUPPORTED[kind].experts
@@ -357,7 +362,7 @@ def save(model: nn.Module, directory: Path) -> None:
 
 
 def _as_stored(kind: str, prefix: str, part: nn.Module) -> dict[str, Tensor]:
-    """A part's tensors by the names that they have in files (experts apart, as the hub has them)."""
+    """Return a part's tensors by the names that they have in files (experts apart, as the hub has them)."""
     found = {}
     for name, value in part.named_parameters():
         rows = stored_names(kind, prefix, name, part)
@@ -396,5 +401,5 @@ def _put(module: nn.Module, name: str, value: Tensor) -> None:
 
 
 def _marks(part: nn.Module) -> dict[str, tuple]:
-    """What differs once a weight was changed in place or replaced; empty where nothing is there."""
+    """Return what differs once a weight was changed in place or replaced; empty where nothing is there."""
     return {name: (id(p), p.data_ptr(), p._version) for name, p in part.named_parameters() if not absent(p)}

@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 def skeleton(name: str, removed: int = 0) -> nn.Module:
-    """The registered model on the meta device, less its last ``removed`` layers (all layers have one shape)."""
+    """Return the registered model on the meta device, less its last ``removed`` layers (all layers have one shape)."""
     config = loading.model_config(name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -58,13 +58,17 @@ def multiply_adds(model: nn.Module, tokens: int) -> int:
 
 
 def blocks(size: int, block: int = 512) -> int:
-    """Bytes that ``size`` bytes take from an allocator that hands out whole blocks (CUDA's in PyTorch: 512 bytes)."""
+    """Return the bytes that ``size`` bytes take from an allocator that hands out whole blocks (CUDA's in PyTorch: 512
+    bytes).
+    """
     return -(-size // block) * block
 
 
 def memory_mib(model: nn.Module, bits: int, *, quantized: Iterable[type] = ()) -> float:
-    """MiB that the parameters take at ``bits`` each; with ``quantized`` only layers of these types inside the decoder's
-    layers do, the others stay at 16 bits (quantizers leave embedding, head and norms alone).
+    """MiB that the parameters take at ``bits`` each.
+
+    With ``quantized`` only layers of these types inside the decoder's layers do, the others stay at 16 bits (quantizers
+    leave embedding, head and norms alone).
     """
     kinds = tuple(quantized)
     if not kinds:

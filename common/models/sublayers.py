@@ -71,7 +71,9 @@ class LinearAttention(_Counting):
 
 
 def present(model: nn.Module) -> list[tuple[int, str]]:
-    """(layer, half) of every attention and MLP that is as the architecture has it, in the order in which they run."""
+    """Return (layer, half) of every attention and MLP that is as the architecture has it, in the order in which they
+    run.
+    """
     halves = architecture_of(model).halves
     return [
         (number, name)

@@ -143,7 +143,7 @@ def add_biases(model: nn.Module, flag: str) -> None:
 
 
 def _validated(indices: Iterable[int], count: int) -> set[int]:
-    """`indices` as a set, checked against a model of `count` layers."""
+    """Return `indices` as a set, checked against a model of `count` layers."""
     indices = [index.item() if isinstance(index, torch.Tensor) else int(index) for index in indices]
     if not 1 <= len(indices) <= count - 2:
         raise UserValueError(f"cannot remove {len(indices)} of {count} layers; remove 1 to {count - 2}")

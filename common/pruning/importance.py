@@ -121,7 +121,7 @@ def losses_without_windows(
 def layer_inputs(
     decoder: Decoder, ids: Tensor, layers: Sequence[int], gains: Mapping[int, float | Tensor] | None = None
 ) -> Iterator[Tensor]:
-    """What each of ``layers`` receives, gains included, in the model of them alone, then ``X[N]``; one at a time.
+    """Yield what each of ``layers`` receives, gains included, in the model of them alone, then ``X[N]``; one at a time.
 
     ``ids`` [batch, tokens] -> states [batch, tokens, channels]. A layer runs when the state after it is asked for.
     """
@@ -141,12 +141,12 @@ def perplexity_importance(decoder: Decoder, ids: Tensor, *, batch_size: int = 8,
 
 
 def reverse_order(layers: int) -> Tensor:
-    """The deepest layer first: scores N-1..0 (Reassessing's best metric)."""
+    """Return the deepest layer first: scores N-1..0 (Reassessing's best metric)."""
     return torch.arange(layers - 1, -1, -1, dtype=torch.float64)
 
 
 def random_order(layers: int, seed: int) -> Tensor:
-    """A random order, from Python's ``random`` with the given seed."""
+    """Return a random order, from Python's ``random`` with the given seed."""
     order = random.Random(seed).sample(range(layers), layers)
     scores = torch.empty(layers, dtype=torch.float64)
     scores[order] = torch.arange(layers, dtype=torch.float64)
@@ -154,12 +154,12 @@ def random_order(layers: int, seed: int) -> Tensor:
 
 
 def protect(layers: int, first: int = 4, last: int = 2) -> tuple[int, ...]:
-    """The positions that the "+" of Taylor+ and Mag+ keeps: the first four and the last two (Shortened LLaMA)."""
+    """Return the positions that the "+" of Taylor+ and Mag+ keeps: the first four and the last two (Shortened LLaMA)."""
     return tuple(position for position in range(layers) if position < first or position >= layers - last)
 
 
 def scored_weights(layer: nn.Module, norms: bool = True) -> dict[str, nn.Parameter]:
-    """The parameters that Taylor and magnitude sum over: every weight of the layer, without biases.
+    """Return the parameters that Taylor and magnitude sum over: every weight of the layer, without biases.
 
     norms: with the gains of its norms, as in both official codes. A Mixtral layer counts its router and all experts.
     """
@@ -294,8 +294,9 @@ def taylor(
 
 
 def spacing(decoder: Decoder, ids: Tensor) -> int:
-    """k such that every k-th layer's input on ``ids`` [samples, tokens] fits into STATE_BYTES, or into what a streamed model
-    has for states."""
+    """K such that every k-th layer's input on ``ids`` [samples, tokens] fits into STATE_BYTES, or into what a streamed model
+    has for states.
+    """
     room = decoder.model.streamed.states if decoder.streamed else STATE_BYTES
     state = ids.numel() * decoder.hidden_size * decoder.embed.weight.element_size()
     return min(decoder.num_layers + 1, max(1, -(-state * (decoder.num_layers + 1) // max(room, 1))))

@@ -40,7 +40,7 @@ _LOCKED: set[Path] = set()  # folders that are ours while their recipe is carrie
 
 
 def work_folder() -> Path:
-    """Where long work keeps its checkpoints: ``$LAYERLAB_WORK``, or ``.cache/work`` in the repository."""
+    """Return where long work keeps its checkpoints: ``$LAYERLAB_WORK``, or ``.cache/work`` in the repository."""
     return Path(os.environ.get("LAYERLAB_WORK") or ROOT / ".cache" / "work")
 
 
@@ -130,7 +130,7 @@ class Context:
         *,
         onward: bool = False,
     ) -> Any:
-        """What a long search found, kept as JSON, so that no other recipe and no run after a kill searches again.
+        """Return what a long search found, kept as JSON, so that no other recipe and no run after a kill searches again.
 
         name: of the search. facts: what it depends on, besides the model, its weights and its type.
         enough: whether what was kept will do; a greedy search for many layers begins with the one for fewer. onward:
@@ -164,7 +164,7 @@ class Context:
         return found
 
     def _kept_path(self, name: str, facts: Any, suffix: str) -> Path:
-        """The file of work that depends on these facts, the model, its weights and its type."""
+        """Return the file of work that depends on these facts, the model, its weights and its type."""
         recipe = self.recipe
         whole = [recipe.profile, recipe.model, recipe.weights, str(self.model.dtype), name, facts]
         if recipe.weights is None and (commit := getattr(self.model, "source", {}).get("revision")):
@@ -175,7 +175,10 @@ class Context:
         return (self.kept_in or work_folder() / recipe.model) / f"{name}-{digest}{suffix}"
 
     def _kept(self, path: Path, read: Callable[[], Any]) -> Any:
-        """What a file of kept work holds; None where there is none, none that can be read, or none that may be used."""
+        """Return what a file of kept work holds.
+
+        None where there is none, none that can be read, or none that may be used.
+        """
         if self.force and path not in _MADE:
             return None
         try:
@@ -197,11 +200,14 @@ class Context:
         _MADE.add(path)
 
     def limited(self, items: int) -> Context:
-        """The same model, of whose tasks no more than so many items are asked."""
+        """Return the same model, of whose tasks no more than so many items are asked."""
         return replace(self, recipe=replace(self.recipe, limit=min(items, self.recipe.limit or items)))
 
     def calibrated_on(self, entry: Calibration | None) -> Context:
-        """The same model and the same count of layer executions, with other calibration tokens; None: with its own."""
+        """Return the same model and the same count of layer executions, with other calibration tokens.
+
+        None: with its own.
+        """
         if entry is None:
             return self
         other = replace(self, recipe=replace(self.recipe, calibration=entry))
@@ -219,7 +225,7 @@ class Context:
         return calibration.dealt([SAMPLERS[entry.sampler](self, part) for part in entry.parts()])
 
     def windows(self) -> Tensor:
-        """The recipe's calibration tokens ``[samples, tokens]``.
+        """Return the recipe's calibration tokens ``[samples, tokens]``.
 
         Raises:
             UserError: the recipe has no calibration entry.
@@ -231,7 +237,7 @@ class Context:
         return self.tokens(self.calibration)
 
     def statistics(self, span: int, kinds: Sequence[str] = ("token",), **options) -> calibration.Statistics:
-        """The calibration pass over the dense model, shared by recipes that use it differently.
+        """Return the calibration pass over the dense model, shared by recipes that use it differently.
 
         A pass costs minutes where its table's other counts and cosines cost seconds more, so it also collects what those
         would (every window of up to a third of the layers, the papers' largest share), and is kept in memory and on disk.
@@ -293,7 +299,7 @@ def _alone(path: Path) -> Iterator[bool]:
 def around(
     model: torch.nn.Module, tokenizer=None, windows: Tensor | None = None, *, kept_in: Path | None = None, **recipe
 ) -> Context:
-    """A context around a model of one's own, for steps that are called by hand: with these calibration tokens.
+    """Return a context around a model of one's own, for steps that are called by hand: with these calibration tokens.
 
     recipe: other fields of `Recipe`. kept_in: where searches keep what they find; give ``weights``, too, that tell this model
     from others. By default nothing is kept on disk.

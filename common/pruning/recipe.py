@@ -32,12 +32,12 @@ class Options:
 
     @classmethod
     def title(cls) -> str:
-        """What errors call it."""
+        """Return what errors call it."""
         return cls.__name__.lower()
 
     @classmethod
     def from_json(cls, mapping: Mapping) -> typing.Self:
-        """The options that `to_json` wrote.
+        """Return the options that `to_json` wrote.
 
         Raises:
             UserError: an option that there is not, or one that is missing.
@@ -53,18 +53,18 @@ class Options:
         return cls(**{name: _read(inner.get(name), value) for name, value in mapping.items()})
 
     def to_json(self) -> dict:
-        """The mapping that a recipe holds."""
+        """Return the mapping that a recipe holds."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: _spelled(value) for name, value in found.items() if value is not None}
 
     def reads(self) -> Iterator[tuple[str, str]]:
-        """What has to be at hand: pairs of ``corpus`` or ``instructions`` and a name."""
+        """Yield what has to be at hand: pairs of ``corpus`` or ``instructions`` and a name."""
         for field in fields(self):
             if isinstance(value := getattr(self, field.name), Options):
                 yield from value.reads()
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         said = [f"{name} {_said(value)}" for name, value in self.to_json().items() if name != "method"]
         return f"{self.title()}: {', '.join(said)}" if said else self.title()
 
@@ -89,7 +89,7 @@ def _read(kind: type[Options] | None, value: Any) -> Any:
 
 @cache
 def _inner(cls: type) -> dict[str, type[Options]]:
-    """The fields of a class that are options themselves."""
+    """Return the fields of a class that are options themselves."""
     found = {}
     for name, hint in typing.get_type_hints(cls).items():
         for kind in typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,):
@@ -118,11 +118,13 @@ class Calibration(Options):
     sentences: int | None = None
 
     def drawing(self) -> dict:
-        """The options of a sampler: what is given, but for the text and the sampler's name."""
+        """Return the options of a sampler: what is given, but for the text and the sampler's name."""
         return {name: value for name, value in self.to_json().items() if name not in ("corpus", "sampler")}
 
     def parts(self, names: Sequence[str] | None = None) -> list[typing.Self]:
-        """One entry for each text of a mix, its share of the windows with it; this very entry where it has one text.
+        """Return one entry for each text of a mix, its share of the windows with it.
+
+        This very entry where it has one text.
 
         names: of the texts, where the corpus is not to be taken apart.
         """
@@ -145,7 +147,7 @@ class Calibration(Options):
 
 
 def share(whole: int, place: int, of: int) -> int:
-    """How many of so many fall to one of ``of`` places when they are dealt in turn."""
+    """Return how many of so many fall to one of ``of`` places when they are dealt in turn."""
     return len(range(place, whole, of))
 
 
@@ -165,7 +167,7 @@ class Step(Options):
 
     @classmethod
     def from_json(cls, mapping: Mapping) -> typing.Self:
-        """The step that a mapping names, of this part of a recipe.
+        """Return the step that a mapping names, of this part of a recipe.
 
         Raises:
             UserError: no such step, or options that it does not have.
@@ -190,7 +192,7 @@ class Selection(Step):
     searches: ClassVar[bool] = False
 
     def choose(self, context) -> Sequence[int]:
-        """The layers that go, in order of removal."""
+        """Return the layers that go, in order of removal."""
         raise NotImplementedError
 
     def apply(self, context) -> None:
@@ -214,7 +216,7 @@ class Repair(Step):
     part = "repair"
 
     def tokens(self, context) -> int:
-        """How many calibration tokens it sees."""
+        """Return how many calibration tokens it sees."""
         return context.windows().numel() if context.calibrated else 0
 
 
@@ -246,12 +248,12 @@ def register(name: str):
 
 
 def known(part: str, family: str = "weights") -> dict[str, type[Step]]:
-    """The registered steps of a part of a recipe, by name."""
+    """Return the registered steps of a part of a recipe, by name."""
     return {name: kind for (where, what, name), kind in _STEPS.items() if (where, what) == (family, part)}
 
 
 def read(part: str, mapping: Mapping, family: str = "weights") -> Step:
-    """The step that a mapping names, with its options.
+    """Return the step that a mapping names, with its options.
 
     Raises:
         UserError: no such step in this part of a recipe, or options that it does not have.
@@ -299,14 +301,14 @@ class Recipe:
         return "shape" if self.weights == SHAPE_ONLY else "weights"
 
     def _registered(self, part: str) -> bool:
-        """Whether the part is a mapping whose step is known."""
+        """Return whether the part is a mapping whose step is known."""
         value = getattr(self, part)
         return isinstance(value, Mapping) and (
             part == "calibration" or value.get("method") in known(part, self._family)
         )
 
     def canonical_json(self) -> str:
-        """One spelling per recipe: sorted keys, no spaces."""
+        """Return one spelling per recipe: sorted keys, no spaces."""
         content = {key: value for key, value in vars(self).items() if (key, value) != ("dtype", "float32")}
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
@@ -316,7 +318,7 @@ class Recipe:
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:16]
 
     def step(self, part: str) -> Any:
-        """One part of the recipe, typed; None where it has none.
+        """Return one part of the recipe, typed; None where it has none.
 
         Raises:
             UserError: a name or an option that there is not.
@@ -329,6 +331,6 @@ class Recipe:
         return read(part, mapping, self._family)
 
     def reads(self) -> list[tuple[str, str]]:
-        """What its steps read, each once: pairs of ``corpus`` or ``instructions`` and a name."""
+        """Return what its steps read, each once: pairs of ``corpus`` or ``instructions`` and a name."""
         steps = [step for part in PARTS if (step := self.step(part)) is not None]
         return list(dict.fromkeys(pair for step in steps for pair in step.reads()))

@@ -19,7 +19,7 @@ Key = TypeVar("Key")
 
 
 def one_shot(scores: Tensor, count: int, protect: Collection[int] = ()) -> list[int]:
-    """The ``count`` lowest-scoring layers, lowest first; ties go to the earlier layer. Protected layers stay."""
+    """Return the ``count`` lowest-scoring layers, lowest first; ties go to the earlier layer. Protected layers stay."""
     check_count(count, len(scores))
     order = [layer for layer in scores.argsort(stable=True).tolist() if layer not in set(protect)]
     if count > len(order):
@@ -47,7 +47,7 @@ def best_window(
     exclude_ends: bool = True,
     protect: Collection[int] = (),
 ) -> tuple[int, int]:
-    """The window ``[start, stop)`` of ``count`` layers that changes the stream least; ties go to the earliest.
+    """Return the window ``[start, stop)`` of ``count`` layers that changes the stream least; ties go to the earliest.
 
     LinearPatch Eq. 2 takes the argmax over all starts (``exclude_ends=False``); its official code looks at starts
     1..N-count-1, so that neither the first nor the last layer goes (``exclude_ends=True``). Protected layers stay.
@@ -59,7 +59,7 @@ def best_window(
 
 
 def window_starts(layers: int, count: int, *, exclude_ends: bool, protect: Collection[int] = ()) -> list[int]:
-    """Where a window of ``count`` layers may start, see `best_window`; UserError when there is no such place."""
+    """Return where a window of ``count`` layers may start, see `best_window`; UserError when there is no such place."""
     check_count(count, layers)
     starts = range(1, layers - count) if exclude_ends else range(layers - count + 1)
     if not starts:

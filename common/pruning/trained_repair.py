@@ -46,18 +46,18 @@ class TrainedRepair(Repair):
     save_every: int | None = None
 
     def said(self, *names: str) -> dict[str, Any]:
-        """Those of these options that are given."""
+        """Return those of these options that are given."""
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def fitting(self, default: Fitting, *, without: Sequence[str] = ()) -> Fitting:
-        """How it trains."""
+        """Return how it trains."""
         return replace(default, **self.said(*(f.name for f in fields(Fitting) if f.name not in without)))
 
     def tokens(self, context: Context) -> int:
         return 0 if self.samples is None else self.windows(context).numel()
 
     def windows(self, context: Context) -> Tensor:
-        """The training windows [samples, tokens].
+        """Return the training windows [samples, tokens].
 
         Raises:
             UserError: the recipe does not say which text, or how many windows of it.

@@ -272,7 +272,7 @@ def _packed(fields: Mapping, tables: Mapping[str, Lines]) -> dict:
 
 
 def _repeats(results: Mapping, content: Mapping) -> bool:
-    """Whether lm-eval's results say nothing but a record's own values and standard errors."""
+    """Return whether lm-eval's results say nothing but a record's own values and standard errors."""
     if len(results) != 1:
         return False
     (found,) = results.values()

@@ -60,7 +60,7 @@ def write(content: Mapping, indent: int | None = 1) -> str:
 
 
 def read(text: str) -> dict:
-    """The fields that `write` was given.
+    """Return the fields that `write` was given.
 
     Raises:
         Unreadable: no JSON, another schema, unknown or missing fields, wrong types, numbers that no float can hold, or nested
@@ -134,14 +134,14 @@ def _reason(error: Mapping) -> str:
 
 
 def _number(text: str) -> int | float:
-    """A number of a JSON text as Python has it; NaN, infinities and what would become one are refused."""
+    """Return a number of a JSON text as Python has it; NaN, infinities and what would become one are refused."""
     if not math.isfinite(float(text)):
         raise Unreadable("corrupt", "it holds a number that is not finite")
     return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
 def _spelled(value: object) -> object:
-    """The same with the words of NOT_FINITE for numbers that JSON does not have."""
+    """Return the same with the words of NOT_FINITE for numbers that JSON does not have."""
     if isinstance(value, Mapping):
         return {key: _spelled(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -152,7 +152,7 @@ def _spelled(value: object) -> object:
 
 
 def _read_back(value: object, level: int = 0) -> object:
-    """The same with the numbers that the words of NOT_FINITE stand for."""
+    """Return the same with the numbers that the words of NOT_FINITE stand for."""
     if level > DEPTH:
         raise RecursionError
     if isinstance(value, dict):

@@ -58,21 +58,21 @@ class Record:
     origin: str = field(default="yours", compare=False)
 
     def content(self) -> dict:
-        """What its file has; where it was read from is not part of it."""
+        """Return what its file has; where it was read from is not part of it."""
         return {name: value for name, value in vars(self).items() if name != "origin"}
 
     def to_json(self) -> str:
-        """The file's text."""
+        """Return the file's text."""
         return record_json.write(self.content())
 
     @classmethod
     def from_json(cls, text: str, origin: str = "yours") -> Record:
-        """The record that `to_json` wrote. Raises Unreadable, see `common.records.record_json.read`."""
+        """Return the record that `to_json` wrote. Raises Unreadable, see `common.records.record_json.read`."""
         return cls(**record_json.read(text), origin=origin)
 
 
 def user_folder() -> Path:
-    """Where a user's own records go: ``$LAYERLAB_RESULTS``, or ``results`` in the repository."""
+    """Return where a user's own records go: ``$LAYERLAB_RESULTS``, or ``results`` in the repository."""
     return Path(os.environ.get("LAYERLAB_RESULTS") or ROOT / "results")
 
 
@@ -94,11 +94,12 @@ class Store:
         self._known: dict[str, tuple[tuple[int, ...], Record]] = {}  # records as read, each with its file's state
 
     def path(self, recipe: Recipe, benchmark: str, folder: Path | None = None) -> Path:
-        """The file of one measurement."""
+        """Return the file of one measurement."""
         return Path(folder or self.user, _place(recipe, benchmark))
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
-        """The record of a measurement: the user's if it has a value, else the published one if that has, else the user's.
+        """Return the record of a measurement: the user's if it has a value, else the published one if that has, else
+        the user's.
 
         None: there is none. A damaged, misplaced or older-format file of the user's is set aside under another name with a
         warning and then missing; a published one is only warned of.
@@ -110,7 +111,9 @@ class Store:
         return theirs if theirs is not None and (theirs.status == "ok" or own is None) else own
 
     def pruned(self, recipe: Recipe) -> Record | None:
-        """A record of this recipe, whatever was measured, that names the layers that were removed; None: there is none.
+        """Return a record of this recipe, whatever was measured, that names the layers that were removed.
+
+        None: there is none.
 
         One that was measured, if there is one: a part of another (``part_of``) may tell less of how the model was made.
         """
@@ -162,14 +165,16 @@ class Store:
         return path
 
     def written(self, recipe: Recipe, benchmark: str) -> int | None:
-        """When the user's record was written, in nanoseconds since the epoch; None: there is none."""
+        """Return when the user's record was written, in nanoseconds since the epoch; None: there is none."""
         try:
             return self.path(recipe, benchmark).stat().st_mtime_ns
         except OSError:
             return None
 
     def attempted(self, recipe: Recipe, benchmark: str, since: int) -> Record | None:
-        """Why there was nothing new and the earlier record was kept, if since then, in nanoseconds since the epoch."""
+        """Return why there was nothing new and the earlier record was kept, if since then, in nanoseconds since the
+        epoch.
+        """
         path = self.attempt_path(recipe, benchmark)
         state = _state(path)
         return self._read(str(path)) if state is not None and state[-1] >= since else None
@@ -184,7 +189,9 @@ class Store:
         return self.path(recipe, "any").with_name(".lock")
 
     def items(self, recipe: Recipe, benchmark: str) -> dict:
-        """What `put` was given beside the record that `get` returns: name -> outcomes per item; {} if it was nothing.
+        """Return what `put` was given beside the record that `get` returns: name -> outcomes per item.
+
+        {} if it was nothing.
 
         Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each window.
         A damaged file is treated as a damaged record is, see `get`.
@@ -300,7 +307,7 @@ def publish(folder: Path, found: Iterable[tuple[Record, Mapping]]) -> None:
 
 
 def _place(recipe: Recipe, benchmark: str) -> str:
-    """Where a measurement's record is in a folder of records."""
+    """Return where a measurement's record is in a folder of records."""
     return f"{recipe.profile}/{recipe.model}/{recipe.hash}/{benchmark}.json"
 
 
@@ -311,7 +318,10 @@ def _check_place(record: Record, path: Path) -> None:
 
 
 def _state(path: str | Path) -> tuple[int, ...] | None:
-    """What changes when a file does; None where there is none. UserError where its folder does not let anybody look."""
+    """Return what changes when a file does.
+
+    None where there is none. UserError where its folder does not let anybody look.
+    """
     try:
         found = os.stat(path)
         return found.st_ino, found.st_size, found.st_mtime_ns
@@ -325,12 +335,12 @@ def _state(path: str | Path) -> tuple[int, ...] | None:
 
 
 def _beside(path: Path) -> Path:
-    """The file of the items' outcomes that belong to a record's file."""
+    """Return the file of the items' outcomes that belong to a record's file."""
     return path.with_name(f"{path.name.removesuffix('.json')}.npz")
 
 
 def _coming(path: Path) -> Path:
-    """Where these are until the record is in place, and where a kill just then leaves them."""
+    """Return where these are until the record is in place, and where a kill just then leaves them."""
     return path.with_name(f"{_beside(path).name}.coming")
 
 
@@ -374,12 +384,14 @@ def environment() -> dict:
 
 
 def now() -> str:
-    """The time in UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def peak_memory() -> dict[str, int | None]:
-    """The most memory the process has held so far, and, where there are GPUs, what was taken of them since the last reset."""
+    """Return the most memory the process has held so far, and, where there are GPUs, what was taken of them since the
+    last reset.
+    """
     found = {"peak_memory_bytes": peak_memory_bytes()}
     torch = sys.modules.get("torch")  # what measures has loaded it; showing a table should not
     if torch is not None and torch.cuda.is_available():

@@ -94,7 +94,7 @@ def normalise(text: str) -> str:
 
 
 def split_of(text: str) -> str:
-    """The split of a docstring, from a hash of its normalised text alone."""
+    """Return the split of a docstring, from a hash of its normalised text alone."""
     bucket = int.from_bytes(hashlib.sha256(normalise(text).encode()).digest()[:8], "big") % 100
     if bucket < TEST_PERCENT:
         return "test"
@@ -110,7 +110,7 @@ def _shingles(text: str) -> set[int]:
 
 
 def _source_files() -> list[tuple[str, str, str, str]]:
-    """(path, package, domain, dotted module) of every source file read, in a fixed order."""
+    """Return (path, package, domain, dotted module) of every source file read, in a fixed order."""
     paths = sysconfig.get_paths()
     roots = [(STANDARD_LIBRARY, STANDARD_LIBRARY, Path(paths["stdlib"]), Path(paths["stdlib"]))]
     for package, (_, domain) in PACKAGES.items():
@@ -200,7 +200,7 @@ def sources() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def documents() -> tuple[Document, ...]:
-    """Every document, in a fixed order. Read once per set of installed versions, then from the cache folder.
+    """Return every document, in a fixed order. Read once per set of installed versions, then from the cache folder.
 
     Raises:
         UserError: a pinned package is missing.
@@ -266,7 +266,7 @@ def domain_documents(domain: str, split: str = "test", limit: int | None = 400_0
 
 
 def domain_text(domain: str, split: str = "test", limit: int | None = 400_000) -> str:
-    """The passages of ``domain_documents``, joined by a blank line."""
+    """Return the passages of ``domain_documents``, joined by a blank line."""
     return "\n\n".join(document.passage for document in domain_documents(domain, split, limit))
 
 

@@ -36,7 +36,7 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
 
 
 def subject_of(document: Document) -> str:
-    """The subject a document belongs to: its package, or the group of its standard-library module."""
+    """Return the subject a document belongs to: its package, or the group of its standard-library module."""
     if document.domain != corpus.STANDARD_LIBRARY:
         return document.package
     module = document.module.split(".")[0]
@@ -44,7 +44,7 @@ def subject_of(document: Document) -> str:
 
 
 def halves(document: Document) -> tuple[str, str] | None:
-    """The first words of a function's summary and the four to eight words after them; None when it is too short."""
+    """Return the first words of a function's summary and the four to eight words after them; None when it is too short."""
     words = summary(document).split()
     if document.kind != "function" or len(words) < 8 or len(document.header) > MAX_HEADER:
         return None
@@ -54,7 +54,7 @@ def halves(document: Document) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=2)
 def _rows(split: str) -> dict[str, list[dict]]:
-    """{subject: rows}; examples ('valid') of subjects with few documents come from their category."""
+    """Return {subject: rows}; examples ('valid') of subjects with few documents come from their category."""
     found: dict[str, list[tuple[Document, str, str]]] = {}
     for document in sorted(corpus.split_documents(split), key=lambda d: hashlib.sha256(d.text.encode()).digest()):
         if parts := halves(document):
@@ -82,10 +82,10 @@ def _questions(subject: str, entries: list[tuple[Document, str, str]]) -> list[d
 
 
 def questions(subject: str) -> list[dict]:
-    """The questions of a subject, at most `QUESTIONS`."""
+    """Return the questions of a subject, at most `QUESTIONS`."""
     return _rows("test")[subject][:QUESTIONS]
 
 
 def examples(subject: str) -> list[dict]:
-    """The answered questions that stand before those of a subject, at most `SHOTS`."""
+    """Return the answered questions that stand before those of a subject, at most `SHOTS`."""
     return _rows("valid")[subject][:SHOTS]

@@ -64,23 +64,23 @@ class Pool:
 
 
 def tail(text: str, words: int = CONTEXT_WORDS) -> str:
-    """The last ``words`` words of a text, its line breaks kept."""
+    """Return the last ``words`` words of a text, its line breaks kept."""
     starts = [m.start() for m in re.finditer(r"\S+", text)]
     return text[starts[-words] if len(starts) > words else 0 :].rstrip()
 
 
 def head(text: str, words: int = CHOICE_WORDS) -> str:
-    """The first ``words`` words of a text on one line."""
+    """Return the first ``words`` words of a text on one line."""
     return " ".join(text.split()[:words])
 
 
 def summary(document: Document) -> str:
-    """The first paragraph of a docstring, on one line."""
+    """Return the first paragraph of a docstring, on one line."""
     return head(document.text.split("\n\n")[0], 20)
 
 
 def entries(document: Document) -> list[Entry]:
-    """The parameters a docstring documents, in numpydoc or Google form."""
+    """Return the parameters a docstring documents, in numpydoc or Google form."""
     pattern = NUMPY_PARAMETER if NUMPY_PARAMETER.search(document.text) else GOOGLE_PARAMETER
     return [
         Entry(m.start("name"), m["name"], m["type"].strip(), head(m["text"]), pattern is NUMPY_PARAMETER)
@@ -96,7 +96,7 @@ def sentences(document: Document) -> list[str]:
 
 
 def _with_context(document: Document) -> list[tuple[str, str]]:
-    """Each plain sentence but the first, with the sentence before it."""
+    """Return each plain sentence but the first, with the sentence before it."""
     found = sentences(document)
     return list(zip(found, found[1:], strict=False))
 
@@ -131,7 +131,7 @@ def _continuation_parts(document: Document) -> tuple[str, str] | None:
 
 
 def pools(documents: Iterable[Document]) -> dict[str, Pool]:
-    """What documents offer as wrong choices, by domain."""
+    """Return what documents offer as wrong choices, by domain."""
     found: dict[str, Pool] = {}
     for document in documents:
         pool = found.setdefault(document.domain, Pool())
@@ -150,20 +150,20 @@ def pools(documents: Iterable[Document]) -> dict[str, Pool]:
 
 
 def continuation(document: Document, pool: Pool, rng: random.Random) -> Item | None:
-    """Which passage continues this docstring?"""
+    """Ask which passage continues this docstring."""
     parts = _continuation_parts(document)
     return _item(parts[0], parts[1], pool.continuations, rng) if parts else None
 
 
 def summary_of_name(document: Document, pool: Pool, rng: random.Random) -> Item | None:
-    """Which summary belongs to this name and signature?"""
+    """Ask which summary belongs to this name and signature."""
     right = summary(document)
     long_enough = document.kind == "function" and len(right.split()) >= 5
     return _item(document.header, right, pool.summaries, rng) if long_enough else None
 
 
 def parameter_name(document: Document, pool: Pool, rng: random.Random) -> Item | None:
-    """Which parameter is documented next? The signature stands in the question."""
+    """Ask which parameter is documented next. The signature stands in the question."""
     known = [e for e in entries(document) if e.name in document.parameters]
     if len(known) < 2 or not known[0].numpy:
         return None
@@ -173,7 +173,7 @@ def parameter_name(document: Document, pool: Pool, rng: random.Random) -> Item |
 
 
 def parameter_type(document: Document, pool: Pool, rng: random.Random) -> Item | None:
-    """Which type has this parameter?"""
+    """Ask which type has this parameter."""
     found = [e for e in entries(document) if e.numpy and len(e.type) <= 40]
     if not found:
         return None
@@ -182,7 +182,7 @@ def parameter_type(document: Document, pool: Pool, rng: random.Random) -> Item |
 
 
 def parameter_meaning(document: Document, pool: Pool, rng: random.Random) -> Item | None:
-    """Which description belongs to this parameter?"""
+    """Ask which description belongs to this parameter."""
     found = [e for e in entries(document) if len(e.text.split()) >= 4]
     if not found:
         return None
@@ -192,7 +192,7 @@ def parameter_meaning(document: Document, pool: Pool, rng: random.Random) -> Ite
 
 
 def word(document: Document, pool: Pool, rng: random.Random) -> Item | None:
-    """Which word fits here?"""
+    """Ask which word fits here."""
     pattern = r"(?<= )[a-z]{4,}(?=[ .,])"
     found = [(c, s, m) for c, s in _with_context(document) for m in re.finditer(pattern, s)]
     found = [(c, s, m) for c, s, m in found if len(s[: m.start()].split()) >= 5]
@@ -203,7 +203,7 @@ def word(document: Document, pool: Pool, rng: random.Random) -> Item | None:
 
 
 def section(document: Document, pool: Pool, rng: random.Random) -> Item | None:
-    """Which section comes next?"""
+    """Ask which section comes next."""
     pattern = rf"\n\n({'|'.join(SECTIONS)})\n-{{4,}}\n"
     found = list(re.finditer(pattern, document.text))
     if not found:
@@ -214,7 +214,7 @@ def section(document: Document, pool: Pool, rng: random.Random) -> Item | None:
 
 
 def intact(document: Document, pool: Pool, rng: random.Random) -> Item | None:
-    """Which of two sentences is intact? The other has two neighbouring words exchanged."""
+    """Ask which of two sentences is intact. The other has two neighbouring words exchanged."""
     found = _with_context(document)
     if not found:
         return None
@@ -228,7 +228,7 @@ def intact(document: Document, pool: Pool, rng: random.Random) -> Item | None:
 
 
 def agreement(document: Document, pool: Pool, rng: random.Random) -> Item | None:
-    """Which form is right here (is or are, a or an, this or these, ...)?"""
+    """Ask which form is right here (is or are, a or an, this or these, ...)."""
     found = [(c, s.split()) for c, s in _with_context(document)]
     found = [(c, words, i) for c, words in found for i, w in enumerate(words) if w in OTHER_FORM and i >= 2]
     if not found:

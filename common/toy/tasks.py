@@ -72,7 +72,7 @@ def items(name: str) -> Iterator[tuple[Item, int, list[str]]]:
 
 @lru_cache(maxsize=32)
 def build(name: str, count: int = ITEMS) -> datasets.Dataset:
-    """The first ``count`` items of a task: ``question`` str, ``choices`` list of str, ``answer`` int.
+    """Return the first ``count`` items of a task: ``question`` str, ``choices`` list of str, ``answer`` int.
 
     Raises:
         UserError: no such task.
@@ -90,7 +90,7 @@ def build(name: str, count: int = ITEMS) -> datasets.Dataset:
 
 
 def task_config(name: str) -> dict:
-    """The lm-eval configuration of one task, as its TaskManager takes it."""
+    """Return the lm-eval configuration of one task, as its TaskManager takes it."""
     task = TASKS[name]
     metrics = [{"metric": m, "aggregation": "mean", "higher_is_better": True} for m in ("acc", "acc_norm")]
     return {

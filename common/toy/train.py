@@ -65,7 +65,7 @@ class Setting:
 
 
 def train_tokenizer(texts: Iterator[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE over the training split; one special token ends a document and stands before a text."""
+    """Return a byte-level BPE over the training split; one special token ends a document and stands before a text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -80,7 +80,7 @@ def train_tokenizer(texts: Iterator[str], vocabulary: int) -> PreTrainedTokenize
 
 
 def build_model(setting: Setting) -> LlamaForCausalLM:
-    """A LLaMA whose residual projections start (2N)^-1/2 smaller, so that the stream grows evenly with depth."""
+    """Return the named model, else the toy model, else a random one of a similar shape; and its name."""
     torch.manual_seed(setting.seed)
     config = LlamaConfig(
         vocab_size=setting.vocabulary,
@@ -122,7 +122,7 @@ class Windows:
             raise UserError(f"{tokens} training tokens do not fill one batch; use a smaller --batch or --window")
 
     def batch(self, step: int) -> torch.Tensor:
-        """The ``[batch, window]`` token ids of one step."""
+        """Return the ``[batch, window]`` token ids of one step."""
         epoch, index = divmod(step, self.batches_per_epoch)
         if epoch != self.epoch:
             order = np.random.default_rng([self.setting.seed, epoch]).permutation(len(self.documents))
@@ -145,7 +145,7 @@ def held_out_loss(model: torch.nn.Module, windows: torch.Tensor) -> float:
 
 
 def save_atomic(value: object, path: Path) -> None:
-    """``torch.save`` that leaves either the old file or the new one, whatever kills the process."""
+    """Save so that either the old file or the new one is left, whatever kills the process."""
     torch.save(value, path.with_suffix(".tmp"))
     os.replace(path.with_suffix(".tmp"), path)
 

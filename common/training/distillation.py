@@ -85,7 +85,7 @@ class Distillation:
             )
 
     def loss(self, samples: Sequence[int]) -> Tensor:
-        """The mean loss over the windows with these numbers, differentiable in the replacements' parameters."""
+        """Return the mean loss over the windows with these numbers, differentiable in the replacements' parameters."""
         ids = self.windows[list(samples)]
         with torch.no_grad():
             prefix = self.decoder.run(self.decoder.embed_tokens(ids), 0, self.cuts[0][0])
@@ -93,7 +93,7 @@ class Distillation:
 
     @torch.no_grad()
     def mean_loss(self) -> float:
-        """The mean loss over all windows, one at a time."""
+        """Return the mean loss over all windows, one at a time."""
         return sum(self.loss([sample]).item() for sample in range(len(self.windows))) / len(self.windows)
 
     def _logits_loss(self, prefix: Tensor, samples: Sequence[int]) -> Tensor:

@@ -72,7 +72,7 @@ class Fitting:
         return self.epochs * math.ceil(samples / (self.batch_size * self.accumulate))
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of step `step` of `steps` (0-based)."""
+        """Return the learning rate of step `step` of `steps` (0-based)."""
         warm = self.warmup_share * steps
         if step < warm:
             return self.learning_rate * min(1.0, (step + 1) / warm)
@@ -80,7 +80,7 @@ class Fitting:
         return self.learning_rate * (self.final_share + (1 - self.final_share) * cosine)
 
     def batches(self, epoch: int, samples: int) -> list[list[int]]:
-        """The sample numbers of every step of one epoch."""
+        """Return the sample numbers of every step of one epoch."""
         order = list(range(samples))
         if self.order == "shuffled":
             order = torch.randperm(samples, generator=torch.Generator().manual_seed(self.seed + epoch)).tolist()
@@ -177,7 +177,7 @@ class _Run:
         self._save()
 
     def _step(self, step: int, batch: list[int], loss) -> str | None:
-        """One optimizer step; what went wrong, if the loss or a gradient is not finite."""
+        """Return one optimizer step; what went wrong, if the loss or a gradient is not finite."""
         how, total = self.how, 0.0
         for start in range(0, len(batch), how.batch_size):
             part = batch[start : start + how.batch_size]

@@ -38,7 +38,7 @@ class Example:
 
 
 def prompt(instruction: str, input: str = "") -> str:
-    """Everything before the response, in Stanford Alpaca's template.
+    """Return everything before the response, in Stanford Alpaca's template.
 
     >>> prompt("Add.", "1 2").splitlines()[-4:]
     ['### Input:', '1 2', '', '### Response:']
@@ -50,7 +50,7 @@ def prompt(instruction: str, input: str = "") -> str:
 
 
 def encode(tokenizer, example: Example, cutoff: int = CUTOFF) -> dict[str, list[int]]:
-    """``{"input_ids", "labels"}`` of one example; labels are -100 on the prompt, which may fill the whole row.
+    """Return ``{"input_ids", "labels"}`` of one example; labels are -100 on the prompt, which may fill the whole row.
 
     Raises UserError for an empty response.
     """
@@ -66,7 +66,9 @@ def encode(tokenizer, example: Example, cutoff: int = CUTOFF) -> dict[str, list[
 
 
 def rows(tokenizer, examples: Iterable[Example], cutoff: int = CUTOFF) -> list[dict[str, list[int]]]:
-    """Rows of all examples, in their order; those whose prompt leaves no room for a response are left out, and counted.
+    """Return the rows of all examples, in their order.
+
+    Those whose prompt leaves no room for a response are left out, and counted.
 
     Raises UserError for an empty response, and when nothing is left.
     """
@@ -109,7 +111,9 @@ def from_table(
 
 
 def split(examples: Sequence, held_out: int, seed: int = 42) -> tuple[list, list]:
-    """(training, validation) parts as `datasets.Dataset.train_test_split` draws them (Reassessing: 2,000, seed 42)."""
+    """Return (training, validation) parts as `datasets.Dataset.train_test_split` draws them (Reassessing: 2,000, seed
+    42).
+    """
     import datasets
 
     if not 0 < held_out < len(examples):
@@ -156,7 +160,7 @@ SOURCES: dict[str, Callable[[int | None, int, int], tuple[list[Example], list[Ex
 def load(
     tokenizer, source: str, *, count: int | None = None, held_out: int = 2000, seed: int = 42, cutoff: int = CUTOFF
 ) -> tuple[list[dict], list[dict]]:
-    """(training rows, validation rows) of 'alpaca-cleaned' or 'standin'.
+    """Return (training rows, validation rows) of 'alpaca-cleaned' or 'standin'.
 
     count: at most so many training examples, None for all. Raises UserError for an unknown source, or data that cannot
     be had.

@@ -36,7 +36,7 @@ _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
 def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest logits of each token as probabilities that sum to 1 (temperature 1), and their indices.
+    """Return the k largest logits of each token as probabilities that sum to 1 (temperature 1), and their indices.
 
     ``[..., vocabulary]`` -> float32 ``[..., k]`` and int64 ``[..., k]``. LinearPatch, Eq. 9: z(o_t^K).
     """
@@ -176,7 +176,7 @@ class TeacherStore:
         return self.windows[shard * size : (shard + 1) * size]
 
     def _whole(self, shard: int) -> bool:
-        """Whether the shard is there, complete and of the right shape."""
+        """Return whether the shard is there, complete and of the right shape."""
         if not self._path(shard).exists():
             return False
         try:

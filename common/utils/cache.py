@@ -18,15 +18,16 @@ VARIABLE = "LAYERLAB_CACHE"
 
 
 def folder() -> Path:
-    """Where what can be made again is kept between runs and clones: ``$LAYERLAB_CACHE``, else ``~/.cache/layerlab``
-    (``$XDG_CACHE_HOME/layerlab`` where that is set)."""
+    """Return where what can be made again is kept between runs and clones: ``$LAYERLAB_CACHE``, else
+    ``~/.cache/layerlab`` (``$XDG_CACHE_HOME/layerlab`` where that is set).
+    """
     chosen = os.environ.get(VARIABLE)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(chosen or Path(base) / "layerlab").expanduser()
 
 
 def once(path: Path, make: Callable[[Path, Path], None], what: str) -> Path:
-    """`path`, which `make(work, made)` fills if it is not there yet.
+    """Return `path`, which `make(work, made)` fills if it is not there yet.
 
     make: writes the result to the empty directory `made`, may use the empty directory `work` beside it. `made` becomes
     `path` by one rename, so a kill leaves no half of it; what a killed process left is swept by the next one that makes

@@ -29,7 +29,7 @@ class NoData(UserError):
 
 
 def plural(count: int, noun: str) -> str:
-    """A number of things in words.
+    """Return a number of things in words.
 
     >>> plural(1, "layer"), plural(1_000, "window")
     ('1 layer', '1,000 windows')
@@ -71,7 +71,8 @@ class _Once(logging.Filter):
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
-    """The error for a name that is not in a registry: with the nearest three names, or all of a few when none is near.
+    """Return the error for a name that is not in a registry: with the nearest three names, or all of a few when none is
+    near.
 
     where: says where all names are, if that is anywhere; told unless one name alone is meant.
 
@@ -94,7 +95,7 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
 
 
 def first_of(names: Sequence[str], shown: int) -> str:
-    """The first ``shown`` names of a list, and how many more there are."""
+    """Return the first ``shown`` names of a list, and how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return f"{', '.join(names[:shown])}{more}"
 

@@ -6,7 +6,7 @@ import sys
 
 
 def peak_memory_bytes() -> int | None:
-    """The most memory the process has held so far; None where the system does not tell."""
+    """Return the most memory the process has held so far; None where the system does not tell."""
     try:
         import resource
     except ImportError:

@@ -74,11 +74,11 @@ class track(Generic[Item]):  # noqa: N801 - used like range
         self.close()
 
     def close(self) -> None:
-        """The bar is done with."""
+        """End the bar."""
         self.bar.close()
 
     def note(self, text: str, *, say: bool = False) -> None:
-        """What there is to know of the present step; stands behind the bar, or in the step's line.
+        """Show what there is to know of the present step, behind the bar or in the step's line.
 
         say: before a step that may be long: a line at once, unless there was one just now.
         """
@@ -109,7 +109,7 @@ class track(Generic[Item]):  # noqa: N801 - used like range
 
 
 def clock(seconds: float) -> str:
-    """Seconds as people read them: ``0:05``, ``12:30``, ``3:04:05``.
+    """Return the seconds as people read them: ``0:05``, ``12:30``, ``3:04:05``.
 
     >>> clock(3725)
     '1:02:05'
@@ -120,5 +120,5 @@ def clock(seconds: float) -> str:
 
 
 def say(line: str) -> None:
-    """A line about the work, which is no result."""
+    """Print a line about the work, which is no result."""
     print(line, file=sys.stderr, flush=True)

@@ -40,7 +40,7 @@ class Ratio:
 
 
 def in_turns(ways: Mapping[str, Callable[[], object]], repeats: int = 3) -> tuple[dict[str, float], dict[str, object]]:
-    """The median seconds of each way, and what it returned last: they take turns, after one round that warms up."""
+    """Return the median seconds of each way, and what it returned last: they take turns, after one round that warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     returned: dict[str, object] = {}
     for _ in range(repeats + 1):

@@ -36,7 +36,7 @@ SHORT += (rows.SHIFT, rows.COME, rows.OVERREP)
 
 
 def entries(store: Store, subject: Subject, target: str = "league") -> list[dict]:
-    """The measured rows that have both perplexities; see `show.entries`."""
+    """Return the measured rows that have both perplexities; see `show.entries`."""
     table = registry.get(target)
     found = show.entries(table, store, subject, table.rows(subject))
     return [entry for entry in found if PERPLEXITY in entry["scores"]]
@@ -58,7 +58,9 @@ def best(found: Iterable[dict]) -> dict[str, dict[str, dict]]:
 
 
 def compared(entry: dict, rival: dict) -> tuple[float, tuple[float, float] | None, bool]:
-    """One row's average perplexity as a share of another's, its 95 % interval where both vary, and whether that is paired."""
+    """Return one row's average perplexity as a share of another's, its 95 % interval where both vary, and whether that
+    is paired.
+    """
     share = entry["scores"][PERPLEXITY] / rival["scores"][PERPLEXITY]
     one, other = (np.asarray(found["replicates"](PERPLEXITY)) for found in (entry, rival))
     if entry["method"] == rival["method"] or one.ndim == 0 or other.ndim == 0:
@@ -69,7 +71,7 @@ def compared(entry: dict, rival: dict) -> tuple[float, tuple[float, float] | Non
 
 
 def ratio(entry: dict, rival: dict) -> str:
-    """`compared` in words; ~: not paired over windows."""
+    """Return `compared` in words; ~: not paired over windows."""
     share, ends, paired = compared(entry, rival)
     return f"{share:.3f} [{ends[0]:.3f}, {ends[1]:.3f}]" + ("" if paired else "~") if ends else f"{share:.3f}"
 
@@ -141,5 +143,5 @@ def _under(subject: Subject, found: list[dict]) -> str:
 
 
 def _texts(subject: Subject) -> tuple[str, ...]:
-    """The columns that the average perplexity is of."""
+    """Return the columns that the average perplexity is of."""
     return next(column.of for column in registry.get("league").columns_for(subject) if column.id == PERPLEXITY)

@@ -33,7 +33,7 @@ def ablation(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def draws(subject: Subject, limit: int | None = None) -> list[Row]:
-    """The same block repaired by every variant from five draws of the league's text."""
+    """Return the same block repaired by every variant from five draws of the league's text."""
     found = [] if subject.printed else [rows.dense(subject, limit)]
     for count in _counts(subject):
         for repair, step in STEPS.items():
@@ -45,7 +45,7 @@ def draws(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def columns(profile: str) -> list[Column]:
-    """The league's texts, tasks of which no row reads items, and their average."""
+    """Return the league's texts, tasks of which no row reads items, and their average."""
     asked = UNREAD if profile == "paper" else FEW
     scores = {column.id: column for column in tasks(profile)}
     average = Column(AVERAGE, derived="average", of=asked, label="AVG of tasks")

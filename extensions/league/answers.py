@@ -24,8 +24,11 @@ RIGHT, WRONG, GAP = "{}/right", "{}/wrong", "{}/gap"
 
 
 def answers(subject: Subject, limit: int | None = None) -> list[Row]:
-    """The league's rows of the leaders and of no repair, after [L] and [S], at its larger numbers of layers; not on the
-    stand-in, whose league is calibrated on text like its questions, two of them calibrated on text like HellaSwag's."""
+    """Return the league's rows of the leaders and of no repair, after [L] and [S], at its larger numbers of layers.
+
+    Not on the stand-in, whose league is calibrated on text like its questions, two of them calibrated on text like
+    HellaSwag's.
+    """
     shown = {
         rows.name(selection, repair) for selection in (rows.WINDOW, rows.LOWEST_BI) for repair in (rows.NONE, *REPAIRS)
     }
@@ -38,7 +41,8 @@ def _from_task(subject: Subject, limit: int | None, count: int, repair: str) -> 
 
 def columns(profile: str) -> list[Column]:
     """Perplexity, the same at the best factor on the logits, and of each task its score and the losses of its endings, in
-    nats per 1,000 characters."""
+    nats per 1,000 characters.
+    """
     label, protocol = TEXTS[profile]
     found = [
         Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity"),
@@ -62,7 +66,7 @@ def columns(profile: str) -> list[Column]:
 
 
 def _better(columns_: list[str], **how) -> comparisons.Check:
-    """Each repair against no repair, after each choice, in each of the columns; how: options of `checks.beats`."""
+    """Return each repair against no repair, after each choice, in each of the columns; how: options of `checks.beats`."""
     return comparisons.every(
         *(
             comparisons.beats(rows.name(selection, repair), rows.name(selection, rows.NONE), column=column, **how)
@@ -74,7 +78,9 @@ def _better(columns_: list[str], **how) -> comparisons.Check:
 
 
 def _from_task_better(column: str, repairs: Sequence[str] = AGAIN, text: bool = False, **how) -> comparisons.Check:
-    """What is calibrated on a task's other items against no repair, or (`text`) the same repair from the league's text."""
+    """Return what is calibrated on a task's other items against no repair, or (`text`) the same repair from the
+    league's text.
+    """
     pairs = [
         (rows.name(rows.WINDOW, repair, rows.ITEMS), rows.name(rows.WINDOW, repair if text else rows.NONE))
         for repair in repairs

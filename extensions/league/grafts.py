@@ -28,7 +28,8 @@ AVERAGE = "average"
 def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
     """Dense, and by number of layers the set of least left, which spares the layer, beside the one that is chosen with the
     neurons carried over; at the larger numbers [L]'s window, which takes it, with them and without: repaired by nothing, the
-    refit, and rivals."""
+    refit, and rivals.
+    """
     if subject.printed:
         return []
     found = [rows.dense(subject, limit)]
@@ -48,7 +49,7 @@ def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def columns(profile: str) -> list[Column]:
-    """The league's texts and some tasks."""
+    """Return the league's texts and some tasks."""
     scores = {column.id: column for column in tasks(profile)}
     asked = UNREAD if profile == "paper" else ASKED[profile]
     return [

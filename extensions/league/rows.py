@@ -175,7 +175,8 @@ TEXTS = {FIRST: "first text", OTHER: "other text", ITEMS: "from other items of H
 @dataclass(frozen=True)
 class LeagueSpec:
     """What sets a row apart: its choice of layers (one of SELECTIONS), its repair (one of LABELS), and, where a table varies
-    them, what the repair is calibrated on (one of TEXTS) and the seed of the draw."""
+    them, what the repair is calibrated on (one of TEXTS) and the seed of the draw.
+    """
 
     selection: str
     repair: str
@@ -234,7 +235,7 @@ LEADERS = (GHOSTED, REPLACEME, FACTOR, REFIT_LONG)
 
 
 def selections(count: int) -> dict[str, dict]:
-    """How a row's layers are chosen: by id, as a recipe's selection."""
+    """Return how a row's layers are chosen: by id, as a recipe's selection."""
     left = {"method": "least-left", "count": count, "inputs": "stream", "ridge": 1e-3}
     return {
         LOWEST_BI: lowest_bi(count),
@@ -248,12 +249,12 @@ def selections(count: int) -> dict[str, dict]:
 
 
 def with_them(count: int) -> dict:
-    """The selection WITH_THEM."""
+    """Return the selection WITH_THEM."""
     return selections(count)[LEAST_LEFT] | {"carried": True}
 
 
 def name(selection: str, repair: str, text: str = "") -> str:
-    """What finds a row: by its choice of layers and its repair, and what the repair is calibrated on."""
+    """Return what finds a row: by its choice of layers and its repair, and what the repair is calibrated on."""
     return LeagueSpec(selection, repair, text).method
 
 
@@ -342,13 +343,13 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
 
 
 def dense(subject: Subject, limit: int | None) -> Row:
-    """The first row: the model as it is."""
+    """Return the first row: the model as it is."""
     made = recipe(subject.model, subject, limit)
     return Row(subject.model, subject.group, f"0/{subject.layers}", "Dense", made, dense=True)
 
 
 def pruned(subject: Subject, limit: int | None, count: int, spec: LeagueSpec, **fields) -> Row:
-    """A row of so many layers less; fields: of its recipe, on the league's budget if they name none."""
+    """Return a row of so many layers less; fields: of its recipe, on the league's budget if they name none."""
     fields = {"calibration": BUDGET[subject.profile]} | fields
     made = recipe(subject.model, subject, limit, **{key: value for key, value in fields.items() if value})
     own = {"name": spec.label, "extension": spec.extension, "spec": spec}
@@ -366,12 +367,14 @@ def league(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def drawn(repair: str, text: str, seed: int) -> str:
-    """What finds a row of `seeds`: its repair, its calibration text and the seed that drew it."""
+    """Return what finds a row of `seeds`: its repair, its calibration text and the seed that drew it."""
     return LeagueSpec(WINDOW, repair, text, seed).method
 
 
 def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
-    """The leaders after one window, [L]'s on the league's budget, repaired from two texts and five draws of each."""
+    """Return the leaders after one window, [L]'s on the league's budget, repaired from two texts and five draws of
+    each.
+    """
     if subject.printed:
         return []
     texts = ((FIRST, BUDGET[subject.profile]["corpus"]), (OTHER, OTHER_TEXT[subject.profile]))
@@ -388,7 +391,10 @@ def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
 def reading(
     subject: Subject, limit: int | None, count: int, spec: LeagueSpec, *, step: dict | None = None, **text
 ) -> Row:
-    """A row of [L]'s window on the league's own budget, whose repair alone reads another text or draw; step: that repair."""
+    """Return a row of [L]'s window on the league's own budget, whose repair alone reads another text or draw.
+
+    Step: that repair.
+    """
     budget = BUDGET[subject.profile]
     selection = selections(count)[WINDOW] | {"calibration": budget}
     fields = {"selection": selection, "repair": step or REPAIRS[spec.repair], "calibration": budget | text}
@@ -399,7 +405,8 @@ def larger(
     subject: Subject, limit: int | None, shown: Collection[str], others: Callable[[int], Iterable[Row]]
 ) -> list[Row]:
     """Dense, and by the league's larger numbers of layers its rows ``shown`` (`Row.method`) and, but on the stand-in, whose
-    calibration text is like its questions, ``others`` of a number."""
+    calibration text is like its questions, ``others`` of a number.
+    """
     counts = subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]) if not subject.printed else ()
     whole, found = league(subject, limit), []
     for count in counts:

@@ -19,7 +19,7 @@ _LABELS = tuple(label for texts in _TEXTS.values() for label in texts)
 
 
 def perplexities(profile: str) -> list[Column]:
-    """The texts and their average."""
+    """Return the texts and their average."""
     texts = [
         Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity")
         for label, protocol in _TEXTS[profile].items()
@@ -64,8 +64,9 @@ def _refit_beats(others: tuple[str, ...], column: str, lower: bool = False) -> c
 
 
 def _beats_slices(column: str, lower: bool = False) -> comparisons.Check:
-    """The refit, after the choice whose perplexity is lowest, is better than LLM-Pruner and SliceGPT. The tool's own choice,
-    with the neurons carried over, is one of them."""
+    """Return the refit, after the choice whose perplexity is lowest, is better than LLM-Pruner and SliceGPT. The tool's
+    own choice, with the neurons carried over, is one of them.
+    """
     return comparisons.chosen(
         [
             *(rows.name(selection, rows.REFIT_LONG) for selection in rows.selections(1)),
@@ -79,7 +80,7 @@ def _beats_slices(column: str, lower: bool = False) -> comparisons.Check:
 
 
 def _wins_each_draw(rival: str) -> comparisons.Check:
-    """The refit is below this rival after every draw of either text."""
+    """Return the refit is below this rival after every draw of either text."""
     draws = [(text, seed) for text in (rows.FIRST, rows.OTHER) for seed in rows.SEEDS]
     pairs = [(rows.drawn(rows.REFIT_LONG, *draw), rows.drawn(rival, *draw)) for draw in draws]
     return comparisons.every(*(comparisons.beats(ours, other, column="PPL AVG", lower=True) for ours, other in pairs))

@@ -33,7 +33,8 @@ UNREAD = ("ARC-c", "ARC-e", "PIQA", "WG")
 def texts(subject: Subject, limit: int | None = None) -> list[Row]:
     """After [L], at the league's larger numbers of layers: no repair and the refit of the league, and the refit from other
     texts; these not on the stand-in, whose calibration text is like its questions. At the largest also after the set of
-    least left, chosen on the repair's own text, without the neurons carried over and with them."""
+    least left, chosen on the repair's own text, without the neurons carried over and with them.
+    """
     return rows.larger(subject, limit, (NONE, PLAIN), lambda count: _others(subject, limit, count))
 
 
@@ -56,8 +57,10 @@ def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
 
 
 def columns(profile: str) -> list[Column]:
-    """The league's texts, tasks that are not read, and their average; on the stand-in, which reads text like its questions in
-    every row, some tasks beside the texts."""
+    """Return the league's texts, tasks that are not read, and their average.
+
+    On the stand-in, which reads text like its questions in every row, some tasks beside the texts.
+    """
     scores = {column.id: column for column in tasks(profile)}
     if profile == "standin":
         return [*perplexities(profile), *(scores[task] for task in ASKED[profile])]

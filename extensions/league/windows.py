@@ -13,7 +13,9 @@ SHARES = (*rows.SHARES[:-1], (8, 30), rows.SHARES[-1])
 
 
 def windows(subject: Subject, limit: int | None = None) -> list[Row]:
-    """The dense model at each of the league's numbers of layers, and at that of LinearPatch's tables between them."""
+    """Return the dense model at each of the league's numbers of layers, and at that of LinearPatch's tables between
+    them.
+    """
     if subject.printed:
         return []
     found = []
@@ -25,6 +27,7 @@ def windows(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def columns(profile: str) -> list[Column]:
+    """Return the columns of the table of blocks."""
     benchmark = f"windows@{TEXTS[profile][1]}"
     labels = {
         "windows": "blocks",

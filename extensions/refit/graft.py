@@ -58,7 +58,7 @@ class Graft:
                 linear.bias[self.places] = biases.to(linear.bias)
 
     def report(self) -> dict:
-        """What a record holds of it."""
+        """Return what a record holds of it."""
         where = {"writer": self.writer, "neurons": self.neurons, "host": self.host, "places": self.places}
         return where | {"wrote": round(self.wrote, 1), "writes": round(self.writes, 1)}
 
@@ -104,7 +104,7 @@ class Observed:
 
     @torch.no_grad()
     def graft(self, removed: Sequence[int]) -> Graft | None:
-        """What has to be carried over so that these layers may go.
+        """Return what has to be carried over so that these layers may go.
 
         A neuron writes the massive activation if what it writes into first tokens is longer than the median token's state.
         None where no layer writes one or that layer stays, where no layer before it is kept, and where the neurons, in the
@@ -135,5 +135,5 @@ class Observed:
 
 
 def find(decoder: Decoder, ids: Tensor, removed: Sequence[int]) -> Graft | None:
-    """`Observed.graft` of one set of layers."""
+    """Return `Observed.graft` of one set of layers."""
     return Observed(decoder, ids).graft(removed)

@@ -258,7 +258,7 @@ def check_biases(config, flags: Sequence[str] = ("attention_bias", "mlp_bias")) 
 
 
 def stages_of(matrices: str, gate_up: bool) -> tuple[tuple[str, ...], ...]:
-    """What is refitted of a following layer, in order; matrices of one stage read the same.
+    """Return what is refitted of a following layer, in order; matrices of one stage read the same.
 
     Raises:
         UserError: a choice of matrices that there is not, or one that goes without gate_up.
@@ -344,7 +344,7 @@ class _Streams:
         ]
 
     def _through(self, decoder: Decoder, tokens: Sequence[Tensor], layers: Sequence[int]) -> list[Tensor]:
-        """What leaves these layers, of each batch of tokens."""
+        """Return what leaves these layers, of each batch of tokens."""
         if not decoder.streamed:
             stream, found = self.stream if decoder is self.origin else CachedHiddenStates(decoder), []
             for ids in track(tokens, "layers before", unit="batch", shown=self.progress):
@@ -455,7 +455,7 @@ class _Streams:
 
 
 def _alone(decoder: Decoder) -> AbstractContextManager:
-    """Where layers are read as they are called: none is read ahead inside, since sums need the room."""
+    """Return where layers are read as they are called: none is read ahead inside, since sums need the room."""
     return decoder.model.streamed.alone() if decoder.streamed else nullcontext()
 
 

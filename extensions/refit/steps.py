@@ -15,7 +15,7 @@ from extensions.refit.method import FOLLOWING, RIDGE, check_architecture, refit,
 
 
 def grafted(context: Context, windows: Tensor) -> Graft | None:
-    """What has to be carried over, noted in the records' details as ``graft``."""
+    """Return what has to be carried over, noted in the records' details as ``graft``."""
     found = find(context.decoder, windows, context.removed)
     context.details["graft"] = None if found is None else found.report()
     return found

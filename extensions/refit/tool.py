@@ -118,7 +118,10 @@ def _context(job: Job, model: nn.Module, windows: Tensor) -> Context:
 
 
 def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -> Context:
-    """What becomes of a model without these layers, in place; of fewer windows than the job's, a like share is held out."""
+    """Return what becomes of a model without these layers, in place.
+
+    Of fewer windows than the job's, a like share is held out.
+    """
     context = _context(job, model, windows)
     context.details["removed"] = removed
     carries = _grafts(job) and _writer(job) in removed
@@ -128,8 +131,8 @@ def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -
 
 
 def _better(job: Job, plain: list[int], counting: list[int]) -> tuple[list[int], list[dict]]:
-    """The set of layers that counts on neurons carried over, unless it is worse, refitted, by windows that no refit has read
-    than the plain one, and that by more than WORSE; and what each came to.
+    """Return the set of layers that counts on neurons carried over, unless it is worse, refitted, by windows that no
+    refit has read than the plain one, and that by more than WORSE; and what each came to.
 
     Those are the windows held out: copies are refitted without them, since what chooses a damping is in the solution, too.
     Where the two are close by the calibration's own text, another text needs the first token's state more.
@@ -148,7 +151,9 @@ def _better(job: Job, plain: list[int], counting: list[int]) -> tuple[list[int],
 
 
 def _sharing(job: Job, removed: list[int]) -> nn.Module:
-    """A copy of the model with weights of its own where a refit without these layers writes, else with those at hand."""
+    """Return a copy of the model with weights of its own where a refit without these layers writes, else with those at
+    hand.
+    """
     asked = _asked(job)
     stages = stages_of(asked.matrices or "both", bool(asked.gate_up))
     own = plan_of(job.layers, removed, asked.following, stages, asked.share or 0.0)
@@ -161,19 +166,21 @@ def _shown(layers: Sequence[int]) -> str:
 
 
 def _grafts(job: Job) -> bool:
-    """Whether neurons may be carried over."""
+    """Return whether neurons may be carried over."""
     return not (job.options.no_graft or job.options.one_by_one)
 
 
 def _writer(job: Job) -> int | None:
-    """The layer that writes the massive activation; the dense model's evaluation has seen it, if there was one."""
+    """Return the layer that writes the massive activation; the dense model's evaluation has seen it, if there was one."""
     if job.kept.get("norms") is None:
         job.kept["norms"] = Observed(job.decoder, job.windows).norms
     return job.kept["norms"].writer
 
 
 def _least_left(job: Job) -> list[list[int]]:
-    """The layers, in runs or alone, of which a map of the stream leaves least; with neurons carried over, if others do.
+    """Return the layers, in runs or alone, of which a map of the stream leaves least.
+
+    With neurons carried over, if others do.
 
     What carrying them over is worth to a refit is known by refitting alone: of few tokens the sums promise too much. Runs of
     a sweep share what they read.
@@ -190,14 +197,19 @@ def _least_left(job: Job) -> list[list[int]]:
 
 
 def _work(job: Job) -> float:
-    """Tokens through the whole model. Where neurons may be carried over, two choices of layers may have to be compared."""
+    """Return the tokens through the whole model.
+
+    Where neurons may be carried over, two choices of layers may have to be compared.
+    """
     times = 3 if job.options.choose == "left" and _grafts(job) else 1
     passes = (job.given is None) + times * Cost.of(job).passes
     return passes * job.options.samples * job.length + distill.cost(job)[0]
 
 
 def _beside(job: Job) -> tuple[float, int]:
-    """The operations in float64 and the bytes of solving, and of choosing by least residual: sums for every run of layers."""
+    """Return the operations in float64 and the bytes of solving, and of choosing by least residual: sums for every run
+    of layers.
+    """
     cost, count = Cost.of(job), max(job.counts)
     held = max(cost.bytes, distill.cost(job)[1])
     if job.options.choose != "left":

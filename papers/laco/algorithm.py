@@ -47,7 +47,7 @@ class CollapseSettings:
     cosine: str = DEFAULT_COSINE
 
     def within(self, layers: int) -> CollapseSettings:
-        """The settings for a model of so many layers, H filled in.
+        """Return the settings for a model of so many layers, H filled in.
 
         Raises:
             UserError: with these Algorithm 1 could not run, or would do nothing whatever the model: C outside 2..layers, a
@@ -175,7 +175,7 @@ class _Search:
             self.inputs.append(states)
 
     def walk(self, T: float) -> tuple[tuple, list[Attempt]]:
-        """One run of Algorithm 1's loop: the accepted merges, and every attempt."""
+        """Return one run of Algorithm 1's loop: the accepted merges, and every attempt."""
         chosen = self.settings
         moves = pointer(self.layers, chosen.C, chosen.L, chosen.H, chosen.I)
         state, trace, count = (), [], self.layers
@@ -192,7 +192,7 @@ class _Search:
             return state, trace
 
     def similarity(self, state: tuple, l: int, K: int) -> float:
-        """s of line 11 for merging K layers into layer l after the accepted merges `state`; each is computed once."""
+        """S of line 11 for merging K layers into layer l after the accepted merges `state`; each is computed once."""
         if (state, l) not in self._known:
             self.go(state)
             trial = self._merged(l, K)

@@ -25,7 +25,9 @@ MERGED = {"Eq. 1": "paper", "the code's merge": "code"}
 
 
 def matrices(layer: nn.Module) -> dict[str, Tensor]:
-    """A layer's matrices (stacked experts count as one) by the last part of their module's name: `q_proj`, `W_pack`."""
+    """Return a layer's matrices (stacked experts count as one) by the last part of their module's name: `q_proj`,
+    `W_pack`.
+    """
     found = {}
     for name, parameter in layer.named_parameters():
         if parameter.ndim > 1:
@@ -50,7 +52,8 @@ def adjacent_distances(model: nn.Module) -> dict[str, dict[str, list[float]]]:
 
 
 def merged_norms(model: nn.Module, followers: int = 3) -> dict[str, list[float] | float]:
-    """How much larger Eq. 1 makes a layer: |theta*| over the root mean square of |theta_l| .. |theta_{l+m}|, matrices only.
+    """Return how much larger Eq. 1 makes a layer: |theta*| over the root mean square of |theta_l| .. |theta_{l+m}|,
+    matrices only.
 
     `ratio`: per window start 0..N-m-1. `uncorrelated`: sqrt(m + (m - 1)^2); m equal layers would give 1.
     """
@@ -67,7 +70,7 @@ def merged_norms(model: nn.Module, followers: int = 3) -> dict[str, list[float] 
 
 @torch.no_grad()
 def _states(decoder: Decoder, tokenizer, sentences: Sequence[str]) -> list[list[Tensor]]:
-    """[sentence][boundary] -> X[boundary] [1, tokens, channels]."""
+    """Return [sentence][boundary] -> X[boundary] [1, tokens, channels]."""
     return [boundaries(decoder, ids) for ids in tokenise(tokenizer, sentences)]
 
 
@@ -100,7 +103,7 @@ def orthogonal_cosines(model: nn.Module, tokenizer, sentences: Sequence[str]) ->
 
 
 def shuffled(layer: nn.Module, generator: torch.Generator) -> nn.Module:
-    """A copy of a layer whose matrices have their rows and columns in random order.
+    """Return a copy of a layer whose matrices have their rows and columns in random order.
 
     Each keeps its norm and its singular values, and loses whatever it had in common with those of other layers.
     """

@@ -43,12 +43,14 @@ def _equation_1(thetas: Sequence[Tensor]) -> Tensor:
 
 
 def _last(thetas: Sequence[Tensor]) -> Tensor:
-    """What the notebooks' loop leaves: the last layer's values (the tensor itself, unless it is on another device)."""
+    """Return what the notebooks' loop leaves: the last layer's values (the tensor itself, unless it is on another
+    device).
+    """
     return thetas[-1].to(thetas[0].device)
 
 
 def _first(thetas: Sequence[Tensor]) -> Tensor:
-    """The base layer's own values."""
+    """Return the base layer's own values."""
     return thetas[0]
 
 
@@ -57,7 +59,7 @@ NORMS = {"paper": "merge", "code": "first", "drop": "first"}  # what each does w
 
 
 def is_stream_norm(name: str) -> bool:
-    """Whether a layer's parameter belongs to a norm of the residual stream.
+    """Return whether a layer's parameter belongs to a norm of the residual stream.
 
     QK-norms lie in `self_attn`.
     """

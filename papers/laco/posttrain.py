@@ -32,7 +32,10 @@ from papers.laco import training
 
 
 def stacked(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
-    """Rows of one length as a batch [rows, tokens]. Only here are ids widened: a corpus is held once, in 32 bits."""
+    """Return the rows of one length as a batch [rows, tokens].
+
+    Only here are ids widened: a corpus is held once, in 32 bits.
+    """
     return {name: torch.from_numpy(np.stack([row[name] for row in rows])).long() for name in rows[0]}
 
 

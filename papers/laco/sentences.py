@@ -20,7 +20,7 @@ _CJK = re.compile(r"[\u4e00-\u9fff]")
 
 
 def plain_sentences(document: str) -> list[str]:
-    """The plain sentences of a document: 8 to 30 words, or 15 to 80 Chinese characters; no code, no headings."""
+    """Return the plain sentences of a document: 8 to 30 words, or 15 to 80 Chinese characters; no code, no headings."""
     paragraphs = [" ".join(p.split()) for p in document.split("\n\n") if ">>>" not in p and "---" not in p]
     return [s.strip() for p in paragraphs for s in _END.split(p) if _is_plain(s.strip())]
 
@@ -32,7 +32,7 @@ def _is_plain(sentence: str) -> bool:
 
 
 def draw(documents: Sequence[str], count: int, seed: int) -> list[str]:
-    """`count` sentences, at most one of a document, in the order drawn.
+    """Return `count` sentences, at most one of a document, in the order drawn.
 
     Raises:
         UserError: fewer documents have a plain sentence, or none is wanted.
@@ -59,7 +59,7 @@ def _drawn(documents: Sequence[str], count: int, rng: random.Random) -> Iterator
 
 
 def calibration_sentences(corpus: str | Sequence[str], count: int = 10, seed: int = 0) -> list[str]:
-    """`count` sentences of a named corpus, or equally many of each of several."""
+    """Return `count` sentences of a named corpus, or equally many of each of several."""
     names = [corpus] if isinstance(corpus, str) else list(corpus)
     if count % len(names):
         raise UserError(f"{count} sentences cannot be split evenly over {', '.join(names)}; change the count")

@@ -22,7 +22,7 @@ VALIDATION_BLOCKS = 32
 
 
 def sentences(context: Context) -> list[str]:
-    """The sentences of the recipe's calibration entry.
+    """Return the sentences of the recipe's calibration entry.
 
     Raises:
         UserError: it has none.
@@ -65,7 +65,7 @@ class CollapseOptions(Options):
         return chosen(model, tokenizer, texts, **self._options(), **more)
 
     def _options(self) -> dict:
-        """Those of `collapse` and `collapse_to`."""
+        """Return those of `collapse` and `collapse_to`."""
         return {name: value for name, value in self.to_json().items() if name not in ("method", "left_out")}
 
 

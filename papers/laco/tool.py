@@ -46,7 +46,8 @@ def refuse(job: Job, count: int | None) -> None:
 
 def combined(job: Job, remove: int | None) -> int:
     """--combine; without, the paper's C for a number of layers to remove: the largest of 2..6 whose merges add up (9: 4,
-    10: 6), of those that find room in the model, or else any that do; 4 where a threshold is given."""
+    10: 6), of those that find room in the model, or else any that do; 4 where a threshold is given.
+    """
     if job.options.combine is not None or remove is None:
         return job.options.combine or 4
     fit = [C for C in range(6, 1, -1) if remove in takes(C, job.options.interval, job.layers)]
@@ -81,7 +82,7 @@ def apply(job: Job) -> dict:
 
 
 def _given(job: Job) -> dict:
-    """Layers of one's own choice: each run of them is merged into the layer before it."""
+    """Return the layers of one's own choice: each run of them is merged into the layer before it."""
     removed = sorted(job.given)
     job.chosen(removed)
     for start, stop in reversed(runs(removed)):
@@ -91,7 +92,9 @@ def _given(job: Job) -> dict:
 
 
 def _work(job: Job) -> float:
-    """Tokens through the whole model: one pass, and an attempt for each layer, which runs half of them on average."""
+    """Return the tokens through the whole model: one pass, and an attempt for each layer, which runs half of them on
+    average.
+    """
     if job.given is not None:
         return 0.0
     tokens = sum(len(job.tokenizer(sentence)["input_ids"]) for sentence in job.kept["sentences"])

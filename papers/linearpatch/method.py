@@ -20,14 +20,14 @@ FIDELITIES = ("paper", "code")
 
 
 def default_cosine(variant: str, fidelity: str) -> str:
-    """Which cosine selects by default: per token, but along tokens for the official code's window."""
+    """Return which cosine selects by default: per token, but along tokens for the official code's window."""
     return "channel" if (variant, fidelity) == ("L", "code") else "token"
 
 
 def select(
     statistics: Statistics, count: int, variant: str = "L", fidelity: str = "paper", cosine: str | None = None
 ) -> list[int]:
-    """The layers to remove: ``L``, the window of highest cosine (Eq. 2), or ``S``, the lowest BI as ShortGPT.
+    """Return the layers to remove: ``L``, the window of highest cosine (Eq. 2), or ``S``, the lowest BI as ShortGPT.
 
     fidelity: ``paper`` takes the cosine per token and the argmax over all starts; ``code`` is the official code's cosine
     along tokens per channel, over starts 1..N-n-1. For ``S`` both are the same. cosine: another kind than that
@@ -116,7 +116,7 @@ def survey(
     batch_size: int = 8,
     progress: bool = False,
 ) -> tuple[list[int], Statistics]:
-    """The layers that `prune` would remove, and the statistics for their patches; the model stays as it is.
+    """Return the layers that `prune` would remove, and the statistics for their patches; the model stays as it is.
 
     others: numbers of layers that the same statistics shall serve (`select`, `patch_cuts`); not for a computed matrix.
     """
@@ -146,6 +146,8 @@ def survey(
 
 
 def _candidates(layers: int, count: int, variant: str) -> list[tuple[int, int]]:
-    """Every cut that a selection of ``count`` layers may come to: windows for ``L``, runs of any length for ``S``."""
+    """Return every cut that a selection of ``count`` layers may come to: windows for ``L``, runs of any length for
+    ``S``.
+    """
     lengths = [count] if variant == "L" else range(1, count + 1)
     return [(start, start + length) for length in lengths for start in range(layers - length + 1)]

@@ -28,7 +28,10 @@ _NAMED = {"elementwise": "elementwise", "least-squares": "moments"}
 
 
 def named_statistics(kind: str, estimator: str, pairs: Collection[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
-    """Which options of `common.calibration.collect` a patch of this kind needs at the cuts ``pairs``; {} for the default."""
+    """Return which options of `common.calibration.collect` a patch of this kind needs at the cuts ``pairs``.
+
+    {} for the default.
+    """
     option = "matrices" if kind == "matrix" else _NAMED.get(estimator)
     return {option: sorted(pairs)} if option else {}
 
@@ -36,7 +39,7 @@ def named_statistics(kind: str, estimator: str, pairs: Collection[tuple[int, int
 def channel_scales(
     statistics: Statistics, start: int, stop: int, *, rotated: bool = True, estimator: str = "ratio-of-means"
 ) -> Tensor:
-    """The scales d, float64 [channels], for the removed run ``[start, stop)`` (section 3.2, Eq. 4).
+    """Return the scales d, float64 [channels], for the removed run ``[start, stop)`` (section 3.2, Eq. 4).
 
     rotated: on X H, as LinearPatch; otherwise on X, the ablation "+d" of Table 5.
     estimator: ``ratio-of-means`` (default) is what the official code computes: per sample, the mean over tokens of
@@ -60,7 +63,8 @@ def patch_values(
     ridge: float = RIDGE,
     alpha: float = 1.0,
 ) -> Tensor:
-    """What a patch of ``kind`` holds for the removed run ``[start, stop)``: scales [channels], one factor [], or [C, C].
+    """Return what a patch of ``kind`` holds for the removed run ``[start, stop)``: scales [channels], one factor [], or
+    [C, C].
 
     alpha: section 3.2's perturbation coefficient, by which all of them are multiplied.
 
@@ -144,7 +148,7 @@ class LinearPatch(nn.Module):
         return self.options["channels"]
 
     def matrix(self) -> Tensor:
-        """The patch as a dense matrix [C, C], float32."""
+        """Return the patch as a dense matrix [C, C], float32."""
         kind, weight = self.options["kind"], self.weight
         if kind in ("hadamard", "matrix"):
             return weight
@@ -154,7 +158,7 @@ class LinearPatch(nn.Module):
         return torch.diag(weight.expand(self.channels))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """``[..., channels]`` -> same shape and dtype."""
+        """Return ``[..., channels]`` -> same shape and dtype."""
         wide, kind = hidden.float(), self.options["kind"]
         if kind in ("hadamard", "matrix"):
             changed = wide @ self.weight
@@ -238,7 +242,7 @@ def cut_patches(
     alpha: float = 1.0,
     acts_on: str = "all",
 ) -> dict[tuple[int, int], LinearPatch]:
-    """One patch per maximal run of removed layers, with the dense model's values: {(start, stop): patch}.
+    """Return one patch per maximal run of removed layers, with the dense model's values: {(start, stop): patch}.
 
     The paper patches one contiguous cut. For several runs its procedure is unpublished; this is our reading. alpha: see
     `patch_values`; acts_on: see `LinearPatch`.

@@ -26,7 +26,7 @@ MASSIVE = 10.0
 
 
 def massive_channels(magnitudes: Tensor) -> Tensor:
-    """Which of ``magnitudes`` [channels] are massive, boolean [channels]."""
+    """Return which of ``magnitudes`` [channels] are massive, boolean [channels]."""
     return magnitudes >= MASSIVE * magnitudes.median()
 
 

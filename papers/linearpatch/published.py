@@ -20,7 +20,7 @@ MODELS = {
 
 @cache
 def published_windows() -> dict[tuple[str, int, str], tuple[int, int]]:
-    """(registry name, layers removed, variant ``L`` or ``S``) -> half-open window [start, end)."""
+    """Return (registry name, layers removed, variant ``L`` or ``S``) -> half-open window [start, end)."""
     found: dict[tuple[str, int, str], dict[str, int]] = {}
     with TABLE.open(newline="", encoding="utf-8") as lines:
         for line in csv.DictReader(lines):
@@ -47,7 +47,8 @@ def published_window(model: str, count: int, variant: str = "L") -> tuple[int, i
 
 
 def compare_window(removed: list[int], model: str, variant: str = "L") -> dict | None:
-    """How computed layers stand to Table 9's window: both, whether they are the same, and how many layers are in both.
+    """Return how computed layers stand to Table 9's window: both, whether they are the same, and how many layers are in
+    both.
 
     None for a model or a number of layers that Table 9 does not have.
     """

@@ -41,7 +41,10 @@ def validation_crops(context: Context, entry: Calibration) -> Tensor:
 
 
 def _statistics(context: Context, kind: str, estimator: str, **counting) -> Statistics:
-    """Those of the selection's own pass, unless the patch needs more than they hold; counting: of tokens in moments."""
+    """Return those of the selection's own pass, unless the patch needs more than they hold.
+
+    Counting: of tokens in moments.
+    """
     named = named_statistics(kind, estimator, runs(context.removed))
     cosine = getattr(context.selection, "cosine", "token")
     return context.statistics(len(context.removed), (cosine,), **named, **counting)
@@ -153,7 +156,7 @@ class DistilledPatch(TrainedRepair):
         note_training(context, report | {"teacher": "online" if store is None else "stored"})
 
     def settings(self, context: Context) -> distill.DistillationSettings:
-        """How the patch is distilled."""
+        """Return the columns of hyperparameters, and of what the search did with them (Tables 5 and 6)."""
         changes = self.said("trainable", "target", "top_k", "store_dtype")
         return distill.settings_of(context.fidelity, fitting=self.fitting(Fitting()), **changes)
 

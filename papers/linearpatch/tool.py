@@ -74,13 +74,16 @@ def apply(job: Job) -> dict:
 
 
 def _massive_at(job: Job, removed: list[int]) -> bool:
-    """Whether first tokens are massive at a cut, as the dense model's evaluation saw; False where there was none."""
+    """Return whether first tokens are massive at a cut, as the dense model's evaluation saw.
+
+    False where there was none.
+    """
     norms = job.kept.get("norms")
     return norms is not None and any(norms.massive_at(start) for start, _ in runs(removed))
 
 
 def _surveyed(job: Job) -> tuple[list[int], Statistics]:
-    """The layers that go and the statistics; the runs of a sweep share the longest one's, but for a matrix."""
+    """Return the layers that go and the statistics; the runs of a sweep share the longest one's, but for a matrix."""
     options = job.options
     layers = _windows_layers(job)
     choice = {"variant": options.variant, "fidelity": options.fidelity}
@@ -99,7 +102,7 @@ def _surveyed(job: Job) -> tuple[list[int], Statistics]:
 
 
 def _windows_layers(job: Job) -> list[int] | None:
-    """The layers that are not to be computed: one's own, or Table 9's."""
+    """Return the layers that are not to be computed: one's own, or Table 9's."""
     if job.options.window == "published":
         return list(range(*linearpatch.published_window(job.options.model, job.count, job.options.variant)))
     return job.given

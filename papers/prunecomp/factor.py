@@ -22,7 +22,7 @@ WINDOW_FACTORS = ("direct", "product")
 
 
 def magnitude_factor(statistics: Statistics, start: int, stop: int | None = None, *, how: str = "direct") -> float:
-    """alpha of the removed layers ``[start, stop)`` (one layer by default), in float64 (Eq. 9).
+    """Alpha of the removed layers ``[start, stop)`` (one layer by default), in float64 (Eq. 9).
 
     Per calibration sequence and channel the L1 norm over tokens of X^(stop) over that of X^(start); the mean over channels
     and sequences. The official code averages per channel over sequences first: the same number. A channel that is zero in
@@ -58,7 +58,7 @@ def fuse_factor(model: nn.Module, position: int, factor: float) -> None:
 
 
 def fuse_factors(model: nn.Module, factors: Mapping[int, float]) -> None:
-    """`fuse_factor` for several cuts: every weight is multiplied once, by the product of all factors behind it.
+    """Fuse the factors of several interfaces: every weight is multiplied once, by the product of all factors behind it.
 
     The product is formed in float64 and the weight in float32 at least, so n cuts round a weight once and not n times.
     """

@@ -169,7 +169,7 @@ def _streamed(
     begun: Sequence[tuple[int, float | None]],
     after: Callable,
 ) -> dict:
-    """All other metrics: the model stays whole while layers are chosen, and is cut and fused once at the end."""
+    """Return all other metrics: the model stays whole while layers are chosen, and is cut and fused once at the end."""
     stream, metric_stream = search.streams(decoder)
     order = given or ([] if iterative else search.lowest(metric_stream, count))
     alphas: dict[int, float] = {}
@@ -207,7 +207,9 @@ def _streamed(
 
 
 def _in_place(search: Search, decoder: Decoder, count: int, given: list[int] | None) -> dict:
-    """The official code's loop: a fresh look at the present model, then its weights are cut and scaled as they are stored."""
+    """Return the official code's loop: a fresh look at the present model, then its weights are cut and scaled as they
+    are stored.
+    """
     names, total = list(range(decoder.num_layers)), decoder.num_layers
     removed: list[int] = []
     factors: list[float | None] = []

@@ -44,13 +44,13 @@ class Search:
     known: tuple[int, ...] = ()
 
     def streams(self, decoder: Decoder) -> tuple[Stream, Stream]:
-        """The stream that factors are measured on, and the metric's (mostly the same)."""
+        """Return the stream that factors are measured on, and the metric's (mostly the same)."""
         options = {"batch_size": self.batch_size, "progress": self.progress}
         stream = Stream(decoder, self.windows, **options)
         return stream, stream if self.own is None else Stream(decoder, self.own, **options)
 
     def eligible(self, layers: list[int], total: int) -> list[int]:
-        """The layers that may go next, of those that remain.
+        """Return the layers that may go next, of those that remain.
 
         Taylor+ and Mag+ keep the first four and last two of the original model. These are also the first four and last
         two of any smaller one, which is what the official code keeps. Its PPL keeps the first and last that remain.
@@ -81,7 +81,7 @@ class Search:
         return {layer: found[layer] for layer in eligible}
 
     def lowest(self, stream: Stream, count: int = 1) -> list[int]:
-        """The ``count`` eligible layers of lowest score, lowest first; ties go to the earlier layer."""
+        """Return the ``count`` eligible layers of lowest score, lowest first; ties go to the earlier layer."""
         if len(self.known) >= count and len(stream.layers) == stream.decoder.num_layers:
             return list(self.known[:count])
         eligible = self.eligible(stream.layers, stream.decoder.num_layers)
@@ -107,7 +107,7 @@ class Search:
 def next_layer(
     stream: Stream, metric: str = "bi", *, protected: Collection[int] | None = None, progress: bool = False
 ) -> int:
-    """The layer that the metric would remove next from the model as the stream has it (not for CL)."""
+    """Return the layer that the metric would remove next from the model as the stream has it (not for CL)."""
     return choose(stream, 1, metric, protected=protected, progress=progress)[0]
 
 
@@ -119,7 +119,9 @@ def choose(
     protected: Collection[int] | None = None,
     progress: bool = False,
 ) -> list[int]:
-    """``count`` layers (None: all that may go) by the metric's scores in the model as it is, lowest first; none is removed.
+    """Return ``count`` layers (None: all that may go) by the metric's scores in the model as it is, lowest first.
+
+    None is removed.
 
     For all metrics but CL, whose window `common.pruning.selection.best_window` gives. Raises UserError as
     `prune_and_compensate`.

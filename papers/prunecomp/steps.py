@@ -41,13 +41,15 @@ def documents(context: Context, entry: Calibration) -> Tensor:
 
 
 def stream(context: Context, entry: Calibration | None = None) -> Stream:
-    """The model at hand with the tokens of a calibration entry, by default the recipe's, running through it."""
+    """Return the model at hand with the tokens of a calibration entry, by default the recipe's, running through it."""
     windows = context.windows() if entry is None else context.tokens(entry)
     return Stream(context.decoder, windows, batch_size=context.batch_size, progress=context.progress)
 
 
 def ranking(context: Context, metric: str, entry: Calibration | None) -> list[int]:
-    """Every layer that a metric may remove, by its score in the dense model: where all searches by that metric begin."""
+    """Return every layer that a metric may remove, by its score in the dense model: where all searches by that metric
+    begin.
+    """
 
     def search() -> list[int]:
         return choose(stream(context, entry), None, metric, progress=context.progress)
@@ -105,7 +107,7 @@ class PruneAndComp(Pruning):
         return report
 
     def search(self, context: Context, **options) -> dict:
-        """The same, whatever is known from before; options: more of `prune_and_compensate`."""
+        """Return the same, whatever is known from before; options: more of `prune_and_compensate`."""
         options |= {"batch_size": context.batch_size, "fidelity": context.fidelity, "progress": context.progress}
         own = None if self.calibration is None else context.tokens(self.calibration)
         windows = context.windows() if context.calibrated else None

@@ -54,7 +54,10 @@ class Stream:
 
     @torch.no_grad()
     def states(self, place: int | None = None) -> list[list[Tensor | None]]:
-        """``[batch][p]``: what the layer at place p receives (at the end ``X[N]``), up to ``place``; None: not kept."""
+        """Return ``[batch][p]``: what the layer at place p receives (at the end ``X[N]``), up to ``place``.
+
+        None: not kept.
+        """
         place = len(self.layers) if place is None else place
         missing = [states for states in self._states if len(states) <= place]
         for states, batch in zip(self._states, self._batches, strict=True):
@@ -76,7 +79,7 @@ class Stream:
         return self._states
 
     def received(self, layer: int) -> list[Tensor]:
-        """What one remaining layer receives, per batch."""
+        """Return what one remaining layer receives, per batch."""
         place = self.layers.index(layer)
         found = [states[: place + 1] for states in self.states(place)]
         for states in found:
@@ -90,7 +93,7 @@ class Stream:
         return torch.tensor([change.cosine / change.tokens for change in changes], dtype=torch.float64)
 
     def factor(self, layer: int) -> float:
-        """alpha of one remaining layer in the model as it is now (Eq. 9); runs no layer behind it."""
+        """Alpha of one remaining layer in the model as it is now (Eq. 9); runs no layer behind it."""
         self.states(self.layers.index(layer) + 1)
         return self._changes[layer].ratio / self._changes[layer].samples
 
@@ -132,7 +135,7 @@ def _is_one(gain: float | Tensor) -> bool:
 
 
 def _product(first: float | Tensor, second: float | Tensor) -> float | Tensor:
-    """What acts like ``first`` and then ``second``."""
+    """Return what acts like ``first`` and then ``second``."""
     matrices = [isinstance(gain, Tensor) and gain.ndim == 2 for gain in (first, second)]
     if all(matrices):
         return first @ second

@@ -66,7 +66,9 @@ def _pruned(job: Job) -> dict:
 
 
 def _kept(job: Job, step: PruneAndComp) -> dict:
-    """Where a step of the loop takes long: where a killed run of the same command finds what it had, for this very model."""
+    """Return where a step of the loop takes long: where a killed run of the same command finds what it had, for this
+    very model.
+    """
     short = step.metric not in COSTLY or not step.iterative
     if short or job.options.plan or job.given is not None or job.options.fidelity == "code":
         return {}
@@ -84,7 +86,7 @@ def _shorter(job: Job) -> dict | None:
 
 
 def _without_factors(job: Job, found: dict) -> dict:
-    """The cut alone, where weights were scaled while layers were chosen: each factor taken back at its cut."""
+    """Return the cut alone, where weights were scaled while layers were chosen: each factor taken back at its cut."""
     with ExitStack() as stack:
         for position, factor in found["cuts"]:
             stack.enter_context(scale_stream(job.model, position, 1 / factor))
@@ -92,7 +94,9 @@ def _without_factors(job: Job, found: dict) -> dict:
 
 
 def _work(job: Job) -> float:
-    """Tokens through the whole model: a loop by ppl tries every layer at each step, one by taylor+ runs backwards, too."""
+    """Return the tokens through the whole model: a loop by ppl tries every layer at each step, one by taylor+ runs
+    backwards, too.
+    """
     options = job.options
     steps = 1 if options.one_shot else max(job.counts)
     passes = {"ppl": steps * job.layers / 2, "taylor+": 3 * steps}.get(options.metric, 1 + (steps - 1) / 2)

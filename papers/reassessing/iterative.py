@@ -16,7 +16,7 @@ from common.utils.errors import UserValueError
 
 
 def schedule(text: str) -> tuple[int, int]:
-    """(layers per cycle, layers in all) of a schedule ``1:b:c``.
+    """Return (layers per cycle, layers in all) of a schedule ``1:b:c``.
 
     >>> schedule("1:4:8")
     (4, 8)

@@ -119,7 +119,7 @@ def select(
     seed: int = SEED,
     progress: bool = False,
 ) -> list[int]:
-    """The ``count`` layers that go, in order of removal, as present positions; the model is left as it is.
+    """Return the ``count`` layers that go, in order of removal, as present positions; the model is left as it is.
 
     Arguments and errors as `scores`, and UserError for a count outside 1..N-2.
     """

@@ -42,7 +42,8 @@ def require() -> None:
 def quantize(
     model: nn.Module, tokenizer, texts: Sequence[str], *, bits: int = 4, group_size: int = 128, tokens: int = 2048
 ) -> nn.Module:
-    """A copy of a plain model with the layers' matrices at `bits`, quantized one by one on `texts` (at most `tokens` each).
+    """Return a copy of a plain model with the layers' matrices at `bits`, quantized one by one on `texts` (at most
+    `tokens` each).
 
     The copy runs and saves as any Hugging Face model; `model` stays as it is. group_size: columns that share a scale; it
     must divide the matrices' inputs.
@@ -89,7 +90,7 @@ def held_mib(model: nn.Module) -> float:
 
 @contextlib.contextmanager
 def _quiet():
-    """gptqmodel prints banners and progress to standard output, and optimum a line per matrix; results go there alone."""
+    """Gptqmodel prints banners and progress to standard output, and optimum a line per matrix; results go there alone."""
     logger = logging.getLogger("optimum")
     level = logger.level
     logger.setLevel(logging.ERROR)

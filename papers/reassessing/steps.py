@@ -82,7 +82,7 @@ class Data(Options):
             yield "corpus", self.corpus
 
     def rows(self, tokenizer) -> tuple[list[dict], list[dict]]:
-        """(training rows, validation rows)."""
+        """Return (training rows, validation rows)."""
         options = self.to_json()
         if self.source is not None:
             return instructions.load(tokenizer, **options)

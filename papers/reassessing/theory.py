@@ -49,7 +49,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 
 def jacobian(kind: str, x: Tensor, eps: float) -> Tensor:
-    """The Jacobian of a norm at `x` [d] by automatic differentiation, float64 [d, d].
+    """Return the Jacobian of a norm at `x` [d] by automatic differentiation, float64 [d, d].
 
     kind: 'rms' and 'layer' as the theorems define them, 'rms-inside' as models do. UserError for another one.
     """
@@ -59,12 +59,12 @@ def jacobian(kind: str, x: Tensor, eps: float) -> Tensor:
 
 
 def spectral_norm(matrix: Tensor) -> float:
-    """The largest singular value."""
+    """Return the largest singular value."""
     return float(torch.linalg.matrix_norm(matrix.detach(), ord=2))
 
 
 def stated_norm(kind: str, x: Tensor, eps: float) -> float:
-    """What the theorems say, for any width: Eq. 5 ('rms'), Eq. 9 ('layer'), and Eq. 5 with eps inside the root."""
+    """Return what the theorems say, for any width: Eq. 5 ('rms'), Eq. 9 ('layer'), and Eq. 5 with eps inside the root."""
     if kind not in NORMS:
         raise unknown("norm", kind, NORMS)
     x = x.double()
@@ -75,7 +75,7 @@ def stated_norm(kind: str, x: Tensor, eps: float) -> float:
 
 
 def exact_norm(kind: str, x: Tensor, eps: float) -> float:
-    """The spectral norm in closed form for every width.
+    """Return the spectral norm in closed form for every width.
 
     Along `x` (centred for LayerNorm) the Jacobian shrinks by eps / (r + eps) (eps / (r^2 + eps) where eps is inside the
     root), along the ones LayerNorm's is zero, on the rest both are the stated scalar times the identity.
@@ -99,7 +99,9 @@ def stated_rms_jacobian(x: Tensor, eps: float) -> Tensor:
 def deviation(
     kind: str, widths: tuple[int, ...] = (3, 8, 64, 192), scales=(1e-3, 0.1, 1.0, 30.0), seed: int = 0
 ) -> float:
-    """The largest relative difference between the stated and the measured norm over random `x` of these widths and scales."""
+    """Return the largest relative difference between the stated and the measured norm over random `x` of these widths
+    and scales.
+    """
     generator = torch.Generator().manual_seed(seed)
     worst = 0.0
     for width in widths:

@@ -121,7 +121,8 @@ def _check_behind(job: Job) -> None:
 
 
 def _calibration(job: Job) -> Tensor:
-    """What the metric reads (appendix D): for taylor and bi short crops of the text's lines, for ppl windows of all of it.
+    """Return what the metric reads (appendix D): for taylor and bi short crops of the text's lines, for ppl windows of
+    all of it.
 
     The official code's ppl reads the test text, and so chooses on what is measured.
     """
@@ -137,7 +138,8 @@ def _calibration(job: Job) -> Tensor:
 
 
 def _kept_dtype(job: Job) -> torch.dtype | None:
-    """What outputs of frozen layers are kept in: bfloat16 for a model that came so, else what they are computed in.
+    """Return what outputs of frozen layers are kept in: bfloat16 for a model that came so, else what they are computed
+    in.
 
     float16 could not hold them: massive activations go beyond its range.
     """
@@ -145,7 +147,8 @@ def _kept_dtype(job: Job) -> torch.dtype | None:
 
 
 def _settings(job: Job, rows: int, tied: bool = False) -> Settings:
-    """The training's settings: the paper's (for the stand-in this repository's tables'), unless asked for otherwise.
+    """Return the training's settings: the paper's (for the stand-in this repository's tables'), unless asked for
+    otherwise.
 
     The warm-up is the paper's 100 steps, or a tenth of a training that is shorter than ten times as long. tied: the head is,
     and stays so in a partial fine-tuning unless it is to be untied.
@@ -166,7 +169,7 @@ def _source(options: ReassessingOptions) -> str:
 
 
 def _examples(name: str) -> list[instructions.Example]:
-    """The examples of a JSON-lines file.
+    """Return the examples of a JSON-lines file.
 
     Raises:
         UserError: it cannot be read, a line is no JSON object, there is but one, a column is missing or a response empty.
@@ -196,14 +199,14 @@ def _rows(job: Job) -> tuple[list[dict], list[dict]]:
 
 
 def _work(job: Job) -> float:
-    """Tokens through the whole model: the metric's, and the training's."""
+    """Return the tokens through the whole model: the metric's, and the training's."""
     read = job.kept.get("calibration")
     passes = {"bi": 1.0, "taylor": 3.0, "ppl": job.layers / 2}.get(job.options.metric, 0.0)
     return (0 if read is None else read.numel() * passes) + job.kept.get("training_passes", 0)
 
 
 def _beside(job: Job) -> tuple[float, int]:
-    """Bytes that a training holds for what it trains: weights, gradients and two moments in float32."""
+    """Return the bytes that a training holds for what it trains: weights, gradients and two moments in float32."""
     layer = 12 * job.config.hidden_size**2
     trained = {"full": job.layers * layer, "partial": (job.options.last + 1) * layer}.get(job.options.finetune, 0)
     return 0.0, 16 * trained

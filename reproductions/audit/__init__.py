@@ -31,13 +31,13 @@ FIELDS = ("name", "paper", "kind", "where")
 
 @cache
 def names() -> dict[tuple[str, ...], str]:
-    """(paper, kind, where) -> the name given to the finding there, whether it is still found or not."""
+    """Return (paper, kind, where) -> the name given to the finding there, whether it is still found or not."""
     with NAMES.open(newline="", encoding="utf-8") as lines:
         return {tuple(line[field] for field in FIELDS[1:]): line["name"] for line in csv.DictReader(lines)}
 
 
 def key(finding: Finding) -> tuple[str, ...]:
-    """What a finding is known by."""
+    """Return what a finding is known by."""
     return finding.paper, finding.kind, finding.where
 
 
@@ -49,7 +49,7 @@ def questions(paper: str, table: str) -> dict[str, int]:
 
 @cache
 def findings() -> tuple[Finding, ...]:
-    """Every finding, named, in the order of papers, kinds and tables; a new one gets its paper's next number."""
+    """Return every finding, named, in the order of papers, kinds and tables; a new one gets its paper's next number."""
     checked = (f for module in MODULES for check in CHECKS for f in check(module.PAPER))
     found = merged((*checked, *(f for module in MODULES for f in module.findings())))
     given, named = dict(names()), []
@@ -65,7 +65,7 @@ def findings() -> tuple[Finding, ...]:
 
 @cache
 def by_cell() -> dict[tuple, tuple[str, ...]]:
-    """(paper, table, model, sparsity, row name, column) -> names of the findings about that cell."""
+    """Return (paper, table, model, sparsity, row name, column) -> names of the findings about that cell."""
     found: dict[tuple, tuple[str, ...]] = {}
     for finding in findings():
         for cell in finding.cells:

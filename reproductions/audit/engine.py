@@ -125,13 +125,15 @@ class Paper:
 
 
 def named(paper: Paper, number: Number) -> list[tuple]:
-    """(model, sparsity, method, variant, column) under shared names, for each variant that the number is printed for."""
+    """Return (model, sparsity, method, variant, column) under shared names, for each variant that the number is printed
+    for.
+    """
     sparsity, method, variant, column = paper.alias(number)
     return [(number.model, sparsity, method, v, column) for v in variant.split("/")]
 
 
 def cells_of(numbers: Iterable[Number]) -> tuple[Cell, ...]:
-    """The table cells that show these numbers."""
+    """Return the table cells that show these numbers."""
     return tuple((n.paper, n.table, n.model, n.sparsity, name, n.column) for n in numbers for _, name in row_names(n))
 
 
@@ -141,7 +143,7 @@ def claim(paper: str, where: str, printed: str, value: str, words: str, verdict:
 
 
 def place(number: Number, column: str | None = None) -> str:
-    """Where a number stands, in words."""
+    """Return where a number stands, in words."""
     _, name = next(row_names(number))
     words = " ".join(filter(None, (number.model, number.sparsity, name)))
     heading = {"text": "text", "summarytext": "summary, text"}.get(number.table)
@@ -150,7 +152,9 @@ def place(number: Number, column: str | None = None) -> str:
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding for the same arithmetic in several places (a row that several tables print, methods that share a ratio)."""
+    """Return one finding for the same arithmetic in several places (a row that several tables print, methods that share
+    a ratio).
+    """
     same: dict[tuple, list[Finding]] = {}
     for finding in findings:
         key = (finding.paper, finding.kind, finding.printed, finding.recomputed, finding.arithmetic)
@@ -166,7 +170,9 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def places(cells: Sequence[Cell]) -> str:
-    """Where cells stand, each table, model and row said once: ``Tables 13, 14, Baichuan2-7B 9/32, SLEB, ShortGPT, Ratio``."""
+    """Return where cells stand, each table, model and row said once: ``Tables 13, 14, Baichuan2-7B 9/32, SLEB,
+    ShortGPT, Ratio``.
+    """
     models = list(dict.fromkeys(" ".join(filter(None, cell[2:4])) for cell in cells))
     tables, rows, columns = (list(dict.fromkeys(cell[i] for cell in cells)) for i in (1, 4, 5))
     heading = f"Table{'s' * (len(tables) > 1)} {', '.join(tables)}"
@@ -174,7 +180,7 @@ def places(cells: Sequence[Cell]) -> str:
 
 
 def group(numbers: Iterable[Number]) -> dict[tuple, dict[str, Number]]:
-    """(model, sparsity, method, variant) -> column -> number, in printed order."""
+    """Return (model, sparsity, method, variant) -> column -> number, in printed order."""
     rows: dict[tuple, dict[str, Number]] = {}
     for number in numbers:
         rows.setdefault(number.row, {})[number.column] = number
@@ -182,29 +188,35 @@ def group(numbers: Iterable[Number]) -> dict[tuple, dict[str, Number]]:
 
 
 def mean_slack(inputs: Sequence[Number]) -> float:
-    """How far rounding of the inputs can move their mean."""
+    """Return how far rounding of the inputs can move their mean."""
     return sum(n.half_unit for n in inputs) / len(inputs)
 
 
 def agrees(printed: Number, recomputed: float, slack: float) -> bool:
-    """Whether rounding (of the printed number, and ``slack`` of what it was computed from) explains the difference."""
+    """Return whether rounding (of the printed number, and ``slack`` of what it was computed from) explains the
+    difference.
+    """
     if math.isnan(printed.value) or math.isnan(recomputed):
         return math.isnan(printed.value) and math.isnan(recomputed)
     return abs(printed.value - recomputed) <= (printed.half_unit + slack) * (1 + 1e-6)
 
 
 def scale(number: Number) -> int:
-    """What a share of right answers is multiplied by to be printed: Reassessing prints shares, all others per cent."""
+    """Return what a share of right answers is multiplied by to be printed: Reassessing prints shares, all others per
+    cent.
+    """
     return 1 if number.paper == "reassessing" and number.column != "HumanEval(Pass@1)" else 100
 
 
 def decimals(number: Number) -> int:
-    """How many digits are printed after the point."""
+    """Return how many digits are printed after the point."""
     return len(number.text.partition(".")[2])
 
 
 def padding(scores: Iterable[Number]) -> float:
-    """What a row's scores may be off beyond their last digit, when all of at least four end in zero: printed to one less."""
+    """Return what a row's scores may be off beyond their last digit, when all of at least four end in zero: printed to
+    one less.
+    """
     scores = list(scores)
     if len(scores) < 4 or not all("." in n.text and n.text.endswith("0") for n in scores):
         return 0.0
@@ -212,5 +224,5 @@ def padding(scores: Iterable[Number]) -> float:
 
 
 def shown(value: float, like: Number, extra: int = 0) -> str:
-    """A recomputed number with the printed one's digits."""
+    """Return a recomputed number with the printed one's digits."""
     return f"{value:.{decimals(like) + extra}f}"

@@ -74,7 +74,7 @@ def _categories() -> Iterator[Finding]:
 
 
 def _eighty() -> Iterator[Finding]:
-    """The abstract's 80 % at pruning ratios of 25-30 %."""
+    """Yield the abstract's 80 % at pruning ratios of 25-30 %."""
     shares, kept = {}, {}
     averages = group(reported.numbers("laco", "2"))
     for key, row in group(reported.numbers("laco", "1")).items():

@@ -38,7 +38,7 @@ ALIASES = {
 
 
 def alias(number: Number) -> tuple[str, str, str, str]:
-    """(sparsity, method, variant, column) under the names of Tables 1, 2 and 11."""
+    """Return (sparsity, method, variant, column) under the names of Tables 1, 2 and 11."""
     method, variant = ALIASES.get((number.table, number.method, number.variant), (number.method, number.variant))
     column = "PPL AVG" if (number.table, number.column) == ("3", "AVG") else number.column
     return number.sparsity, method, variant, column
@@ -82,7 +82,7 @@ def findings() -> Iterator[Finding]:
 
 
 def get(paper: str, table: str, model: str, sparsity: str, name: str, column: str) -> Number:
-    """The printed number of a cell."""
+    """Return the printed number of a cell."""
     return reported.cells(paper, table)[model, sparsity, name, column]
 
 
@@ -215,7 +215,7 @@ def _mmlu() -> Iterator[Finding]:
 
 
 def _summary() -> Iterator[Finding]:
-    """The blog summary: a rotation alone is the identity, and a value that belongs to another setting."""
+    """Yield the blog summary: a rotation alone is the identity, and a value that belongs to another setting."""
     rows = {k[2]: n for k, n in reported.cells("linearpatch", "summary2").items() if k[3] == "AVG"}
     bare = rows["No patch (direct pruning)"]
     rotated = rows["Hadamard only"]

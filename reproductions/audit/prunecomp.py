@@ -45,7 +45,7 @@ ALIASES = {
 
 
 def alias(number: Number) -> tuple[str, str, str, str]:
-    """(sparsity, method, variant, column) under the names of Tables 1 and 2."""
+    """Return (sparsity, method, variant, column) under the names of Tables 1 and 2."""
     method, variant = ALIASES.get((number.table, number.method, number.variant), (number.method, number.variant))
     column = "PPL AVG" if number.table in ("1", "4", "A1") and number.column == "AVG" else number.column
     return number.sparsity, method, variant, column
@@ -149,7 +149,7 @@ def _improves() -> Iterator[Finding]:
 
 
 def _setup() -> Iterator[Finding]:
-    """What the text says about models, captions and hardware."""
+    """Yield what the text says about models, captions and hardware."""
     text = {n.column: n for n in reported.numbers("prunecomp", "text")}
     layers = text["layers of the model"]
     real = registry.get(printed_rows.MODELS[layers.model]).facts["layers"]
@@ -179,7 +179,7 @@ def _setup() -> Iterator[Finding]:
 
 
 def _between_papers() -> Iterator[Finding]:
-    """Rows that Prune&Comp shares with LinearPatch: the same models, selections and protocols."""
+    """Yield rows that Prune&Comp shares with LinearPatch: the same models, selections and protocols."""
     seen, copied = {}, repeats.copied_cells(PAPER)
     for table in ("1", "11", "12"):
         for number in reported.numbers("linearpatch", table):

@@ -44,7 +44,7 @@ STANDARD = ("one-shot ", "Alpaca-cleaned ", "1.0 ", "10 samples ")
 
 
 def alias(number: Number) -> tuple[str, str, str, str]:
-    """(sparsity, method, variant, column) under the names of Tables 1, 2 and L."""
+    """Return (sparsity, method, variant, column) under the names of Tables 1, 2 and L."""
     method, variant = number.method, number.variant
     if variant in ("", "+lm_head & last 3"):
         method, variant = METHODS.get(method, (method, variant))
@@ -140,7 +140,10 @@ def _on_common(name: str, row: dict, mine: dict, printed: float, true: float) ->
 
 
 def _range(table: str, model: str, rows: list, fewer: bool) -> Iterator[Finding]:
-    """The abstract's 'from a to b' over the baselines of a model; fewer: those that may be another model's are left out."""
+    """Yield the abstract's 'from a to b' over the baselines of a model.
+
+    Fewer: those that may be another model's are left out.
+    """
     text = {
         n.column: n
         for n in reported.numbers("reassessing", "text")
@@ -168,12 +171,14 @@ def _range(table: str, model: str, rows: list, fewer: bool) -> Iterator[Finding]
 
 
 def _copied() -> dict:
-    """Rows of Table 4 that are another paper's rows of another model: their place -> the number that they repeat."""
+    """Return the rows of Table 4 that are another paper's rows of another model: their place -> the number that they
+    repeat.
+    """
     return {copy["PIQA"].row: source["PIQA"] for copy, source in repeats.copies()[0] if copy["PIQA"].table == "4"}
 
 
 def _foreign_marks(rows: list) -> tuple[str, ...]:
-    """The marks of a model's baselines one of which is proved to be another model's row."""
+    """Return the marks of a model's baselines one of which is proved to be another model's row."""
     copied = _copied()
     return tuple({name[-1] for name, row, *_ in rows if row["PIQA"].row in copied})
 
@@ -272,7 +277,7 @@ def _citations() -> Iterator[Finding]:
 
 
 def _is_in(number: Number, table: str) -> bool:
-    """Whether a row of the same model and method has the number, as printed or a hundredth of it."""
+    """Return whether a row of the same model and method has the number, as printed or a hundredth of it."""
     return any(
         n.model == number.model
         and n.method.replace("-It-", "-")

@@ -38,7 +38,7 @@ def _is_score(column: str) -> bool:
 
 
 def scored_tables(paper: Paper) -> list[str]:
-    """The tables of a paper, without the numbers of its text."""
+    """Return the tables of a paper, without the numbers of its text."""
     return [table for table in reported.tables(paper.name) if "text" not in table]
 
 
@@ -49,7 +49,7 @@ def repeated(paper: Paper) -> Iterator[Finding]:
 
 
 def copied_cells(paper: Paper) -> set[tuple]:
-    """(table, model, sparsity, row name) of what is another row's copy.
+    """Return (table, model, sparsity, row name) of what is another row's copy.
 
     Such a row disagrees with its namesakes because of that: said once.
     """
@@ -88,19 +88,19 @@ def _table(name: str) -> str:
 
 
 def cell(number: Number) -> tuple:
-    """The first table cell that shows a number."""
+    """Return the first table cell that shows a number."""
     return cells_of([number])[0]
 
 
 def differ(a: Number, b: Number) -> bool:
-    """Whether rounding does not explain that two prints of a number are unlike."""
+    """Return whether rounding does not explain that two prints of a number are unlike."""
     if "." not in a.text + b.text:
         return a.value != b.value  # counts are not rounded
     return abs(a.value - b.value) > (a.half_unit + b.half_unit) * (1 + 1e-6)
 
 
 def disagreement(paper: str, where: str, pairs: list[tuple[Number, Number]], marked: list[Number] = ()) -> Finding:
-    """The finding about numbers that should be one. marked: the cells concerned, if they are more."""
+    """Return the finding about numbers that should be one. marked: the cells concerned, if they are more."""
     # Once a row disagrees, last digits belong to the story too; a shorter print of the same number does not.
     pairs = [(a, b) for a, b in pairs if differ(a, b) or len(a.text) == len(b.text)]
     return Finding(
@@ -122,13 +122,13 @@ def _same(a: Number, b: Number) -> bool:
 
 
 def _layers(paper: Paper, key: tuple) -> set[float]:
-    """The layers that a row removes, where the paper lists them."""
+    """Measure how many layers are left."""
     rows = group(reported.numbers(paper.name, paper.calibrated))
     return {n.value for c, n in rows.get(key, {}).items() if c.startswith("removed ")}
 
 
 def _alike(one: dict[str, Number], other: dict[str, Number], same_table: bool) -> int:
-    """How many scores two rows share, 0 unless all do (across tables: all but one, which may be misprinted)."""
+    """Return how many scores two rows share, 0 unless all do (across tables: all but one, which may be misprinted)."""
     both = [c for c in one if c in other]
     equal = [c for c in both if _same(one[c], other[c])]
     enough = len(both) >= 3 if same_table else len(both) >= 5
@@ -137,7 +137,9 @@ def _alike(one: dict[str, Number], other: dict[str, Number], same_table: bool) -
 
 @cache
 def copied_rows(paper: Paper) -> tuple[Finding, ...]:
-    """Rows that agree in every score though their model, sparsity or training differs, gathered into one finding each."""
+    """Return the rows that agree in every score though their model, sparsity or training differs, gathered into one finding
+    each.
+    """
     rows = []
     for table in scored_tables(paper) if paper.copies else ():
         for key, row in group(reported.numbers(paper.name, table)).items():
@@ -199,7 +201,7 @@ def _copy(rows: list[tuple]) -> Finding:
 
 
 def _names(rows: list[tuple[str, tuple]]) -> list[str]:
-    """Rows in words, those of one method gathered: ``Table O LLaMA-3.1-8B-It 8/32 Taylor[1 sample; 5 samples]``."""
+    """Return the rows in words, by method: ``Table O LLaMA-3.1-8B-It 8/32 Taylor[1 sample; 5 samples]``."""
     found: dict[tuple, list[str]] = {}
     for table, (model, sparsity, method, variant) in rows:
         found.setdefault((f"Table {table}" if table else "", model, sparsity, method), []).append(variant)
@@ -232,7 +234,7 @@ def measured(row: Row) -> dict[str, tuple[float, float]]:
 
 
 def agreeing(one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The tasks in which two rows, as `measured`, have one score, as far as the shorter print goes."""
+    """Return the tasks in which two rows, as `measured`, have one score, as far as the shorter print goes."""
     return [
         task
         for task, (value, near) in one.items()
@@ -263,14 +265,16 @@ def copies() -> tuple[tuple[tuple[Row, Row], ...], Counter]:
 
 
 def source(number: Number) -> list[Number]:
-    """What other papers print for another model in place of this number, in a row that is otherwise the same too."""
+    """Return what other papers print for another model in place of this number, in a row that is otherwise the same
+    too.
+    """
     return [
         theirs[task] for copy, theirs in copies()[0] for task, mine in copy.items() if mine == number and task in theirs
     ]
 
 
 def elsewhere(paper: Paper) -> Iterator[Finding]:
-    """One finding for each row that other papers' tables print under another model."""
+    """Yield one finding for each row that other papers' tables print under another model."""
     pairs, tally = copies()
     for copy in {id(copy): copy for copy, _ in pairs if next(iter(copy.values())).paper == paper.name}.values():
         sources = [row for other, row in pairs if other is copy]

@@ -20,7 +20,7 @@ PATH = ROOT / "papers" / "AUDIT.md"
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """One object per finding."""
+    """Return one object per finding."""
     return json.dumps([finding.as_dict() for finding in findings], indent=1) + "\n"
 
 
@@ -37,7 +37,7 @@ def as_text(findings: Sequence[Finding]) -> str:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """How much was checked and found, in one sentence."""
+    """Return how much was checked and found, in one sentence."""
     checked = sum(len(reported.numbers(paper, table)) for paper in PAPER_NAMES for table in reported.tables(paper))
     verdicts = Counter(f.verdict for f in findings)
     return f"{len(findings)} findings in {checked} printed numbers: {_tally(verdicts)}."
@@ -51,7 +51,7 @@ def _tally(verdicts: Counter) -> str:
 
 
 def as_markdown(findings: Sequence[Finding]) -> str:
-    """The report that is kept beside the papers' code: what matters first, then everything, paper by paper."""
+    """Return the report that is kept beside the papers' code: what matters first, then everything, paper by paper."""
     blocks = [
         "# The papers' arithmetic, checked",
         "Before you cite a number of these four papers, see whether it stands here. "
@@ -74,7 +74,7 @@ def as_markdown(findings: Sequence[Finding]) -> str:
 
 
 def _section(kind: str, findings: Sequence[Finding]) -> str:
-    """One check's findings as a table; what is the same for all of them is said once, above it."""
+    """Return one check's findings as a table; what is the same for all of them is said once, above it."""
     if not findings:
         return ""
     shared = [len({getattr(f, part) for f in findings}) == 1 for part in ("verdict", "meaning")]

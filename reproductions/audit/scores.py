@@ -36,7 +36,7 @@ POOLED = ("MMLU", "CMMLU")  # their errors are put together from the subjects', 
 
 
 def mean(columns: Iterable[str], *, all_of_them: bool = True) -> Callable[[Row, Row], Computed | None]:
-    """The rule of a plain mean over these columns; all_of_them: none where one is missing."""
+    """Return the rule of a plain mean over these columns; all_of_them: none where one is missing."""
     columns = tuple(columns)
 
     def compute(row: Row, dense: Row):
@@ -51,7 +51,7 @@ def mean(columns: Iterable[str], *, all_of_them: bool = True) -> Callable[[Row, 
 
 
 def weighted(row: Row, dense: Row) -> Computed | None:
-    """The mean of MMLU's groups, each with its number of questions."""
+    """Return the mean of MMLU's groups, each with its number of questions."""
     inputs = [row[c] for c in MMLU if c in row]
     if len(inputs) < len(MMLU):
         return None
@@ -62,7 +62,7 @@ def weighted(row: Row, dense: Row) -> Computed | None:
 
 
 def dense_row(rows: Mapping[tuple, Row], model: str) -> Row:
-    """The unpruned model's row, or nothing."""
+    """Return the unpruned model's row, or nothing."""
     for (name, _, method, _), row in rows.items():
         if name == model and method in ("Dense", "Dense*"):
             return row
@@ -70,7 +70,7 @@ def dense_row(rows: Mapping[tuple, Row], model: str) -> Row:
 
 
 def derived(paper: Paper) -> Iterator[Finding]:
-    """Every derived column that its own inputs contradict."""
+    """Yield every derived column that its own inputs contradict."""
     for rule in paper.rules:
         for table in rule.tables:
             rows = group(reported.numbers(paper.name, table))
@@ -104,7 +104,7 @@ def _contradiction(rule: Rule, row: Row, dense: Row, computed: Computed, rows: l
 
 
 def _confirmed(inputs: list[Number]) -> str:
-    """Whether another paper prints the row's scores too, so that not they are misprinted."""
+    """Return whether another paper prints the row's scores too, so that not they are misprinted."""
     sources = [other for number in inputs for other in repeats.source(number)]
     first = [n for n in sources if n.table == sources[0].table]
     if not first:
@@ -114,13 +114,13 @@ def _confirmed(inputs: list[Number]) -> str:
 
 
 def _echo(wrong: Number, row: Row) -> str:
-    """Whether a derived cell merely repeats another cell of its row."""
+    """Return whether a derived cell merely repeats another cell of its row."""
     same = [c for c, n in row.items() if c != wrong.column and n.text == wrong.text]
     return f" The printed value repeats the row's {same[0]}." if same else ""
 
 
 def _missing(rule: Rule, row: Row, wrong: Number, rows: list[Row]) -> str:
-    """Whether one score that the text at hand has lost would explain an average over the others."""
+    """Return whether one score that the text at hand has lost would explain an average over the others."""
     usual = statistics.mode(tuple(c for c in r if c != rule.column) for r in rows if rule.column in r)
     lost = [c for c in usual if c not in row]
     if len(lost) != 1:
@@ -133,7 +133,8 @@ def _missing(rule: Rule, row: Row, wrong: Number, rows: list[Row]) -> str:
 
 
 def _suspect(rule: Rule, row: Row, dense: Row, wrong: Number, inputs: list[Number], near: list[Row]) -> str:
-    """Which single input, misprinted in one digit or copied from the row above or below, would explain the printed value.
+    """Return which single input, misprinted in one digit or copied from the row above or below, would explain the
+    printed value.
 
     Only what few others explain as well, and what is in line with the same selection's rows elsewhere in the paper.
     """
@@ -166,7 +167,7 @@ def _suspect(rule: Rule, row: Row, dense: Row, wrong: Number, inputs: list[Numbe
 
 
 def _siblings(number: Number) -> list[Number]:
-    """What other rows of the paper print in this column for the same model and selection."""
+    """Return what other rows of the paper print in this column for the same model and selection."""
     tables = [table for table in reported.tables(number.paper) if "text" not in table]
     return [
         n
@@ -178,7 +179,7 @@ def _siblings(number: Number) -> list[Number]:
 
 
 def _in_line(number: Number, needed: float, others: list[Number]) -> bool:
-    """Whether a value is nearer than the printed one to those of the same model and selection, or close to them."""
+    """Return whether a value is nearer than the printed one to those of the same model and selection, or close to them."""
     if not others:
         return 0 <= needed <= (100 if number.value > 1 else 1) and abs(needed - number.value) < 0.2 * number.value
     middle = statistics.median(n.value for n in others)
@@ -186,7 +187,7 @@ def _in_line(number: Number, needed: float, others: list[Number]) -> bool:
 
 
 def _around(needed: float, reach: float, like: Number) -> Iterator[str]:
-    """The numbers with the digits of ``like`` within reach, nearest first."""
+    """Yield the numbers with the digits of ``like`` within reach, nearest first."""
     unit = 2 * like.half_unit
     for step in sorted(range(-int(reach / unit) - 1, int(reach / unit) + 2), key=abs):
         value = needed + step * unit
@@ -195,7 +196,7 @@ def _around(needed: float, reach: float, like: Number) -> Iterator[str]:
 
 
 def _misprint(a: str, b: str) -> bool:
-    """Whether one digit, or the order of neighbouring digits, tells the two apart."""
+    """Return whether one digit, or the order of neighbouring digits, tells the two apart."""
     if len(a) != len(b) or a == b:
         return False
     different = [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
@@ -208,7 +209,7 @@ def _moved(number: Number, by: float) -> Number:
 
 
 def possible(number: Number, n: int, slack: float = 0) -> bool:
-    """Whether some k of n questions gives the printed accuracy, or one within ``slack`` of it."""
+    """Return whether some k of n questions gives the printed accuracy, or one within ``slack`` of it."""
     nearest = round(number.value / scale(number) * n)
     return any(agrees(number, scale(number) * k / n, slack) for k in (nearest - 1, nearest, nearest + 1))
 
@@ -260,7 +261,9 @@ def _no_count(row: Row, wrong: list[Number], sizes: dict) -> Finding:
 
 
 def _lost_digits(rows: dict[tuple, dict[str, Number]]) -> Iterator[Finding]:
-    """A group of MMLU with one digit less than its column: which digits the row's own total leaves, if not a zero."""
+    """Yield a group of MMLU with one digit less than its column: which digits the row's own total leaves, if not a
+    zero.
+    """
     usual = {c: statistics.mode(decimals(r[c]) for r in rows.values() if c in r) for c in (*MMLU, "Weighted AVG")}
     for row in rows.values():
         short = [n for c, n in row.items() if c in MMLU and decimals(n) == usual[c] - 1]

@@ -30,7 +30,7 @@ QUESTIONS = {column: sum(MMLU_QUESTIONS.values()) for column in ("MMLU", "Weight
 
 
 def share(sparsity: str) -> float | None:
-    """What ``n/N`` or a percentage says is removed, as a share; None for anything else."""
+    """Return what ``n/N`` or a percentage says is removed, as a share; None for anything else."""
     removed, slash, layers = sparsity.partition("/")
     if slash and removed.isdigit() and layers.isdigit():
         return int(removed) / int(layers)
@@ -38,7 +38,7 @@ def share(sparsity: str) -> float | None:
 
 
 def _series(paper: str, table: str) -> dict[tuple, list[tuple[float, dict[str, Number]]]]:
-    """(model, row name) -> the row at each sparsity, sparsest removal first."""
+    """Return (model, row name) -> the row at each sparsity, sparsest removal first."""
     rows: dict[tuple, dict[str, Number]] = {}
     for number in reported.numbers(paper, table):
         removed = share(number.sparsity)
@@ -58,7 +58,7 @@ def gain(column: str, less: Number, more: Number, summary: tuple[str, bool]) -> 
 
 
 def _beyond_chance(column: str, less: Number, more: Number) -> bool:
-    """Whether an accuracy that rises with what is removed rises by more than chance allows."""
+    """Return whether an accuracy that rises with what is removed rises by more than chance allows."""
     n = QUESTIONS.get(column)
     if n is None:
         return False
@@ -68,7 +68,9 @@ def _beyond_chance(column: str, less: Number, more: Number) -> bool:
 
 
 def ordered(paper: Paper) -> Iterator[Finding]:
-    """One finding for each model and pair of sparsities, with all the tables and rows that are out of order alike."""
+    """Yield one finding for each model and pair of sparsities, with all the tables and rows that are out of order
+    alike.
+    """
     found: dict[tuple, dict[str, tuple[list[str], list[Number], bool]]] = {}
     for tables, summary in paper.summaries.items():
         for table in tables:
@@ -149,7 +151,7 @@ def above_dense(paper: Paper) -> Iterator[Finding]:
 
 
 def removed(row: dict[str, Number]) -> list[Number]:
-    """The layers of a row, in the order of removal."""
+    """Return the layers of a row, in the order of removal."""
     return [number for column, number in row.items() if column.startswith("removed ")]
 
 
@@ -188,7 +190,7 @@ def _list(layers: list[Number], printed: str, computed: str, words: str) -> Find
 
 
 def _same_set(paper: str, table: str, rows: dict, scores: tuple[str, ...]) -> Iterator[Finding]:
-    """Rows that remove the same layers of the same model and score differently."""
+    """Yield rows that remove the same layers of the same model and score differently."""
     seen: dict[tuple, tuple] = {}
     for key, layers in rows.items():
         wanted = printed_rows.removed_layers(layers[0]) if layers else None
@@ -236,7 +238,9 @@ def removed_share(name: str, removed: int, method: str) -> tuple[float, str]:
 
 
 def compare_share(printed: Number, marked: Number, value: float, words: str) -> Iterator[Finding]:
-    """A share that the removed layers do not give, or only when it is cut off. marked: the number of layers beside it."""
+    """Yield a share that the removed layers do not give, or only when it is cut off. marked: the number of layers
+    beside it.
+    """
     if agrees(printed, value, 0):
         return
     cut = 0 <= value - printed.value < 2 * printed.half_unit

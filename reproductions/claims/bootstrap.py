@@ -22,7 +22,7 @@ Number = float | np.ndarray
 
 
 def told_by(record: Record, key: str, outcomes: np.ndarray) -> bool:
-    """Whether a record's value is the mean of outcomes [items] (a perplexity: the exponential of that).
+    """Return whether a record's value is the mean of outcomes [items] (a perplexity: the exponential of that).
 
     Outcomes of another measurement than the record's (older files name no record), or a value that is no mean of them, say
     nothing of it.
@@ -92,7 +92,7 @@ class Resampled(Looked):
         return frozenset(found | {column.id for column in columns if column.of and found.issuperset(column.of)})
 
     def shown(self, group: str, sparsity: str, method: str, column: str) -> float | None:
-        """A cell's number as it is; None where there is none to be shown."""
+        """Return a cell's number as it is; None where there is none to be shown."""
         _, scores = self._rows.get((group, sparsity, method), (None, {}))
         score = scores.get(column)
         return score.value if isinstance(score, Score) and not self._columns[column].hidden else None
@@ -115,12 +115,12 @@ class Resampled(Looked):
             return score.value
 
     def _parts(self, row: Row, column: Column, of: Row) -> dict[str, Number]:
-        """What a derived column of a row follows from, in that row or in the dense one."""
+        """Return what a derived column of a row follows from, in that row or in the dense one."""
         names = self._names(column, row.model)
         return {name: self(*of.key, name) for name in names}
 
     def _names(self, column: Column, model: str) -> list[str]:
-        """The columns that a derived one follows from in a model's rows."""
+        """Return the columns that a derived one follows from in a model's rows."""
         place = (column.id, model)
         if place not in self._names_of:
             self._names_of[place], _ = derived_columns.parts(
@@ -151,14 +151,20 @@ class Resampled(Looked):
         return np.exp(means) if column.key == "perplexity" else means
 
     def outcomes(self, recipe: Recipe, column: Column) -> np.ndarray | None:
-        """[items] what a column's value is the mean of (of a perplexity: its log); None where a record does not have it."""
+        """Return [items] what a column's value is the mean of (of a perplexity: its log).
+
+        None where a record does not have it.
+        """
         place = (recipe.hash, column.benchmark, column.key)
         if place not in self._outcomes:
             self._outcomes[place] = self._read(recipe, column)
         return self._outcomes[place]
 
     def flipped(self, row: Row, task: Column) -> np.ndarray | None:
-        """[items] where a row or the dense model alone is right; None where one of them has no outcomes of these items."""
+        """Return [items] where a row or the dense model alone is right.
+
+        None where one of them has no outcomes of these items.
+        """
         one, other = (found.recipe and self.outcomes(found.recipe, task) for found in (row, self._dense(row)))
         return None if one is None or other is None or len(one) != len(other) else one != other
 
@@ -173,7 +179,9 @@ class Resampled(Looked):
         return found if known else None
 
     def sources(self, key: Key) -> list[tuple[Row, Column]]:
-        """The rows and columns whose records are behind a cell: those it follows from, the dense model's included."""
+        """Return the rows and columns whose records are behind a cell: those it follows from, the dense model's
+        included.
+        """
         row, scores = self._rows.get(key[:3], (None, {}))
         if row is None or row.recipe is None or not isinstance(scores.get(key[3]), Score):
             return []
@@ -185,7 +193,9 @@ class Resampled(Looked):
         return [found for one in of for n in names for found in self.sources((*one.key, n))]
 
     def paired(self, keys: tuple[Key, ...]) -> bool:
-        """Whether all of several cells that vary come from outcomes per item, of equally many items of each score."""
+        """Return whether all of several cells that vary come from outcomes per item, of equally many items of each
+        score.
+        """
         counts: dict[tuple[str, str], set[int]] = {}
         for row, column in (source for key in keys if np.ndim(self(*key)) for source in self.sources(key)):
             found = self.outcomes(row.recipe, column)
@@ -194,7 +204,10 @@ class Resampled(Looked):
         return all(len(found) == 1 and 0 not in found for found in counts.values())
 
     def records(self, keys: tuple[Key, ...]) -> set[tuple[str, str]]:
-        """(recipe's hash, benchmark) of the records behind several cells, but for the dense model's; a part is its whole."""
+        """Return (recipe's hash, benchmark) of the records behind several cells, but for the dense model's.
+
+        A part is its whole.
+        """
         found = [source for key in keys for source in self.sources(key)]
         return {(row.recipe.hash, subsets.whole(column.benchmark)) for row, column in found if not row.dense}
 

@@ -35,7 +35,7 @@ _KINDS = {"retained": "mean-of-ratios", "retained-average": "ratio-of-means"}
 
 
 def score(value: float, error: float | None) -> Score | Status:
-    """A number to be shown, or that it has diverged."""
+    """Return a number to be shown, or that it has diverged."""
     if not math.isfinite(value):
         return DIVERGED
     return Score(value, error if error is not None and math.isfinite(error) else None)
@@ -78,7 +78,7 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
 
 
 def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Measured) -> tuple[list[str], int]:
-    """The columns that one follows from in a model's rows, and how many it would be if all were measured.
+    """Return the columns that one follows from in a model's rows, and how many it would be if all were measured.
 
     What fewer than two thirds of the model's rows have run is left out: a task that is being measured takes few rows their
     average. The dense row is many tables': what only it has run is, too. So is a task that the dense model does not know
@@ -93,7 +93,7 @@ def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Me
 
 
 def _run(column: Column, columns: Sequence[Column], model: str | None, rows: Measured) -> tuple[list[str], int]:
-    """`parts`, whatever the dense model knows."""
+    """Return `parts`, whatever the dense model knows."""
     everything = list(column.of) or [c.id for c in columns if c.benchmark and c.compare == "accuracy"]
     own = [(row, scores) for row, _, scores in rows if row.model == model and row.recipe is not None]
     run = [(row, scores) for row, scores in own if any(isinstance(scores.get(n), Score) for n in everything)]
@@ -119,7 +119,10 @@ def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) ->
 
 
 def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict[str, float]:
-    """What guessing scores in each average of a model's rows; of those alone whose every task is known to have a level."""
+    """Return what guessing scores in each average of a model's rows.
+
+    Of those alone whose every task is known to have a level.
+    """
     shares = chance(c.benchmark for c in columns if c.benchmark)
     guesses = {c.id: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
     found = {}
@@ -131,7 +134,7 @@ def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict
 
 
 def combine(column: Column, cells: Mapping, dense: Mapping):
-    """The column's value from those it follows from and the dense model's; of arrays of replicates an array.
+    """Return the column's value from those it follows from and the original model's; of arrays of replicates an array.
 
     Raises:
         UserError: the dense model scores 0.

@@ -23,7 +23,8 @@ from reproductions.spec.subjects import PAPER
 
 class Printed(Looked):
     """Called as a claim's lookup it gives [REPLICATES] values of a cell whose number of questions is known, or which follows
-    from such cells, else the number as it is; None where nothing is printed."""
+    from such cells, else the number as it is; None where nothing is printed.
+    """
 
     def __init__(self, table: Table) -> None:
         super().__init__()
@@ -57,9 +58,9 @@ class Printed(Looked):
         return value + derived_columns.combine(column, *parts) - middle
 
     def paired(self, keys: tuple[Key, ...]) -> bool:
-        """No outcomes are printed."""
+        """Return no outcomes are printed."""
         return False
 
     def sources(self, key: Key) -> list:
-        """No records are behind it."""
+        """Return no records are behind it."""
         return []

@@ -36,7 +36,8 @@ def claims(
     subjects: Sequence[Subject],
     readings: dict[str, Sequence[Resampled]],
 ) -> dict:
-    """A table's ``claims``, and ``chance``: of each subject's comparisons with an interval, how many chance would contradict.
+    """Return a table's ``claims``, and ``chance``: of each subject's comparisons with an interval, how many chance
+    would contradict.
 
     A claim has its verdict on the reported numbers (``reported_of``: its comparisons, each by a name that those of the same
     numbers share, whether it holds by them as they are, and whether by all of its interval, if it has one;
@@ -95,12 +96,12 @@ def claims(
 
 
 def _by_interval(found: dict) -> str | None:
-    """A comparison's verdict by its interval; None where it has none."""
+    """Return a comparison's verdict by its interval; None where it has none."""
     return found["verdict"] if found["interval"] else None
 
 
 def pruned(keys: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str]]:
-    """(model, sparsity) of what is not dense; of the dense models where a table has nothing else."""
+    """Return (model, sparsity) of what is not dense; of the dense models where a table has nothing else."""
     keys = list(keys)
     found = dict.fromkeys((model, sparsity) for model, sparsity, dense in keys if not dense)
     return list(found or dict.fromkeys((model, sparsity) for model, sparsity, _ in keys))
@@ -110,8 +111,9 @@ Compared = tuple[Comparison, Comparison, Resampled]  # by the numbers as they ar
 
 
 def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[str, str]]) -> list[Compared]:
-    """A claim's comparisons as the table shows its rows, each replaced by one of the same columns over more items where both
-    rows have them."""
+    """Return a claim's comparisons as the table shows its rows, each replaced by one of the same columns over more
+    items where both rows have them.
+    """
     found: dict[tuple, Compared] = {}
     for number, replicates in enumerate(readings):
         points = claim.compare(replicates.shown, settings)
@@ -134,7 +136,7 @@ def _key(point: Comparison) -> tuple:
 
 
 def _rows(numbers: dict) -> dict[tuple[str, str, str], list]:
-    """(model, sparsity, method) -> all that is printed of it, as text."""
+    """Return (model, sparsity, method) -> all that is printed of it, as text."""
     found: dict[tuple[str, str, str], list] = {}
     for (*row, column), number in sorted(numbers.items()):
         found.setdefault(tuple(row), []).append((column, number.text))
@@ -142,18 +144,18 @@ def _rows(numbers: dict) -> dict[tuple[str, str, str], list]:
 
 
 def _in_print(point: Comparison, printed_rows: dict) -> str:
-    """A name that comparisons of the same printed rows share: one that a paper prints for two methods is one."""
+    """Return a name that comparisons of the same printed rows share: one that a paper prints for two methods is one."""
     sides = sorted((*cell[:2], cell[3], printed_rows.get(cell[:3], [])) for cell in _cells(point))
     return _named(sides if len(sides) > 1 else point.what, point.difference, point.low, point.high)
 
 
 def _cells(point: Comparison) -> list[Key]:
-    """All that a comparison is of."""
+    """Return all that a comparison is of."""
     return [cell for part in point.each or (point,) for cell in part.cells]
 
 
 def judged(claim: Claim, compared: Sequence[Compared]) -> dict:
-    """A claim's verdict on measured numbers.
+    """Return a claim's verdict on measured numbers.
 
     A comparison of what gave the same on every item is left out, and one whose outcomes are another's; its ``whole``:
     columns it reads whole where the table shows a part; ``against``: how many others its number is held against; ``limit``:
@@ -178,7 +180,7 @@ def judged(claim: Claim, compared: Sequence[Compared]) -> dict:
 
 
 def _distinct(found: Iterable, key: Callable) -> list:
-    """The first of each that are alike by the key."""
+    """Return the first of each that are alike by the key."""
     first: dict = {}
     for one in found:
         first.setdefault(key(one), one)
@@ -191,7 +193,7 @@ def _outcome(found: dict) -> tuple:
 
 
 def _about(point: Comparison) -> str:
-    """A name that comparisons of the same kind share: in the same settings and columns, with the same bounds."""
+    """Return a name that comparisons of the same kind share: in the same settings and columns, with the same bounds."""
     of = sorted({(*cell[:2], cell[3]) for cell in point.cells})
     return _named(of, point.unit, point.low, point.high, point.inside)
 
@@ -201,13 +203,17 @@ def _named(*facts) -> str:
 
 
 def _same(found: dict) -> bool:
-    """Whether both sides gave the same on every item, so that nothing was compared: a repair with nothing to do, say."""
+    """Return whether both sides gave the same on every item, so that nothing was compared: a repair with nothing to do,
+    say.
+    """
     return found["verdict"] == INCONCLUSIVE and found["interval"] == [0, 0]
 
 
 def together(found: Iterable[dict]) -> dict | None:
-    """Several claims' verdicts on one subject as one: the worst, of equals the one whose comparison is least in favour, and
-    ``holding`` of how many ``compared`` in all of them, those of the same outcomes once; None where nothing was compared."""
+    """Return several claims' verdicts on one subject as one: the worst, of equals the one whose comparison is least in
+    favour, and ``holding`` of how many ``compared`` in all of them, those of the same outcomes once; None where nothing
+    was compared.
+    """
     found = [verdict for verdict in found if verdict["comparisons"]]
     if not found:
         return None
@@ -217,7 +223,7 @@ def together(found: Iterable[dict]) -> dict | None:
 
 
 def distinct(found: Iterable[dict]) -> list[dict]:
-    """The comparisons of several claims' verdicts on one subject, those of the same outcomes once."""
+    """Return the comparisons of several claims' verdicts on one subject, those of the same outcomes once."""
     return _distinct(
         sorted((one for verdict in found for one in verdict["comparisons"]), key=_most_rivals_first), _outcome
     )
@@ -242,7 +248,7 @@ def _worst_first(found: dict) -> tuple[int, float]:
 
 
 def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict:
-    """The verdict on one comparison: by the numbers as they are, or by their replicates where they vary.
+    """Return the verdict on one comparison: by the numbers as they are, or by their replicates where they vary.
 
     Of one number against several, each is judged by itself and all have to hold (an intersection-union test, which needs no
     correction): the best of several replicates would be above the best of what they are replicates of.
@@ -281,7 +287,7 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
 
 
 def _limit(point: Comparison) -> str:
-    """What a claim allows or asks of a difference, in its unit, where that is another number than zero."""
+    """Return what a claim allows or asks of a difference, in its unit, where that is another number than zero."""
     ends = [end for end in (point.low, point.high) if math.isfinite(end)]
     if point.unit not in (POINTS, PERCENT) or not point.inside or not any(ends):
         return ""
@@ -289,7 +295,7 @@ def _limit(point: Comparison) -> str:
 
 
 def _mcnemar(point: Comparison, replicates: Resampled) -> float | None:
-    """p of two rows on one task; None where a comparison is of anything else."""
+    """P of two rows on one task; None where a comparison is of anything else."""
     sources = [replicates.sources(key) for key in point.cells]
     if len(sources) != 2 or any(len(found) != 1 for found in sources):
         return None

@@ -46,11 +46,11 @@ class SummaryLine:
     printed: tuple[str, ...] = ()
 
     def claims(self, content: dict) -> list[dict]:
-        """Those of a table's JSON form."""
+        """Return those of a table's JSON form."""
         return [claim for claim in content["claims"] if claim["id"].rpartition("/")[2] in self.ids]
 
     def in_print(self, built: Mapping[str, dict]) -> list[dict]:
-        """Those that count by the printed numbers, from the JSON forms of all targets."""
+        """Return those that count by the printed numbers, from the JSON forms of all targets."""
         return [claim for target in (self.target, *self.printed) for claim in self.claims(built[target])]
 
 
@@ -318,7 +318,7 @@ PICTURE = "![What became of every claim of the papers, in print and on measured 
 
 
 def lead(rows: Mapping[str, Sequence[JudgedLine]]) -> str:
-    """How many of the papers' claims have which verdict, in a sentence."""
+    """Return how many of the papers' claims have which verdict, in a sentence."""
     papers = [one for title, group in rows.items() if title != TITLE_OF_OURS for one in group]
     return f"Of {len(papers)} claims of the four papers, {by_side(papers)}."
 
@@ -331,7 +331,7 @@ def own_models(store: Store) -> str:
 
 
 def by_side(rows: Sequence[JudgedLine]) -> str:
-    """How many of these lines have which verdict in print, and on each measured model."""
+    """Return how many of these lines have which verdict in print, and on each measured model."""
     in_print = [one.printed.verdict for one in rows]
     supporting, against = in_print.count(judge.SUPPORTED), in_print.count(judge.CONTRADICTED)
     left = len(in_print) - supporting - against
@@ -350,7 +350,10 @@ TALLIED = "In bold: how many claims of a group have which verdict."
 
 
 def every(paper: str, store: Store) -> str:
-    """Every claim of a paper's tables and figures with its verdicts, in their order, as Markdown; for its notebook."""
+    """Return every claim of a paper's tables and figures with its verdicts, in their order, as Markdown.
+
+    For its notebook.
+    """
     lines = []
     for target, table in registry.targets().items():
         if table.paper == paper and table.claims:
@@ -371,7 +374,9 @@ LEGEND = (
 
 
 def chance(name: str, built: Mapping[str, dict], found: Sequence[SummaryLine]) -> str:
-    """How many comparisons of these lines on a subject have an interval, and how many chance alone would make fail."""
+    """Return how many comparisons of these lines on a subject have an interval, and how many chance alone would make
+    fail.
+    """
     claims = {
         claim["id"]: claim["judged"].get(name, {"comparisons": []})
         for one in found
@@ -408,7 +413,7 @@ def _built(store: Store, target: str) -> dict:
 
 
 def _built_for(sentences: Iterable[SummaryLine], store: Store) -> dict[str, dict]:
-    """The JSON forms of all tables that these lines are judged by, by target."""
+    """Return the JSON forms of all tables that these lines are judged by, by target."""
     return {target: _built(store, target) for target in {t for one in sentences for t in (one.target, *one.printed)}}
 
 
@@ -427,12 +432,12 @@ class JudgedLine:
         return f"{sum(one.verdict == judge.SUPPORTED for one in tested)} of {len(tested)}" if tested else judge.UNTESTED
 
     def cells(self) -> list[str]:
-        """The cells of a table with the columns "Claim" and `SIDES`."""
+        """Return the cells of a table with the columns "Claim" and `SIDES`."""
         sides = (self.printed, *(self.measured[name] for name in SHOWN))
         return [self.sentence, *map(str, sides), self.supported(), f"`{self.target}`"]
 
     def boxes(self) -> ClaimLine:
-        """The line of the summary picture, without the toy model."""
+        """Return the line of the summary picture, without the toy model."""
         from figures.screen import ClaimLine
 
         sides = (self.printed, *(self.measured[name] for name in subjects.PUBLISHED_MODELS))
@@ -440,7 +445,7 @@ class JudgedLine:
 
 
 def _box(side: ShownVerdict) -> tuple[str, str]:
-    """A verdict and the words beside it, for a box of the picture; the colour says the verdict."""
+    """Return a verdict and the words beside it, for a box of the picture; the colour says the verdict."""
     if not side.tested:
         return "", side.verdict
     counts = side.counts.replace(" comparisons support it", "").replace(", not enough", "")
@@ -460,7 +465,7 @@ def _row(text: str, claims: Sequence[dict], target: str, printed: Sequence[dict]
 
 
 def tally(rows: Sequence[JudgedLine]) -> list[str]:
-    """How many of these lines have which verdict, in print and on each of `SHOWN`."""
+    """Return how many of these lines have which verdict, in print and on each of `SHOWN`."""
     return [_counts([one.printed for one in rows]), *(_counts([one.measured[name] for one in rows]) for name in SHOWN)]
 
 

@@ -20,8 +20,9 @@ from reproductions.spec import steps, subsets
 
 
 def text(store: Loaded) -> str:
-    """A line a task: models, answers, how many differ in %, and by how much the accuracy changes, in points: on average and
-    from least to most; and a sentence on perplexities."""
+    """Return a line a task: models, answers, how many differ in %, and by how much the accuracy changes, in points: on
+    average and from least to most; and a sentence on perplexities.
+    """
     tasks: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     perplexities = []
     for name, record, outcomes, other, theirs in _pairs(store):
@@ -49,7 +50,9 @@ def text(store: Loaded) -> str:
 
 
 def _pairs(store: Loaded) -> Iterator[tuple[str, Record, dict, Record, dict]]:
-    """(task or text, a part measured by itself, its outcomes, the part of the other device's whole, its outcomes)."""
+    """Yield (task or text, a part measured by itself, its outcomes, the part of the other device's whole, its
+    outcomes).
+    """
     for record in store:
         name = subsets.whole(record.benchmark)
         if name == record.benchmark or record.status != "ok" or "part_of" in record.provenance:

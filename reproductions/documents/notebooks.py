@@ -25,12 +25,14 @@ DOWNLOADS = "downloads"  # tags a cell that needs a model's weights from the pac
 
 
 def source(paper: str) -> Path:
-    """The file that a paper's notebook is made from."""
+    """Return the file that a paper's notebook is made from."""
     return ROOT / "papers" / paper / f"{paper}.nb.py"
 
 
 def executed(path: Path, without: Collection[str] = ()) -> NotebookNode:
-    """A source's notebook with the outputs of its cells, run in the repository's folder; made again it differs by these only.
+    """Return a source's notebook with the outputs of its cells, run in the repository's folder.
+
+    Made again it differs by these only.
 
     without: tags of cells to leave out; `DOWNLOADS` for a machine that cannot reach the package index.
 

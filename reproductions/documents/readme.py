@@ -67,7 +67,10 @@ def _rows(table: registry.Table, store: Store, subject: Subject) -> list[dict]:
 
 
 def _measured(table: registry.Table, store: Store, subject: Subject) -> int:
-    """How many cells of a model have a record behind them; dense rows, which tables share, count where nothing else is."""
+    """Return how many cells of a model have a record behind them.
+
+    Dense rows, which tables share, count where nothing else is.
+    """
     rows = _rows(table, store, subject)
     rows = [row for row in rows if not row["dense"]] or rows
     return sum(_has_content(cell) for row in rows for cell in row["cells"].values())
@@ -108,7 +111,7 @@ def _total(found: dict[str, dict]) -> dict[str, int]:
 
 
 def summary(counted: dict[str, dict[str, dict]]) -> str:
-    """One line a paper: targets, reported numbers, cells measured on each model."""
+    """Return one line a paper: targets, reported numbers, cells measured on each model."""
     header = ["Paper", "Method", "Tables and figures", "Reported numbers"]
     header += ["Cells on SmolLM2", "on the toy model", "on the paper's models"]
     lines = []
@@ -121,7 +124,8 @@ def summary(counted: dict[str, dict[str, dict]]) -> str:
 
 
 def overview(counted: dict[str, dict[str, dict]]) -> str:
-    """The table of tables by paper: how many cells are reported, weight-free, measured here and there, and not run.
+    """Return the table of tables by paper: how many cells are reported, weight-free, measured here and there, and not
+    run.
 
     Weight-free cells are given as matching / differing, and those of ours that the paper has no number for. Minutes: see
     `minutes`.
@@ -152,7 +156,7 @@ def _weight_free(statuses: dict[str, int]) -> str:
 
 
 def parts(names: Iterable[str]) -> dict[str, str]:
-    """What the published records say, by the name of the part: the summary, all findings, tables, the league's."""
+    """Return what the published records say, by the name of the part: the summary, all findings, tables, the league's."""
     store, found = Loaded(), {}
     names = set(names)
     if names & {"summary", "findings"} or any(name.startswith("verdict-") for name in names):
@@ -178,7 +182,7 @@ def parts(names: Iterable[str]) -> dict[str, str]:
 
 
 def marked(text: str) -> list[str]:
-    """The names of a text's marked parts."""
+    """Return the names of a text's marked parts."""
     return re.findall(r"<!-- end (\S+) -->", text)
 
 
@@ -188,7 +192,7 @@ def part(text: str, name: str) -> str:
 
 
 def render(text: str, found: Mapping[str, str]) -> str:
-    """A text with every marked part replaced."""
+    """Return a text with every marked part replaced."""
     for name in marked(text):
         pattern = rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end {re.escape(name)} -->)"
         text = re.sub(pattern, lambda m, part=found[name]: f"{m[1]}{part}\n{m[2]}", text, flags=re.S)

@@ -42,7 +42,7 @@ def run(command: list[str], folder: Path) -> tuple[int, str]:
 
 @contextmanager
 def clone(runner: Runner = run) -> Iterator[tuple[Path, str]]:
-    """(folder, commit) of a clone of the last commit without records, removed afterwards."""
+    """Yield (folder, commit) of a clone of the last commit without records, removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="timings-") as folder:
         place = Path(folder) / "clone"
         for command, at in (
@@ -58,7 +58,7 @@ def clone(runner: Runner = run) -> Iterator[tuple[Path, str]]:
 
 
 def make(target: str) -> list[str]:
-    """The command that makes a target with the environment in use, which is taken as it is."""
+    """Return the command that makes a target with the environment in use, which is taken as it is."""
     environment = Path(sys.prefix)
     return ["make", f"VENV={environment}", "-o", str(environment / ".stamp"), target]
 

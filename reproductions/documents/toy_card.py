@@ -104,7 +104,7 @@ def alpha_sweep(decoder: Decoder, windows: Tensor, cut: tuple[int, int]) -> list
 
 
 def measure() -> dict:
-    """Every number of the card."""
+    """Return every number of the card."""
     model, tokenizer = loading.load("standin")
     decoder = Decoder(model)
     facts: dict = {"parameters": sum(p.numel() for p in model.parameters()), "domains": {}}

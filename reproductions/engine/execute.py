@@ -57,7 +57,7 @@ def held_together(recipe: Recipe) -> int:
 
 
 def device_for(asked: str | None, dtype: str | None, work: Sequence[Work]) -> str:
-    """The device to measure on: the one asked for, else a GPU where there is one, else the CPU.
+    """Return the device to measure on: the one asked for, else a GPU where there is one, else the CPU.
 
     Raises:
         UserError: a device or dtype that there is not; a model too large for the CPU, unless the CPU is what was asked for.

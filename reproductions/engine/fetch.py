@@ -35,7 +35,7 @@ class Lacking:
     everything: bool = False  # nothing of what reads data can be measured, and nothing else is to be
 
     def why(self, recipe: Recipe, benchmark: str) -> str | None:
-        """Why a cell has no data; None if it has, or reads none."""
+        """Return why a cell has no data; None if it has, or reads none."""
         return self.benchmarks.get(benchmark) or self.recipes.get(recipe.hash)
 
 
@@ -114,7 +114,10 @@ def lacking(work: Sequence[Work]) -> Lacking:
 
 
 def summary(absent: Lacking, tables: Sequence[Table]) -> str:
-    """What there is no data for, by columns and by texts that rows are calibrated or trained on; the first reason in full."""
+    """Return what there is no data for, by columns and by texts that rows are calibrated or trained on.
+
+    The first reason in full.
+    """
     labels = {column.benchmark: column.label for table in tables for column in table.columns(PAPER.profile)}
     columns = ", ".join(dict.fromkeys(labels.get(subsets.whole(name), name) for name in absent.benchmarks))
     texts = ", ".join(name for _, name in absent.texts)
@@ -124,7 +127,7 @@ def summary(absent: Lacking, tables: Sequence[Table]) -> str:
 
 
 def _texts(recipe: Recipe) -> list[tuple[str, str]]:
-    """What a recipe is calibrated and trained on: (kind, name)."""
+    """Return what a recipe is calibrated and trained on: (kind, name)."""
     return sorted(recipe.reads(), key=lambda pair: pair[0])
 
 

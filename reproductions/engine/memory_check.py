@@ -48,7 +48,7 @@ def _settings(recipe: Recipe) -> Settings | None:
 
 
 def _removed(recipe: Recipe) -> int | None:
-    """How many layers are gone when training begins; None: that shows only then."""
+    """Measure which layers were removed, in order of removal; the list is in every record's details."""
     chosen, layers = recipe.selection or {}, registry.get(recipe.model).layers
     if chosen.get("method") == "iterative":
         return schedule(chosen["schedule"])[0]

@@ -49,7 +49,7 @@ class Work:
 def choose_rows(
     table: Table, subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
 ) -> list[Row]:
-    """The rows of a table that a command names; subject: or a profile's name, models: of the paper's own.
+    """Return the rows of a table that a command names; subject: or a profile's name, models: of the paper's own.
 
     Raises:
         UserError: a model that the table does not have, or a pattern that fits no row.
@@ -75,7 +75,7 @@ def choose_rows(
 def fitting(
     tables: Sequence[Table], subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
 ) -> list[tuple[Table, list[Row]]]:
-    """Each table with the rows that a command names; of several tables those that have none of them are left out.
+    """Return each table with the rows that a command names; of several tables those that have none of them are left out.
 
     Raises:
         UserError: no table has any (says why the first has none).
@@ -132,8 +132,8 @@ def missing(
     columns: Sequence[str] = (),
     force: bool = False,
 ) -> list[Work]:
-    """What has to be measured, grouped by recipe. What failed or had no data is tried again, and so is a part of what was
-    measured anew; ``force`` measures all anew, as the tables read it (`coverage.read`).
+    """Return what has to be measured, grouped by recipe. What failed or had no data is tried again, and so is a part of
+    what was measured anew; ``force`` measures all anew, as the tables read it (`coverage.read`).
 
     Cells of the paper's models that need no weights are part of either profile. columns: patterns of labels or ids; where
     there are any, only the columns that fit one.
@@ -168,7 +168,7 @@ def missing(
 
 
 def _outdated(record: Record, recipe: Recipe, store: Store) -> bool:
-    """Whether the user has measured a part's whole again since the part was taken from it."""
+    """Return whether the user has measured a part's whole again since the part was taken from it."""
     whole = store.get(recipe, record.provenance.get("part_of", record.benchmark))
     if whole is None or whole.status != "ok" or whole.origin == "published":
         return False
@@ -176,7 +176,7 @@ def _outdated(record: Record, recipe: Recipe, store: Store) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """One line that says why a cell failed and, where there is one, the remedy."""
+    """Return one line that says why a cell failed and, where there is one, the remedy."""
     first = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
         return "out of memory; use a larger device, --dtype bfloat16 or --device auto"
@@ -367,7 +367,7 @@ def _keep(store: Store, record: Record, recipe: Recipe, items: dict, several: bo
 
 
 def _unknown(work: list[Work], store: Store) -> list[Work]:
-    """The work that is no part of what has been measured; the records of what is are written."""
+    """Return the work that is no part of what has been measured; the records of what is are written."""
     from reproductions.measurements import partial_records  # loads torch: what shows a table does without
 
     left = []
@@ -382,7 +382,7 @@ def _unknown(work: list[Work], store: Store) -> list[Work]:
 def _without(
     work: list[Work], store: Store, lacking: Callable[[Recipe, str], str | None], shared: dict, several: bool
 ) -> list[Work]:
-    """The work for which there is data; the other cells' records say why there is none."""
+    """Return the work for which there is data; the other cells' records say why there is none."""
     left = []
     for entry in work:
         reasons = {benchmark: lacking(entry.recipe, benchmark) for benchmark in entry.benchmarks}
@@ -412,7 +412,9 @@ def _cell(one: Ready, benchmark: str, measure, provenance: dict) -> tuple[Record
 
 
 def _legible(record: Record, items: dict) -> tuple[Record, dict]:
-    """The same, unless the record's file could not be written or read: a value may be of a type that JSON does not have."""
+    """Return the same, unless the record's file could not be written or read: a value may be of a type that JSON does
+    not have.
+    """
     Record.from_json(record.to_json())
     return record, items
 
@@ -420,7 +422,7 @@ def _legible(record: Record, items: dict) -> tuple[Record, dict]:
 def _prepared(
     entry: Work, store: Store, measure, device: str, force: bool, bar: track
 ) -> tuple[object | None, Problem | None, dict]:
-    """A recipe's model, or why there is none, and the seconds that took, as its records name them."""
+    """Return a recipe's model, or why there is none, and the seconds that took, as its records name them."""
     bar.note(f"preparing {entry.title}", say=True)
     known = None if force else store.pruned(entry.recipe)
     options = {"device": device, "progress": True, "force": force, "recorded": known and known.details}
@@ -434,7 +436,10 @@ def _prepared(
 
 
 def _other_layers(details: Mapping, known: Record) -> str | None:
-    """Why a model is not the one of its recipe's record: what went from it is something else; None: it is the same."""
+    """Return why a model is not the one of its recipe's record: what went from it is something else.
+
+    None: it is the same.
+    """
     for name in {"removed", "halves"} & details.keys() & known.details.keys():
         now, then = (sorted(one[name]) for one in (details, known.details))
         if now != then:
@@ -466,7 +471,7 @@ def _attempt(action: Callable) -> tuple[object | None, Problem | None]:
 def _record(
     recipe: Recipe, benchmark: str, prepared, outcome, problem: Problem | None, provenance: dict
 ) -> tuple[Record, dict]:
-    """The record of a cell, and its outcomes per item."""
+    """Return the record of a cell, and its outcomes per item."""
     base = {"recipe": recipe.__dict__ | {}, "recipe_hash": recipe.hash, "benchmark": benchmark}
     if prepared is not None:
         provenance = provenance | prepared.provenance

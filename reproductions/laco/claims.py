@@ -13,7 +13,7 @@ BASELINES = (PRUNER, SLICEGPT)
 
 
 def dense(cell: Lookup, settings: Pairs, model: str, column: str) -> tuple | None:
-    """(key, number) of the Dense* row, whatever its sparsity is printed as."""
+    """Return (key, number) of the Dense* row, whatever its sparsity is printed as."""
     depths = dict.fromkeys(f"0/{s.partition('/')[2]}" for _, s in settings)
     keys = ((model, sparsity, DENSE, column) for sparsity in ("0%", "", *depths))
     return next(((key, value) for key in keys if (value := cell(*key)) is not None), None)
@@ -25,8 +25,10 @@ def _labels(settings: Pairs) -> list[str]:
 
 
 def above(method: str, others: tuple[str, ...], column: str) -> Check:
-    """In every setting `method` is above each of `others` in a column, with as many layers gone; above a baseline that has
-    no such row (the paper prints each with a sparsity of its own) in all rows that it has."""
+    """In every setting `method` is above each of `others` in a column, with as many layers gone.
+
+    Above a baseline that has no such row (the paper prints each with a sparsity of its own) in all rows that it has.
+    """
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
@@ -59,7 +61,8 @@ def four_models_above_80(cell: Lookup, settings: Pairs) -> list[Comparison]:
 
 def above_80_at_25_to_30(cell: Lookup, settings: Pairs) -> list[Comparison]:
     """Compare each model with the abstract's sentence: its pruning ratio, printed in Table 1, is in that range, and Per. is
-    above 80 %."""
+    above 80 %.
+    """
     printed = reported.cells("laco", "1").items()
     ratios = {
         model: number.value for (model, _, method, label), number in printed if (method, label) == (LACO, "ratio %")
@@ -109,7 +112,7 @@ def post_training_helps(cell: Lookup, settings: Pairs) -> list[Comparison]:
 
 
 def _kept(key: tuple, value, whole: tuple, share: float) -> Comparison:
-    """What is left of the dense model's number, against a share of it."""
+    """Return what is left of the dense model's number, against a share of it."""
     difference = 100 * value / whole[1]
     what = (*where(*key[:2]), ": ", Named("method", key[2]), ", of the dense model's")
     return Comparison(what, difference, OF_DENSE, (key, whole[0]), low=100 * share, closed=True)

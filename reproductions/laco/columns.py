@@ -12,12 +12,12 @@ LAYERS = Column("layers", "layers", "layers", compare="exact")
 
 
 def with_layers(profile: str) -> list[Column]:
-    """Layers left and the scores (Tables 1 and 10)."""
+    """Return the layers left and the scores (Tables 1 and 10)."""
     return [SHARE, LAYERS, *columns.laco(profile)]
 
 
 def percentages(profile: str) -> list[Column]:
-    """Layers left, and each score relative to the dense model's (Table 7)."""
+    """Return the layers left, and each score relative to the dense model's (Table 7)."""
     scores = columns.laco(profile)
     hidden = [replace(column, id=f"{column.id} score", label=f"{column.label} score", hidden=True) for column in scores]
     shown = [Column(column.id, derived="retained", of=(f"{column.id} score",), label=column.label) for column in scores]
@@ -34,7 +34,7 @@ def averages(profile: str, percent: bool = False, layers: bool = False) -> list[
 
 
 def settings(table: str):
-    """The hyperparameters, and what the search did with them (Tables 5 and 6)."""
+    """Return the columns of hyperparameters, and of what the search did with them (Tables 5 and 6)."""
     given = {name: Column(name, "laco-search", name, compare="exact") for name in ("C", "L", "H", "I", "T")}
     given["layers"] = Column("layers", "laco-search", "layers", compare="exact")
     ours = [
@@ -54,7 +54,7 @@ def settings(table: str):
 
 
 def generations(profile: str) -> list[Column]:
-    """What a model writes (Table 8); the share of distinct bigrams tells a loop from a sentence."""
+    """Return what a model writes (Table 8); the share of distinct bigrams tells a loop from a sentence."""
     protocol, texts = ("laco-xsum", 1) if profile == "paper" else ("standin-1", 3)
     shown = [Column("distinct-bigrams", f"generations@{protocol}", "distinct_2", scale=100, label="distinct bigrams")]
     for number in range(1, texts + 1):

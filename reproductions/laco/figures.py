@@ -17,7 +17,7 @@ SENTENCES = 20  # section 4.2
 
 
 def _dense(subject: Subject, limit: int | None, **fields) -> list[Row]:
-    """The dense model; of the paper's two the one whose weights can be loaded."""
+    """Return the dense model; of the paper's two the one whose weights can be loaded."""
     if subject.printed:
         wanted = recipe("llama-2-7b", subject, limit, **fields)
         return [Row("llama-2-7b", LABELS["llama-2-7b"], "", DENSE, wanted, dense=True)]
@@ -25,7 +25,7 @@ def _dense(subject: Subject, limit: int | None, **fields) -> list[Row]:
 
 
 def _printed(model: str, method: str, recipe: Recipe) -> Row:
-    """A row of one of the paper's models."""
+    """Return a row of one of the paper's models."""
     own = {"name": NAMES.get(method, ""), "extension": method in NAMES}
     return Row(model, LABELS[model], "", method, recipe, **own)
 

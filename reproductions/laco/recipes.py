@@ -91,7 +91,7 @@ AGAIN_LEFT = {"llama-2-7b": 17}
 
 
 def lefts(subject: Subject) -> dict[int, int]:
-    """Layers left -> C, for the shares of Tables 4, 6 and 10 on one model; with ``REMOVE=`` for what that says."""
+    """Return the layers left -> C, for the shares of Tables 4, 6 and 10 on one model; with ``REMOVE=`` for what that says."""
     if subject.remove:
         removed = subject.counts(standin=())
         return {subject.layers - n: merged_at_once(n) for n in removed}
@@ -105,20 +105,21 @@ def lefts(subject: Subject) -> dict[int, int]:
 
 
 def main_left(subject: Subject) -> int:
-    """Layers left in the main results: of several shares the middle one, as in the paper."""
+    """Return the layers left in the main results: of several shares the middle one, as in the paper."""
     found = sorted(lefts(subject), reverse=True)
     return found[min(1, len(found) - 1)]
 
 
 def again_left(subject: Subject) -> int:
-    """Layers left when the main results' model is pruned again: about half."""
+    """Return the layers left when the main results' model is pruned again: about half."""
     return min(lefts(subject))
 
 
 def collapsed(
     model: str, subject: Subject, limit: int | None, left: int, merge: str = "paper", left_out: bool = False, **fields
 ) -> Recipe:
-    """The recipe of a collapse to `left` layers: the paper's models by Tables 5 and 6, the stand-in by its own settings.
+    """Return the recipe of a collapse to `left` layers: the paper's models by Tables 5 and 6, the stand-in by its own
+    settings.
 
     left_out: what would be merged away is left out instead.
     """
@@ -136,7 +137,7 @@ def collapsed(
 
 
 def trained(model: str, subject: Subject, limit: int | None, merge: str = "paper", again: bool = False) -> Recipe:
-    """The main collapse, post-trained; again: and collapsed once more."""
+    """Return the main collapse, post-trained; again: and collapsed once more."""
     data, settings = TRAINING[subject.size], TRAINED_WITH[subject.size]
     if subject.printed and model in CHINESE:
         data = data | CHINESE[model][1]
@@ -151,14 +152,14 @@ def trained(model: str, subject: Subject, limit: int | None, merge: str = "paper
 
 
 def unmerged(subject: Subject, limit: int | None) -> Recipe:
-    """One model by Algorithm 1 with followers that just go, to as many layers."""
+    """Return one model by Algorithm 1 with followers that just go, to as many layers."""
     left = main_left(subject)
     wanted = collapse("drop", lefts(subject)[left], subject.layers, layers=left)
     return recipe(subject.model, subject, limit, selection=wanted, calibration=sentences(subject.profile))
 
 
 def shortgpt(subject: Subject, limit: int | None) -> Recipe:
-    """As many layers of lowest block influence removed from one model (LinearPatch's row)."""
+    """Return as many layers of lowest block influence removed from one model (LinearPatch's row)."""
     count = subject.layers - main_left(subject)
     return recipe(subject.model, subject, limit, **without_training("ShortGPT", count, subject.profile))
 
@@ -173,7 +174,7 @@ def baselines(subject: Subject, limit: int | None) -> list[tuple[int, str, Recip
 
 
 def of_printed(row: Row, limit: int | None, merge: str) -> Recipe | None:
-    """The recipe behind a printed row, None for what is only reported."""
+    """Return the recipe behind a printed row, None for what is only reported."""
     if row.method == DENSE:
         return recipe(row.model, PAPER, limit)
     if row.method == LACO:
@@ -188,7 +189,7 @@ def of_printed(row: Row, limit: int | None, merge: str) -> Recipe | None:
 
 
 def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], list[Row]]:
-    """Rows of a printed table with their recipes; each of LaCo's with a neighbour that merges as the code does.
+    """Return the rows of a printed table with their recipes; each of LaCo's with a neighbour that merges as the code does.
 
     The rows of a model that cannot be loaded have no recipe.
     """
@@ -213,13 +214,13 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
 
 
 def of_ours(row: Row, method: str, recipe: Recipe | None) -> Row:
-    """A row beside a printed one, by its id."""
+    """Return a row beside a printed one, by its id."""
     own = {"name": NAMES[method], "extension": True, "printed": None, "shapes": None}
     return dataclasses.replace(row, method=method, recipe=recipe, **own)
 
 
 def one_model(subject: Subject, entries: Iterable[tuple[int | None, str, Recipe]]) -> list[Row]:
-    """Rows of one model from (layers left, method, recipe); None: how many are left is for the search to find."""
+    """Search by `papers.laco.collapse`; changes the model."""
     N = subject.layers
     return [
         Row(
@@ -241,8 +242,9 @@ def _dense(subject: Subject, limit: int | None) -> tuple[int, str, Recipe]:
 
 
 def main_rows(subject: Subject, limit: int | None) -> list[Row]:
-    """One model's rows of Tables 1, 2 and 7: the baselines, both merges, the layers of both left out, the algorithm without
-    a merge, and ShortGPT."""
+    """Return one model's rows of Tables 1, 2 and 7: the baselines, both merges, the layers of both left out, the
+    algorithm without a merge, and ShortGPT.
+    """
     left = main_left(subject)
     merges = {LACO: "paper", LACO + CODE: "code"}
     out = {LEFT_OUT[n]: collapsed(subject.model, subject, limit, left, m, left_out=True) for n, m in merges.items()}
@@ -260,7 +262,7 @@ def main_rows(subject: Subject, limit: int | None) -> list[Row]:
 
 
 def training_rows(subject: Subject, limit: int | None) -> list[Row]:
-    """One model's rows of Tables 3 and 9; pruned again beside as many layers removed at once."""
+    """Return one model's rows of Tables 3 and 9; pruned again beside as many layers removed at once."""
     model, left, again = subject.model, main_left(subject), again_left(subject)
     rows = [_dense(subject, limit)]
     for merge, name in (("paper", ""), ("code", CODE)):
@@ -274,7 +276,7 @@ def training_rows(subject: Subject, limit: int | None) -> list[Row]:
 
 
 def ratio_rows(subject: Subject, limit: int | None) -> list[Row]:
-    """One model's rows of Tables 4, 6 and 10."""
+    """Return one model's rows of Tables 4, 6 and 10."""
     rows = [_dense(subject, limit)]
     for left in sorted(lefts(subject), reverse=True):
         for merge, name in (("paper", ""), ("code", CODE)):

@@ -53,7 +53,7 @@ def _table(number: str, title: str, made_columns, rows_of_one, shape=None, note:
 
 
 def _search_rows(subject: Subject, limit: int | None, all_shares: bool = False) -> list[Row]:
-    """Both merges with one model's own settings, and with the paper's C = 4 and T = .65 for LLaMA-2-7B."""
+    """Return both merges with one model's own settings, and with the paper's C = 4 and T = .65 for LLaMA-2-7B."""
     lefts = sorted(recipes.lefts(subject), reverse=True) if all_shares else [recipes.main_left(subject)]
     model, found = subject.model, []
     for merge, name in (("paper", ""), ("code", CODE)):

@@ -89,13 +89,13 @@ def _by_token(few: dict) -> dict[str, dict]:
 
 
 def _on_other_text(made: Recipe, profile: str) -> Recipe:
-    """The recipe with its scales from another text, whatever text the subject's recipes are calibrated on."""
+    """Return the recipe with its scales from another text, whatever text the subject's recipes are calibrated on."""
     calibration = made.repair["calibration"] | {"corpus": _OTHER[profile]}
     return replace(made, repair={**made.repair, "calibration": calibration})
 
 
 def causes(subject: Subject, limit: int | None = None) -> list[Row]:
-    """The rows at the window [L] and, where the model is not a printed one, at the lowest BI [S]."""
+    """Return the rows at the window [L] and, where the model is not a printed one, at the lowest BI [S]."""
     found = []
     for model, group, layers, count in rows.chosen(subject, {"llama-2-7b": 7, "standin": 4}):
         found.append(Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True))

@@ -40,7 +40,7 @@ TOP_K = 100
 
 
 def settings(subject: Subject, baichuan: bool = False) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
-    """(registry name, group, layers, numbers removed) of a table's models."""
+    """Return the columns of hyperparameters, and of what the search did with them (Tables 5 and 6)."""
     if not subject.printed:
         yield subject.model, subject.group, subject.layers, subject.counts(*SHARES, standin=STANDIN_COUNTS)
         return
@@ -71,7 +71,7 @@ def training_free(
 
 
 def _fields(model: str, method: str, count: int, layers: int, subject: Subject) -> dict | None:
-    """A recipe's fields for a printed name; None where the model has too few layers for LLM-Pruner."""
+    """Return a recipe's fields for a printed name; None where the model has too few layers for LLM-Pruner."""
     if method != "LLM-Pruner":
         return without_training(method, count, subject.profile)
     size = {"ratio": PRUNER_RATIOS[model, count]} if subject.printed else {"layers": count}
@@ -80,7 +80,10 @@ def _fields(model: str, method: str, count: int, layers: int, subject: Subject) 
 
 
 def shape_of(model: str, method: str, count: int, fields: Mapping | None = None) -> Recipe | None:
-    """The recipe over the model's shape that a row's Ratio follows from; fields: of its recipe, if it is not printed."""
+    """Return the recipe over the model's shape that a row's Ratio follows from.
+
+    Fields: of its recipe, if it is not printed.
+    """
     if method == "LLM-Pruner":
         return shape_recipes.pruner(model, PRUNER_RATIOS[model, count]) if (model, count) in PRUNER_RATIOS else None
     fields = fields or without_training(method, count, "paper") or {}

@@ -87,7 +87,7 @@ NAMES = (
 
 
 def chosen(subject: Subject, counts: Mapping[str, int]) -> list[tuple[str, str, int, int]]:
-    """(registry name, group, layers, number removed) of the models a table shows, one number each.
+    """Return (registry name, group, layers, number removed) of the models a table shows, one number each.
 
     counts: what the paper's models lose and what the stand-in does; any other model loses the first one's share.
     """
@@ -124,8 +124,10 @@ def of_variant(row: Row, variant: str) -> Row:
 
 
 def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Tables 2 and 3: dense, LLM-Streamline(FFN) +FT, LinearPatch[L] without and with training; ours, the matrix, what
-    leaves massive tokens alone, and the cut alone: a rival that is worse than that says nothing."""
+    """Tables 2 and 3: dense, LLM-Streamline(FFN) +FT, LinearPatch[L] without and with training.
+
+    Ours, the matrix, what leaves massive tokens alone, and the cut alone: a rival that is worse than that says nothing.
+    """
     found = []
     for setting in chosen(subject, {"llama-2-7b": 7, "llama-3-8b": 5, "standin": 4}):
         model, group, layers, count = setting

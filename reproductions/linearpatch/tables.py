@@ -53,7 +53,7 @@ def _table(
 
 
 def _repairs(column: str, lower: bool, verb: str) -> tuple[Claim, ...]:
-    """Both variants against the same layers left unpatched."""
+    """Return both variants against the same layers left unpatched."""
     return tuple(
         Claim(
             f"patch-{variant}-beats-cut",

@@ -51,7 +51,7 @@ METHODS = (FFN_MSE, FFN_KL, MSE, DIAGONAL, FULL, LAYER, CODE_DIAGONAL, PLAIN_DIA
 
 
 def fields(method: str, count: int, subject: Subject) -> dict:
-    """A recipe's fields for a trained row of Table 4 by its id, one of METHODS."""
+    """Return a recipe's fields for a trained row of Table 4 by its id, one of METHODS."""
     if method == LAYER:
         return streamline_layer(count, subject)
     repair = _REPAIRS[method] | DISTILLING[subject.size]

@@ -47,13 +47,13 @@ def benchmark(name: str, reads: tuple[str, ...] = ()):
 
 
 def batch_size(context) -> int:
-    """The most items of a task in one forward pass."""
+    """Return the most items of a task in one forward pass."""
     return 16 if context.model.device.type == "cpu" else 64
 
 
 @cache
 def known() -> dict[str, Benchmark]:
-    """Every benchmark by name."""
+    """Return every benchmark by name."""
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(module.name)
     return _BENCHMARKS

@@ -19,7 +19,7 @@ def _mmlu(context: Context, argument: str) -> tuple:
 
 
 def _group(context: Context, group: str, shots: int | None = None) -> tuple[dict, dict[str, dict]]:
-    """The scores of a group, subjects weighted by size, and those of every subject."""
+    """Return the scores of a group, subjects weighted by size, and those of every subject."""
     options = {"limit": context.recipe.limit, "batch_size": batch_size(context), "num_fewshot": shots}
     found = harness.evaluate(context.model, context.tokenizer, [group], **options)
     return found[group], {task: found[task] for task in harness.members(group)}
@@ -58,7 +58,7 @@ def _cmmlu(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("docstring_generation")
 def _docstring_generation(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
-    """The stand-in's generation benchmark; the argument is its version."""
+    """Measure the toy model's generation benchmark; the argument is its version."""
     values, errors, details = generation.docstring_generation(
         context.model, context.tokenizer, limit=context.recipe.limit
     )

@@ -36,7 +36,7 @@ def _perplexity(context: Context, argument: str) -> tuple[dict, dict, dict, dict
 
 @benchmark("removed")
 def _removed(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Which layers went, in order of removal; the list is in every record's details."""
+    """Measure which layers were removed, in order of removal; the list is in every record's details."""
     return {"count": len(context.details.get("removed", []))}, {}, {}
 
 

@@ -14,7 +14,7 @@ LAST_STEPS = 10  # a curve's end is their mean: one step's loss is that of its f
 
 @benchmark("laco-search")
 def _search(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """What the (last) collapse tried and did, and the settings it ran with. The trace is in the details."""
+    """Measure what the (last) collapse tried and did, and its settings. The trace is in the details."""
     found = context.details["laco"][-1]
     settings, trace = found["settings"], found["trace"]
     similarities = [(a["similarity"], a["accepted"]) for a in trace if a["similarity"] is not None]
@@ -58,7 +58,7 @@ def _distances(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 
 def _windows_shown(depth: int) -> slice:
-    """The windows of four that Fig. 5b shows, those within layers 10 to 19 of 32: the same share of any depth."""
+    """Return the windows of four that Fig. 5b shows, those within layers 10 to 19 of 32: the same share of any depth."""
     start = min(round(9 * depth / 32), depth - 4)
     return slice(start, max(start + 1, round(19 * depth / 32) - 3))
 
@@ -81,7 +81,7 @@ def _outputs(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("laco-uncorrelated")
 def _uncorrelated(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """What Fig. 5 would show if nothing were correlated: contributions with the stream (a), layers with each other (b)."""
+    """Measure Fig. 5 if nothing were correlated: contributions with the residual stream (a), layers with each other (b)."""
     texts = sentences(context)
     adjacent = layers.orthogonal_cosines(context.model, context.tokenizer, texts)
     windows = layers.uncorrelated_outputs(context.model, context.tokenizer, texts)
@@ -91,5 +91,5 @@ def _uncorrelated(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("layers")
 def _layers(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """How many layers are left."""
+    """Measure how many layers are left."""
     return {"layers": context.decoder.num_layers}, {}, {}

@@ -38,7 +38,7 @@ CHOICES = {rows.WINDOW: "cosine", rows.LEAST_LEFT_WINDOW: "least_left", rows.LEA
 @benchmark("windows")
 @torch.inference_mode()
 def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
-    """What leaving out every window of the recipe's length costs by the named protocol, and which ones are chosen.
+    """Measure what removing every block of the recipe's length costs by the named protocol, and which are chosen.
 
     Each is measured as it is, with the first token's own, dense state put back where the window ends, and with the neurons
     carried over that write the massive activation, if their layer goes (`extensions.refit.graft`). values: the perplexities

@@ -57,7 +57,7 @@ class _Cut:
         self.batches = [(batch, self.before(batch)) for batch in ids.split(context.batch_size)]
 
     def before(self, batch: Tensor) -> Tensor:
-        """The stream at the cut, of token ids [batch, tokens]."""
+        """Return the stream at the cut, of token ids [batch, tokens]."""
         return self.decoder.run(self.decoder.embed_tokens(batch), 0, self.start)
 
     def factor(self, factor: float) -> float:
@@ -126,7 +126,7 @@ def alpha(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 
 def optimum(curve: Mapping[float, float]) -> float:
-    """Where a parabola through the lowest point and its neighbours has its minimum, in log factor and log loss.
+    """Return where a parabola through the lowest point and its neighbours has its minimum, in log factor and log loss.
 
     curve: factor -> loss, ascending. At an end of the range: that end.
     """
@@ -178,7 +178,7 @@ class _End:
 
 
 def _look(cut: _Cut, end: _End, found: Statistics, start: int, stop: int) -> dict:
-    """One cut: the best factor and what predicts it, and perplexity by every repair."""
+    """Return one cut: the best factor and what predicts it, and perplexity by every repair."""
     moments = found.least_squares(start, stop)
     curve, unlike = searched(cut.factor), searched(end.unlike(cut))
     row = {
@@ -250,5 +250,5 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
 
 
 def _off(row: dict, prediction: str) -> float:
-    """How far a cut's prediction is from its best factor."""
+    """Return how far a cut's prediction is from its best factor."""
     return abs(math.log(row[prediction] / row["best_factor"]))

@@ -22,7 +22,7 @@ PRUNED = ("removed", "halves", "sliced", "linear", "layers")
 
 
 def part(store: Store, recipe, benchmark: str) -> tuple[Record, dict] | None:
-    """The record of a part and its outcomes; None where the whole has no record, or its outcomes were not kept.
+    """Return the record of a part and its outcomes; None where the whole has no record, or its outcomes were not kept.
 
     Of ``removed``, ``training-cost`` and ``held-out-loss`` every record of the recipe is a whole: the first by name, where
     several are there.
@@ -48,13 +48,13 @@ def part(store: Store, recipe, benchmark: str) -> tuple[Record, dict] | None:
 
 
 def _of(whole: Record, benchmark: str, **found) -> Record:
-    """The record of a part of what one record tells."""
+    """Return the record of a part of what one record tells."""
     provenance = {key: value for key, value in whole.provenance.items() if not key.endswith("seconds")}
     return replace(whole, benchmark=benchmark, provenance=provenance | {"part_of": whole.benchmark}, **found)
 
 
 def _removed(record: Record | None) -> tuple[Record, dict] | None:
-    """Which layers were removed, from any record of the recipe."""
+    """Measure which layers were removed, in order of removal; the list is in every record's details."""
     if record is None:
         return None
     details = {key: record.details[key] for key in PRUNED if key in record.details}
@@ -62,7 +62,7 @@ def _removed(record: Record | None) -> tuple[Record, dict] | None:
 
 
 def training_cost(report: Mapping) -> dict:
-    """What a fine-tuning took, from its report: trained parameters, seconds, peak memory, layer executions."""
+    """Return what a fine-tuning took, from its report: trained parameters, seconds, peak memory, layer executions."""
     return {
         "trainable": report["trainable"],
         "seconds": report["seconds"],
@@ -72,7 +72,7 @@ def training_cost(report: Mapping) -> dict:
 
 
 def _trained(record: Record | None) -> tuple[Record, dict] | None:
-    """What training took, from any record of the recipe."""
+    """Return what training took, from any record of the recipe."""
     if record is None or "epochs" not in record.details.get("training", ()) or "device" not in record.provenance:
         return None
     details = {key: record.details[key] for key in (*PRUNED, "training") if key in record.details}
@@ -82,7 +82,8 @@ def _trained(record: Record | None) -> tuple[Record, dict] | None:
 
 
 def held_out_loss(report: Mapping | None) -> tuple[dict, dict]:
-    """Where a fine-tuning's loss on what it did not train on ended (nats per token), of the state it kept, from its report.
+    """Return where a fine-tuning's loss on what it did not train on ended (nats per token), of the state it kept, from
+    its report.
 
     Values and details. A training that looked at no such loss has no value, and the details say why; where nothing was
     trained (None) the cell stays empty.
@@ -95,7 +96,7 @@ def held_out_loss(report: Mapping | None) -> tuple[dict, dict]:
 
 
 def _held_out(record: Record | None) -> tuple[Record, dict] | None:
-    """Where training ended, from any record of the recipe; cycles of pruning and training have no single end."""
+    """Return where training ended, from any record of the recipe; cycles of pruning and training have no single end."""
     if record is None or "cycles" in record.details:
         return None
     values, details = held_out_loss(record.details.get("training"))

@@ -12,7 +12,7 @@ from reproductions.spec.printed_rows import MODELS
 
 
 def printed_list(table: str, label: str, sparsity: str, method: str) -> list[int]:
-    """The removed layers that Table A3 or A4 prints for one row, in order; empty where there are none."""
+    """Return the removed layers that Table A3 or A4 prints for one row, in order; empty where there are none."""
     cells = reported.cells("prunecomp", table)
     found = []
     while (number := cells.get((label, sparsity, method, f"removed {len(found) + 1}"))) is not None:
@@ -22,7 +22,7 @@ def printed_list(table: str, label: str, sparsity: str, method: str) -> list[int
 
 @benchmark("removed-order")
 def _order(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Each removed layer by its place in the order, and, of a printed model, at how many places the printed list agrees.
+    """Measure each removed layer's place in the order, and, of a printed model, at how many places the printed list agrees.
 
     argument: the table that prints the lists, A3 or A4. A list longer than the row's n counts up to n.
     """

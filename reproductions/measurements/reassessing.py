@@ -16,7 +16,7 @@ SPREAD_SEEDS = (42, 43, 44)
 
 @benchmark("chosen-sets")
 def _chosen_sets(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """How the layers a metric removes depend on the calibration samples: ``chosen-sets@METRIC`` of an unpruned model.
+    """Measure how the layers a metric removes depend on the samples: ``chosen-sets@METRIC`` of an unpruned model.
 
     Needs a calibration by line-crops, whose count is left aside. details: for each of `SAMPLE_COUNTS`, the sets removed
     over `SPREAD_SEEDS` (5 of 16 layers, 8 of 32). values: the mean share of layers that two seeds' sets have in common.

@@ -27,7 +27,8 @@ def _repair(context: Context, argument: str) -> tuple[dict, dict, dict]:
 @benchmark("latency")
 def _latency(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Seconds of a forward pass as a share of the dense model's: medians of passes in turns, after one of each that does not
-    count. Holds a dense model beside the pruned one."""
+    count. Holds a dense model beside the pruned one.
+    """
     model = context.model
     dense, _ = loading.load(context.recipe.model, device=str(model.device), dtype=context.recipe.dtype)
     generator = torch.Generator().manual_seed(0)
@@ -41,7 +42,7 @@ def _latency(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("loadable")
 def _loadable(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Whether the saved checkpoint is plain, so that any program for its architecture reads all of it."""
+    """Measure whether the saved checkpoint is plain, so that any program for its architecture reads all of it."""
     patches = len(hooks.patches(context.model))
     if patches:
         loaded = OWN

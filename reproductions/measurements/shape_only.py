@@ -78,7 +78,9 @@ def _parameters(shape: Shape) -> dict:
 
 @torch.no_grad()
 def _inserted(shape: Shape) -> dict:
-    """Seconds that what is inserted takes for 256 tokens on this CPU, float32, random weights; the least of five calls.
+    """Return the seconds that what is inserted takes for 256 tokens on this CPU, float32, random weights.
+
+    The least of five calls.
 
     With ``over`` the quotient of the two methods' seconds, whose calls take turns.
     """

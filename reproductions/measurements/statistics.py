@@ -37,8 +37,9 @@ def _held_mib(model) -> float:
 
 @torch.inference_mode()
 def pass_seconds(model: torch.nn.Module, windows: torch.Tensor) -> float:
-    """Seconds of a pass over windows [count, tokens], one at a time: on a CPU the process's own, summed over its threads, so
-    that other work on the machine does not count."""
+    """Return the seconds of a pass over windows [count, tokens], one at a time: on a CPU the process's own, summed over its
+    threads, so that other work on the machine does not count.
+    """
     clock = time.process_time if windows.device.type == "cpu" else time.perf_counter
     started = clock()
     for window in windows.split(1):
@@ -72,7 +73,7 @@ def _statistics(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("similarity", reads=TEXT["paper"][:1])
 def _similarity(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """The layers' similarity matrix (`cka` or `cosine`) on 1,024 held-out tokens; values: mean off the diagonal."""
+    """Measure the layers' similarity matrix (`cka` or `cosine`) on 1,024 held-out tokens; values: mean off the diagonal."""
     ids = _test_windows(context, 64).flatten()[:1024].view(4, 256)
     matrix = similarity.layer_similarity(context.decoder, ids, argument or "cka")
     count = len(matrix)
@@ -82,7 +83,7 @@ def _similarity(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("training-cost")
 def _training_cost(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """What the recipe's fine-tuning took, from its report: trained parameters, seconds, peak memory, layer executions."""
+    """Measure what the recipe's fine-tuning took: trained parameters, seconds, peak memory, layer executions."""
     report = context.details.get("training")
     if report is None:
         raise UserError("this recipe has no fine-tuning whose cost could be told")
@@ -91,19 +92,19 @@ def _training_cost(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("held-out-loss")
 def _held_out_loss(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """The loss per token (nats) of the instructions that the recipe's fine-tuning left out, of the state that was kept."""
+    """Measure the loss per token (nats) of the instructions that the fine-tuning left out, of the state that was kept."""
     values, details = held_out_loss(context.details.get("training"))
     return values, {}, details
 
 
 @benchmark("held-memory")
 def _memory(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """What the model's tensors take with 16 bits for every floating-point number."""
+    """Measure the memory of the model's tensors with 16 bits for every floating-point number."""
     return {"held_mib": quantization.held_mib(context.model)}, {}, {}
 
 
 @benchmark("removed-each")
 def _removed_each(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """The removed layers by their place in the order of removal, from 1 (Table O prints them so)."""
+    """Measure the removed layers by their place in the order of removal, from 1 (Table O prints them so)."""
     removed = context.details.get("removed", [])
     return {str(place): layer for place, layer in enumerate(removed, 1)}, {}, {}

@@ -31,7 +31,7 @@ def _theorems(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 
 def _random_weights(context: Context, seed: int = 0):
-    """A model of the same shape as freshly initialised."""
+    """Return a model of the same shape as freshly initialised."""
     config = copy.deepcopy(context.model.config)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -40,7 +40,7 @@ def _random_weights(context: Context, seed: int = 0):
 
 
 def _networks(context: Context, name: str) -> tuple[gradients.Stack, gradients.Stack]:
-    """A language model as a stack over all sentences, and over the first one."""
+    """Return a language model as a stack over all sentences, and over the first one."""
     decoder = context.decoder if name == "trained" else Decoder(_random_weights(context))
     ids = corpora.joined_ids(context.tokenizer, TEXT[context.recipe.profile])[: SENTENCES * TOKENS].view(
         SENTENCES, TOKENS
@@ -82,7 +82,7 @@ def _gradients(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 
 def _curves(stack: gradients.Stack, run: dict) -> dict:
-    """What Eq. 16 bounds, and the bound, on one input."""
+    """Return what Eq. 16 bounds, and the bound, on one input."""
     factors = gradients.layer_norms(stack)
     return {
         "gradient_of_parameters": run["parameters"],

@@ -16,7 +16,7 @@ PERPLEXITY_LABELS = {"paper": ("WIKI-2", "C4", "PTB"), "standin": ("StdLib", "Nu
 
 
 def perplexity_columns(profile: str) -> list[Column]:
-    """Three texts and their plain average."""
+    """Return three texts and their plain average."""
     labels = PERPLEXITY_LABELS[profile]
     texts = [
         Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity")
@@ -31,7 +31,7 @@ def qa_columns(profile: str) -> list[Column]:
 
 
 def order_columns(number: str) -> Callable:
-    """The list in one cell; for the paper's models also each place against the printed one."""
+    """Return the list in one cell; for the paper's models also each place against the printed one."""
 
     def made(profile: str) -> list[Column]:
         text = Column("removed", "removed", "removed", text=True, label="removed layers")

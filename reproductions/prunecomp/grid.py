@@ -63,7 +63,7 @@ class GridCell:
 
 
 def grid_recipe(model: str, count: int, subject: Subject, limit: int | None, cell: GridCell) -> Recipe:
-    """none and factor are Prune&Comp's recipes. A patch in the loop is fitted to the model as it is by then."""
+    """None and factor are Prune&Comp's recipes. A patch in the loop is fitted to the model as it is by then."""
     metric, schedule, repair = cell.metric, cell.schedule, cell.repair
     if repair in ("none", "factor"):
         return recipe(model, subject, limit, RepairSpec(metric, VARIANTS[schedule, repair]), count)
@@ -101,7 +101,7 @@ def columns(profile: str) -> list[Column]:
 
 
 def _pairs(first: tuple[str, str], second: tuple[str, str]) -> list[tuple[str, str]]:
-    """Rows that differ in schedule and repair alone, for every metric that has both."""
+    """Return the rows that differ in schedule and repair alone, for every metric that has both."""
     iterated = [metric for metric in METRICS if metric != "CosSim(CL)" or "iterative" not in (first[0], second[0])]
     return [(GridCell(metric, *first).method, GridCell(metric, *second).method) for metric in iterated]
 

@@ -71,7 +71,7 @@ class RepairSpec:
 
 
 def selection(size: str, metric: str, count: int, variant: str, fidelity: str = "paper") -> dict:
-    """A recipe's selection. CL removes one window at once, so it is never iterated."""
+    """Return a recipe's selection. CL removes one window at once, so it is never iterated."""
     iterative, compensate = VARIANTS[variant]
     chosen = {"method": "prunecomp", "metric": METRICS[metric], "count": count}
     chosen |= {"iterative": iterative and metric != "CosSim(CL)", "compensate": compensate}
@@ -90,7 +90,7 @@ def recipe(
     count: int,
     fidelity: str = "paper",
 ) -> Recipe:
-    """The recipe of a row; of the dense model for count 0."""
+    """Return the recipe of a row; of the dense model for count 0."""
     if not count:
         return subjects.recipe(model, subject, limit)
     calibration = dict(CROPS[subject.size])
@@ -111,7 +111,7 @@ def shape(model: str, number: reported.Number) -> Recipe | None:
 def _rows_of(
     subject: Subject, specs: Sequence[RepairSpec], limit: int | None, counts: Sequence[int], dense: bool = True
 ) -> list[Row]:
-    """Rows of one model that loses so many layers."""
+    """Return the rows of one model that loses so many layers."""
     wanted = [(0, None)] if dense else []
     wanted += [(n, spec) for n in counts for spec in specs]
     return [row(subject.model, subject.group, subject.layers, subject, limit, spec, n) for n, spec in wanted]
@@ -120,13 +120,13 @@ def _rows_of(
 def row(
     model: str, group: str, layers: int, subject: Subject, limit: int | None, spec: RepairSpec | None, n: int
 ) -> Row:
-    """The row of a model that loses n layers; spec: None for the dense model."""
+    """Return the row of a model that loses n layers; spec: None for the dense model."""
     made = recipe(model, subject, limit, spec, n)
     return Row(model, group, f"{n}/{layers}", spec.method if spec else "Dense", made, dense=not n, spec=spec)
 
 
 def _printed_rows(number: str, limit: int | None, shape=None, fidelity: str = "paper") -> list[Row]:
-    """Every printed row with its recipe."""
+    """Return every printed row with its recipe."""
     rows = []
     for row in printed_rows.rows("prunecomp", number, shape=shape):
         count, spec = int(row.sparsity.partition("/")[0]), None if row.dense else RepairSpec(*row.printed)
@@ -148,7 +148,7 @@ def rows(
     dense: bool = True,
     shares: tuple[tuple[int, int], ...] = SHARES,
 ) -> Callable:
-    """Rows of a table: as printed, or the same methods on one model.
+    """Return the rows of a table: as printed, or the same methods on one model.
 
     standin: how many of its 16 layers the stand-in loses; shares: what any other model does, as many as those.
     """
@@ -163,7 +163,7 @@ def rows(
 
 
 def order_rows(number: str, shares: tuple[tuple[int, int], ...] = SHARES) -> Callable:
-    """The lists of Tables A3 and A4, by the official code's settings; below them by the paper's text."""
+    """Return the lists of Tables A3 and A4, by the official code's settings; below them by the paper's text."""
 
     def made(subject: Subject, limit: int | None) -> list[Row]:
         printed = rows(number, PAIRS, dense=False, shares=shares)(subject, limit)

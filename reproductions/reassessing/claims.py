@@ -31,12 +31,12 @@ from reproductions.spec.registry import Claim, Lookup
 
 
 def points(accuracy: Number) -> Number:
-    """An accuracy in percent: the paper prints shares, the stand-in's columns are in percent."""
+    """Return an accuracy in percent: the paper prints shares, the stand-in's columns are in percent."""
     return accuracy * 100 if np.max(accuracy) <= 1 else accuracy
 
 
 def _in_points(cell: Lookup) -> Lookup:
-    """The same numbers, the averages in percent."""
+    """Return the same numbers, the averages in percent."""
 
     def found(model: str, sparsity: str, method: str, name: str) -> Number | None:
         value = cell(model, sparsity, method, name)
@@ -47,7 +47,8 @@ def _in_points(cell: Lookup) -> Lookup:
 
 def highest(ours: str, others: Iterable[str], column: str = AVERAGE, lower: bool = False, within: float = 0) -> Check:
     """In every setting that has both, ``ours`` is above (``lower``: below) every one of ``others`` with a number, or behind
-    by less than ``within``."""
+    by less than ``within``.
+    """
     check = beats(ours, *others, column=column, lower=lower, within=within)
     return lambda cell, settings: check(_in_points(cell), settings)
 
@@ -61,7 +62,7 @@ def leads(
     here: Iterable[str] = (),
     without: str = "",
 ) -> Check:
-    """Each of ``ours`` is better than every other method of the table on the same model, at the nearest rate.
+    """Return each of ``ours`` is better than every other method of the table on the same model, at the nearest rate.
 
     Others are the printed ones and those beside them (`neighbours`); their rates are rarely the same. here: methods that
     stand for the others on models that are not the paper's. without: a mark of printed rows that are left out.
@@ -91,13 +92,13 @@ def leads(
 
 
 def rate(sparsity: str) -> float:
-    """The share that a printed rate means: ``8/32`` of the layers, or ``25%``."""
+    """Return the share that a printed rate means: ``8/32`` of the layers, or ``25%``."""
     removed, slash, layers = sparsity.partition("/")
     return int(removed) / int(layers) if slash else float(sparsity.rstrip("%")) / 100
 
 
 def _gaps(one: str, other: str, column: str, cell: Lookup, settings: Pairs) -> list[tuple]:
-    """(setting, both keys, difference in points) wherever both have a number."""
+    """Return (setting, both keys, difference in points) wherever both have a number."""
     found = []
     for setting in settings:
         keys = tuple((*setting, name, column) for name in (one, other))
@@ -187,7 +188,9 @@ def of_metrics() -> tuple[Claim, ...]:
 
 
 def over_orders(check: Check, metric: str, arms: Iterable[Arm]) -> Check:
-    """The same check of means over both orders of rows, where a training was run in two: an interval then covers both."""
+    """Return the same check of means over both orders of rows, where a training was run in two: an interval then covers
+    both.
+    """
     others = {method(metric, arm): method(metric, again(arm)) for arm in arms}
 
     def of_means(cell: Lookup, settings: Pairs) -> list[Comparison]:
@@ -226,7 +229,7 @@ def of_arms(metric: str) -> tuple[Claim, ...]:
 
 
 def at_the_cut(metric: str) -> Claim:
-    """As many layers trained, behind the cut and at the end: whether it matters where they are."""
+    """Return as many layers trained, behind the cut and at the end: whether it matters where they are."""
     others = [method(metric, arm) for arm in (LORA, QLORA, LAST3, again(LORA), again(LAST3))]
     return Claim(
         "at-cut-beats-others-by-loss",
@@ -258,8 +261,11 @@ def of_faster_arms(metric: str) -> tuple[Claim, ...]:
 
 
 def of_iterating(schedules: Mapping[Arm, tuple[tuple[int, int], ...]]) -> tuple[Claim, ...]:
-    """Section B: iterative pruning has no benefit; of how much would be one the paper does not say, a point is our reading.
-    schedules: those of each way to fine-tune, as `specs.Spec.schedule`."""
+    """Section B: iterative pruning has no benefit.
+
+    Of how much would be one the paper does not say, a point is our reading. schedules: those of each way to fine-tune,
+    as `specs.Spec.schedule`.
+    """
     checks = [
         highest(method(metric, arm, one_shot=True), [method(metric, arm, schedule=one) for one in of_arm], within=1.0)
         for metric in (REVERSE, "Taylor")

@@ -85,7 +85,7 @@ def standin() -> list[Column]:
 
 
 def accuracies(table: str, metric: str = "acc"):
-    """The columns of a table of accuracies: those it prints, in its order, or the stand-in's."""
+    """Return the columns of a table of accuracies: those it prints, in its order, or the toy model's."""
 
     def columns(profile: str) -> list[Column]:
         if profile == "standin":
@@ -96,12 +96,12 @@ def accuracies(table: str, metric: str = "acc"):
 
 
 def with_loss(table: str):
-    """`accuracies`, and where a training ends, for a model that is not the paper's."""
+    """Return `accuracies`, and where a training ends, for a model that is not the paper's."""
     return lambda profile: [*accuracies(table)(profile), HELD_OUT]
 
 
 def task_column(label: str, metric: str = "acc") -> Column | None:
-    """A paper task's column, by plain accuracy where lm-eval has no other; None for a label that is no task."""
+    """Return a paper task's column, by plain accuracy where lm-eval has no other; None for a label that is no task."""
     metric = "acc" if label in PLAIN_ONLY else metric
     return Column(label, TASKS[label], metric) if label in TASKS else None
 
@@ -154,7 +154,7 @@ def calibration(table: str) -> Callable[[str], list[Column]]:
 
 
 def single(label: str, benchmark: str, key: str) -> Callable[[str], list[Column]]:
-    """A table of one score in percent: the paper's benchmark, or the stand-in's generation."""
+    """Return a table of one score in percent: the paper's benchmark, or the stand-in's generation."""
     paper = [Column(label, benchmark, key, scale=100)]
     return lambda profile: [GENERATION] if profile == "standin" else paper
 

@@ -92,7 +92,7 @@ def _chosen(metric: str, count: int, size: str, samples: int) -> dict:
 
 
 def training(arm: Arm, size: str, share: float = 1.0) -> dict:
-    """The training of a way to fine-tune; share: of the instruction data."""
+    """Return the training of a way to fine-tune; share: of the instruction data."""
     settings = dict(SETTINGS[size])
     if arm.faster:
         settings["learning_rate"] = RATES[size]

@@ -41,7 +41,9 @@ ONLY_REPORTED = {"6": ("ShortGPT",), "8": ("ShortGPT",), "G": ("ShortGPT",), "I"
 
 
 def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], list[Row]]:
-    """Every printed row of a table on the paper's models, with recipes for those that this repository implements."""
+    """Return every printed row of a table on the paper's models, with recipes for those that this repository
+    implements.
+    """
 
     def rows(limit: int | None) -> list[Row]:
         by_key = {
@@ -78,20 +80,20 @@ def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | Non
 
 
 def paper_row(model: str, group: str, layers: int, spec: ArmSpec | None, removed: int, limit: int | None) -> Row:
-    """A row on one of the paper's models that it prints no numbers for; spec: None for the dense model."""
+    """Return a row on one of the paper's models that it prints no numbers for; spec: None for the dense model."""
     made = recipe(model, PAPERS_MODELS, limit, **(fields(spec, removed, "paper") if removed else {}))
     return Row(model, group, f"{removed}/{layers}", recipe=made, dense=not removed, **_named(spec))
 
 
 def _named(spec: ArmSpec | None) -> dict:
-    """What a row is called by its specification."""
+    """Return what a row is called by its specification."""
     if spec is None:
         return {"method": "Dense"}
     return {"method": spec.method, "name": spec.label, "extension": spec.extension, "spec": spec}
 
 
 def printed_with(table: str, arms: Iterable[Arm]) -> Callable[[int | None], list[Row]]:
-    """Every printed row, and after those of each model the reverse-order ``arms`` that the paper did not try."""
+    """Return every printed row, and after those of each model the reverse-order ``arms`` that the paper did not try."""
     wanted = list(arms)
 
     def rows(limit: int | None) -> list[Row]:
@@ -108,7 +110,7 @@ def printed_with(table: str, arms: Iterable[Arm]) -> Callable[[int | None], list
 
 
 def one_model(settings: Iterable[tuple[ArmSpec, int]], *, dense: bool = True) -> Callable[[Subject, int | None], list]:
-    """Rows on one model from pairs of a specification and the layers that the stand-in loses of its 16.
+    """Search by `papers.laco.collapse`; changes the model.
 
     Any other model loses the same share, so do schedules.
     """
@@ -145,7 +147,7 @@ def _row(subject: Subject, spec: ArmSpec | None, removed: int, limit: int | None
 
 
 def by_subject(on_paper: Callable, on_one: Callable) -> Callable[[Subject, int | None], list[Row]]:
-    """A table's rows: (subject, limit) -> rows."""
+    """Return a table's rows: (subject, limit) -> rows."""
     return lambda subject, limit: on_paper(limit) if subject.printed else on_one(subject, limit)
 
 
@@ -156,7 +158,7 @@ def _removed(number: reported.Number) -> int:
 
 
 def pruned_shape(model: str, number: reported.Number) -> Recipe:
-    """The pruned model's shape alone."""
+    """Return the pruned model's shape alone."""
     return shape_recipes.recipe(model, _removed(number))
 
 

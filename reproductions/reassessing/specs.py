@@ -92,7 +92,7 @@ class ArmSpec:
         return own or self.plain_text or self.variant == "untrained"
 
     def scaled(self, layers: int, of: int) -> ArmSpec:
-        """The same where so many layers go in the place of ``of``: its schedule, if it has one, ends with them."""
+        """Return the same where so many layers go in the place of ``of``: its schedule, if it has one, ends with them."""
         if self.schedule is None:
             return self
         step = self.schedule[0]
@@ -105,17 +105,17 @@ AT_CUT = Arm("partial", 3, at_cut=True, extension=True)
 
 
 def faster(arm: Arm) -> Arm:
-    """The arm at ten times the learning rate."""
+    """Return the arm at ten times the learning rate."""
     return replace(arm, faster=True)
 
 
 def again(arm: Arm) -> Arm:
-    """The arm in another order of rows."""
+    """Return the arm in another order of rows."""
     return replace(arm, again=True)
 
 
 def method(metric: str, arm: Arm | None = None, **options) -> str:
-    """What finds a row; options: fields of `ArmSpec`."""
+    """Return what finds a row; options: fields of `ArmSpec`."""
     return ArmSpec(metric, arm, **options).method
 
 
@@ -137,5 +137,5 @@ _PRINTED = {spec.variant: spec for spec in _spelled()} | {
 
 
 def of_printed(metric: str, variant: str) -> ArmSpec:
-    """What a printed row stands for, by its metric and its variant in the CSV files."""
+    """Return what a printed row stands for, by its metric and its variant in the CSV files."""
     return replace(_PRINTED[variant], metric=metric)

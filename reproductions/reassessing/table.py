@@ -13,7 +13,7 @@ SAME = "On the toy model, of which there is one, the rows are those of Table {}.
 
 
 def _training(size: str) -> str:
-    """How many instructions a size learns from, and in how many steps."""
+    """Return how many instructions a size learns from, and in how many steps."""
     settings, count = recipes.SETTINGS[size], recipes.DATA[size]["count"]
     steps = settings["epochs"] * count // settings["batch"]
     rate = f"{settings['learning_rate']:.0e}".replace("e-0", "e-")
@@ -48,7 +48,9 @@ def table(
     on_paper: Callable[[int | None], list[Row]] | None = None,
     full: bool = False,
 ) -> Table:
-    """A table whose rows are the printed ones (or ``on_paper``'s), or those of one model; columns: the accuracies it prints.
+    """Return a table whose rows are the printed ones (or ``on_paper``'s), or those of one model.
+
+    Columns: the accuracies it prints.
 
     on_standin: specification and layers removed of each row; any other model loses the same shares. shape: the recipe over
     a printed row's shape, for columns that need no weights. dense: whether the stand-in's dense model comes first. full:

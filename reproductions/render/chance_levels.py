@@ -87,7 +87,8 @@ class Kept:
     """One row, in per cent. method: its label. id: what finds it. own: of a method of the paper.
 
     retained: as printed, or measured. guessing: what a guesser would retain. above: see the module;
-    interval: of a measured one, paired over items."""
+    interval: of a measured one, paired over items.
+    """
 
     model: str
     sparsity: str
@@ -106,7 +107,7 @@ def above(scores: Mapping[str, Number], dense: Mapping[str, Number], guess: Mapp
 
 
 def known(dense: Mapping[str, float], guess: Mapping[str, float], error: Callable[[str], float]) -> dict[str, float]:
-    """The tasks on which the dense model is more than two standard errors above guessing."""
+    """Return the tasks on which the dense model is more than two standard errors above guessing."""
     return {task: by for task, by in guess.items() if dense[task] > by + 2 * error(task)}
 
 
@@ -214,20 +215,21 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
 
 
 def _on_a_real_model(store: Store) -> list[Kept]:
-    """The rows of LaCo's Table 2."""
+    """Return the rows of LaCo's Table 2."""
     source = next(source for source in SOURCES if source.paper == "laco")
     return measured(source, store, settings.of_model(settings.PUBLISHED_MODELS[0]))
 
 
 def shown(row: Kept) -> str:
-    """What stays above guessing, with its interval where there is one."""
+    """Return what stays above guessing, with its interval where there is one."""
     ends = "" if row.interval is None else f" [{', '.join(f'{end:.1f}' for end in row.interval)}]"
     return f"{row.above:.1f}{ends}".replace("-", "−")
 
 
 def summary() -> str:
     """For docs/guessing.md: what a guesser retains by each paper's measure on each of its models, and the rows that retain
-    most and least."""
+    most and least.
+    """
     lines, turns = [], []
     for source in _first():
         title, rows = printed_rows.title_of(source.paper), of_paper(source.paper)
@@ -249,10 +251,10 @@ def summary() -> str:
 
 
 def _first() -> list[Source]:
-    """One source of each paper, whose measure is the others', too."""
+    """Return one source of each paper, whose measure is the others', too."""
     return list({source.paper: source for source in reversed(SOURCES)}.values())[::-1]
 
 
 def of_paper(paper: str) -> list[Kept]:
-    """Every row of a paper's tables in `SOURCES`."""
+    """Return every row of a paper's tables in `SOURCES`."""
     return [row for source in SOURCES if source.paper == paper for row in printed(source)]

@@ -94,11 +94,11 @@ class Evidence:
         return found
 
     def recipe(self, digest: str) -> Recipe:
-        """The recipe behind a hash."""
+        """Return the recipe behind a hash."""
         return Recipe(**next(iter(self.records[digest].values())).recipe)
 
     def removed(self, digest: str) -> tuple[list[int] | None, int | None]:
-        """(layers removed, layers of the dense model) as a recipe's records have them; None where none says so."""
+        """Return (layers removed, layers of the dense model) as a recipe's records have them; None where none says so."""
         for record in self.records[digest].values():
             # LinearPatch's figures call one of their curves layers
             if "removed" in record.details and isinstance(layers := record.details.get("layers"), int):
@@ -106,7 +106,7 @@ class Evidence:
         return None, None
 
     def method(self, digest: str) -> str:
-        """What the first table that shows a recipe calls it; else its steps."""
+        """Return what the first table that shows a recipe calls it; else its steps."""
         places = self.shown.get(digest)
         if places:
             return places[0].row.name
@@ -126,5 +126,5 @@ class Evidence:
 
 
 def gathered(own: bool = True) -> Evidence:
-    """The evidence on disk. own: with the user's records, which are preferred to the published ones."""
+    """Return the evidence on disk. own: with the user's records, which are preferred to the published ones."""
     return Evidence(Loaded(user_folder() if own else None))

@@ -55,7 +55,7 @@ def build(
     limit: int | None = None,
     claims: bool = True,
 ) -> dict:
-    """The JSON form of a table (docs/comparing.md: how reported and reproduced are compared).
+    """Return the JSON form of a table (docs/comparing.md: how reported and reproduced are compared).
 
     subjects: one, by a profile's name or itself, or several: each has rows of its own, in this order. models: of the
     paper's own. claims: whether they are judged, which takes a part of a second.
@@ -145,12 +145,12 @@ def own_models(table: Table, store: Store) -> dict[str, int]:
 
 
 def _of_shape(row: Row) -> bool:
-    """Whether a row needs no weights, whatever is measured."""
+    """Return whether a row needs no weights, whatever is measured."""
     return row.recipe is not None and row.recipe == row.shapes
 
 
 def published(table: Table, store: Store, limit: int | None = None) -> list[Subject]:
-    """What a table is shown for when nobody says for whom: the real models with records of it, then the stand-in.
+    """Return what a table is shown for when nobody says for whom: the real models with records of it, then the stand-in.
 
     The dense row's records are those of many tables: alone they are not this one's, where it has other rows.
     """
@@ -194,7 +194,10 @@ def _gate(lines: list[dict], labels: set[str]) -> None:
 def _scored(
     columns: list[Column], subject: Subject, store: Store, rows: Sequence[Row], origins: set[str]
 ) -> tuple[Measured, dict[str, int]]:
-    """A subject's rows with the scores of their columns, derived ones too; column -> how many it is over, where not all."""
+    """Return a subject's rows with the scores of their columns, derived ones too.
+
+    Column -> how many it is over, where not all.
+    """
     found = [(row, subject, _measured(row, columns, store, origins)) for row in rows]
     over = derived_columns.fill(found, columns)
     flips.fill(found, columns, store)
@@ -221,12 +224,12 @@ def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) 
 
 
 def _trained(row: Row, column: Column, store: Store) -> bool:
-    """Whether a column tells of a training that was carried out, as other records of its recipe show."""
+    """Return whether a column tells of a training that was carried out, as other records of its recipe show."""
     return column.benchmark in _OF_TRAINING and row.recipe is not None and store.pruned(row.recipe) is not None
 
 
 def _read(record: Record, column: Column) -> Score | TextCell | Status:
-    """What a record says of a column; a value it does not hold is explained by its details' status.
+    """Return what a record says of a column; a value it does not hold is explained by its details' status.
 
     Of a model whose training diverged the scores are those of the last good state: the cell says that, as the paper's NaN. So
     does one whose value is not finite.
@@ -247,7 +250,7 @@ def _read(record: Record, column: Column) -> Score | TextCell | Status:
 
 
 def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -> list[dict]:
-    """What a drawing function gets: one entry per row that has records.
+    """Return what a drawing function gets: one entry per row that has records.
 
     The row's ids and labels (group, sparsity, method; model, name), its variant, spec, extension and dense.
     The ``records`` by benchmark as they are on disk, and by benchmark what guessing scores
@@ -334,8 +337,8 @@ def changed(
     pattern: str | None = None,
     limit: int | None = None,
 ) -> dict:
-    """A table's rows with a user's changes beside the unchanged ones, as `reproductions.render.tables.render_changes`
-    takes them.
+    """Return a table's rows with a user's changes beside the unchanged ones, as
+    `reproductions.render.tables.render_changes` takes them.
 
     ``rows``: one for each cell that has a number on a side: ``yours``, ``unchanged``, their ``difference`` and its 95 %
     ``interval`` over the same items. ``origin``: whose the unchanged results are. ``published_for``: models with
@@ -409,13 +412,13 @@ def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:
 
 
 def _said(status: Status) -> dict:
-    """A status as JSON has it."""
+    """Return a status as JSON has it."""
     found = {"status": status.text, "status_id": status.id}
     return found | ({"reason": status.reason} if status.reason else {})
 
 
 def _status(cell: dict) -> Status:
-    """The status of a cell's JSON form."""
+    """Return the status of a cell's JSON form."""
     reason = cell.get("reason", "")
     return Status(cell["status_id"], cell["status"].removesuffix(f": {reason}" if reason else ""), reason)
 
@@ -435,5 +438,5 @@ def _matches(column: Column, score: Score, number: reported.Number) -> bool:
 
 
 def _cut_off(score: Score, number: reported.Number) -> bool:
-    """Whether the printed digits are the first ones of the reproduced number, not its rounding."""
+    """Return whether the printed digits are the first ones of the reproduced number, not its rounding."""
     return 0 <= score.value - number.value < 2 * number.half_unit

@@ -66,7 +66,7 @@ def render(
 
 
 def _without_reported(table: dict) -> dict:
-    """The table without the paper's rows, unless it is of the paper's models."""
+    """Return the table without the paper's rows, unless it is of the paper's models."""
     if PAPER in [subject["name"] for subject in table["subjects"]]:
         return table
     return table | {"rows": [row for row in table["rows"] if row["subject"] != PAPER], "own_models": None}
@@ -156,7 +156,7 @@ def _printed_cell(cell: dict) -> str:
 
 
 def _doubted(cell: dict) -> bool:
-    """Whether a printed number carries a doubt about its value (not merely a label that had to be resolved)."""
+    """Return whether a printed number carries a doubt about its value (not merely a label that had to be resolved)."""
     return bool(cell.get("audit")) or bool(cell.get("flag")) and not cell["flag"].startswith("label resolved")
 
 
@@ -175,7 +175,7 @@ def _compared_cell(cell: dict) -> str:
 
 
 def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
-    """(heading, rows, cell text) of each table to print: one per subject, then the paper's own models."""
+    """Return (heading, rows, cell text) of each table to print: one per subject, then the paper's own models."""
     parts = []
     for subject in table["subjects"]:
         own = [row for row in table["rows"] if row["subject"] == subject["name"]]
@@ -240,13 +240,13 @@ def _best(rows: list[dict], better: Mapping[str, str]) -> set[tuple[int, str]]:
 
 
 def _without_number(row: dict) -> str:
-    """Why a row has no number at all; '': it has one, or what failed is said below the table."""
+    """Return why a row has no number at all; '': it has one, or what failed is said below the table."""
     shown = any(c["reproduced"] is not None or c["reported"] is not None or "text" in c for c in row["cells"].values())
     return "" if shown or row["status_id"] == "failed" else row["status"]
 
 
 def _one_model(rows: list[dict]) -> bool:
-    """Whether the heading alone says whose rows these are: one model's, that is not the paper's."""
+    """Return whether the heading alone says whose rows these are: one model's, that is not the paper's."""
     return bool(rows) and rows[0]["subject"] != PAPER and len({row["model"] for row in rows}) == 1
 
 
@@ -255,7 +255,9 @@ def _columns(rows: list[dict]) -> list[str]:
 
 
 def _statuses(table: dict) -> list[str]:
-    """One line per cell that failed or whose training diverged, and per reason for which there is no data: none is hidden."""
+    """Return one line per cell that failed or whose training diverged, and per reason for which there is no data: none
+    is hidden.
+    """
     lines = []
     lacking: dict[str, dict[str, None]] = {}
     for row in table["rows"]:
@@ -349,7 +351,7 @@ def _notes(table: dict) -> list[str]:
 
 
 def guessed(subject: dict) -> list[str]:
-    """Why columns of what is retained, or averages, leave tasks out; [] where none does."""
+    """Return why columns of what is retained, or averages, leave tasks out; [] where none does."""
     if not (found := subject.get("guessed")):
         return []
     (tasks,) = {tuple(tasks) for tasks in found.values()}
@@ -452,7 +454,7 @@ def _csv(tables: Sequence[dict], with_target: bool) -> str:
 
 
 def _frame(names: Sequence[str], rows: Sequence, columns: Sequence[str]) -> str:
-    """Return rows as CSV, with some of their fields as columns."""
+    """Return the rows as CSV, with some of their fields as columns."""
     import pandas
 
     return pandas.DataFrame(rows, columns=names, dtype=object).to_csv(index=False, columns=columns, lineterminator="\n")

@@ -106,7 +106,7 @@ class Grid:
 
 
 def grids(evidence: Evidence, target: str) -> list[Grid]:
-    """One grid per subject that has rows, the paper's own models last."""
+    """Return one grid per subject that has rows, the paper's own models last."""
     table, subjects, built = evidence.tables[target]
     found = []
     for subject, facts in zip(subjects, built["subjects"], strict=True):
@@ -154,14 +154,14 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
 
 
 def target_of_shapes(evidence: Evidence, target: str) -> bool:
-    """Whether no weights of the paper's own models stand behind what a target shows of them."""
+    """Return whether no weights of the paper's own models stand behind what a target shows of them."""
     places = (place for found in evidence.shown.values() for place in found)
     own = (place.row for place in places if (place.target, place.subject, place.shape) == (target, PAPER.name, False))
     return all(row.recipe == row.shapes for row in own)
 
 
 def _unknown(cell: dict | None) -> bool:
-    """Whether nothing is known of a cell: no number, no text, and no reason but that it was not measured."""
+    """Return whether nothing is known of a cell: no number, no text, and no reason but that it was not measured."""
     if cell is None:
         return True
     known = cell["reproduced"] is not None or cell["reported"] is not None or "text" in cell or "printed" in cell
@@ -202,7 +202,7 @@ def _fraction(cell: dict) -> int:
 
 
 def number(value: float, digits: int, most: int) -> ShownNumber:
-    """A number with its digits, and what it lacks of the column's."""
+    """Return a number with its digits, and what it lacks of the column's."""
     if isinstance(value, float) and abs(value) >= LARGE:
         return ShownNumber(f"{value:.2e}")
     return ShownNumber(f"{value:,.{digits}f}", most - digits, most > 0 and digits == 0)
@@ -247,7 +247,7 @@ def own_models(grids: Iterable[Grid]) -> tuple[int, int]:
 
 
 def tally(grid: Grid) -> dict[str, int]:
-    """How many of a grid's cells are reported, and how many of each status they have."""
+    """Return how many of a grid's cells are reported, and how many of each status they have."""
     cells = [cell for line in grid.lines for cell in line.cells]
     found = {"reported": sum(cell.reported is not None for cell in cells)}
     for cell in cells:

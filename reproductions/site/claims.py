@@ -54,7 +54,7 @@ class ShownClaim:
 
 
 def of(target: str, built: dict, measured: bool = True) -> list[ShownClaim]:
-    """The claims of one table's JSON form; of the paper's own models nothing where none of them is known there.
+    """Return the claims of one table's JSON form; of the paper's own models nothing where none of them is known there.
 
     measured: whether anything was measured on them, beyond what follows from their shape.
     """
@@ -69,7 +69,7 @@ def of(target: str, built: dict, measured: bool = True) -> list[ShownClaim]:
 
 
 def abstract(finding: SummaryLine, built: Mapping[str, dict], subjects: Sequence[str]) -> ShownClaim:
-    """A sentence of an abstract: the claims of its table that say the same, the worst of them before the others.
+    """Return a sentence of an abstract: the claims of its table that say the same, the worst of them before the others.
 
     built: the JSON forms of its tables, by target. subjects: names of those to be shown.
     """
@@ -110,12 +110,12 @@ def tally(claims: Iterable[ShownClaim]) -> dict[str, dict[str, int]]:
 
 
 def aligned(claim: ShownClaim, subjects: Sequence[str]) -> ShownClaim:
-    """A claim with a verdict of each of these subjects, in their order; open where its table does not show one."""
+    """Return a claim with a verdict of each of these subjects, in their order; open where its table does not show one."""
     found = {verdict.subject: verdict for verdict in claim.measured}
     open_ = (found.get(name) or Verdict(name, "open", judge.UNTESTED) for name in subjects)
     return replace(claim, measured=tuple(open_))
 
 
 def headed(claim: ShownClaim, heads: Mapping[str, str]) -> ShownClaim:
-    """A claim whose subjects are called as in a heading."""
+    """Return a claim whose subjects are called as in a heading."""
     return replace(claim, measured=tuple(replace(one, subject=heads[one.subject]) for one in claim.measured))

@@ -21,13 +21,19 @@ NUMBERS = ("value", "stderr")
 
 
 def script(name: str, content: object) -> str:
-    """A script file that hands JSON over to the page's script. A page opened from disk may load scripts, but no JSON."""
+    """Return a script file that hands JSON over to the page's script.
+
+    A page opened from disk may load scripts, but no JSON.
+    """
     return f"layerlab.data({json.dumps(name)},{json.dumps(content, separators=(',', ':'), ensure_ascii=False)});\n"
 
 
 def all_values(rows: list[dict]) -> dict:
-    """Every value, those that need no weights last. Strings stand once each, rows hold their positions; numbers have six
-    digits, and where there is none there is a word. first: the benchmark that the page opens with, of most recipes."""
+    """Return every value, those that need no weights last.
+
+    Strings stand once each, rows hold their positions; numbers have six digits, and where there is none there is a
+    word. first: the benchmark that the page opens with, of most recipes.
+    """
     rows = sorted(rows, key=lambda row: row["dtype"] is None)
     strings = {name: list(dict.fromkeys(row[name] or "" for row in rows)) for name in COLUMNS}
     places = {name: {text: at for at, text in enumerate(found)} for name, found in strings.items()}
@@ -45,7 +51,7 @@ def all_values(rows: list[dict]) -> dict:
 
 
 def _ranks(row: dict) -> bool:
-    """Whether a value says how good a model is, and is of a model that others use."""
+    """Return whether a value says how good a model is, and is of a model that others use."""
     comparable = row["key"] == "perplexity" or is_share(row["benchmark"], row["key"])
     return comparable and row["value"] is not None and row["model"] in PUBLISHED_MODELS
 
@@ -59,7 +65,7 @@ def _short(value: float | None, otherwise: str | None = None) -> float | str | N
 
 
 def choices(evidence: Evidence, packed: Mapping[str, dict]) -> list[list[str]]:
-    """[hash, what it is called, model, whether items are there] of every recipe with something to compare.
+    """Return [hash, what it is called, model, whether items are there] of every recipe with something to compare.
 
     packed: recipe's hash -> its `items`.
     """
@@ -99,7 +105,7 @@ def _packed(values: np.ndarray) -> dict:
 
 
 def of_recipe(evidence: Evidence, digest: str, packed: Mapping[str, dict]) -> dict:
-    """What comparing needs of a recipe: values with standard errors, and its `items`, packed."""
+    """Return what comparing needs of a recipe: values with standard errors, and its `items`, packed."""
     values = {
         benchmark: {key: [_short(value), _short(record.stderr.get(key))] for key, value in record.values.items()}
         for benchmark, record in evidence.records[digest].items()

@@ -92,7 +92,7 @@ class Site:
             self._copy(HERE / "static" / name, f"static/{name}")
 
     def _compare(self, packed: Collection[dict]) -> None:
-        """The page that compares two recipes, and the items of the tasks that it shows."""
+        """Write the page that compares two recipes, and the items of the tasks that it shows."""
         found = items.every(items.counts(packed))
         for task, content in found.items():
             self._put(f"data/items/{task}.js", data.script(f"items/{task}", content))
@@ -153,12 +153,14 @@ class Site:
         )
 
     def _own_models(self, grids: Iterable[Sequence[cells.Grid]]) -> dict[str, int]:
-        """How many reported numbers were measured on the papers' own models, of how many that need their weights."""
+        """Return how many reported numbers were measured on the papers' own models, of how many that need their
+        weights.
+        """
         measured, reported_ = zip(*map(cells.own_models, grids), strict=True)
         return {"measured": sum(measured), "reported": sum(reported_)}
 
     def _summary(self, found: Sequence[dict]) -> dict:
-        """How many claims of each paper's abstract have which verdict, by the printed numbers and on each model."""
+        """Return how many claims of each paper's abstract have which verdict, by the printed numbers and on each model."""
         names = [claims.PRINTED, *(findings.HEADS[name] for name in findings.SHOWN)]
         lines = []
         for one in found:
@@ -169,13 +171,13 @@ class Site:
         return {"names": names, "lines": lines}
 
     def _sentence(self, finding: findings.SummaryLine) -> claims.ShownClaim:
-        """A sentence of an abstract with its verdicts, each under the subject's heading."""
+        """Return a sentence of an abstract with its verdicts, each under the subject's heading."""
         built = {target: self.evidence.tables[target][2] for target in (finding.target, *finding.printed)}
         found = claims.abstract(finding, built, findings.SHOWN)
         return claims.headed(found, findings.HEADS)
 
     def _headline(self, target: str, column: str) -> tuple[str, str]:
-        """A column's numbers as a picture: of the first real model with several rows of it, else the stand-in's."""
+        """Return a column's numbers as a picture: of the first real model with several rows of it, else the stand-in's."""
         for grid in self.grids[target]:
             at = next((i for i, h in enumerate(grid.headings) if h.id == column), None)
             if at is None or grid.compared:
@@ -198,7 +200,7 @@ class Site:
         return [name for name, table in registry.targets().items() if table.paper == paper]
 
     def _lines(self, paper: str) -> list[dict]:
-        """One line a target: how much is reported, compared and measured, and a bar of its claims."""
+        """Return one line a target: how much is reported, compared and measured, and a bar of its claims."""
         title = printed_rows.title_of(paper)
         found = []
         for target in self._targets(paper):

@@ -44,7 +44,8 @@ def sources() -> dict[str, tuple[str, int]]:
 
 
 def place(name: str, package: str) -> tuple[str, int] | None:
-    """(file, line) of what a text about a package calls `name`: dotted, or short where it is the only one of that name.
+    """Return (file, line) of what a text about a package calls `name`: dotted, or short where it is the only one of
+    that name.
 
     ``method.select(variant="S")``, ``common.pruning.selection.best_window`` and ``figures/style.py`` are such names.
     """
@@ -79,13 +80,14 @@ class Prose:
         self._markdown = MarkdownIt("commonmark").enable("table").use(anchors_plugin, max_level=3)
 
     def code_page(self, file: str, line: int = 1) -> str:
-        """The address of a source file's page, from the site's first folder."""
+        """Return the address of a source file's page, from the site's first folder."""
         self.code.add(file)
         return f"code/{file.removesuffix('.py').replace('/', '.')}.html" + (f"#L{line}" if line > 1 else "")
 
     def markdown(self, text: str, file: str, root: str, package: str = "", code: bool = True) -> Markup:
-        """HTML of a Markdown text that stands in `file` (from the repository's root). Its first heading is left out;
-        the others have the anchors that GitHub gives them.
+        """HTML of a Markdown text that stands in `file` (from the repository's root).
+
+        Its first heading is left out; the others have the anchors that GitHub gives them.
 
         package: where short names of code are looked up. code: whether names of code become links.
         """
@@ -100,7 +102,7 @@ class Prose:
         return Markup(html.replace("</table>", "</table></div>"))  # noqa: S704 - texts of this repository
 
     def page(self, file: str, href: str, root: str) -> str | None:
-        """Where a link to another file leads on the site; None: nowhere."""
+        """Return where a link to another file leads on the site; None: nowhere."""
         if re.match(r"[a-z]+:", href) or href.startswith("#"):
             return href
         path, _, anchor = href.partition("#")
@@ -142,7 +144,7 @@ class Prose:
         return found
 
     def notebook(self, path: Path, root: str, put: Callable[[str, bytes], None]) -> Markup:
-        """A notebook's cells and stored outputs; its pictures are given to `put` by name."""
+        """Return a notebook's cells and stored outputs; its pictures are given to `put` by name."""
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         file, parts, pictures = path.relative_to(ROOT).as_posix(), [], 0
         for cell in cells:
@@ -168,14 +170,17 @@ class Prose:
 
 
 def sources_of(cells: list[dict]) -> dict[str, str]:
-    """Which module of figures a notebook calls by which name."""
+    """Return which module of figures a notebook calls by which name."""
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     names = re.findall(r"^from figures import (\w+)(?: as (\w+))?", code, re.M)
     return {short or name: f"figures.{name}" for name, short in names}
 
 
 def _seen(code: str, modules: Mapping[str, str]) -> str:
-    """What is seen in the picture that a cell of a notebook draws, in a sentence; '' where the cell does not tell."""
+    """Return what is seen in the picture that a cell of a notebook draws, in a sentence.
+
+    '' where the cell does not tell.
+    """
     called = next((found for found in re.finditer(r"\b(\w+)\.(\w+)\(", code) if found[1] in modules), None)
     if called:
         return views.words(f"{modules[called[1]]}:{called[2]}")
@@ -184,12 +189,14 @@ def _seen(code: str, modules: Mapping[str, str]) -> str:
 
 
 def formula(tex: str, display: str = "inline") -> Markup:
-    """A TeX formula as MathML, which browsers draw by themselves. display: ``inline`` or ``block``."""
+    """Return a TeX formula as MathML, which browsers draw by themselves. display: ``inline`` or ``block``."""
     return Markup(convert(tex, display=display))  # noqa: S704 - texts of this repository
 
 
 def _set_apart(text: str) -> tuple[str, dict[str, Markup]]:
-    """A text with a word in the place of each formula (Markdown would read their signs), and what the words stand for."""
+    """Return a text with a word in the place of each formula (Markdown would read their signs), and what the words
+    stand for.
+    """
     found: dict[str, Markup] = {}
 
     def word(match: re.Match) -> str:
@@ -201,7 +208,7 @@ def _set_apart(text: str) -> tuple[str, dict[str, Markup]]:
 
 
 def _put_back(html: str, formulas: Mapping[str, Markup]) -> str:
-    """The formulas in their places; one that is a paragraph of its own may be wider than a narrow window."""
+    """Return the formulas in their places; one that is a paragraph of its own may be wider than a narrow window."""
     for name, found in formulas.items():
         frame = f'<div class="wide formula" role="region" aria-label="Formula" tabindex="0">{found}</div>'
         html = str(html).replace(f"<p>{name}</p>", frame).replace(name, str(found))

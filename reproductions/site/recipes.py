@@ -31,24 +31,24 @@ SHARES = ("acc", "acc_norm", "exact_match", "score", "weighted", "rouge_1", "rou
 
 
 def is_share(benchmark: str, key: str) -> bool:
-    """Whether a value is a share of 1; all of MMLU's are, one for each subject."""
+    """Return whether a value is a share of 1; all of MMLU's are, one for each subject."""
     return key in SHARES or benchmark.startswith("mmlu")
 
 
 def title(evidence: Evidence, digest: str) -> str:
-    """What a recipe is called: method, n/N and model."""
+    """Return what a recipe is called: method, n/N and model."""
     return f"{name(evidence, digest)} · {label(evidence.recipe(digest).model)}"
 
 
 def name(evidence: Evidence, digest: str) -> str:
-    """What a recipe is called among those of its model; a table's variant of it, such as [S], stands behind n/N."""
+    """Return what a recipe is called among those of its model; a table's variant of it, such as [S], stands behind n/N."""
     places = evidence.shown.get(digest, [])
     variant = f"[{places[0].row.variant}]" if places and places[0].row.variant else ""
     return " · ".join(filter(None, (evidence.method(digest), evidence.share(digest), variant)))
 
 
 def label(model: str) -> str:
-    """A model's name for people."""
+    """Return a model's name for people."""
     spec = model_registry.find(model)
     return "toy model" if model == STANDIN.model else spec.title if spec else model
 
@@ -85,7 +85,7 @@ def first_compared(evidence: Evidence, models: Mapping[str, str]) -> tuple[str, 
 
 
 def view(evidence: Evidence, digest: str, models: Mapping[str, str]) -> dict:
-    """What the page's template shows. models: as `originals` returns them."""
+    """Return what the page's template shows. models: as `originals` returns them."""
     recipe, records = evidence.recipe(digest), evidence.records[digest]
     removed, layers = evidence.removed(digest)
     facts = [("Model", label(recipe.model)), ("Weights", recipe.weights or "as released")]
@@ -115,7 +115,7 @@ def view(evidence: Evidence, digest: str, models: Mapping[str, str]) -> dict:
 
 
 def _cuts(records: dict[str, Record]) -> list[int]:
-    """The layers, counted in the dense model, behind each cut that is patched."""
+    """Return the layers, counted in the dense model, behind each cut that is patched."""
     for record in records.values():
         for patch in record.details.get("patches") or record.details.get("replaced") or []:
             if not isinstance(patch, dict) or "run" not in patch:
@@ -165,7 +165,7 @@ def _cells(record: Record) -> list[dict]:
 
 
 def command(place: Shown) -> str:
-    """The call of make that measures a row again."""
+    """Return the call of make that measures a row again."""
     parts = ["make", place.target]
     if place.shape:
         standin = {row.method for row in registry.get(place.target).rows(STANDIN, None)}
@@ -191,7 +191,7 @@ def _place(place: Shown) -> dict:
 
 
 def _provenance(records: list[Record]) -> list[tuple[str, str]]:
-    """What the records of a recipe were measured with; what differs between them is listed with how often."""
+    """Return what the records of a recipe were measured with; what differs between them is listed with how often."""
     made = [record.provenance for record in records]
 
     def each(name: str, show=str) -> str:

@@ -21,18 +21,20 @@ WIDE = 450  # points; in a narrow window such a drawing keeps its size
 
 
 def heading(path: Path) -> str:
-    """The first line of a Markdown file, its title."""
+    """Return the first line of a Markdown file, its title."""
     return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
 
 
 def verdicts(counts: dict[str, int]) -> Markup:
-    """A bar of how many claims have which verdict."""
+    """Return a bar of how many claims have which verdict."""
     words = {"yes": "supported", "noise": "inconclusive", "no": "contradicted", "open": "not tested"}
     return pictures.bar([(kind, counts[kind], word) for kind, word in words.items()])
 
 
 def drawn(table: registry.Table) -> list[dict]:
-    """A target's drawn figures, real models' first: file, words, whether it is wide. None of some rows or a quick look."""
+    """Return a target's drawn figures, real models' first: file, words, whether it is wide. None of some rows or a
+    quick look.
+    """
     named = {f"-{name}": subjects.of_model(name).label for name in subjects.PUBLISHED_MODELS} | {"": "the toy model"}
     files = {f"{table.target}{ending}.svg": whose for ending, whose in named.items()} if table.draw else {}
     there = {file: whose for file, whose in files.items() if (FIGURES / file).is_file()}
@@ -44,7 +46,7 @@ def drawn(table: registry.Table) -> list[dict]:
 
 
 def _points(drawing: Path) -> float:
-    """The width that a drawing says of itself."""
+    """Return the width that a drawing says of itself."""
     return float(re.search(r'<svg[^>]* width="([\d.]+)pt"', drawing.read_text(encoding="utf-8"))[1])
 
 
@@ -61,7 +63,9 @@ def _removed(sparsity: str) -> float:
 
 
 def words(draw: str) -> str:
-    """What is seen in a drawing, in a sentence: the first one that its function (``module:name``) says of itself."""
+    """Return what is seen in a drawing, in a sentence: the first one that its function (``module:name``) says of
+    itself.
+    """
     module, _, name = draw.partition(":")
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     found = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
@@ -70,7 +74,7 @@ def words(draw: str) -> str:
 
 
 def words_of(file: str) -> str:
-    """What is seen in a drawn file, and on which model; '' of a file that no target draws."""
+    """Return what is seen in a drawn file, and on which model; '' of a file that no target draws."""
     targets = registry.targets()
     target = max((name for name in targets if file.startswith(name) and targets[name].draw), key=len, default="")
     if not target:
@@ -81,7 +85,7 @@ def words_of(file: str) -> str:
 
 
 def fullest(grids: list[cells.Grid]) -> int:
-    """Which tab is open at first: the first model's with most of its cells measured, else the fullest."""
+    """Return which tab is open at first: the first model's with most of its cells measured, else the fullest."""
     shares = []
     for grid in grids:
         counts = cells.tally(grid)
@@ -91,7 +95,7 @@ def fullest(grids: list[cells.Grid]) -> int:
 
 
 def with_counts(grid: cells.Grid) -> dict:
-    """A grid with what it holds in words, and the reasons of its cells without a number."""
+    """Return a grid with what it holds in words, and the reasons of its cells without a number."""
     counts = cells.tally(grid)
     words = {
         "reported": "reported",
@@ -171,6 +175,6 @@ def fullest_size(grid: cells.Grid) -> str:
 
 
 def target_of(finding: Finding) -> str:
-    """The target that shows a finding's first cell, '' where none does."""
+    """Return the target that shows a finding's first cell, '' where none does."""
     numbers = {(table.paper, table.number): name for name, table in registry.targets().items()}
     return next((numbers[cell[:2]] for cell in finding.cells if cell[:2] in numbers), "")

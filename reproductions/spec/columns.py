@@ -121,7 +121,7 @@ def chance(benchmarks: Iterable[str]) -> dict[str, float]:
 
 
 def mmlu(profile: str) -> list[Column]:
-    """The categories and 'Weighted AVG' (by questions) of LinearPatch's and Prune&Comp's MMLU tables."""
+    """Return the categories and 'Weighted AVG' (by questions) of LinearPatch's and Prune&Comp's MMLU tables."""
     benchmark, keys = _MMLU[profile]
     return [Column(label, benchmark, key, scale=100) for label, key in {**keys, "Weighted AVG": "weighted"}.items()]
 
@@ -155,7 +155,7 @@ def laco_averages(profile: str) -> list[Column]:
 
 
 def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Column]:
-    """The nine tasks. few: on the stand-in only the four FEW."""
+    """Return the nine tasks. few: on the stand-in only the four FEW."""
     chosen = QUESTIONS
     if profile == "standin":  # a task of ours may change: its version is part of the benchmark's name
         every = {label: (f"{task}@{TASKS_VERSION}", metric) for task, (label, metric) in STANDIN_TASKS.items()}

@@ -93,7 +93,7 @@ Check = Callable[[Lookup, Pairs], list[Comparison]]
 
 
 def where(group: str, sparsity: str) -> Words:
-    """A setting in words."""
+    """Return a setting in words."""
     return (Named("group", group), *([f" {sparsity}"] if sparsity else []))
 
 
@@ -106,7 +106,8 @@ def against(
     within: float = 0.0,
     unit: str = POINTS,
 ) -> Comparison:
-    """One number against the best of others: in `unit` where more is better, in percent of it where less is (`lower`).
+    """Return one number against the best of others: in `unit` where more is better, in percent of it where less is
+    (`lower`).
 
     within: it may be worse by so many of the unit; where less is better, by so large a share.
     """
@@ -131,7 +132,7 @@ def _against_one(
 
 
 def alike_within(what: Words, difference: Number, unit: str, cells: tuple[Key, ...], most: float) -> Comparison:
-    """A difference of at most so much, either way."""
+    """Return a difference of at most so much, either way."""
     return Comparison(what, difference, unit, cells, -most, most, closed=True)
 
 
@@ -179,12 +180,12 @@ def ahead_by(
 
 
 def every(*checks: Check) -> Check:
-    """The comparisons of several checks."""
+    """Return the comparisons of several checks."""
     return lambda cell, settings: [comparison for one in checks for comparison in one(cell, settings)]
 
 
 def ladder(methods: Iterable[str], column: str, lower: bool = False) -> Check:
-    """Each method of a ladder is better than the one before it."""
+    """Return each method of a ladder is better than the one before it."""
     steps = list(methods)
     return every(*(beats(b, a, column=column, lower=lower) for a, b in zip(steps, steps[1:], strict=False)))
 
@@ -337,5 +338,5 @@ def between(column: str, low: float, high: float, method: str = "observed", *, s
 
 
 def in_most(holding: int, comparisons: int) -> bool:
-    """Whether more than half of a claim's comparisons hold."""
+    """Return whether more than half of a claim's comparisons hold."""
     return 2 * holding > comparisons

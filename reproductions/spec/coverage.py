@@ -13,7 +13,8 @@ from reproductions.spec.subjects import Subject
 
 
 def read(table: Table, store: Store, subject: Subject, limit: int | None = None) -> list[Column]:
-    """A table's columns as its records are read: whole, where every row that has answered the part has answered the whole.
+    """Return a table's columns as its records are read: whole, where every row that has answered the part has answered
+    the whole.
 
     So rows that are compared have answered the same items. The dense row's records are those of many tables: alone it
     changes no column.
@@ -59,7 +60,7 @@ def more(columns: Sequence[Column], rows: Sequence[Row], store: Store) -> list[t
 
 
 def _answered(rows: Sequence[Row], store: Store, part: str) -> bool:
-    """Whether the rows that have a record of a part, more than the dense one, have one of the whole."""
+    """Return whether the rows that have a record of a part, more than the dense one, have one of the whole."""
     found = False
     for row in rows:
         if row.recipe is None:

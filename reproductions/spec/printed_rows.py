@@ -35,7 +35,7 @@ Shape = Callable[[str, reported.Number], Recipe | None]
 
 
 def removed_layers(number: reported.Number) -> int | None:
-    """n of a sparsity printed as ``n/N``, else None."""
+    """N of a sparsity printed as ``n/N``, else None."""
     removed, slash, layers = number.sparsity.partition("/")
     return int(removed) if slash and removed.isdigit() and layers.isdigit() else None
 
@@ -47,7 +47,7 @@ def rows(
     shape: Shape | None = None,
     statuses: Mapping[str, Status] | None = None,
 ) -> list[Row]:
-    """Every printed row of a table, in printed order, without a recipe for its weights.
+    """Return every printed row of a table, in printed order, without a recipe for its weights.
 
     statuses: method -> why it is not there, where that is known.
     """
@@ -73,6 +73,6 @@ def rows(
 
 
 def title_of(paper: str) -> str:
-    """How a paper is called in titles."""
+    """Return how a paper is called in titles."""
     titles = {"linearpatch": "LinearPatch", "prunecomp": "Prune&Comp", "laco": "LaCo", "reassessing": "Reassessing"}
     return (titles | {LEAGUE: "League (extension)"})[paper]

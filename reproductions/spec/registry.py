@@ -136,15 +136,15 @@ class Claim:
     enough: Callable[[int, int], bool] | None = None
 
     def suffices(self, holding: int, comparisons: int) -> bool:
-        """Whether so many of the comparisons make the claim hold."""
+        """Return whether so many of the comparisons make the claim hold."""
         return self.enough(holding, comparisons) if self.enough else holding == comparisons
 
     def check(self, cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
-        """Whether the claim holds by the numbers as they are; None where there are none."""
+        """Return whether the claim holds by the numbers as they are; None where there are none."""
         return self.by(self.compare(cell, settings))
 
     def by(self, found: list) -> bool | None:
-        """Whether these comparisons, as they are, make the claim hold; None of none."""
+        """Return whether these comparisons, as they are, make the claim hold; None of none."""
         return self.suffices(sum(one.holds for one in found), len(found)) if found else None
 
 
@@ -180,7 +180,7 @@ class Table:
         return f"{self.id}/{claim.id}"
 
     def rows(self, subject: Subject | str, limit: int | None = None) -> list[Row]:
-        """The declared rows of a subject (or of a profile's name), each once, in its type of numbers.
+        """Return the declared rows of a subject (or of a profile's name), each once, in its type of numbers.
 
         With a user's changes: the dense rows, and those whose recipes they change.
         """
@@ -190,7 +190,7 @@ class Table:
         return _changed(found, subject.changes) if subject.changes else found
 
     def columns_for(self, subject: Subject) -> list[Column]:
-        """The columns that a subject's rows have, in the size that it is asked."""
+        """Return the columns that a subject's rows have, in the size that it is asked."""
         other = "one model" if subject.printed else "printed"
         found = [column for column in self.columns(subject.profile) if column.only != other]
         if (
@@ -203,14 +203,14 @@ class Table:
 
 
 def _in_type(row: Row, dtype: str) -> Row:
-    """The row as it is measured in this type; what needs no weights has none."""
+    """Return the row as it is measured in this type; what needs no weights has none."""
     if row.recipe is None or row.recipe == row.shapes:
         return row
     return replace(row, recipe=replace(row.recipe, dtype=dtype))
 
 
 def _changed(rows: list[Row], changes: Changes) -> list[Row]:
-    """The dense rows, and the others with changed recipes, without those that have nothing to change."""
+    """Return the dense rows, and the others with changed recipes, without those that have nothing to change."""
     found = []
     for row in rows:
         recipe = changes.of(row.recipe) if row.recipe is not None and row.recipe != row.shapes else row.recipe
@@ -220,7 +220,7 @@ def _changed(rows: list[Row], changes: Changes) -> list[Row]:
 
 
 def _labelled(row: Row, subject: Subject) -> Row:
-    """The row with its model's label; a paper's own model is called as it is printed."""
+    """Return the row with its model's label; a paper's own model is called as it is printed."""
     if subject.printed:
         return row
     return replace(row, label=subject.label + (f" [{row.variant}]" if row.variant else ""))
@@ -228,7 +228,7 @@ def _labelled(row: Row, subject: Subject) -> Row:
 
 @lru_cache(maxsize=1)
 def targets() -> dict[str, Table]:
-    """Every target by name."""
+    """Return every target by name."""
     found = {}
     for module in MODULES:
         found |= {table.target: table for table in importlib.import_module(module).TABLES}
@@ -248,7 +248,7 @@ NO_TARGETS = {
 
 
 def get(target: str, others: Sequence[str] = ()) -> Table:
-    """The table of a target. others: what besides targets may have been meant, where that is more than them.
+    """Return the table of a target. others: what besides targets may have been meant, where that is more than them.
 
     Raises:
         UserError: there is none; the nearest names are given.

@@ -51,7 +51,10 @@ class Number:
 
 @cache
 def numbers(paper: str, table: str) -> tuple[Number, ...]:
-    """Every number of a table, in printed order; none for what the paper prints no numbers for (figures, our tables)."""
+    """Return every number of a table, in printed order.
+
+    None for what the paper prints no numbers for (figures, our tables).
+    """
     path = PAPERS_FOLDER / paper / "reported" / f"table{table}.csv"
     if not path.exists():
         return ()
@@ -69,7 +72,7 @@ def numbers(paper: str, table: str) -> tuple[Number, ...]:
 
 
 def tables(paper: str) -> list[str]:
-    """The tables of a paper that have been transcribed, in the paper's order (1, 2, 10, A, A1, text)."""
+    """Return the tables of a paper that have been transcribed, in the paper's order (1, 2, 10, A, A1, text)."""
 
     def order(name: str) -> tuple:
         return tuple((part.isdigit(), int(part) if part.isdigit() else part) for part in re.findall(r"\d+|\D+", name))
@@ -79,21 +82,23 @@ def tables(paper: str) -> list[str]:
 
 
 def row_name(method: str, variant: str) -> str:
-    """How a row is called: ``LinearPatch[L]``, ``PPL +Prune&Comp``."""
+    """Return how a row is called: ``LinearPatch[L]``, ``PPL +Prune&Comp``."""
     if not variant:
         return method
     return f"{method} {variant}" if variant.startswith("+") else f"{method}[{variant}]"
 
 
 def row_names(number: Number) -> Iterator[tuple[str, str]]:
-    """(variant, row name) of each row a number belongs to: one printed for several variants (``S/L``) serves each."""
+    """Yield (variant, row name) of each row a number belongs to: one printed for several variants (``S/L``) serves
+    each.
+    """
     for variant in number.variant.split("/"):
         yield variant, row_name(number.method, variant)
 
 
 @cache
 def cells(paper: str, table: str) -> dict[tuple[str, str, str, str], Number]:
-    """(model, sparsity, row name, column) -> number."""
+    """Return (model, sparsity, row name, column) -> number."""
     return {
         (number.model, number.sparsity, name, number.column): number
         for number in numbers(paper, table)
@@ -102,5 +107,5 @@ def cells(paper: str, table: str) -> dict[tuple[str, str, str, str], Number]:
 
 
 def columns(paper: str, table: str) -> list[str]:
-    """The columns of a table, in printed order."""
+    """Return the columns of a table, in printed order."""
     return list(dict.fromkeys(number.column for number in numbers(paper, table)))

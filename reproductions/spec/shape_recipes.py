@@ -14,7 +14,7 @@ WEIGHTS = SHAPE_ONLY
 
 
 def recipe(model: str, removed: int, repair: dict | None = None, training: dict | None = None) -> Recipe:
-    """The shape recipe of a row.
+    """Return the shape recipe of a row.
 
     repair: None, or a method: ``linearpatch`` (a C x C matrix) or ``streamline-ffn`` (three C x F matrices), with
     ``top_k`` where its teacher's logits are stored; with ``over`` another method, by whose size and time its own are
@@ -33,7 +33,7 @@ def recipe(model: str, removed: int, repair: dict | None = None, training: dict 
 
 
 def pruner(model: str, ratio: float) -> Recipe:
-    """The shape recipe of a row of LLM-Pruner's: parts of layers."""
+    """Return the shape recipe of a row of LLM-Pruner's: parts of layers."""
     selection = {"method": "llm-pruner", "ratio": ratio}
     return Recipe(model=model, profile="paper", weights=WEIGHTS, selection=selection)
 

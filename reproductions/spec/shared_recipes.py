@@ -49,17 +49,20 @@ def least_squares(kind: str) -> dict:
 
 
 def lowest_bi(count: int, cosine: str = "token") -> dict:
-    """[S]: ShortGPT's choice."""
+    """Return [S]: ShortGPT's choice."""
     return {"method": "bi", "count": count, "cosine": cosine}
 
 
 def window(count: int, cosine: str = "token", exclude_ends: bool = False) -> dict:
-    """[L], Eq. 2: the cosine per token, the best of all windows. The official code: per channel, without the ends."""
+    """Return [L], Eq. 2: the cosine per token, the best of all windows.
+
+    The official code: per channel, without the ends.
+    """
     return {"method": "window", "count": count, "cosine": cosine, "exclude_ends": exclude_ends}
 
 
 def without_training(method: str, count: int, profile: str) -> dict | None:
-    """A recipe's fields for a training-free method by its printed name; None for one that is not implemented."""
+    """Return a recipe's fields for a training-free method by its printed name; None for one that is not implemented."""
     calibration = CALIBRATION[profile]
     return {
         "SLEB": {"selection": {"method": "sleb", "count": count, "calibration": SLEB_LINES[profile]}},
@@ -79,7 +82,7 @@ def llm_pruner(profile: str, corpus: str | None = None, **size) -> dict:
 
 
 def pruner_can(count: int, layers: int) -> bool:
-    """Whether the layers that LLM-Pruner does not spare have more parameters than ``count`` layers."""
+    """Return whether the layers that LLM-Pruner does not spare have more parameters than ``count`` layers."""
     return count < layers - SPARED
 
 
@@ -95,7 +98,7 @@ def streamline_layer(count: int, subject: Subject) -> dict:
 
 
 def sentences(profile: str, count: int = 10) -> dict:
-    """The sentences on which LaCo measures similarity."""
+    """Return the sentences on which LaCo measures similarity."""
     return {"corpus": SENTENCES[profile], "sentences": count, "seed": 0}
 
 

@@ -41,16 +41,16 @@ _ORDER = (
 
 
 def of_record(status: str, reason: str | None) -> Status:
-    """The status of a cell whose record, ``failed`` or ``no data``, has no values."""
+    """Return the status of a cell whose record, ``failed`` or ``no data``, has no values."""
     return Status(status.replace(" ", "-"), status, str(reason))
 
 
 def of_details(said: object) -> Status:
-    """The status of a value that a record does not hold, by what its details say instead (None: nothing)."""
+    """Return the status of a value that a record does not hold, by what its details say instead (None: nothing)."""
     known = {None: NO_VALUE, "none": NONE, "diverged": DIVERGED}
     return known.get(said) or Status("recorded", str(said))
 
 
 def of_row(found: set[Status]) -> Status:
-    """The status that stands for a row of which these cells have no number."""
+    """Return the status that stands for a row of which these cells have no number."""
     return min(found, key=lambda one: (_ORDER.index(one.id), len(one.text)), default=MEASURED)

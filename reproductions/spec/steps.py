@@ -25,7 +25,7 @@ extensions.load_steps()
 
 
 def trains(recipe: Recipe) -> bool:
-    """Whether a recipe's weights are a training's, or of one after each of several removals.
+    """Return whether a recipe's weights are a training's, or of one after each of several removals.
 
     Raises:
         UserError: a repair that nobody registered.
@@ -88,7 +88,7 @@ class IteratedPatch(Pruning):
         return prunecomp.next_layer(running, self.metric, progress=context.progress)
 
     def _values(self, running: prunecomp.Stream, layer: int):
-        """The patch at one layer as a diagonal or a matrix, in float32."""
+        """Return the patch at one layer as a diagonal or a matrix, in float32."""
         kind, estimator = self.patch.kind, self.patch.estimator
         named = linearpatch.named_statistics(kind, estimator, [(0, 1)])
         options = {"pairs": (), "batch_size": running.batch_size} | named

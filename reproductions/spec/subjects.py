@@ -107,8 +107,10 @@ class Subject:
         return self.model or "paper"
 
     def counts(self, *shares: tuple[int, int], standin: Sequence[int] | int) -> tuple[int, ...]:
-        """Numbers of layers to remove: ``remove``; else on the stand-in what the table says; else the paper's shares n/N of
-        this model's layers, rounded, each once.
+        """Numbers of layers to remove: ``remove``.
+
+        Else on the stand-in what the table says; else the paper's shares n/N of this model's layers, rounded, each
+        once.
 
         Raises:
             UserError: the model has too few layers for one of them.
@@ -139,7 +141,7 @@ PROFILES = {"standin": STANDIN, "paper": PAPER}  # whom a profile's name alone s
 
 
 def subject(which: Subject | str) -> Subject:
-    """A subject as it is, or the one that a profile's name stands for.
+    """Return a subject as it is, or the one that a profile's name stands for.
 
     Raises:
         UserError: an unknown profile.
@@ -152,7 +154,7 @@ def subject(which: Subject | str) -> Subject:
 
 
 def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) -> Subject:
-    """The subject of a model by registry name, hub id or directory. Reads its config, not its weights.
+    """Return the subject of a model by registry name, hub id or directory. Reads its config, not its weights.
 
     profile: None: the stand-in's own for the stand-in, the papers' for any other.
 
@@ -195,7 +197,9 @@ def standin_digest() -> str:
 
 
 def recipe(model: str, subject: Subject, limit: int | None = None, **fields) -> Recipe:
-    """A recipe of a table's row: with the weights and the type of its subject, and calibrated on what is at hand for it."""
+    """Return a recipe of a table's row: with the weights and the type of its subject, and calibrated on what is at hand
+    for it.
+    """
     if subject.standin:
         weights = standin_digest()
     elif model == subject.model:
@@ -208,7 +212,7 @@ def recipe(model: str, subject: Subject, limit: int | None = None, **fields) -> 
 
 
 def _on_text(value, text: str):
-    """A part of a recipe with what is at hand: `text` in the place of corpora, docstrings in the place of instructions."""
+    """Return a part of a recipe with `text` in the place of corpora, and docstrings in the place of instructions."""
     if not isinstance(value, Mapping):
         return value
     parts = (value.get("corpus") or "").split(MIXED)

@@ -40,7 +40,7 @@ TEXTS = {
 
 
 def smaller(benchmark: str) -> str:
-    """The name of a benchmark's part; its own where it is small enough."""
+    """Return the name of a benchmark's part; its own where it is small enough."""
     base, _, argument = benchmark.partition("@")
     if base == "perplexity":
         return benchmark + TOKENS_MARK if argument in TEXTS else benchmark
@@ -48,19 +48,19 @@ def smaller(benchmark: str) -> str:
 
 
 def whole(benchmark: str) -> str:
-    """The name of the benchmark that asks all of it."""
+    """Return the name of the benchmark that asks all of it."""
     return benchmark.removesuffix(MARK).removesuffix(TOKENS_MARK)
 
 
 def of_each(benchmark: str) -> int | None:
-    """How many items a benchmark asks, of a group of each subject; None: all."""
+    """Return how many items a benchmark asks, of a group of each subject; None: all."""
     if not benchmark.endswith(MARK):
         return None
     return math.ceil(FIRST / SUBJECTS.get(of_task(benchmark).removeprefix("laco_"), 1))
 
 
 def tokens(benchmark: str) -> int | None:
-    """How many tokens of its text a perplexity reads; None: all."""
+    """Return how many tokens of its text a perplexity reads; None: all."""
     return TOKENS if benchmark.endswith(TOKENS_MARK) else None
 
 
@@ -70,7 +70,7 @@ class _Column(Protocol):
 
 
 def asked(columns: Iterable[_Column]) -> str:
-    """How much of tasks and texts columns ask, in words; '' where they ask all."""
+    """Return how much of tasks and texts columns ask, in words; '' where they ask all."""
     names = {column.benchmark: column.label for column in columns if column.benchmark}
     found = [
         (f"first {FIRST} items", "task", _which(names, of_each)),
@@ -80,19 +80,19 @@ def asked(columns: Iterable[_Column]) -> str:
 
 
 def _which(names: dict[str, str], part: Callable[[str], int | None]) -> str | None:
-    """The labels of the benchmarks that ask a part; '' where all do that could, None where none does."""
+    """Return the labels of the benchmarks that ask a part; '' where all do that could, None where none does."""
     parts = [name for name in names if part(name)]
     wholes = [name for name in names if not part(name) and part(smaller(name))]
     return (", ".join(names[name] for name in parts) if wholes else "") if parts else None
 
 
 def share(benchmark: str) -> float:
-    """Which part of a benchmark is asked, roughly for a text."""
+    """Return which part of a benchmark is asked, roughly for a text."""
     if tokens(benchmark):
         return TOKENS / TEXTS[whole(benchmark).partition("@")[2]]
     return FIRST / ITEMS[of_task(benchmark)] if of_each(benchmark) else 1.0
 
 
 def of_task(benchmark: str) -> str:
-    """The task that a benchmark asks: ``hellaswag`` of ``hellaswag@first-500`` and of ``endings@hellaswag``."""
+    """Return the task that a benchmark asks: ``hellaswag`` of ``hellaswag@first-500`` and of ``endings@hellaswag``."""
     return benchmark.removeprefix("endings@").partition("@")[0]

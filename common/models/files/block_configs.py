@@ -45,7 +45,7 @@ def write(model: nn.Module, directory: Path) -> None:
 
 
 def expressible(model: nn.Module) -> bool:
-    """Whether `config` can say what a model is."""
+    """Return whether `config` can say what a model is."""
     try:
         config(model)
     except UserError:
@@ -54,7 +54,7 @@ def expressible(model: nn.Module) -> bool:
 
 
 def config(model: nn.Module) -> dict:
-    """The model's config as ``nemotron-nas``, with its ``block_configs``.
+    """Return the model's config as ``nemotron-nas``, with its ``block_configs``.
 
     Raises:
         UserError: what these cannot say: another architecture than Llama, linear maps in the place of attentions, layers of

@@ -57,8 +57,9 @@ _NOT_KEPT = ("quantization_config", "_name_or_path", "_model_name_or_path", "dty
 
 
 def folder(spec: ModelSpec) -> Path:
-    """Return where the converted model lies; the last part of the path names its revision
-    (`common.models.files.wheel_parts`).
+    """Return where the converted model lies.
+
+    The last part of the path names its revision (`common.models.files.wheel_parts`).
     """
     return cache.folder() / "models" / spec.name / spec.weights
 

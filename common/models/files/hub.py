@@ -39,7 +39,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 def mirror(kind: str, hub_id: str) -> Path | None:
-    """The local copy of `hub_id` in the mirror, if there is one; kind: 'models' or 'datasets'.
+    """Return the local copy of `hub_id` in the mirror, if there is one; kind: 'models' or 'datasets'.
 
     Raises:
         UserError: the mirror that is named does not exist.
@@ -57,12 +57,15 @@ def mirror(kind: str, hub_id: str) -> Path | None:
 
 
 def offline() -> bool:
-    """Whether the user has switched the hub off (HF_HUB_OFFLINE), also after the client was imported."""
+    """Return whether the user has switched the hub off (HF_HUB_OFFLINE), also after the client was imported."""
     return constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def unreachable_because(timeout: float = PROBE_SECONDS) -> str | None:
-    """Why the hub cannot be used, or None when it answers. Takes at most `timeout` seconds, name resolution included."""
+    """Return why the hub cannot be used, or None when it answers.
+
+    Takes at most `timeout` seconds, name resolution included.
+    """
     if offline():
         return "HF_HUB_OFFLINE is set"
     outcome: list[str | None] = []
@@ -82,7 +85,7 @@ def _probe(timeout: float) -> str | None:
 
 
 def remedy(error: BaseException | None) -> str:
-    """What helps against this error: of a full disk a better network does not."""
+    """Return what helps against this error: of a full disk a better network does not."""
     while error is not None:
         full = isinstance(error, OSError) and (
             error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk space" in str(error)
@@ -101,7 +104,7 @@ def require_hub(what: str) -> None:
 
 
 def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False, convert_weights: bool = False) -> Path:
-    """The directory with config, tokenizer and safetensors weights of a model: mirror, cache, or download.
+    """Return the directory with config, tokenizer and safetensors weights of a model: mirror, cache, or download.
 
     code: also fetch Python files. convert_weights: where there are pickled weights only, convert them; what was converted
     before is found without it. Raises UserError when it cannot be had, naming the reason and the remedy.
@@ -115,7 +118,7 @@ def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False, co
 
 
 def revision_of(path: Path) -> str | None:
-    """The hub commit that a directory given by `snapshot` is; None for the mirror's, which name none."""
+    """Return the hub commit that a directory given by `snapshot` is; None for the mirror's, which name none."""
     if path.parent.name == "snapshots":  # the hub's cache names its directories by commit
         return path.name
     converted = cache.folder() / "models" in path.parents and not path.name.startswith(pickled_weights.UNVERSIONED)
@@ -152,7 +155,7 @@ def _download(hub_id: str, revision: str | None, code: bool, convert_weights: bo
 
 
 def config_file(hub_id: str, revision: str | None = None) -> Path:
-    """A model's config.json alone: mirror, cache, or download.
+    """Return a model's config.json alone: mirror, cache, or download.
 
     Raises:
         UserError: it cannot be had, naming the reason and the remedy.
@@ -197,7 +200,8 @@ def _has_safetensors(hub_id: str, revision: str | None) -> bool:
 
 
 def _proposed_conversion(hub_id: str) -> str | None:
-    """The revision (refs/pr/N) of the open pull request with which the hub's bot adds safetensors, if there is one.
+    """Return the revision (refs/pr/N) of the open pull request with which the hub's bot adds safetensors, if there is
+    one.
 
     The author counts: anybody may propose other weights under the same title.
     """
@@ -223,7 +227,7 @@ def _remember_conversion(hub_id: str, commit: str) -> None:
 
 
 def cached(hub_id: str, revision: str | None = None) -> Path | None:
-    """The hub cache's snapshot of a model if it is complete (config, tokenizer, every weight file), else None.
+    """Return the hub cache's snapshot of a model if it is complete (config, tokenizer, every weight file), else None.
 
     A model without safetensors: the snapshot of their conversion if one was fetched, else that of the pickled weights.
     """

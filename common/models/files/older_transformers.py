@@ -51,7 +51,7 @@ def rewrite(directory: Path, source: Path | None = None) -> None:
 
 
 def older_names(config: Mapping) -> dict:
-    """A config.json's content with the names of transformers 4 beside those of 5, where it has the latter alone."""
+    """Return a config.json's content with the names of transformers 4 beside those of 5, where it has the latter alone."""
     found, rope = dict(config), config.get("rope_parameters")
     if "dtype" in found:
         found.setdefault("torch_dtype", found["dtype"])
@@ -67,7 +67,7 @@ def older_names(config: Mapping) -> dict:
 
 
 def _changed(written: dict, source: Path) -> dict:
-    """The source's config.json with what the saved config has otherwise than transformers makes of the source's."""
+    """Return the source's config.json with what the saved config has otherwise than transformers makes of the source's."""
     theirs = _read(source / CONFIG)
     before = json.loads(transformers.AutoConfig.from_pretrained(source, local_files_only=True).to_json_string())
     differs = {name: value for name, value in written.items() if name not in before or before[name] != value}
@@ -79,7 +79,7 @@ def _changed(written: dict, source: Path) -> dict:
 
 
 def _understood(config: dict) -> dict:
-    """What transformers makes of a config.json's content, beside what says who wrote it."""
+    """Return what transformers makes of a config.json's content, beside what says who wrote it."""
     known = transformers.AutoConfig.for_model(**copy.deepcopy(config)).to_dict()  # which writes into what it is given
     return {name: value for name, value in known.items() if name != "transformers_version"}
 

@@ -31,7 +31,7 @@ _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5", ".onnx", ".
 
 
 def refusal(hub_id: str) -> UserError:
-    """Why these weights are not read, and how to have them."""
+    """Return why these weights are not read, and how to have them."""
     return UserError(
         f"could not load {hub_id}: it has no safetensors weights, and pickled ones are never read unasked; "
         f"`python -m reproductions fetch TARGET {FLAG}` converts them once"
@@ -39,7 +39,7 @@ def refusal(hub_id: str) -> UserError:
 
 
 def only(path: Path) -> bool:
-    """Whether a checkpoint's weights are all there, but pickled."""
+    """Return whether a checkpoint's weights are all there, but pickled."""
     if any(path.glob("*.safetensors")):
         return False
     try:
@@ -49,7 +49,9 @@ def only(path: Path) -> bool:
 
 
 def folder(path: Path, hub_id: str) -> Path:
-    """Where the conversion of the checkpoint at `path` lies: named by its commit, or by what its files look like."""
+    """Return where the conversion of the checkpoint at `path` lies: named by its commit, or by what its files look
+    like.
+    """
     if path.parent.name == "snapshots":  # of the hub's cache
         name = path.name
     else:
@@ -60,7 +62,7 @@ def folder(path: Path, hub_id: str) -> Path:
 
 
 def convert(path: Path, hub_id: str) -> Path:
-    """The checkpoint at `path` with safetensors weights, in the user's cache; written now if it is not there yet.
+    """Return the checkpoint at `path` with safetensors weights, in the user's cache; written now if it is not there yet.
 
     Raises:
         UserError: a file holds more than tensors, or is damaged, or there is no room.
@@ -77,7 +79,10 @@ def convert(path: Path, hub_id: str) -> Path:
 
 
 def shards(path: Path) -> list[str]:
-    """The pickled weight files in order; a whole one comes before an index that was left beside it, as in transformers."""
+    """Return the pickled weight files in order.
+
+    A whole one comes before an index that was left beside it, as in transformers.
+    """
     if (path / SINGLE).exists() or not (path / INDEX).exists():
         return [SINGLE]
     return safetensors_reader.shards(path / INDEX)
@@ -90,7 +95,7 @@ def _write(path: Path, made: Path) -> None:
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """One file's tensors, each with memory of its own, as safetensors asks (a tied head is there twice then)."""
+    """Return one file's tensors, each with memory of its own, as safetensors asks (a tied head is there twice then)."""
     try:
         # files of before torch 1.6 are no zip archives and cannot be mapped
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))

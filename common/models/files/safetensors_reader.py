@@ -42,7 +42,7 @@ class TensorEntry:
     state: tuple[int, ...]
 
     def read(self) -> Tensor:
-        """The tensor, in memory of its own.
+        """Return the tensor, in memory of its own.
 
         Raises:
             UserError: the file is damaged, is another one meanwhile, or has a type that is not understood.
@@ -65,20 +65,20 @@ class TensorEntry:
         return found
 
     def rows(self, first: int, stop: int) -> TensorEntry:
-        """Where rows ``first`` to ``stop`` (not included, the end at most) of a matrix lie."""
+        """Return where rows ``first`` to ``stop`` (not included, the end at most) of a matrix lie."""
         stop, row = min(stop, self.shape[0]), (self.end - self.begin) // self.shape[0]
         shape = (stop - first, *self.shape[1:])
         return replace(self, shape=shape, begin=self.begin + first * row, end=self.begin + stop * row)
 
 
 def _state(file: int) -> tuple[int, ...]:
-    """What tells an open file from another, or from itself rewritten."""
+    """Return what tells an open file from another, or from itself rewritten."""
     found = os.fstat(file)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def header(file: Path) -> dict[str, TensorEntry]:
-    """{name: entry} of one safetensors file.
+    """Return {name: entry} of one safetensors file.
 
     Raises:
         UserError: the file is damaged.
@@ -106,7 +106,7 @@ def header(file: Path) -> dict[str, TensorEntry]:
 
 
 def shards(index: Path) -> list[str]:
-    """The names of the weight files that a checkpoint's index names, in order.
+    """Return the names of the weight files that a checkpoint's index names, in order.
 
     Raises:
         UserError: the index cannot be read, or does not say for each tensor which file has it.
@@ -122,7 +122,8 @@ def shards(index: Path) -> list[str]:
 
 
 def loaded(folder: Path) -> list[str]:
-    """The names of the files that transformers loads of a checkpoint: model.safetensors, else those that its index names.
+    """Return the names of the files that transformers loads of a checkpoint: model.safetensors, else those that its
+    index names.
 
     Both may be there: a checkpoint in parts that is saved again in one file keeps its index, whose files are gone or old.
 
@@ -135,7 +136,9 @@ def loaded(folder: Path) -> list[str]:
 
 
 def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, TensorEntry]:
-    """{name: entry} of the safetensors files that transformers loads of a checkpoint; where it would find none, of all.
+    """Return {name: entry} of the safetensors files that transformers loads of a checkpoint.
+
+    Where it would find none, of all.
 
     but: names of files that are no weights.
 
@@ -148,7 +151,7 @@ def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, TensorEntry]:
 
 
 def prevailing_dtype(found: Iterable[TensorEntry]) -> str | None:
-    """The dtype of most bytes, in safetensors' spelling; None of no tensors."""
+    """Return the dtype of most bytes, in safetensors' spelling; None of no tensors."""
     sizes: dict[str, int] = {}
     for entry in found:
         sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.end - entry.begin

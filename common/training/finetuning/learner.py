@@ -91,7 +91,7 @@ class Learner(nn.Module):
         return SimpleNamespace(missing_keys=[], unexpected_keys=[])
 
     def train(self, mode: bool = True) -> Learner:
-        """As usual, but frozen layers never drop anything out: their outputs must not depend on the epoch."""
+        """Return as usual, but frozen layers never drop anything out: their outputs must not depend on the epoch."""
         super().train(mode)
         for layer in self.decoder.layers[: self.boundary]:
             layer.eval()

@@ -40,14 +40,14 @@ class Need:
 
 
 def sized(settings: Settings, parameters: float) -> Settings:
-    """The settings for a model of so many parameters, see `LARGE`."""
+    """Return the settings for a model of so many parameters, see `LARGE`."""
     if parameters <= LARGE or settings.checkpointing is not None:
         return settings
     return replace(settings, checkpointing=True, micro_batch=1)
 
 
 def need(facts: dict, removed: int, settings: Settings, itemsize: int, *, gpu: bool = True) -> Need:
-    """What training a model with so many layers removed holds.
+    """Return what training a model with so many layers removed holds.
 
     facts: of the whole model, see `common.models.registry`. itemsize: bytes of a weight as it is loaded. gpu: whether it is
     trained on one; a CPU has no autocast.
@@ -75,7 +75,7 @@ def need(facts: dict, removed: int, settings: Settings, itemsize: int, *, gpu: b
 
 
 def _optimizer(settings: Settings) -> int:
-    """Bytes of the optimizer's state for each trained parameter."""
+    """Return bytes of the optimizer's state for each trained parameter."""
     return 8 if settings.optimizer_used == "adamw" else 2
 
 
@@ -89,8 +89,9 @@ def on_disk(trained: int, settings: Settings) -> int:
 
 
 def check_disk(folder: Path, trained: int, settings: Settings) -> int:
-    """Refuse a training whose checkpoints will not fit beside what its folder already holds of it; returns the bytes that
-    they will take there.
+    """Refuse a training whose checkpoints will not fit beside what its folder already holds of it.
+
+    Returns the bytes that they will take there.
 
     Raises:
         UserError: the disk has less free; says what takes less.

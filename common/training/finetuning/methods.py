@@ -56,8 +56,9 @@ def check_layers(layers: int, last: int, first: str | int | None = None) -> None
 
 
 def attach(model: nn.Module, settings: Settings) -> Attached:
-    """Freeze the model but for what the method trains. Until `finish`, trained parameters are float32, and without autocast
-    (on a CPU always) all are.
+    """Freeze the model but for what the method trains.
+
+    Until `finish`, trained parameters are float32, and without autocast (on a CPU always) all are.
 
     Raises UserError for more layers than there are, no layer to adapt, or a machine without bitsandbytes (QLoRA).
     """
@@ -163,7 +164,7 @@ def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> C
 
 
 def four_bit():
-    """bitsandbytes. Raises UserError where it does not work, with what to do without it."""
+    """Bitsandbytes. Raises UserError where it does not work, with what to do without it."""
     try:
         import bitsandbytes
     except (ImportError, RuntimeError, OSError) as error:
@@ -175,7 +176,7 @@ def four_bit():
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """(parent, name, module) of every linear module in the decoder layers: all but embedding and head."""
+    """Yield (parent, name, module) of every linear module in the decoder layers: all but embedding and head."""
     for parent in list(layer_list(model).modules()):
         for name, module in list(parent.named_children()):
             if isinstance(module, nn.Linear):

@@ -44,7 +44,7 @@ class PerplexityChoice(ConfigurableTask):
 
 
 def labelled(rows: datasets.Dataset) -> datasets.Dataset:
-    """Rows with a label; annotators that disagreed left -1."""
+    """Return the rows with a label; annotators that disagreed left -1."""
     return rows.filter(lambda row: row["label"] >= 0)
 
 
@@ -59,29 +59,31 @@ def cmnli(doc: dict) -> list[str]:
 
 
 def hellaswag(doc: dict) -> list[str]:
-    """The context, headed by its activity, with each ending; WikiHow's marks are taken out."""
+    """Return the context, headed by its activity, with each ending; WikiHow's marks are taken out."""
     start = f"{doc['ctx_a']} {doc['ctx_b'].capitalize()}".strip()
     texts = [f"{doc['activity_label']}: {start} {ending}" for ending in doc["endings"]]
     return [" ".join(re.sub(r"\[[^\]]*\]", "", text.replace(" [title]", ". ")).split()) for text in texts]
 
 
 def wsc_p(doc: dict) -> list[str]:
-    """No, yes: whether the pronoun stands for the noun."""
+    """Return no, yes: whether the pronoun stands for the noun."""
     start = f'{doc["text"]}\nHere "{doc["span2_text"]}"'
     return [f'{start} does not refer to "{doc["span1_text"]}".', f'{start} refers to "{doc["span1_text"]}".']
 
 
 def wsc_g(doc: dict) -> str:
+    """Return the question whether the pronoun stands for the noun."""
     question = f'In this text, does "{doc["span2_text"]}" refer to "{doc["span1_text"]}"?'
     return f"{doc['text']}\n{question}\nA. Yes\nB. No\nAnswer with A or B.\nAnswer:"
 
 
 def commonsense_qa(doc: dict) -> list[str]:
+    """Return the texts of the choices."""
     return [f"Question: {doc['question']}\nAnswer: {text}" for text in doc["choices"]["text"]]
 
 
 def race(doc: dict) -> list[str]:
-    """The article, then the statement that the option completes, or question and option."""
+    """Return the article, then the statement that the option completes, or question and option."""
     if "_" in doc["question"]:
         statements = [re.sub(r"\s*_+", f" {option}", doc["question"], count=1).strip() for option in doc["options"]]
     else:
@@ -90,11 +92,12 @@ def race(doc: dict) -> list[str]:
 
 
 def c3(doc: dict) -> list[str]:
+    """Return the texts of the choices."""
     return [f"文章：{''.join(doc['context'])}\n问题：{doc['question']}\n答案：{choice}" for choice in doc["choice"]]
 
 
 def chid_blanks(rows: datasets.Dataset) -> datasets.Dataset:
-    """One row per blank, the first `CHID_ITEMS`: its passage, the ten idioms, the right one's letter."""
+    """Return one row per blank, the first `CHID_ITEMS`: its passage, the ten idioms, the right one's letter."""
     found = []
     for row in rows:
         answers = row["answers"]
@@ -110,11 +113,13 @@ def chid_blanks(rows: datasets.Dataset) -> datasets.Dataset:
 
 
 def chid(doc: dict) -> str:
+    """Return the question."""
     options = "\n".join(f"{letter}. {idiom}" for letter, idiom in zip(IDIOM_LETTERS, doc["candidates"], strict=False))
     return f"{doc['passage']}\n请从下列成语中选出最适合填入横线处的一个，只回答选项字母。\n{options}\n答案："
 
 
 def first_thousand(rows: datasets.Dataset) -> datasets.Dataset:
+    """Return the first thousand rows."""
     return rows.select(range(min(XSUM_ITEMS, len(rows))))
 
 
@@ -122,12 +127,13 @@ def first_thousand(rows: datasets.Dataset) -> datasets.Dataset:
 
 
 def first_letter(text: str) -> str:
-    """The first capital A to J that is no part of a word, or ''."""
+    """Return the first capital A to J that is no part of a word, or ''."""
     found = re.search(r"(?<![A-Za-z])[A-J](?![A-Za-z])", text)
     return found[0] if found else ""
 
 
 def right_letter(doc: dict, results: list[str]) -> dict[str, float]:
+    """Score whether the answer's first letter is the right one."""
     answer = doc["answer"] if "answer" in doc else "BA"[doc["label"]]
     return {"score": float(first_letter(results[0]) == answer)}
 

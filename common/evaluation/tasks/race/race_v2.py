@@ -16,7 +16,7 @@ KEPT = 5  # characters of such a question that version 2.0 shows
 
 
 def questions(doc: dict) -> list[dict]:
-    """The item's questions: each has question, options and answer (a letter)."""
+    """Return the item's questions: each has question, options and answer (a letter)."""
     return ast.literal_eval(doc["problems"])
 
 
@@ -31,10 +31,10 @@ def prompt(doc: dict) -> str:
 
 
 def options(doc: dict) -> list[str]:
-    """The four options of the last question."""
+    """Return the four options of the last question."""
     return questions(doc)[-1]["options"]
 
 
 def answer(doc: dict) -> int:
-    """The place of the right one."""
+    """Return the place of the right one."""
     return LETTERS.index(questions(doc)[-1]["answer"])
