@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 
 from common.calibration import collect
+from common.console.command_line import parse
 from common.hadamard import hadamard_matrix
 from common.models import loading
 from common.models.decoder import Decoder
-from common.utils.command_line import parse
 from common.utils.ratios import Ratio, hand_over
 
 COUNT = 4

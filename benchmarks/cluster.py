@@ -16,8 +16,8 @@ import random
 from collections.abc import Sequence
 from statistics import mean
 
+from common.console.command_line import Parser
 from common.records.results import NOWHERE, Store
-from common.utils.command_line import Parser
 from common.utils.ratios import Ratio, hand_over
 from reproductions.engine import expected_time, runner
 from reproductions.engine.runner import Work

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 
 import torch
 
+from common.console.command_line import HIDDEN, option, parse
 from common.hooks import attach_patch
 from common.models import loading
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.training.distillation import Distillation, frozen
 from common.training.teacher_store import TeacherStore
-from common.utils.command_line import HIDDEN, option, parse
 from common.utils.ratios import Ratio, hand_over
 from papers.linearpatch import LinearPatch
 

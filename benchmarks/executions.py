@@ -21,11 +21,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
+from common.console.command_line import Parser
 from common.forward.hidden_state_files import StateFiles
 from common.pruning.recipe import Recipe
 from common.records.results import Store
 from common.toy.tasks import COLUMNS as TASKS
-from common.utils.command_line import Parser
 from common.utils.ratios import Ratio, hand_over
 from reproductions.spec import registry, subjects
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import torch
 import transformers
 
+from common.console.command_line import option, parse
 from common.models import loading
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.training import instructions
 from common.training.finetuning import Settings, finetune
-from common.utils.command_line import option, parse
 from common.utils.ratios import Ratio, hand_over
 
 WAYS = ("off", "memory", "disk")

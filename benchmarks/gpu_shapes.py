@@ -25,11 +25,11 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from common.baselines.streamline import FeedForward
+from common.console.command_line import option, parse
 from common.models import loading
 from common.models.surgery import remove_layers
 from common.training.finetuning.methods import attach
 from common.training.finetuning.settings import Settings
-from common.utils.command_line import option, parse
 from common.utils.errors import UserError
 from common.utils.ratios import Ratio, hand_over
 from reproductions.spec import reported

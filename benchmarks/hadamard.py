@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from common.console.command_line import option, parse
 from common.hadamard import hadamard_matrix, hadamard_transform
-from common.utils.command_line import option, parse
 from common.utils.ratios import Ratio, hand_over, in_turns
 
 WIDTHS = (256, 4096, 5120)

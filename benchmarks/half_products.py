@@ -11,11 +11,11 @@ import time
 import torch
 from transformers import AutoModelForCausalLM
 
+from common.console.command_line import Parser
 from common.forward.parallel_batches import side_by_side
 from common.models import half_precision
 from common.models.decoder import Decoder
 from common.models.loading import model_config
-from common.utils.command_line import Parser
 from common.utils.ratios import Ratio, hand_over
 
 LAYERS, TOKENS = 6, 512

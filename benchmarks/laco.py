@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from common.console.command_line import option, parse
 from common.models import loading
 from common.models.decoder import Decoder
 from common.toy import WEIGHTS
-from common.utils.command_line import option, parse
 from common.utils.ratios import Ratio, hand_over, in_turns
 from papers.laco import collapse, merge_layers, output_similarity
 from papers.laco.algorithm import pointer

@@ -37,11 +37,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from common.console.command_line import option, parse
 from common.models import loading
 from common.models.files.safetensors_reader import INDEX
 from common.toy import WEIGHTS as STANDIN
 from common.utils import cache
-from common.utils.command_line import option, parse
 from common.utils.ratios import Ratio, hand_over
 
 ROOT = Path(__file__).parents[1]

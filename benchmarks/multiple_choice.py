@@ -21,12 +21,12 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from common.console.command_line import option, parse
 from common.evaluation.multiple_choice import SharedContextLM
 from common.forward import prefix_cache
 from common.forward.hidden_state_files import LIMIT, StateFiles
 from common.models import loading
 from common.models.surgery import remove_layers
-from common.utils.command_line import option, parse
 from common.utils.errors import UserError
 from common.utils.ratios import Ratio, hand_over, in_turns
 

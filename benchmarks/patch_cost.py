@@ -18,9 +18,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from common.baselines.streamline import FeedForward
+from common.console.command_line import parse
 from common.hadamard import hadamard_transform
 from common.models.decoder import Decoder
-from common.utils.command_line import parse
 from common.utils.ratios import Ratio, hand_over
 from papers.linearpatch import LinearPatch
 

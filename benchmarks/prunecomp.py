@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from common.console.command_line import parse
 from common.forward.losses import next_token_loss
 from common.hooks import scale_stream
 from common.models import loading
@@ -22,7 +23,6 @@ from common.models.architectures import SUPPORTED
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.importance import magnitude, protect, taylor
-from common.utils.command_line import parse
 from common.utils.ratios import Ratio, hand_over, in_turns
 from papers.prunecomp import METRICS, fuse_factor, prune_and_compensate
 

@@ -25,8 +25,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from common.baselines.ghosted import ghost
 from common.baselines.replaceme import replace_me
+from common.console.command_line import option, parse
 from common.models.decoder import Decoder
-from common.utils.command_line import option, parse
 from common.utils.ratios import Ratio, hand_over
 from extensions.refit import refit
 from papers import linearpatch

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from common.utils.command_line import option, parse
+from common.console.command_line import option, parse
 from common.utils.errors import UserError, unknown
 from common.utils.ratios import VARIABLE, Ratio
 

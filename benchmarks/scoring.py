@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import torch
 from lm_eval.models.huggingface import HFLM
 
+from common.console.command_line import option, parse
 from common.evaluation import harness, multiple_choice, prefix_trees
 from common.evaluation.multiple_choice import SharedContextLM
 from common.forward import prefix_cache
@@ -39,7 +40,6 @@ from common.models.decoder import Decoder
 from common.models.files import gguf_wheels, hub
 from common.models.surgery import remove_layers
 from common.toy.tasks import COLUMNS as STANDIN_TASKS
-from common.utils.command_line import option, parse
 from common.utils.ratios import Ratio, hand_over
 
 REAL = "smollm2-135m-instruct"

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
+from common.console.command_line import parse
 from common.forward.losses import next_token_loss
 from common.models import loading
 from common.models.decoder import Decoder
 from common.pruning.selection import sleb
-from common.utils.command_line import parse
 from common.utils.ratios import Ratio, hand_over, in_turns
 
 

@@ -1,4 +1,4 @@
-"""Threads by free cores and passive waiting (`common.utils.threads`) against OpenMP's defaults, idle and beside other
+"""Threads by free cores and passive waiting (`common.console.threads`) against OpenMP's defaults, idle and beside other
 processes.
 
     python benchmarks/threads.py
@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from common.utils.command_line import parse
+from common.console.command_line import parse
 from common.utils.ratios import Ratio, hand_over
 
 WORK = """
 import sys, time
 if sys.argv[1] == "chosen":
-    from common.utils import threads
+    from common.console import threads
     threads.settle()
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -2,7 +2,7 @@
 
 import sys
 
-from common.utils import startup, threads
+from common.console import startup, threads
 
 if __name__ == "__main__":
     startup.guard()

@@ -13,9 +13,9 @@ import os
 import sys
 from dataclasses import dataclass
 
+from common.console import command_line, startup
+from common.console.command_line import HIDDEN, Parser, option
 from common.pruning.recipe import MIXED
-from common.utils import command_line, startup
-from common.utils.command_line import HIDDEN, Parser, option
 from common.utils.errors import UserError, one_line, quiet_logging, unknown
 from reproductions.engine import workers
 from reproductions.spec.changes import Changes
@@ -317,8 +317,8 @@ def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) 
 
 
 def _show(options: RunCommand | ShowCommand) -> int:
+    from common.console import text_tables
     from common.records.results import Store
-    from common.utils import text_tables
     from reproductions.engine import runner
     from reproductions.render import show, tables
     from reproductions.spec import registry

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.console.command_line import option, parse
 from common.pruning.recipe import Recipe
 from common.records.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
-from common.utils.command_line import option, parse
 from common.utils.errors import UserError, one_line, plural, quiet_logging
 from reproductions.render import cells
 from reproductions.spec import registry

@@ -1,8 +1,8 @@
-"""Models with some halves of layers switched off from outside: what `common.models.sublayers` is held against."""
+"""Models with some halves of layers switched off from outside: what `common.models.layers.sublayers` is held against."""
 
 import copy
 
-from common.models.sublayers import ATTENTION
+from common.models.layers.sublayers import ATTENTION
 
 
 def silenced(model, halves):

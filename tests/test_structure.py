@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Packages from the bottom to the top: a module imports those of lines above its own, and of its own package.
 ORDER = """
 common.utils
+common.console
 common.hadamard
 common.toy
 common.models common.hooks

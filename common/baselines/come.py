@@ -30,15 +30,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.calibration.layer_inputs import ATTENTION, MLP, Watched
+from common.console.progress import track
 from common.models import offload
 from common.models.decoder import Decoder
-from common.models.layer_widths import channels, key_heads
+from common.models.layers.widths import channels, key_heads
 from common.models.surgery import remove_layers
 from common.pruning import selection
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Pruning, register
 from common.utils.errors import UserError
-from common.utils.progress import track
 
 
 @register("come")

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from common.baselines.sublayer_removal import Half, check_count, halves_of, states
+from common.console.progress import track
 from common.models.decoder import Decoder
-from common.models.sublayers import ATTENTION, HALVES
+from common.models.layers.sublayers import ATTENTION, HALVES
 from common.pruning import selection
 from common.utils.errors import UserValueError, unknown
-from common.utils.progress import track
 
 BINS = 20
 LAYER = "layer"

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from common.models import offload
 from common.models.decoder import Decoder
-from common.models.layer_widths import channels, key_heads, narrow_to, settle, slice_channels, slice_heads, widths
-from common.models.sublayers import present
+from common.models.layers.sublayers import present
+from common.models.layers.widths import channels, key_heads, narrow_to, settle, slice_channels, slice_heads, widths
 from common.pruning.importance import taylor
 from common.utils.errors import UserError, UserValueError
 

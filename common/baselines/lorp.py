@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.console.progress import track
 from common.models.decoder import Decoder
 from common.pruning import selection
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Selection, register
 from common.utils.errors import UserValueError
-from common.utils.progress import track
 
 # RLS from here on -> clusters; below all of them MOST.
 CLUSTERS = ((1.0, 2), (0.7, 3))

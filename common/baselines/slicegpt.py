@@ -25,6 +25,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from common.console.progress import track
 from common.hooks import refuse_patches
 from common.models import offload
 from common.models.architectures import (
@@ -39,11 +40,10 @@ from common.models.architectures import (
     layer_list,
 )
 from common.models.decoder import Decoder
-from common.models.layer_structure import register_structure
-from common.models.sublayers import present
+from common.models.layers.structure import register_structure
+from common.models.layers.sublayers import present
 from common.models.surgery import untie_embeddings
 from common.utils.errors import UserError, UserValueError
-from common.utils.progress import track
 
 STEP = 8  # widths are multiples of it
 

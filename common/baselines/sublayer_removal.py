@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from common.console.progress import track
 from common.forward.losses import next_token_loss
 from common.hooks import refuse_patches
 from common.models.decoder import Decoder
-from common.models.sublayers import ATTENTION, HALVES, linear_attention, present
+from common.models.layers.sublayers import ATTENTION, HALVES, linear_attention, present
 from common.pruning.selection import lowest
 from common.utils.errors import UserValueError, unknown
-from common.utils.progress import track
 
 Half = tuple[int, str]
 

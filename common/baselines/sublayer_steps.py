@@ -9,7 +9,7 @@ from torch import nn
 
 from common.baselines import entrodrop, finercut, llm_pruner, slicegpt, sublayer_removal
 from common.models.architectures import layer_list
-from common.models.sublayers import ATTENTION, drop_halves, present
+from common.models.layers.sublayers import ATTENTION, drop_halves, present
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Calibration, Pruning, register

@@ -25,13 +25,13 @@ import torch
 from torch import Tensor, nn
 
 from common.baselines.lorp import lorp
+from common.console.progress import track
 from common.models.architectures import at_hand
 from common.models.decoder import Decoder
 from common.pruning import selection
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Selection, register
 from common.utils.errors import UserError
-from common.utils.progress import track
 
 EPS = 1e-12
 COARSE, FINE = 2, 4  # numbers of clusters

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from common.calibration.least_squares import counted
+from common.console.progress import track
 from common.forward.hidden_state_cache import CachedHiddenStates
 from common.models.decoder import Decoder
 from common.utils.errors import UserValueError
-from common.utils.progress import track
 
 Run = tuple[int, int]
 

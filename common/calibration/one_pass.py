@@ -16,13 +16,13 @@ from torch import Tensor
 
 from common.calibration.least_squares import Moments, check_weights, counted, silent
 from common.calibration.statistics import COSINES, Cosine, Statistics, magnitude_ratios
+from common.console.progress import track
 from common.forward.hidden_state_cache import CachedHiddenStates
 from common.forward.spill_buffer import Held
 from common.hadamard import hadamard_transform
 from common.models.decoder import Decoder
 from common.utils import cache
 from common.utils.errors import UserValueError, unknown
-from common.utils.progress import track
 
 
 def default_pairs(layers: int, span: int) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ and checks, the `Job` (`job`), evaluation before and after, the checkpoint and i
 refuses most mistakes before torch is loaded.
 """
 
-from common.utils import lazy
+from common.console import lazy
 
 __getattr__, __all__ = lazy.names(
     __name__, {"common.cli.job": ("Job",), "common.cli.method": ("Method",), "common.cli.run": ("main",)}

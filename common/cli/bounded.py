@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 from common.cli import checks, measure
 from common.cli.job import Job
+from common.console.progress import say
 from common.evaluation.windowed_perplexity import summarise, token_nlls
 from common.utils.errors import UserError, one_line, plural
-from common.utils.progress import say
 
 
 def search(job: Job) -> None:

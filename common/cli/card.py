@@ -10,10 +10,10 @@ from pathlib import Path
 
 from common.cli import elsewhere, printable
 from common.cli.measure import REPEATS, shown
+from common.console.progress import clock
+from common.console.text_tables import markdown
 from common.models import loading
 from common.utils.errors import plural
-from common.utils.progress import clock
-from common.utils.text_tables import markdown
 
 REPORT = "pruning.json"  # the facts of a result, beside its weights
 MERGEKIT = "mergekit.yaml"  # beside them, where layers were removed and nothing else

@@ -18,11 +18,12 @@ from common.cli.job import Job, is_file, texts, work_folder
 from common.cli.method import Method
 from common.cli.options import ToolOptions, tasks
 from common.cli.texts import read
-from common.models import checkpoint, layer_structure, loading, offload
+from common.models import checkpoint, loading, offload
 from common.models.admission import built, check_shapes
 from common.models.architectures import SUPPORTED, absent, at_hand
 from common.models.files import hub
 from common.models.files.safetensors_reader import DTYPES, entries, prevailing_dtype
+from common.models.layers import structure
 from common.pruning.selection import check_count, check_layers
 from common.utils import atomic_files
 from common.utils.errors import NoData, UserError, first_of, plural
@@ -47,7 +48,7 @@ def checked(method: Method, options: ToolOptions) -> Job:
     source = located(options.model)
     config = _config(method, source)
     tokenizer = checkpoint.load_tokenizer(source)
-    if layer_structure.read(source):
+    if structure.read(source):
         raise UserError(
             f"parts of layers were taken out of the model in {source}, or its stream was made narrower; prune the model "
             "that it was made from"
@@ -188,7 +189,7 @@ def _config(method: Method, source: Path):
             )
     checkpoint.check_directory(source)
     config = checkpoint.read_config(source / "config.json")
-    if not layer_structure.read(source):
+    if not structure.read(source):
         check_shapes(built(config, source), entries(source, [checkpoint.PATCHES_TENSORS]), source)
     layers = getattr(config, "num_hidden_layers", None)
     if not isinstance(layers, int) or layers < 3:

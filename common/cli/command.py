@@ -6,7 +6,7 @@ import importlib
 import sys
 
 from common.cli.options import parsed
-from common.utils import startup, threads
+from common.console import startup, threads
 from common.utils.errors import UserError, one_line
 
 

@@ -18,11 +18,11 @@ from transformers import AutoModelForCausalLM
 
 from common.cli import checks, measure
 from common.cli.job import Job
+from common.console.progress import clock, say
 from common.evaluation.windowed_perplexity import MAX_TOKENS
 from common.forward.token_log_probs import HEAD_ROWS
 from common.hadamard import hadamard_transform
 from common.models.architectures import at_hand
-from common.utils.progress import clock, say
 
 PASSES = 3  # over the test windows: the dense model, the cut alone, the result
 PROBED = 1024  # tokens that the probe runs

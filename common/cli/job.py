@@ -20,13 +20,13 @@ from common.calibration import corpora
 from common.cli.method import Method
 from common.cli.options import ToolOptions, numbers
 from common.cli.texts import read
+from common.console.progress import say
 from common.evaluation.windowed_perplexity import cut
 from common.models import checkpoint, loading
 from common.models.decoder import Decoder
 from common.models.registry import TOY
 from common.pruning.recipe import MIXED, Calibration, share
 from common.utils.errors import UserError, UserValueError
-from common.utils.progress import say
 
 # Options that change nothing about what is trained.
 _NO_MATTER = (

@@ -16,6 +16,8 @@ from common import hooks
 from common.calibration import massive_activations
 from common.cli.job import Job
 from common.cli.options import tasks
+from common.console import threads
+from common.console.progress import clock, say, track
 from common.evaluation import harness, significance
 from common.evaluation.generation import complete
 from common.evaluation.windowed_perplexity import summarise, token_nlls
@@ -23,9 +25,7 @@ from common.forward.token_log_probs import HEAD_ROWS
 from common.models.architectures import absent, at_hand, embedding, final_norm, head, layer_list
 from common.models.decoder import Decoder
 from common.models.surgery import without_layers
-from common.utils import threads
 from common.utils.errors import UserError, plural
-from common.utils.progress import clock, say, track
 from common.utils.token_ids import open_ended
 
 BROKEN = 10.0  # times the dense model's perplexity

@@ -20,11 +20,11 @@ from typing import Any, ClassVar, TypeVar
 
 from common.cli import printable
 from common.cli.texts import read
+from common.console.command_line import HIDDEN, Parser, option, parser, share
 from common.models import registry
 from common.pruning.recipe import MIXED
 from common.pruning.removal import check_count, check_layers
 from common.utils import atomic_files
-from common.utils.command_line import HIDDEN, Parser, option, parser, share
 from common.utils.errors import UserError
 
 O = TypeVar("O", bound="ToolOptions")  # noqa: E741 - a type

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Sequence
 
 from common.cli.options import tools
-from common.utils.command_line import option, parse
+from common.console.command_line import option, parse
 
 
 @dataclasses.dataclass(kw_only=True)

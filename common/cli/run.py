@@ -20,6 +20,7 @@ from common.cli.command import failed
 from common.cli.job import Job, work_folder
 from common.cli.method import Method
 from common.cli.options import ToolOptions, parsed
+from common.console.progress import clock, say
 from common.models import checkpoint, half_precision
 from common.models.architectures import absent
 from common.models.files import hub
@@ -27,7 +28,6 @@ from common.records import results
 from common.utils import atomic_files
 from common.utils.errors import NoData, UserError, first_of, one_line, quiet_logging
 from common.utils.peak_memory import peak_memory_bytes
-from common.utils.progress import clock, say
 
 TERMS = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
 PENDING = "this checkpoint was saved before its measurements, which did not finish"

@@ -17,11 +17,11 @@ from common.cli import card, checks, measure, printable
 from common.cli.forecast import Stages
 from common.cli.job import Job, is_file, texts
 from common.cli.options import SWEEP, stopped_sweep, sweep_options
+from common.console.progress import clock, say, track
+from common.console.text_tables import markdown
 from common.records import results
 from common.utils import atomic_files
 from common.utils.errors import UserError, one_line, plural
-from common.utils.progress import clock, say, track
-from common.utils.text_tables import markdown
 
 FIELDS = ("removed", "cut_alone", "repaired", "repaired_stderr", "layers", "reason")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from common.console.progress import track
 from common.forward import prefix_cache
 from common.forward.token_log_probs import HEAD_ROWS, ROWS
 from common.models.decoder import Decoder
 from common.utils.errors import UserValueError
-from common.utils.progress import track
 
 # What the logits are multiplied by: 0.50, 0.55 .. 1.50.
 FACTORS = tuple(step / 20 for step in range(10, 31))

@@ -29,13 +29,13 @@ from lm_eval.models import huggingface
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
+from common.console.progress import track
 from common.evaluation.prefix_trees import MIN_SHARED, Tree, cheapest_cuts, grow
 from common.forward import prefix_cache
 from common.forward.parallel_batches import side_by_side
 from common.forward.token_log_probs import target_scores
 from common.models.decoder import SLIDING, Decoder, rope_switch
 from common.utils.errors import UserError
-from common.utils.progress import track
 from common.utils.token_ids import open_ended
 
 log = logging.getLogger(__name__)

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from common.calibration import corpora
+from common.console.progress import track
 from common.forward import prefix_cache
 from common.forward.parallel_batches import side_by_side
 from common.forward.token_log_probs import target_scores
 from common.models.decoder import Decoder
 from common.utils.errors import UserError, UserValueError
-from common.utils.progress import track
 
 # Tokens in one forward pass (one window if it is longer).
 MAX_TOKENS = 2048

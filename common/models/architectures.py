@@ -89,7 +89,7 @@ class Architecture:
 
     @property
     def narrows(self) -> bool:
-        """Return whether heads and channels of a layer can be cut out one by one (`common.models.layer_widths`)."""
+        """Return whether heads and channels of a layer can be cut out one by one (`common.models.layers.widths`)."""
         named = (self.attention.readers, self.attention.writer) == (_ATTENTION.readers, _ATTENTION.writer)
         inner = self.mlp.readers == _MLP.readers or self.experts[:1] == ("block_sparse_moe.",)
         return named and inner and bool(self.attention.norm) and not self.no_halves

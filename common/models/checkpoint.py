@@ -8,7 +8,7 @@ carries patches (`common.hooks.attach_patch`), two files lie beside it:
 
 Such a directory loaded by plain Hugging Face code is the pruned model without its patches; `load` restores both. A third,
 `.layer-pruning.json` (`common.utils.atomic_files`), names every file that was written, and so what may be replaced
-later. Where layers are not built as the config says, a fourth, ``structure.json`` (`common.models.layer_structure`),
+later. Where layers are not built as the config says, a fourth, ``structure.json`` (`common.models.layers.structure`),
 tells how; plain code cannot load those.
 
 Patches are not submodules of the model (why: `common.hooks`), so its own state dict needs no filtering. `common` knows no
@@ -34,9 +34,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from common.hooks import attach_patch, patch_loader, patches
-from common.models import half_precision, layer_structure, offload, unlisted
+from common.models import half_precision, offload, unlisted
 from common.models.admission import PATCHES_TENSORS, built, check_directory, check_shapes, explained, read_config
 from common.models.files import block_configs, older_transformers, safetensors_reader
+from common.models.layers import structure
 from common.utils import atomic_files
 from common.utils.errors import UserError, first_of
 
@@ -75,7 +76,7 @@ def save(
             tokenizer.save_pretrained(directory)
         older_transformers.rewrite(directory, source)
         _write_patches(model, directory)
-        layer_structure.write(model, directory)
+        structure.write(model, directory)
         block_configs.write(model, directory)
         for name, text in (texts or {}).items():
             (directory / name).write_text(text, encoding="utf-8")
@@ -141,10 +142,10 @@ def load(
     path = Path(path)
     check_directory(path, trust_remote_code)
     described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
-    parts = layer_structure.read(path)
+    parts = structure.read(path)
     config = read_config(path / "config.json", trust_remote_code)
     tokenizer = load_tokenizer(path, trust_remote_code)  # nor a missing package that it needs
-    kind = layer_structure.model_class(config, parts) if parts else None
+    kind = structure.model_class(config, parts) if parts else None
     if not trust_remote_code:
         check_shapes(built(config, path, kind), safetensors_reader.entries(path, [PATCHES_TENSORS]), path)
     if stream is not None:
@@ -242,7 +243,7 @@ def digest(path: Path) -> str:
     What differs there is another model, or reads other tokens; records and searches of one are not the other's.
     """
     total = hashlib.sha256()
-    described = [path / name for name in (layer_structure.FILE, PATCHES_JSON, *older_transformers.TOKENS)]
+    described = [path / name for name in (structure.FILE, PATCHES_JSON, *older_transformers.TOKENS)]
     files = [path / "config.json", *filter(Path.exists, described), *sorted(path.glob("*.safetensors"))]
     for file in files:
         with file.open("rb") as content:

@@ -231,7 +231,9 @@ class Decoder:
     def residual_writers(self, layer: int) -> list[ResidualWriter]:
         """Return every parameter (weights, then their biases) with which layer `layer` writes into the residual stream."""
         writers, attention = [], getattr(self.layers[layer], self.spec.attention.module, None)
-        if getattr(attention, "state", None) == "linear":  # `common.models.sublayers`: it has no projection of its own
+        if (
+            getattr(attention, "state", None) == "linear"
+        ):  # `common.models.layers.sublayers`: it has no projection of its own
             names = [("weight", attention), ("bias", attention)]
             writers += [
                 ResidualWriter(f"self_attn.{name}", held, name, False, self.layers[layer]) for name, held in names
@@ -241,7 +243,7 @@ class Decoder:
             try:
                 module = self.layers[layer].get_submodule(module_path)
             except AttributeError:
-                continue  # that half of the layer is gone, or a linear map (`common.models.sublayers`)
+                continue  # that half of the layer is gone, or a linear map (`common.models.layers.sublayers`)
             offset = self.spec.offset_gain and "norm" in module_path
             for name in (parameter,) if parameter else ("weight", "bias"):
                 if getattr(module, name, None) is not None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 import transformers
 
+from common.console import command_line
+from common.console.command_line import option
 from common.models import admission, checkpoint
 from common.models.architectures import SUPPORTED
-from common.utils import command_line
-from common.utils.command_line import option
 from common.utils.errors import UserError, one_line, quiet_logging
 
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from common.calibration import Statistics
+from common.console.progress import track
 from common.forward.losses import next_token_loss, token_losses
 from common.hooks import refuse_patches
 from common.models import offload
 from common.models.architectures import at_hand
 from common.models.decoder import Decoder, gained
 from common.utils.errors import UserValueError, unknown
-from common.utils.progress import track
 
 ABSOLUTES = ("after-sum", "elementwise")
 # Host memory that the states of a calibration set may take; beyond it only every k-th is kept and the others run again.

@@ -9,11 +9,11 @@ from typing import TypeVar
 from torch import Tensor
 
 from common.calibration import Statistics
+from common.console.progress import track
 from common.models.decoder import Decoder
 from common.pruning.importance import losses_without_each, window_scores
 from common.pruning.removal import check_count, check_layers  # noqa: F401 - named by those who select
 from common.utils.errors import UserError, UserValueError
-from common.utils.progress import track
 
 Key = TypeVar("Key")
 

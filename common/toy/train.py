@@ -24,9 +24,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from common.console import command_line
+from common.console.command_line import option
 from common.toy import WEIGHTS, corpus
-from common.utils import command_line
-from common.utils.command_line import option
 from common.utils.errors import UserError
 
 log = logging.getLogger("standin.train")

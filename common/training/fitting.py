@@ -25,9 +25,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from common.console.progress import track
 from common.utils import atomic_files
 from common.utils.errors import UserError, UserValueError, unknown
-from common.utils.progress import track
 
 CHECKPOINT = "fit.pt"
 ORDERS = ("sequential", "shuffled")

@@ -24,10 +24,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from common.console.progress import track
 from common.models.decoder import Decoder
 from common.utils import atomic_files
 from common.utils.errors import UserError, UserValueError, unknown
-from common.utils.progress import track
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from common.console.text_tables import markdown
 from common.evaluation.significance import equivalent, interval
 from common.records.results import Store
-from common.utils.text_tables import markdown
 from extensions.league import rows
 from figures.choices import COLUMN as PERPLEXITY
 from figures.choices import before

@@ -1,6 +1,6 @@
 """Refitting what the kept layers around a cut write into the stream. Ours; see `extensions.refit.method`."""
 
-from common.utils import lazy
+from common.console import lazy
 
 __getattr__, __all__ = lazy.names(
     __name__,

@@ -46,6 +46,7 @@ from torch import Tensor, nn
 
 from common.calibration.layer_inputs import ATTENTION, GATE, MLP, UP, Watched, paths
 from common.calibration.least_squares import Regression, check_weights, counted
+from common.console.progress import track
 from common.forward.hidden_state_cache import CachedHiddenStates
 from common.forward.spill_buffer import Held
 from common.models import offload
@@ -56,7 +57,6 @@ from common.pruning.pipeline import work_folder
 from common.pruning.selection import check_layers, lowest
 from common.utils import cache
 from common.utils.errors import UserError, UserValueError, unknown
-from common.utils.progress import track
 from extensions.refit.graft import Graft
 
 FOLLOWING = 3

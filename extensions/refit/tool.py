@@ -9,13 +9,13 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from common.cli import Job, Method
+from common.console.progress import track
 from common.evaluation.windowed_perplexity import summarise, token_nlls
 from common.models.architectures import SUPPORTED
 from common.pruning.pipeline import Context, around
 from common.pruning.selection import runs
 from common.pruning.steps import Window
 from common.utils.errors import UserError
-from common.utils.progress import track
 from extensions.refit import distill
 from extensions.refit.cost import Cost
 from extensions.refit.graft import Observed

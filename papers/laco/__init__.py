@@ -1,6 +1,6 @@
 """LaCo: rear layers collapse into a prior one, as long as the model's outputs stay alike."""
 
-from common.utils import lazy
+from common.console import lazy
 
 __getattr__, __all__ = lazy.names(
     __name__,

@@ -2,7 +2,7 @@
 
 import sys
 
-from common.utils import startup
+from common.console import startup
 
 if __name__ == "__main__":
     startup.guard()

@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from common.console.progress import track
 from common.hooks import refuse_patches
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.utils.errors import UserValueError, unknown
-from common.utils.progress import track
 from papers.laco.merge import RULES, Merge, check_alike
 from papers.laco.outputs import DEFAULT_COSINE, boundaries, output_similarity, tokenise
 

@@ -22,11 +22,11 @@ from transformers import Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 from common.calibration import corpora
+from common.console import command_line
+from common.console.command_line import option
 from common.models import checkpoint, loading
 from common.training.finetuning.memory import LARGE, sized
 from common.training.finetuning.trainer import arguments
-from common.utils import command_line
-from common.utils.command_line import option
 from common.utils.errors import UserError
 from papers.laco import training
 

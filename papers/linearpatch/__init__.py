@@ -1,6 +1,6 @@
 """LinearPatch: a Hadamard-diagonal-Hadamard matrix at the cut of a layer-pruned model."""
 
-from common.utils import lazy
+from common.console import lazy
 
 __getattr__, __all__ = lazy.names(
     __name__,

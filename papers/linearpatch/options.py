@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from common.cli.options import REMOVE, REPAIR, PaperOptions
-from common.utils.command_line import option
+from common.console.command_line import option
 
 
 @dataclass(kw_only=True)

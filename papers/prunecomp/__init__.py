@@ -1,6 +1,6 @@
 """Prune&Comp: layer pruning that rescales the remaining weights, so that the stream keeps its magnitude."""
 
-from common.utils import lazy
+from common.console import lazy
 
 __getattr__, __all__ = lazy.names(
     __name__,

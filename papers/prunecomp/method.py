@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from torch import Tensor, nn
 
 from common.calibration import Statistics, collect
+from common.console.progress import track
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.importance import magnitude
 from common.pruning.selection import best_window, lowest, one_shot, runs
-from common.utils.progress import track
 from papers.prunecomp.factor import check_cut, check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
 from papers.prunecomp.search import Search, check
 

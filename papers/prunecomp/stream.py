@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from common.calibration.statistics import magnitude_ratios
+from common.console.progress import track
 from common.models.decoder import Decoder, gained
 from common.pruning.importance import fill_states, spacing
 from common.utils.errors import UserValueError
-from common.utils.progress import track
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Reassessing Layer Pruning in LLMs: seven metrics, four ways to fine-tune, and the recipe they lead to."""
 
-from common.utils import lazy
+from common.console import lazy
 
 __getattr__, __all__ = lazy.names(
     __name__,

@@ -7,8 +7,8 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
+from common.console.text_tables import markdown
 from common.records.results import ROOT
-from common.utils.text_tables import markdown
 from reproductions.audit import FIELDS, NAMES, key, names
 from reproductions.audit import findings as all_findings
 from reproductions.audit.engine import KINDS, PAPER_NAMES, VERDICTS, Finding

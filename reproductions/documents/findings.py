@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common.console.text_tables import markdown
 from common.records.published import Published
 from common.records.results import PUBLISHED, Store
-from common.utils.text_tables import markdown
 from reproductions.claims import verdicts as judge
 from reproductions.prunecomp.claims import consistent
 from reproductions.render import claim_verdicts, show

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from common.console.text_tables import markdown
 from common.pruning.recipe import Recipe
 from common.records.results import Record
-from common.utils.text_tables import markdown
 from reproductions.measurements import partial_records
 from reproductions.render.evidence import Loaded
 from reproductions.spec import steps, subsets

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.utils.command_line import option, parse
+from common.console.command_line import option, parse
 from common.utils.errors import UserError, one_line
 from figures import style, toy
 from reproductions.documents import findings

@@ -6,9 +6,9 @@ import csv
 import re
 from collections.abc import Iterable, Mapping
 
+from common.console.text_tables import markdown
 from common.records import record_json
 from common.records.results import ROOT, Store
-from common.utils.text_tables import markdown
 from extensions.documents import standings
 from reproductions.documents import findings, machine_comparison, timings
 from reproductions.render import chance_levels, show, tables

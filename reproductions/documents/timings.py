@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from common.console.command_line import option, parse
 from common.records.results import ROOT
 from common.utils import atomic_files
-from common.utils.command_line import option, parse
 from common.utils.errors import UserError, unknown
 from reproductions.spec import registry
 

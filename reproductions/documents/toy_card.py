@@ -15,12 +15,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from common.calibration import collect
+from common.console.text_tables import markdown
 from common.hooks import capture, scale_stream
 from common.models import loading
 from common.models.decoder import Decoder
 from common.pruning.selection import best_window
 from common.toy import WEIGHTS, corpus
-from common.utils.text_tables import markdown
 from reproductions.documents import readme
 
 LICENCES = {

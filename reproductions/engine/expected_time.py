@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from statistics import median
 
+from common.console.progress import clock
 from common.models import registry
 from common.records.results import Store
 from common.utils.errors import plural
-from common.utils.progress import clock
 from reproductions.engine.runner import Work
 from reproductions.spec.subjects import PUBLISHED_MODELS
 

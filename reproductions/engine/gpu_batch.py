@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from common.console import startup, threads
+from common.console.command_line import option, parse
 from common.records.results import Store
-from common.utils import startup, threads
-from common.utils.command_line import option, parse
 from common.utils.errors import UserError, one_line, plural, quiet_logging
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.utils import cache, pieces, startup
-from common.utils.command_line import Parser, add_commands, option
+from common.console import startup
+from common.console.command_line import Parser, add_commands, option
+from common.utils import cache, pieces
 from common.utils.errors import UserError, one_line
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from common.console.progress import track
 from common.records import results
 from common.records.results import Recipe, Record, Store
 from common.utils import locks
 from common.utils.errors import NoData, UserError, unknown
-from common.utils.progress import track
 from reproductions.spec import coverage, subjects
 from reproductions.spec.changes import Changes
 from reproductions.spec.registry import Column, Row, Table

@@ -29,13 +29,13 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from common.console import startup, threads
+from common.console.command_line import option
+from common.console.progress import track
 from common.models import registry
 from common.pruning.recipe import Recipe
 from common.records.results import Store
-from common.utils import startup, threads
-from common.utils.command_line import option
 from common.utils.errors import UserError, one_line, plural, quiet_logging, unknown
-from common.utils.progress import track
 from reproductions.engine import expected_time
 from reproductions.engine.runner import Request, Work, measured
 

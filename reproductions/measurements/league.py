@@ -13,12 +13,12 @@ from torch import Tensor
 
 from common.calibration import massive_activations
 from common.calibration.layer_inputs import ATTENTION, MLP
+from common.console.progress import track
 from common.evaluation.windowed_perplexity import PROTOCOLS, Protocol, register, spread
 from common.forward.losses import next_token_loss
 from common.pruning.importance import losses_without_windows
 from common.pruning.pipeline import Context
 from common.pruning.selection import window_starts
-from common.utils.progress import track
 from extensions.league import rows
 from extensions.refit.graft import Observed
 from reproductions.measurements import benchmark

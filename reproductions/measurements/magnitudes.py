@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from common.calibration.statistics import Statistics
+from common.console.progress import track
 from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.forward.losses import next_token_loss
 from common.hadamard import hadamard_transform
 from common.pruning.pipeline import Context
-from common.utils.progress import track
 from papers.linearpatch import LinearPatch, measures, patch_values  # noqa: F401 - measures: its protocols
 from reproductions.measurements import benchmark
 

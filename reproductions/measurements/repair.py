@@ -7,8 +7,9 @@ import statistics
 import torch
 
 from common import hooks
-from common.models import layer_structure, loading
+from common.models import loading
 from common.models.files import block_configs
+from common.models.layers import structure
 from common.pruning.pipeline import Context
 from reproductions.measurements import benchmark
 from reproductions.measurements.statistics import pass_seconds
@@ -46,7 +47,7 @@ def _loadable(context: Context, argument: str) -> tuple[dict, dict, dict]:
     patches = len(hooks.patches(context.model))
     if patches:
         loaded = OWN
-    elif layer_structure.why_not_plain(context.model) is None:
+    elif structure.why_not_plain(context.model) is None:
         loaded = PLAIN
     else:
         loaded = DECI if block_configs.expressible(context.model) else OWN

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from common.console.text_tables import markdown
 from common.evaluation import significance
 from common.evaluation.scores import retained_performance
 from common.records.results import Store
-from common.utils.text_tables import markdown
 from reproductions import audit
 from reproductions.audit.engine import group
 from reproductions.audit.scores import dense_row

@@ -2,7 +2,7 @@
 
 The form is that of ``show --format json``: target, profile, title, rows of cells (reported, reproduced, stderr, status),
 claims, and the subjects (`reproductions.spec.subjects`) whose rows these are. Each subject has a table of its own; the
-paper's models come last. `common.utils.text_tables` lays out the tables.
+paper's models come last. `common.console.text_tables` lays out the tables.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from common.utils import text_tables
+from common.console import text_tables
+from common.console.text_tables import Styled, TextTable
 from common.utils.errors import unknown
-from common.utils.text_tables import Styled, TextTable
 from reproductions.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from reproductions.render import claim_verdicts
 

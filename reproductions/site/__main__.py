@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.console.command_line import option, parse
 from common.records.results import ROOT
-from common.utils.command_line import option, parse
 from common.utils.errors import UserError, one_line
 
 

@@ -6,8 +6,9 @@ from conftest import ARCHITECTURES
 
 from common.baselines import llm_pruner, slicegpt
 from common.calibration import collect
-from common.models import checkpoint, sublayers
+from common.models import checkpoint
 from common.models.decoder import Decoder
+from common.models.layers import sublayers
 from common.pruning import importance
 from common.pruning.selection import best_window
 from common.utils.errors import UserError

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from torch import nn
 
-from common.models import layer_structure
 from common.models.files.older_transformers import older_names
-from common.models.layer_widths import widths
-from common.models.sublayers import ATTENTION, MLP, present
+from common.models.layers import structure
+from common.models.layers.sublayers import ATTENTION, MLP, present
+from common.models.layers.widths import widths
 from common.utils.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ STEP = 256  # widths of MLPs are given as multiples of the stream's, and rounded
 
 def write(model: nn.Module, directory: Path) -> None:
     """Write `FILE` for a model that is not built as its own config says, where these engines can read it."""
-    if not layer_structure.describe(model) or not expressible(model):
+    if not structure.describe(model) or not expressible(model):
         return
     (directory / FILE).write_text(json.dumps(config(model), indent=2) + "\n", encoding="utf-8")
     there = set(present(model))
@@ -63,7 +63,7 @@ def config(model: nn.Module) -> dict:
     kept = model.config
     if kept.model_type != "llama":
         raise _refused(f"architecture {kept.model_type!r} is not Llama's")
-    parts = layer_structure.describe(model)
+    parts = structure.describe(model)
     if "slicegpt" in parts:
         raise _refused("its stream is sliced, with shortcuts")
     if any(entry["state"] == "linear" for entry in parts.get("halves", [])):

@@ -16,8 +16,8 @@ import psutil
 import torch
 from torch import Tensor
 
+from common.console.progress import track
 from common.training.finetuning.learner import collate
-from common.utils.progress import track
 
 log = logging.getLogger(__name__)
 

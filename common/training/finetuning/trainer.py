@@ -14,10 +14,10 @@ import torch
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
+from common.console.progress import track
 from common.training.finetuning.learner import IGNORE
 from common.training.finetuning.settings import Settings
 from common.utils.errors import UserError
-from common.utils.progress import track
 
 
 class Diverged(Exception):

@@ -9,7 +9,7 @@ import torch
 from common.baselines import entrodrop
 from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.models.decoder import Decoder
-from common.models.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
+from common.models.layers.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
 from common.pruning.pipeline import around, run_recipe
 from common.utils.errors import UserError
 

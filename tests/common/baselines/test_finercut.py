@@ -8,7 +8,7 @@ from silenced import silenced
 from common.baselines import finercut, sublayer_removal
 from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.models.decoder import Decoder
-from common.models.sublayers import ATTENTION, MLP, drop_halves, present
+from common.models.layers.sublayers import ATTENTION, MLP, drop_halves, present
 from common.pruning.pipeline import SAMPLERS, Context
 from common.pruning.recipe import Recipe
 from common.utils.errors import UserError

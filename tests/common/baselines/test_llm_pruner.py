@@ -10,9 +10,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.baselines import llm_pruner
 from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
-from common.models import checkpoint, layer_structure
+from common.models import checkpoint
 from common.models.decoder import Decoder
-from common.models.layer_widths import widths
+from common.models.layers import structure
+from common.models.layers.widths import widths
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import around, run_recipe
 from common.utils.errors import UserError
@@ -86,7 +87,7 @@ def test_sliced_is_masked_by_a_naive_choice_and_survives_saving(tiny, tmp_path, 
     torch.testing.assert_close(logits(tiny), expected, rtol=1e-4, atol=1e-4)
     assert torch.equal(greedy(tiny, IDS, use_cache=True), greedy(tiny, IDS, use_cache=False))
 
-    assert "different widths" in layer_structure.why_not_plain(tiny)
+    assert "different widths" in structure.why_not_plain(tiny)
     directory = checkpoint.save(tiny, None, tmp_path / "model")
     loaded, _ = checkpoint.load(directory)
     assert torch.equal(logits(loaded), logits(tiny)) and type(loaded) is type(tiny)
@@ -97,9 +98,9 @@ def test_sliced_is_masked_by_a_naive_choice_and_survives_saving(tiny, tmp_path, 
 
 def test_one_width_for_all_layers_is_a_plain_model(tiny, tmp_path):
     llm_pruner.prune(tiny, IDS, RATIO, first=0, last=0)
-    assert layer_structure.why_not_plain(tiny) is None
+    assert structure.why_not_plain(tiny) is None
     checkpoint.save(tiny, None, tmp_path / "model")
-    assert not (tmp_path / "model" / layer_structure.FILE).exists()
+    assert not (tmp_path / "model" / structure.FILE).exists()
     plain, report = AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     assert torch.equal(logits(plain.eval()), logits(tiny))
@@ -112,7 +113,7 @@ def test_a_width_that_the_architecture_refuses_is_kept_beside_the_config(name, p
     config = AutoConfig.for_model(name, vocab_size=320, num_hidden_layers=3, head_dim=8, **sizes)
     model = AutoModelForCausalLM.from_config(config).eval()
     llm_pruner.prune(model, IDS, 0.3, first=0, last=0)
-    assert widths(model)[1]["key_heads"] == 3 and (layer_structure.why_not_plain(model) is None) == plain
+    assert widths(model)[1]["key_heads"] == 3 and (structure.why_not_plain(model) is None) == plain
     loaded, _ = checkpoint.load(checkpoint.save(model, None, tmp_path / "model"))
     assert torch.equal(logits(loaded), logits(model))
 
@@ -159,7 +160,7 @@ def test_bad_options_are_refused_before_anything_runs(tiny_llama, options, messa
     decoder = Decoder(tiny_llama)
     with pytest.raises(UserError, match=message):
         llm_pruner.prune(tiny_llama, IDS, **options)
-    assert decoder.executions == 0 and layer_structure.why_not_plain(tiny_llama) is None
+    assert decoder.executions == 0 and structure.why_not_plain(tiny_llama) is None
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_bad_options_are_refused_before_anything_runs(tiny_llama, options, messa
 def test_a_broken_structure_is_refused_in_one_line(tiny_llama, tmp_path, content, message):
     llm_pruner.prune(tiny_llama, IDS, RATIO, first=2, last=2)
     directory = checkpoint.save(tiny_llama, None, tmp_path / "model")
-    (directory / layer_structure.FILE).write_text(content)
+    (directory / structure.FILE).write_text(content)
     with pytest.raises(UserError, match=message) as caught:
         checkpoint.load(directory)
     assert "\n" not in str(caught.value)

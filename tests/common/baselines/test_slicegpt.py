@@ -12,7 +12,8 @@ from common.baselines import slicegpt
 from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.baselines.sublayer_steps import SliceGpt
 from common.hooks import attach_patch
-from common.models import checkpoint, layer_structure
+from common.models import checkpoint
+from common.models.layers import structure
 from common.models.surgery import remove_layers, without_layers
 from common.pruning.pipeline import around, run_recipe
 from common.utils.errors import UserError
@@ -84,7 +85,7 @@ def test_sliced_is_the_dense_model_with_its_stream_projected(sliceable, tmp_path
     torch.testing.assert_close(logits(sliceable), expected, rtol=2e-3, atol=2e-3)
     assert torch.equal(greedy(sliceable, IDS, use_cache=True), greedy(sliceable, IDS, use_cache=False))
 
-    assert "shortcut" in layer_structure.why_not_plain(sliceable)
+    assert "shortcut" in structure.why_not_plain(sliceable)
     directory = checkpoint.save(sliceable, None, tmp_path / "model")
     loaded, _ = checkpoint.load(directory)
     assert torch.equal(logits(loaded), logits(sliceable))

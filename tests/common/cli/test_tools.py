@@ -19,7 +19,7 @@ from common.cli.job import Job
 from common.cli.options import tool_parser
 from common.models import checkpoint
 from common.models.decoder import Decoder
-from common.models.sublayers import drop_halves
+from common.models.layers.sublayers import drop_halves
 from common.utils.errors import NoData
 from papers.reassessing import sample_line_crops, select
 

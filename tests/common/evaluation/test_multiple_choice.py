@@ -12,6 +12,7 @@ from lm_eval.models.huggingface import HFLM
 from tokenizers import normalizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from common.console import progress
 from common.evaluation import multiple_choice
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.prefix_trees import cheapest_cuts, grow
@@ -19,7 +20,6 @@ from common.hooks import attach_patch
 from common.models import loading, registry
 from common.models.files import gguf_wheels
 from common.models.surgery import remove_layers
-from common.utils import progress
 from common.utils.errors import UserError
 from papers.linearpatch import LinearPatch
 from tests.massive_model import FIRST, WRITER, planted

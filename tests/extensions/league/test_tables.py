@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.models.sublayers import present
+from common.models.layers.sublayers import present
 from common.models.surgery import remove_layers
 from common.pruning.calibration_text import SAMPLERS
 from common.pruning.pipeline import Context, around, run_recipe

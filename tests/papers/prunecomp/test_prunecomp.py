@@ -15,7 +15,7 @@ from common.hooks import scale_stream
 from common.models import checkpoint, decoder, loading
 from common.models.architectures import SUPPORTED
 from common.models.decoder import Decoder
-from common.models.sublayers import ATTENTION, MLP, drop_halves, linear_attention
+from common.models.layers.sublayers import ATTENTION, MLP, drop_halves, linear_attention
 from common.models.surgery import remove_layers, untie_embeddings
 from common.pruning import importance
 from common.pruning.pipeline import around, run_recipe

@@ -187,7 +187,7 @@ def test_the_bar_is_full_where_values_are_kept(stub, monkeypatch):
     asked = time.time_ns()
     runner.measured([work], stub.store, stops, force=True, since=asked)
     counted = []
-    monkeypatch.setattr("common.utils.progress.track.update", lambda bar, count=1: counted.append(count))
+    monkeypatch.setattr("common.console.progress.track.update", lambda bar, count=1: counted.append(count))
     workers._watch(workers.Worker((work,), asked, force=True), {}, None)
     assert sum(counted) == len(BENCHMARKS)
 

@@ -9,11 +9,12 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from common.baselines import llm_pruner, slicegpt, sublayer_removal
-from common.models import checkpoint, layer_structure
+from common.models import checkpoint
 from common.models.decoder import Decoder
 from common.models.files import block_configs
-from common.models.layer_widths import slice_channels
-from common.models.sublayers import ATTENTION, MLP, drop_halves, linear_attention
+from common.models.layers import structure
+from common.models.layers.sublayers import ATTENTION, MLP, drop_halves, linear_attention
+from common.models.layers.widths import slice_channels
 from common.utils.errors import UserError
 
 IDS = torch.randint(3, 100, (3, 20), generator=torch.Generator().manual_seed(3))
@@ -65,7 +66,7 @@ def test_a_plain_model_and_what_it_cannot_say_have_no_such_file(model, make_tiny
     drop_halves(tiny, [(1, MLP)])
     checkpoint.save(tiny, None, tmp_path / "tiny")
     assert not list(tmp_path.glob(f"*/{block_configs.FILE}"))
-    assert (tmp_path / "tiny" / layer_structure.FILE).exists()
+    assert (tmp_path / "tiny" / structure.FILE).exists()
 
 
 def test_what_it_cannot_say_is_refused(model, make_tiny):

@@ -27,8 +27,8 @@ FORMAT = 1
 FILE = "structure.json"
 # What registers each kind of `common.models`, in the order in which they are built; those of `common.baselines` follow.
 _OWN = {
-    "halves": "common.models.sublayers",
-    "widths": "common.models.layer_widths",
+    "halves": "common.models.layers.sublayers",
+    "widths": "common.models.layers.widths",
 }
 
 Describe = Callable[[nn.Module], Any]

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from common.utils import progress
-from common.utils.progress import clock, track
+from common.console import progress
+from common.console.progress import clock, track
 
 
 class Clock:

@@ -11,9 +11,10 @@ from silenced import silenced
 from common.baselines import entrodrop, finercut, llm_pruner, slicegpt, sublayer_removal
 from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.hooks import attach_patch
-from common.models import checkpoint, layer_structure
+from common.models import checkpoint
 from common.models.decoder import Decoder
-from common.models.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
+from common.models.layers import structure
+from common.models.layers.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
 from common.models.surgery import remove_layers
 from common.pruning import importance, selection
 from common.pruning.pipeline import around, run_recipe
@@ -48,7 +49,7 @@ def test_dropped_halves_are_silent_halves_and_survive_saving(tiny, tmp_path, gre
     assert torch.equal(decoder.logits(decoder.run(decoder.embed_tokens(IDS))), logits(tiny))
     assert [len(decoder.residual_writers(layer)) for layer in (2, 3)] == [1, 0]
 
-    assert "missing" in layer_structure.why_not_plain(tiny)
+    assert "missing" in structure.why_not_plain(tiny)
     checkpoint.save(tiny, None, tmp_path / "model")
     loaded, _ = checkpoint.load(tmp_path / "model")
     assert torch.equal(logits(loaded), logits(tiny))

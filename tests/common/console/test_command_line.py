@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.utils.command_line import HIDDEN, Parser, add_commands, option, parse, parser, share
+from common.console.command_line import HIDDEN, Parser, add_commands, option, parse, parser, share
 
 
 @dataclass(kw_only=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from common.models import offload
 from common.models.architectures import architecture_of, check_halves, embedding, layer_list
-from common.models.layer_structure import register_structure
+from common.models.layers.structure import register_structure
 from common.utils.errors import UserValueError, unknown
 
 ATTENTION, MLP = "attention", "mlp"

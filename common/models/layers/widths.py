@@ -15,7 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 
 from common.models.architectures import architecture_of, layer_list
-from common.models.layer_structure import register_structure
+from common.models.layers.structure import register_structure
 
 
 def key_heads(layer: nn.Module) -> int | None:

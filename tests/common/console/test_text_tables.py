@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
+from common.console import text_tables
+from common.console.text_tables import Styled, TextTable, laid_out
 from common.records.results import NOWHERE, Store
-from common.utils import text_tables
-from common.utils.text_tables import Styled, TextTable, laid_out
 from reproductions.render import show, tables
 from reproductions.spec import registry
 

@@ -1,0 +1,1 @@
+"""Commands: options, start-up, threads, progress, tables on a terminal."""

@@ -1,0 +1,1 @@
+"""Layers that are not built as the config says: without a sublayer, or of a width of their own."""
