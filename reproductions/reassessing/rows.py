@@ -35,6 +35,7 @@ SEVEN = tuple(metric for metric in METRICS if metric != "SLEB")
 REVERSE = "Reverse-order"
 OURS = (ArmSpec(REVERSE, LAST3), 4)
 BASIC = ((ArmSpec(REVERSE), 4), OURS)
+UNTRAINED = "no fine-tuning"  # the variant of a printed row that says so
 _OF_MMLU = "MMLU +lm_head & last 3"  # not repeated, see the note of Table B
 # Baselines that the paper took from others: whatever their name, no recipe of ours stands for them, but beside them.
 ONLY_REPORTED = {"6": ("ShortGPT",), "8": ("ShortGPT",), "G": ("ShortGPT",), "I": ("ShortGPT", "SLEB")}
@@ -64,14 +65,17 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
 
 def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | None) -> Row:
     spec = registry.REGISTRY.get(row.model)
-    if spec is None:
+    metric, arm = ALIASES.get(number.method, (number.method, None))
+    if spec is None and arm is None:
         return dataclasses.replace(row, status=REPORTED)
+    if spec is None:
+        return dataclasses.replace(row, status=REPORTED, spec=ArmSpec(metric, arm))
     if row.dense:
         return dataclasses.replace(row, recipe=recipe(row.model, PAPERS_MODELS, limit))
-    metric, arm = ALIASES.get(number.method, (number.method, None))
     removed = count(row.model, number)
     if metric not in METRICS or number.method in ONLY_REPORTED.get(table, ()) or removed is None:
-        return dataclasses.replace(row, status=REPORTED)
+        untrained = ArmSpec(metric) if number.variant == UNTRAINED else None
+        return dataclasses.replace(row, status=REPORTED, spec=untrained)
     if number.variant == _OF_MMLU:
         return dataclasses.replace(row, status=NOT_REPEATED)
     spec = of_printed(metric, number.variant) if arm is None else ArmSpec(metric, arm)

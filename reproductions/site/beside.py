@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from reproductions.site.cells import Cell, Grid, Heading, Line
 
-HEADLINES = ("RP", "Per.", "PPL AVG", "QA RP", "Avg.", "AVG", "Weighted AVG")  # shown first where a table has one
+HEADLINES = (
+    "RP",
+    "Per.",
+    "PPL AVG",
+    "QA RP",
+    "Avg.",
+    "AVG",
+    "Weighted AVG",
+)  # ids of columns shown first where they are
+NAMED = 4  # so many columns are named where no column is in both
 
 
 @dataclass(frozen=True)
@@ -37,17 +48,46 @@ class RowBeside:
 
 
 @dataclass(frozen=True)
+class ComparedRow:
+    """A method with its numbers, one a column.
+
+    Attributes:
+        label: What the measured row is called, else what the paper calls it.
+        printed: The paper's other names of it.
+        dense: Whether it is the original model.
+        entries: Its cells; None where a column has none.
+    """
+
+    label: str
+    printed: tuple[str, ...]
+    dense: bool
+    entries: tuple[RowBeside | None, ...]
+
+
+@dataclass(frozen=True)
 class ComparedMetric:
-    """The numbers of one column of a table. sides: each side with its number of columns."""
+    """The numbers of one column of a table.
+
+    Attributes:
+        heading: The column's.
+        sides: Each side with its number of columns.
+        columns: Models with their numbers of removed layers.
+        rows: Methods, the original model first.
+        shares: Whether the paper prints shares of 1 where measured numbers are in per cent.
+    """
 
     heading: Heading
     sides: tuple[tuple[str, int], ...]
     columns: tuple[ValueColumn, ...]
-    rows: tuple[tuple[str, bool, tuple[RowBeside | None, ...]], ...]
+    rows: tuple[ComparedRow, ...]
+    shares: bool = False
 
 
 def metrics(grids: Sequence[Grid]) -> list[ComparedMetric]:
     """Return one table for every column that has reported numbers and measured ones; the headline metric comes first.
+
+    Columns correspond by id. Rows correspond by the id of their method or, where the paper calls it something else, by
+    their specification.
 
     Args:
         grids: Those of one table or figure.
@@ -55,11 +95,57 @@ def metrics(grids: Sequence[Grid]) -> list[ComparedMetric]:
     Returns:
         The tables; none where no row has both kinds of number.
     """
-    groups = [group for grid in sorted(grids, key=lambda grid: not grid.compared) for group in _groups(grid)]
+    ordered = sorted(grids, key=lambda grid: not grid.compared)
+    keys = _keys(ordered)
+    groups = [group for grid in ordered for group in _groups(grid, keys)]
     columns = dict.fromkeys(heading.id for grid in grids if grid.compared for heading in grid.headings)
     found = [metric for column in columns if (metric := _metric(column, groups)) is not None]
-    order = {column: at for at, column in enumerate(HEADLINES)}
+    order = {name: at for at, name in enumerate(HEADLINES)}
     return sorted(found, key=lambda metric: order.get(metric.heading.id, len(order)))
+
+
+def why_none(grids: Sequence[Grid]) -> str:
+    """Say why `metrics` returns none, in a sentence; '' where the paper prints no number.
+
+    Args:
+        grids: Those of one table or figure.
+    """
+    printed, measured = {}, {}
+    for grid in grids:
+        for line in (line for line in grid.lines if not line.dense):
+            for heading, cell in zip(grid.headings, line.cells, strict=True):
+                if grid.compared and cell.reported is not None:
+                    printed.setdefault(heading.id, (heading.label, line))
+                elif not grid.compared and (cell.reproduced is not None or cell.text):
+                    measured.setdefault(heading.id, (heading.label, line))
+    if not printed:
+        return ""
+    if not measured:
+        return "There is no view side by side: no other model is measured for this table."
+    if not printed.keys() & measured.keys():
+        names = (_listed([label for label, _ in found.values()]) for found in (printed, measured))
+        return "There is no view side by side: the paper prints {}, and other models are measured by {}.".format(*names)
+    rows = (next(iter(found.values()))[1].method for found in (printed, measured))
+    return (
+        "There is no view side by side: no measured row has the settings of a printed one. "
+        "A printed row is for example {}, a measured one {}.".format(*rows)
+    )
+
+
+def _listed(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
+    return ", ".join(labels[:NAMED]) + more
+
+
+def _keys(grids: Iterable[Grid]) -> dict[str, str]:
+    """Return a name for each method's id: the first id with the same specification."""
+    named, by_spec = {}, {}
+    for line in (line for grid in grids for line in grid.lines):
+        if line.id not in named:
+            named[line.id] = line.id if line.spec is None else by_spec.setdefault(line.spec, line.id)
+        if line.spec is not None:
+            by_spec.setdefault(line.spec, named[line.id])
+    return named
 
 
 @dataclass(frozen=True)
@@ -71,8 +157,8 @@ class _Group:
     lines: dict[str, Line]
 
 
-def _groups(grid: Grid) -> Iterable[_Group]:
-    """Split a grid into columns: by n/N where a method has several, else one a model."""
+def _groups(grid: Grid, keys: dict[str, str]) -> Iterator[_Group]:
+    """Split a grid into columns, one a model and, where methods have several n/N, one a n/N."""
     side = "Reported" if grid.compared else f"Measured on {grid.title.partition(',')[0]}"
     models = dict.fromkeys(line.model for line in grid.lines)
     for model in models:
@@ -80,30 +166,47 @@ def _groups(grid: Grid) -> Iterable[_Group]:
         dense = [line for line in grid.lines if line.dense and (line.model == model or not grid.compared)]
         name = model if grid.compared else model.removeprefix(grid.title).strip()
         sizes = dict.fromkeys(line.sparsity for line in lines)
-        methods = {line.method for line in lines}
-        if len(lines) == len(methods) or not lines:
-            size = next(iter(sizes)) if len(sizes) == 1 else ""
-            yield _Group(grid, ValueColumn(side, name, size), {line.method: line for line in [*dense, *lines]})
-            continue
-        for size in sizes:
-            own = [line for line in lines if line.sparsity == size]
-            yield _Group(grid, ValueColumn(side, name, size), {line.method: line for line in [*dense, *own]})
+        most = max(Counter(line.id for line in lines).values(), default=1)
+        if len(sizes) == 1 or 1 < most >= len(sizes) / 2:
+            columns = [(size, [line for line in lines if line.sparsity == size]) for size in sizes]
+        else:  # each method has rates of its own: its first ones in one column, its second ones in the next
+            columns = [("", own) for own in zip_longest(*_by_method(lines))]
+        for size, own in columns or [("", [])]:
+            rows = [*dense, *filter(None, own)]
+            yield _Group(grid, ValueColumn(side, name, size), _by_key(rows, keys))
+
+
+def _by_method(lines: Iterable[Line]) -> list[list[Line]]:
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        found.setdefault(line.id, []).append(line)
+    return list(found.values())
+
+
+def _by_key(lines: Iterable[Line], keys: dict[str, str]) -> dict[str, Line]:
+    """Return lines by the name of their method; of two with one name, the second by its own id."""
+    found: dict[str, Line] = {}
+    for line in lines:
+        key = keys[line.id]
+        found[line.id if key in found else key] = line
+    return found
 
 
 def _metric(column: str, groups: Sequence[_Group]) -> ComparedMetric | None:
-    kept, heading = [], None
+    kept, heading, units = [], None, set()
     for group in groups:
         at = next((at for at, one in enumerate(group.grid.headings) if one.id == column), None)
         if at is None:
             continue
         heading = heading or group.grid.headings[at]
-        cells = {method: line.cells[at] for method, line in group.lines.items() if _has_number(line.cells[at])}
-        if any(not group.lines[method].dense for method in cells):
+        cells = {key: line.cells[at] for key, line in group.lines.items() if _has_number(line.cells[at])}
+        if any(not group.lines[key].dense for key in cells):
             kept.append((group, cells))
-    methods = dict.fromkeys(method for _, cells in kept for method in cells)
-    reported = {method for group, cells in kept for method, cell in cells.items() if cell.reported is not None}
-    measured = {method for group, cells in kept if not group.grid.compared for method in cells}
-    if heading is None or not any(not _dense(method, kept) for method in reported & measured):
+            units.add((group.grid.compared, group.grid.headings[at].unit))
+    keys = dict.fromkeys(key for _, cells in kept for key in cells)
+    reported = {key for group, cells in kept for key, cell in cells.items() if cell.reported is not None}
+    measured = {key for group, cells in kept if not group.grid.compared for key in cells}
+    if heading is None or not any(not _dense(key, kept) for key in reported & measured):
         return None
     sides: dict[str, int] = {}
     columns = []
@@ -111,12 +214,10 @@ def _metric(column: str, groups: Sequence[_Group]) -> ComparedMetric | None:
         one = group.column
         columns.append(ValueColumn(one.side, one.model, one.sparsity, one.side not in sides))
         sides[one.side] = sides.get(one.side, 0) + 1
-    rows = [
-        (method, _dense(method, kept), tuple(_entry(group, cells, method) for group, cells in kept))
-        for method in methods
-    ]
+    rows = [_row(key, kept) for key in keys]
+    rows.sort(key=lambda row: not row.dense)
     return ComparedMetric(
-        heading, tuple(sides.items()), tuple(columns), tuple(sorted(rows, key=lambda row: not row[1]))
+        heading, tuple(sides.items()), tuple(columns), tuple(rows), {(True, ""), (False, "%")} <= units
     )
 
 
@@ -124,12 +225,21 @@ def _has_number(cell: Cell) -> bool:
     return cell.reported is not None or cell.reproduced is not None
 
 
-def _dense(method: str, kept: Sequence[tuple[_Group, dict[str, Cell]]]) -> bool:
-    return any(group.lines[method].dense for group, cells in kept if method in cells)
+def _dense(key: str, kept: Sequence[tuple[_Group, dict[str, Cell]]]) -> bool:
+    return any(group.lines[key].dense for group, cells in kept if key in cells)
 
 
-def _entry(group: _Group, cells: dict[str, Cell], method: str) -> RowBeside | None:
-    if method not in cells:
+def _row(key: str, kept: Sequence[tuple[_Group, dict[str, Cell]]]) -> ComparedRow:
+    lines = [(group.grid.compared, group.lines[key].method) for group, cells in kept if key in cells]
+    label = min(lines, key=lambda one: one[0])[1]
+    printed = dict.fromkeys(name for compared, name in lines if compared and name != label)
+    return ComparedRow(
+        label, tuple(printed), _dense(key, kept), tuple(_entry(group, cells, key) for group, cells in kept)
+    )
+
+
+def _entry(group: _Group, cells: dict[str, Cell], key: str) -> RowBeside | None:
+    if key not in cells:
         return None
-    line = group.lines[method]
-    return RowBeside(cells[method], group.grid, "" if group.column.sparsity or line.dense else line.sparsity)
+    line = group.lines[key]
+    return RowBeside(cells[key], group.grid, "" if group.column.sparsity or line.dense else line.sparsity)

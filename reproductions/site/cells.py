@@ -70,7 +70,8 @@ class Heading:
 class Line:
     """A row: its labels, the page of its recipe, and its cells.
 
-    full: whether it has a number in all columns that a ranking compares.
+    full: whether it has a number in all columns that a ranking compares. id: its method's. spec: its specification, see
+    `Row.spec`.
     """
 
     model: str
@@ -81,6 +82,8 @@ class Line:
     note: str
     cells: tuple[Cell, ...]
     full: bool = True
+    id: str = ""
+    spec: object = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,8 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         cells = tuple(_cell(evidence, row, columns[label], line["cells"].get(label), digits[label]) for label in labels)
         note = line.get("gate") or (line["status"] if _empty(line) and line["status_id"] != "failed" else "")
         own = _page(evidence, row.recipe) or _page(evidence, row.shapes)
-        shown.append(Line(line["model"], line["sparsity"], line["method"], line["dense"], own, note, cells))
+        names = line["model"], line["sparsity"], line["method"]
+        shown.append(Line(*names, line["dense"], own, note, cells, id=row.method, spec=row.spec))
     title = PAPERS_OWN if subject.printed else subject.label
     headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
     left_out = " ".join(guessed(facts))

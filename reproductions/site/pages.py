@@ -288,6 +288,7 @@ class Site:
             "grids": [views.with_counts(grid) for grid in grids],
             "own": self._own_models([grids]),
             "beside": beside.metrics(grids),
+            "not_beside": beside.why_none(grids),
             "tolerance": show.TOLERANCE,
             "gate": show.GATE,
             "gated": any("gate" in row for row in built["rows"]),

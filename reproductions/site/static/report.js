@@ -374,7 +374,7 @@ const layerlab = (() => {
         for (const key of Object.keys(first.values[benchmark]).filter((name) => name in second.values[benchmark] && name !== "nll")) {
           const { cells, better } = compared(benchmark, key, first, second);
           const word = make("span", { className: `verdict ${["no", "", "yes"][better + 1]}`, textContent: ["✗ worse", "", "✓ better"][better + 1] });
-          const row = make("tr", {}, make("th", { scope: "row", className: "l" }, ...breakable(benchmark)), make("td", { className: "l", textContent: key }));
+          const row = make("tr", {}, make("th", { scope: "row", className: "l" }, ...breakable(benchmark)), make("td", { className: "l" }, ...breakable(key)));
           row.append(...cells.map((textContent, at) => make("td", { className: at === 4 ? "l" : "", textContent })), make("td", { className: "l" }, ...(better ? [word] : [])));
           [...row.cells].forEach((cell, at) => { cell.dataset.label = head[at]; });
           rows.push(row);
