@@ -5,8 +5,8 @@
 Off a terminal a line is written after every step of work whose steps are long (`each`; those of less than five seconds share
 one), and otherwise once a minute; work that is done within the first minute then says nothing.
 
-tqdm draws the bar. Off a terminal it would write carriage returns and draw again whenever its monitor thread likes, and it
-cannot leave out of its estimate what the steps share; so the lines are written here.
+tqdm draws the bar. Off a terminal it would write carriage returns and draw again whenever its monitor thread likes; so the
+lines are written here.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from tqdm import tqdm
 
 MOMENT, MINUTE = 5.0, 60.0  # seconds between two lines: of long steps, of short ones
+_TOLD = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"  # without tqdm's own estimate of the time that is left
 Item = TypeVar("Item")
 tqdm.set_lock(threading.RLock())  # no process shares a bar; a lock of processes would be said to leak when one is ended
 
@@ -28,8 +29,8 @@ class track(Generic[Item]):  # noqa: N801 - used like range
     """Iterate over `items`, or count with `update`, and say how far it is.
 
     total: how many, where `items` does not tell. initial: done before. unit: of what is counted. shown: False says nothing.
-    leave: the bar stays on the terminal once it is full. each: a line after every step, off a terminal. aside: seconds so far
-    that were spent on no step, as on what several share; the time that is left is told without them.
+    leave: the bar stays on the terminal once it is full. each: a line after every step, off a terminal. left: returns the
+    seconds that are left, or None while that is unknown; without it, steps are taken to be equally long.
     """
 
     def __init__(
@@ -43,12 +44,12 @@ class track(Generic[Item]):  # noqa: N801 - used like range
         shown: bool = True,
         leave: bool = True,
         each: bool = False,
+        left: Callable[[], float | None] | None = None,
     ) -> None:
         self.items, self.what, self.unit, self.each = items, what, unit, each
         self.total = len(items) if total is None and hasattr(items, "__len__") else total
         self.count = self.initial = initial
-        self.text = ""
-        self.aside = 0.0
+        self.text, self.left = "", left
         self.lines = shown and not sys.stderr.isatty()
         self.bar = tqdm(
             desc=what,
@@ -57,6 +58,7 @@ class track(Generic[Item]):  # noqa: N801 - used like range
             unit=unit,
             leave=leave,
             disable=not shown or self.lines,
+            bar_format=None if left is None else _TOLD,
         )
         self.started = time.monotonic()
         self.said: float | None = None
@@ -83,15 +85,23 @@ class track(Generic[Item]):  # noqa: N801 - used like range
         say: before a step that may be long: a line at once, unless there was one just now.
         """
         self.text = text
-        self.bar.set_postfix_str(text)
+        self._show(refresh=True)
         if say:
             self._say(first=self.said is None)
 
     def update(self, steps: int = 1) -> None:
         """So many steps more are done."""
         self.count += steps
+        if self.left is not None:
+            self._show(refresh=False)
         self.bar.update(steps)
         self._say()
+
+    def _show(self, refresh: bool) -> None:
+        """Set what stands behind the bar."""
+        left = None if self.left is None or self.bar.disable else self._seconds_left(0.0)
+        told = "" if left is None else f"about {clock(left)} left"
+        self.bar.set_postfix_str(", ".join(filter(None, (self.text, told))), refresh=refresh)
 
     def _say(self, first: bool = False) -> None:
         now = time.monotonic()
@@ -102,10 +112,17 @@ class track(Generic[Item]):  # noqa: N801 - used like range
     def _line(self, elapsed: float) -> str:
         of = f" of {self.total:,}" if self.total else ""
         parts = [f"{self.what}: {self.unit} {self.count:,}{of}", self.text, f"{clock(elapsed)} elapsed"]
-        if self.total and self.initial < self.count < self.total:
-            left = (elapsed - self.aside) / (self.count - self.initial) * (self.total - self.count)
+        if (left := self._seconds_left(elapsed)) is not None:
             parts.append(f"about {clock(left)} left")
         return ", ".join(part for part in parts if part)
+
+    def _seconds_left(self, elapsed: float) -> float | None:
+        if not self.total or self.count >= self.total:
+            return None
+        if self.left is not None:
+            return self.left()
+        done = self.count - self.initial
+        return elapsed / done * (self.total - self.count) if done else None
 
 
 def clock(seconds: float) -> str:

@@ -1,18 +1,21 @@
-"""How long cells are going to take, by the published results of the same benchmarks."""
+"""Estimate how long cells take, by the published results of the same benchmarks, and what is left of them meanwhile."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from statistics import median
+from statistics import mean, median
+from typing import TYPE_CHECKING
 
 from common.console.progress import clock
 from common.models import registry
 from common.records.results import Store
 from common.utils.errors import plural
-from reproductions.engine.runner import Work
 from reproductions.spec.subjects import PUBLISHED_MODELS
+
+if TYPE_CHECKING:
+    from reproductions.engine.runner import Work
 
 
 def expected(work: Sequence[Work], store: Store) -> tuple[float, int]:
@@ -37,17 +40,91 @@ def longest_first(work: Sequence[Work], store: Store) -> list[Work]:
 
 def _recipe(entry: Work, store: Store, published: Callable) -> tuple[float, int]:
     """Return the seconds of one recipe, with preparing it, and the number of cells that nothing is known of."""
-    total, unknown, preparing = 0.0, 0, []
+    cells, preparing = _seconds(entry, store, published)
+    known = [seconds for seconds in cells.values() if seconds is not None]
+    return sum(known) + (preparing or 0.0), len(cells) - len(known)
+
+
+def _seconds(entry: Work, store: Store, published: Callable) -> tuple[dict[str, float | None], float | None]:
+    """Return the seconds of each cell of one recipe, and those of preparing it; None where nothing is known."""
+    cells, preparing = {}, []
     for benchmark in entry.benchmarks:
         own = store.get(entry.recipe, benchmark)
         if own is not None and own.status == "ok" and "seconds" in own.provenance:
-            times, prepared = _times([(own.recipe, own.provenance)])
+            cells[benchmark], prepared = _times([(own.recipe, own.provenance)])
         else:
-            times, prepared = published(entry.recipe.model, benchmark)
-        total += times or 0.0
-        unknown += times is None
+            cells[benchmark], prepared = published(entry.recipe.model, benchmark)
         preparing += prepared.get(_methods(vars(entry.recipe)), [])
-    return total + (median(preparing) if preparing else 0.0), unknown
+    return cells, (median(preparing) if preparing else None)
+
+
+class TimeLeft:
+    """Seconds that are left of some work.
+
+    Each cell counts with the time that it is expected to take, and each recipe with that of preparing its model. What is
+    done corrects both: if cells have taken twice the expected time, twice that of the others is left.
+
+    Args:
+        work: What is to be measured.
+        store: Where results are looked up.
+    """
+
+    def __init__(self, work: Sequence[Work], store: Store) -> None:
+        published = cache(partial(_published, store))
+        cells: dict[tuple[str, str], float | None] = {}
+        preparing: dict[str, float | None] = {}
+        for entry in work:
+            seconds, prepared = _seconds(entry, store, published)
+            cells |= {(entry.recipe.hash, benchmark): expected for benchmark, expected in seconds.items()}
+            preparing[entry.recipe.hash] = prepared
+        self._cells, self._preparing = _Part(cells), _Part(preparing)
+
+    def prepared(self, recipe: str, seconds: float) -> None:
+        """Note that the model of a recipe, given by its hash, is prepared, and how long that took."""
+        self._preparing.done(recipe, seconds)
+
+    def measured(self, recipe: str, benchmark: str, seconds: float | None = None) -> None:
+        """Note that a cell is done.
+
+        Args:
+            recipe: Its recipe's hash.
+            benchmark: Its benchmark.
+            seconds: How long it took; None where that says nothing of others, as of one that failed.
+        """
+        self._cells.done((recipe, benchmark), seconds)
+        if recipe not in self.recipes():
+            self._preparing.done(recipe)
+
+    def recipes(self) -> set[str]:
+        """Return the hashes of the recipes with cells that are left."""
+        return {recipe for recipe, _ in self._cells.left}
+
+    def seconds(self) -> float | None:
+        """Return the seconds that one process needs for the rest; None before a cell is measured."""
+        return self._cells.seconds() + self._preparing.seconds() if self._cells.took else None
+
+
+class _Part:
+    """What is left of work of one kind, with the seconds that each piece is expected to take.
+
+    Args:
+        expected: Piece -> seconds; None, where nothing is known, counts as the mean of the others.
+    """
+
+    def __init__(self, expected: Mapping) -> None:
+        known = [seconds for seconds in expected.values() if seconds is not None]
+        usual = mean(known) if known else 1.0
+        self.left = {piece: usual if seconds is None else seconds for piece, seconds in expected.items()}
+        self.took = self.expected = 0.0  # of what is done
+
+    def done(self, piece, seconds: float | None = None) -> None:
+        expected = self.left.pop(piece, None)
+        if expected is not None and seconds is not None:
+            self.took += seconds
+            self.expected += expected
+
+    def seconds(self) -> float:
+        return sum(self.left.values()) * (self.took / self.expected if self.expected else 1.0)
 
 
 def said(work: Sequence[Work], store: Store) -> str:

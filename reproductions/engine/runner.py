@@ -17,6 +17,7 @@ from common.records import results
 from common.records.results import Recipe, Record, Store
 from common.utils import locks
 from common.utils.errors import NoData, UserError, unknown
+from reproductions.engine.expected_time import TimeLeft
 from reproductions.spec import coverage, subjects
 from reproductions.spec.changes import Changes
 from reproductions.spec.registry import Column, Row, Table
@@ -247,11 +248,12 @@ def measured(
     total = sum(len(w.benchmarks) for w in work)
     told: set[str] = set()  # one reason can stop every cell of a model: say it once
     failed, idle = 0, None
-    with track(None, "measuring", total=total, unit="cell", each=True) as bar:
+    time_left = TimeLeft(work, store)
+    with track(None, "measuring", total=total, unit="cell", each=True, left=time_left.seconds) as bar:
         while work:
             # Models that are held together answer each benchmark one after the other: what they share is computed once.
             with ExitStack() as group_locks:
-                group, work = _group(work, request, measure, device, bar, group_locks)
+                group, work = _group(work, request, measure, device, bar, time_left, group_locks)
                 if not group and work:
                     idle = idle or time.monotonic()
                     if time.monotonic() - idle >= patience:
@@ -273,6 +275,8 @@ def measured(
                         level = logging.ERROR if record.status == "failed" else logging.WARNING
                         log.log(level, "%s, %s: %s", one.work.title, benchmark, record.reason)
                         told.add(record.reason)
+                    seconds = record.provenance["seconds"] if record.status == "ok" else None
+                    time_left.measured(one.work.recipe.hash, benchmark, seconds)
                     bar.update()
                 group = cells = one = None  # they go before the next ones come: there may be room for one only
     return failed + request.failed
@@ -314,7 +318,13 @@ class Ready:
 
 
 def _group(
-    work: Sequence[Work], request: Request, measure, device: str, bar: track, group_locks: ExitStack
+    work: Sequence[Work],
+    request: Request,
+    measure,
+    device: str,
+    bar: track,
+    time_left: TimeLeft,
+    group_locks: ExitStack,
 ) -> tuple[list[Ready], list[Work]]:
     """Lock and prepare the first free recipes, of one model, as many as are to be held together; also return what is left."""
     group: list[Ready] = []
@@ -338,6 +348,8 @@ def _group(
         left = [other for other in left if other is not entry]
         known = {benchmark: request.recorded(entry.recipe, benchmark) for benchmark in entry.benchmarks}
         request.failed += sum(record.status == "failed" for record in known.values() if record is not None)
+        for benchmark in (name for name, record in known.items() if record is not None):
+            time_left.measured(entry.recipe.hash, benchmark)
         bar.update(sum(record is not None for record in known.values()))
         missing = entry.of(lambda benchmark, known=known: known[benchmark] is None)
         if not missing:
@@ -345,7 +357,10 @@ def _group(
             continue
         group_locks.callback(lock.release)
         filled += share
-        group.append(Ready(missing[0], *_prepared(missing[0], request.store, measure, device, request.force, bar)))
+        ready = Ready(missing[0], *_prepared(missing[0], request.store, measure, device, request.force, bar))
+        if ready.prepared is not None:
+            time_left.prepared(entry.recipe.hash, ready.provenance["preparing_seconds"])
+        group.append(ready)
     return group, left
 
 
@@ -430,9 +445,7 @@ def _prepared(
     prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, **options))
     if prepared is not None and known is not None and (said := _other_layers(prepared.details, known)):
         prepared, problem = None, Problem(said, "failed")
-    seconds = time.perf_counter() - started
-    bar.aside += seconds
-    return prepared, problem, {"preparing_seconds": seconds}
+    return prepared, problem, {"preparing_seconds": time.perf_counter() - started}
 
 
 def _other_layers(details: Mapping, known: Record) -> str | None:

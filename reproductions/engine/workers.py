@@ -34,7 +34,7 @@ from common.console.command_line import option
 from common.console.progress import track
 from common.models import registry
 from common.pruning.recipe import Recipe
-from common.records.results import Store
+from common.records.results import Record, Store
 from common.utils.errors import UserError, one_line, plural, quiet_logging, unknown
 from reproductions.engine import expected_time
 from reproductions.engine.runner import Request, Work, measured
@@ -279,11 +279,21 @@ def _watch(worker: Worker, logs: dict, ends: float | None) -> None:
     """Show how far the workers are until all have ended, or the time is over; say where the log of one that died is."""
     request, told = Request(Store(), worker.since, worker.force), set()
     left = [(entry.recipe, benchmark) for entry in worker.work for benchmark in entry.benchmarks]
-    with track(None, "measuring", total=len(left), unit="cell") as bar:
+    time_left = expected_time.TimeLeft(worker.work, request.store)
+
+    def seconds() -> float | None:
+        alone, workers = time_left.seconds(), sum(process.is_alive() for process in logs)
+        return alone and alone / max(1, min(workers, len(time_left.recipes())))
+
+    with track(None, "measuring", total=len(left), unit="cell", left=seconds) as bar:
         while True:
             running = [process for process in logs if process.is_alive()]
-            before = len(left)
-            left = [cell for cell in left if request.recorded(*cell) is None]
+            before, cells, left = len(left), left, []
+            for recipe, benchmark in cells:
+                if (record := request.recorded(recipe, benchmark)) is None:
+                    left.append((recipe, benchmark))
+                else:
+                    _note(time_left, recipe.hash, benchmark, record)
             if len(left) < before:
                 bar.update(before - len(left))
             for process in logs.keys() - told:
@@ -294,6 +304,14 @@ def _watch(worker: Worker, logs: dict, ends: float | None) -> None:
             if not running or (ends is not None and time.time() > ends):
                 return
             wait([process.sentinel for process in running], timeout=LOOK)
+
+
+def _note(time_left: expected_time.TimeLeft, recipe: str, benchmark: str, record: Record) -> None:
+    """Tell how long a worker's cell took, by its record."""
+    ok = record.status == "ok"
+    if ok and "preparing_seconds" in record.provenance:
+        time_left.prepared(recipe, record.provenance["preparing_seconds"])
+    time_left.measured(recipe, benchmark, record.provenance.get("seconds") if ok else None)
 
 
 def _why(process: BaseProcess, path: Path) -> str:

@@ -52,13 +52,16 @@ def test_what_may_take_long_is_said_before_it_begins(time, capsys):
     ]
 
 
-def test_what_the_steps_share_is_not_taken_for_a_step_of_each(time, capsys):
-    bar = track(None, "measuring", total=10, unit="cell", each=True)
-    time.now += 300
-    bar.aside += 300
+def test_the_time_left_is_what_the_caller_knows_of_it(time, capsys):
+    left = iter([None, 90.0])
+    bar = track(None, "measuring", total=10, unit="cell", each=True, left=lambda: next(left))
+    bar.note("preparing one", say=True)
     time.now += 20
     bar.update()
-    assert capsys.readouterr().err == "measuring: cell 1 of 10, 5:20 elapsed, about 3:00 left\n"
+    assert capsys.readouterr().err.splitlines() == [
+        "measuring: cell 0 of 10, preparing one, 0:00 elapsed",
+        "measuring: cell 1 of 10, preparing one, 0:20 elapsed, about 1:30 left",
+    ]
 
 
 def test_a_line_a_minute_of_short_steps_and_none_of_short_work(time, capsys):
@@ -95,6 +98,15 @@ def test_a_terminal_gets_a_bar_and_no_lines(monkeypatch):
         steps.note(f"layer {step} goes")
     shown = sys.stderr.getvalue()
     assert "SLEB" in shown and "3/3" in shown and "elapsed" not in shown
+
+
+def test_a_bar_shows_the_time_left_that_the_caller_knows_and_no_other(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", type("Terminal", (io.StringIO,), {"isatty": lambda self: True})())
+    bar = track(None, "measuring", total=2, unit="cell", left=lambda: 754.0)
+    bar.update()
+    bar.note("two, piqa")
+    shown = sys.stderr.getvalue().rpartition("\r")[2]
+    assert "1/2 [" in shown and "two, piqa, about 12:34 left]" in shown and "<" not in shown
 
 
 @pytest.mark.parametrize("seconds, shown", [(0, "0:00"), (59.6, "1:00"), (3599.4, "59:59"), (90061, "25:01:01")])

@@ -2,7 +2,11 @@
 
 from dataclasses import replace
 from statistics import median
+from types import SimpleNamespace
 
+import pytest
+
+from common.console import progress
 from common.pruning.recipe import Recipe
 from common.records.results import NOWHERE, Store
 from reproductions.engine import expected_time, runner
@@ -27,3 +31,113 @@ def test_what_was_never_measured_is_said_to_be_unknown():
     work = [runner.Work(Recipe("standin", "standin"), "", ["no-such-benchmark"])]
     assert expected_time.expected(work, Store(NOWHERE)) == (0.0, 1)
     assert expected_time.said(work, Store(NOWHERE)) == "1 cell to measure; nothing is known of their time"
+
+
+# Benchmark -> the seconds that a published result of another seed took; preparing took 50.
+PUBLISHED = {"piqa": 10.0, "copa": 10.0, "hellaswag": 1000.0}
+
+
+class Published:
+    """Stands for the published results: one of every benchmark above."""
+
+    def get(self, model, recipe_hash, benchmark):
+        return None
+
+    def benchmarks(self, model):
+        return []
+
+    def of_benchmark(self, model, benchmark):
+        if benchmark in PUBLISHED:
+            provenance = {"seconds": PUBLISHED[benchmark], "preparing_seconds": 50.0}
+            yield {"recipe": {"repair": {"method": "shift"}}, "provenance": provenance, "status": "ok"}
+
+
+class Clock:
+    """A clock that only the measuring moves: twice as slow as published, and thrice for preparing."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    perf_counter = monotonic
+
+    def time_ns(self):
+        return int(self.now * 1e9)
+
+    def held_together(self, recipe):
+        return 1
+
+    def prepare(self, recipe, **options):
+        self.now += 150
+        return SimpleNamespace(recipe=recipe, details={}, provenance={})
+
+    def benchmark(self, prepared, name):
+        self.now += 2 * PUBLISHED[name]
+        return {"acc": 0.5}, {}, {}
+
+
+@pytest.fixture
+def store(tmp_path):
+    found = Store(tmp_path, None)
+    found.published = Published()
+    return found
+
+
+def work_of(recipes, benchmarks):
+    found = [Recipe("llama-2-7b", "paper", repair={"method": "shift"}, fidelity=f"f{n}") for n in range(recipes)]
+    return [runner.Work(recipe, f"row {n}", list(benchmarks)) for n, recipe in enumerate(found)]
+
+
+def test_the_time_left_weighs_cells_by_what_they_are_expected_to_take(store, monkeypatch, capsys):
+    """Two models with a cell of 10, one of 10 and one of 1000 seconds: after the first cell most is left, not two thirds."""
+    clock = Clock()
+    for module in (runner, progress):
+        monkeypatch.setattr(module, "time", clock)
+    assert runner.measured(work_of(2, PUBLISHED), store, clock) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("measuring: cell")]
+    left = {line.split(",")[0]: line.rpartition("about ")[2] for line in lines if line.endswith("left")}
+    second = 3 * 50 + 2 * (10 + 10 + 1000)  # the other model's
+    assert left == {
+        "measuring: cell 1 of 6": f"{progress.clock(2 * (10 + 1000) + second)} left",
+        "measuring: cell 2 of 6": f"{progress.clock(2 * 1000 + second)} left",
+        "measuring: cell 3 of 6": f"{progress.clock(second)} left",
+        "measuring: cell 4 of 6": f"{progress.clock(2 * (10 + 1000))} left",
+        "measuring: cell 5 of 6": f"{progress.clock(2 * 1000)} left",
+    }
+
+
+def test_before_a_cell_is_measured_the_time_left_is_unknown(store):
+    [entry] = work_of(1, PUBLISHED)
+    left = expected_time.TimeLeft([entry], store)
+    left.prepared(entry.recipe.hash, 1.0)
+    assert left.seconds() is None
+    left.measured(entry.recipe.hash, "piqa")  # failed, or measured by another process: says nothing of the speed
+    assert left.seconds() is None
+    left.measured(entry.recipe.hash, "copa", 5.0)
+    assert left.seconds() == 500
+
+
+def test_a_recipe_that_others_have_measured_is_not_prepared(store):
+    first, second = work_of(2, ["piqa", "copa"])
+    left = expected_time.TimeLeft([first, second], store)
+    left.prepared(first.recipe.hash, 50.0)
+    left.measured(first.recipe.hash, "piqa", 10.0)
+    assert left.seconds() == 10 + 50 + 10 + 10
+    for benchmark in second.benchmarks:
+        left.measured(second.recipe.hash, benchmark)
+    assert left.seconds() == 10 and left.recipes() == {first.recipe.hash}
+
+
+def test_a_cell_of_which_nothing_is_known_counts_as_the_mean_of_the_others(store):
+    [entry] = work_of(1, [*PUBLISHED, "new"])
+    left = expected_time.TimeLeft([entry], store)
+    left.prepared(entry.recipe.hash, 50.0)
+    left.measured(entry.recipe.hash, "piqa", 10.0)
+    assert left.seconds() == 10 + 1000 + (10 + 10 + 1000) / 3
+    unknown = work_of(1, ["a", "b", "c"])[0]
+    left = expected_time.TimeLeft([unknown], store)
+    left.prepared(unknown.recipe.hash, 7.0)
+    left.measured(unknown.recipe.hash, "a", 30.0)
+    assert left.seconds() == 60

@@ -17,8 +17,9 @@ import pytest
 import stub_measure
 import submitit
 
+from common.console import progress
 from common.pruning.recipe import Recipe
-from common.records.results import ROOT, Store
+from common.records.results import ROOT, Record, Store
 from common.utils import locks
 from common.utils.errors import UserError
 from reproductions.command_line import main, parser
@@ -190,6 +191,30 @@ def test_the_bar_is_full_where_values_are_kept(stub, monkeypatch):
     monkeypatch.setattr("common.console.progress.track.update", lambda bar, count=1: counted.append(count))
     workers._watch(workers.Worker((work,), asked, force=True), {}, None)
     assert sum(counted) == len(BENCHMARKS)
+
+
+def test_the_time_left_is_divided_among_the_processes_that_work(stub, monkeypatch):
+    """Of three recipes of two cells one cell is measured, in 30 seconds, and its model was prepared in 8."""
+
+    class Process:
+        exitcode = None
+
+        def is_alive(self):
+            return True
+
+    tracked = {}
+
+    def track(*arguments, left, **options):
+        tracked["left"] = left
+        return progress.track(*arguments, left=left, **options)
+
+    monkeypatch.setattr(workers, "track", track)
+    work = grid(3, ("first", "second"))
+    provenance = {"seconds": 30.0, "preparing_seconds": 8.0}
+    recipe = work[0].recipe
+    stub.store.put(Record(vars(recipe), recipe.hash, "first", "ok", {"acc": 0.5}, provenance=provenance), recipe)
+    workers._watch(worker(work), {Process(): stub.folder / str(number) for number in range(2)}, ends=0)
+    assert tracked["left"]() == (5 * 30 + 2 * 8) / 2
 
 
 def test_a_task_does_all_of_it_and_is_queued_again_as_it_was(stub):
