@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from common.training.finetuning.methods import attach
 from reproductions.spec import reported
 
 spec = importlib.util.spec_from_file_location("gpu_shapes", ROOT / "benchmarks" / "gpu_shapes.py")
-gpu_shapes = importlib.util.module_from_spec(spec)
+gpu_shapes = sys.modules["gpu_shapes"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(gpu_shapes)
 
 

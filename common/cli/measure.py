@@ -158,7 +158,7 @@ def answers(job: Job, model: nn.Module, whose: str) -> tuple[dict, dict]:
         try:
             scored = harness.evaluate(model, job.tokenizer, names, limit=job.options.limit)
             found["tasks"] = {name: _kept(scored[name]) for name in names}
-            items = scored["items"]
+            items = scored.get("items", {})
         except UserError as error:  # the checkpoint is there, and worth more than its scores
             job.notes.append(f"tasks of {whose} were not scored: {error}")
     say(f"texts of {whose}: {SHOWN} tokens after each of three prompts")

@@ -375,8 +375,17 @@ OWN = {
         (["--metric", "ppl", "--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
     ],
 }
+
+
+def expected(tool: str, more: list[str], said: str) -> str:
+    """Return what a tool says: the refit refuses families that it does not support before it looks at their files."""
+    name = more[1].removeprefix("{folder}/") if len(more) > 1 else ""
+    unsupported = tool == "refit" and name in ("gemma3-cut-short", "gpt-oss-cut-short", "deepseek-wider")
+    return f"architecture '{FAMILIES[name][0]}' is not" if unsupported else said
+
+
 CASES = [(tool, more, said, False) for tool in TOOLS for more, said in SHARED]
-CASES += [(tool, more, said, True) for tool in TOOLS for more, said in (*COMMON, *OWN[tool])]
+CASES += [(tool, more, expected(tool, more, said), True) for tool in TOOLS for more, said in (*COMMON, *OWN[tool])]
 
 
 @pytest.fixture(autouse=True)

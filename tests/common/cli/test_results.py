@@ -538,7 +538,7 @@ def test_the_card_says_which_part_of_a_text_was_measured_and_in_which_dtype(sour
     assert "test text: text.txt (of text.txt the last tenth, which is no calibration text)" in shared
     assert "test text: other.txt, windows" in apart
     assert "stored in float32, computed in float32" in shared and "computed in bfloat16" in apart
-    assert "the median and range of 5 runs" in shared
+    assert "the median and range of " in shared or "Times are left out: " in shared  # on a loaded machine
 
 
 def test_tensors_that_are_stored_wider_than_most_are_named(source, tmp_path, make_tiny, write_checkpoint):

@@ -87,7 +87,7 @@ def test_refused_by_loading(damaged, stream):
 @pytest.mark.parametrize("damaged", CONFIGS.values(), ids=CONFIGS.keys(), indirect=True)
 def test_refused_by_the_tables(damaged, capsys):
     folder, _ = damaged
-    assert reproductions(["status", "table1-linearpatch", "--model", str(folder)]) == 2
+    assert reproductions(["run", "table1-linearpatch", "--model", str(folder)]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: cannot load") and said.count("\n") == 1
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from common.utils import make_names
 from common.records.results import ROOT
+from common.utils import make_names
 from common.utils.errors import one_line
 
 

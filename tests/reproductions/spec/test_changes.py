@@ -116,7 +116,7 @@ def test_rows_of_both_selections_say_which_and_whose_they_are(tmp_path, capsys, 
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path))
     assert main(["show", "table5-linearpatch", "--seed", "3", "--row", "*+d"]) == 0
     title, table, note = capsys.readouterr().out.strip().split("\n\n")
-    assert title.endswith(", on the toy model with seed 3")
+    assert " ".join(title.split()).endswith(", on the toy model with seed 3")
     rows = [re.split("  +", line)[:4] for line in table.splitlines()[2:]]
     assert {row[0] for row in rows} == {"toy model [L]", "toy model [S]"} and {row[2] for row in rows} == {"+d"}
     assert len(set(map(tuple, rows))) == len(rows) > 10
