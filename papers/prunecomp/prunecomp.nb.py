@@ -12,20 +12,22 @@
 # ---
 
 # %% [markdown]
-# # Prune&Comp, step by step
+# # Prune&Comp: a companion to the paper
 #
-# **Is what a removed layer leaves behind mostly a matter of magnitude?** Prune&Comp removes whole decoder layers and
-# multiplies the weights before each cut by one factor, so that the layers behind it receive a stream of the magnitude they
-# are used to. Nothing is trained, and the result is a plain checkpoint.
+# **Is the damage of a removed layer mostly a matter of magnitude?**
 #
-# This notebook follows the paper on the toy model, the small model that lives in this repository: what a removed layer leaves
-# behind (Eq. 3), the five metrics (Eqs. 4 to 8), one factor and how it disappears into the weights (Eqs. 9 to 13), and
-# Algorithm 1. It only imports; every number below is computed in its cell or read from a published record. The toy model is a
-# thousand times smaller than the paper's models, and its numbers are its own. One section runs SmolLM2, another has its
-# records. The last section answers the question and says which of the paper's claims hold, and by how much.
+# Prune&Comp removes decoder layers one by one. After each removal it multiplies the weights before the pruning interface by
+# one factor, so that the layers behind receive a residual stream of the usual magnitude. Nothing is trained, and the result
+# is a plain checkpoint. Each section has a question, the equation, the code, its output, and one sentence on the meaning.
+#
+# The model is **SmolLM2-135M-Instruct**, which is fetched once from the package index. Set `NOTEBOOK_MODEL=standin` before
+# you start Jupyter to use the toy model of this repository instead; it needs no download. The paper's models are 50 to 100
+# times larger than SmolLM2, so no number here is a number of the paper. The [glossary](../../docs/glossary.md) explains
+# terms.
 
 # %%
 import copy
+import os
 
 import torch
 import transformers
@@ -33,210 +35,192 @@ from IPython.display import Markdown
 
 from common.calibration import sample_crops
 from common.calibration.corpora import joined_ids
-from common.evaluation.windowed_perplexity import PROTOCOLS
+from common.evaluation.windowed_perplexity import perplexity
 from common.hooks import scale_stream
 from common.models import loading
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
-from common.pruning.recipe import Calibration
 from common.records.results import Store
 from figures import prunecomp as drawings
 from figures.style import above, plt
 from papers.prunecomp import METRICS, Stream, fuse_factor, next_layer, prune_and_compensate
 from reproductions.documents import findings
-from reproductions.prunecomp.recipes import CROPS
 from reproductions.render import show, tables
 from reproductions.spec import registry, subjects
 
 # %matplotlib inline
 torch.set_num_threads(1)
+torch.set_flush_denormal(True)
 transformers.utils.logging.disable_progress_bar()
-model, tokenizer = loading.load("standin")
-crops = Calibration.from_json(CROPS["standin"] | {"count": 8})
-windows = sample_crops(joined_ids(tokenizer, crops.corpus), **crops.drawing())
-held_out = PROTOCOLS["standin-standard-library-thin"]
-print(
-    f"{model.config.num_hidden_layers} layers, {model.config.hidden_size} channels; calibration {list(windows.shape)}"
-)
+NAME = os.environ.get("NOTEBOOK_MODEL", "smollm2-135m-instruct")
+original, tokenizer = loading.load(NAME, dtype="float32")
+store, published = Store(), subjects.of_model("smollm2-135m-instruct")
+sequences = sample_crops(joined_ids(tokenizer, "standin-calibration"), length=256, count=8, seed=2)
+test = joined_ids(tokenizer, "numerical")[: 6 * 256]
+layers = original.config.num_hidden_layers
+print(f"{NAME}: {layers} layers; calibration {tuple(sequences.shape)} tokens, test {len(test)} tokens")
+print(f"perplexity of the original model: {perplexity(original, test, 256):.2f}")
 
 # %% [markdown]
 # ## The magnitude gap (Eq. 3, Figure 2)
 #
-# For each layer: per sequence and channel, the L1 norm over tokens of what the layer returns over that of what it receives;
-# the mean over channels and sequences, less one. One pass over the calibration tokens gives all layers, and with them the
-# cosines that CosSim(BI) ranks by.
+# **By how much does each layer enlarge the residual stream?** For each sequence and channel, take the L1 norm over tokens
+# of the layer's output and divide it by that of its input. The mean over channels and sequences, minus one, is the layer's
+# gain. One pass gives the gains of all layers, and the cosines that block influence (BI) ranks by.
 
 # %%
-stream = Stream(Decoder(model), windows)
-cosines = stream.cosines()
+stream = Stream(Decoder(original), sequences)
+cosines = stream.cosines().tolist()
 gains = [100 * (stream.factor(layer) - 1) for layer in stream.layers]
 figure, axes = plt.subplots(figsize=(4.6, 2.4))
 drawings.gain_bars(axes, gains)
-above(figure, "toy model, 16 layers, none removed")
+above(figure, f"{NAME}, no layer removed")
 
 # %%
-print("layer  cosine   gain %")
-for layer, cosine, gain in zip(stream.layers, cosines.tolist(), gains):
-    print(f"{layer:5}  {cosine:.4f}  {gain:+7.2f}")
+print("the five layers with the highest cosine: layer, cosine, gain in %")
+for layer in sorted(stream.layers, key=lambda layer: -cosines[layer])[:5]:
+    print(f"{layer:5}  {cosines[layer]:.4f}  {gains[layer]:+7.2f}")
+
+# %% [markdown]
+# @GAP@
 
 # %% [markdown]
 # ## Five metrics (Eqs. 4 to 8)
 #
-# Lower scores go first. BI looks at each layer's cosine (of which the highest goes), CL at windows of n layers at once, PPL
-# at the loss of the model without a layer, Taylor+ at weight times gradient, Mag+ at the weights alone; the last two keep the
-# first four and the last two layers. Here all four layers are chosen at once, from the model as it is.
+# **Which layers are removed?** Each metric scores every layer:
+#
+# | Metric | Score |
+# | --- | --- |
+# | `bi` | cosine between a layer's input and output; the highest is removed |
+# | `cl` | the same cosine across $n$ layers at once |
+# | `ppl` | loss of the model without the layer |
+# | `taylor+` | weight times gradient |
+# | `mag+` | norm of the weights |
+#
+# `taylor+` and `mag+` keep the first four and the last two layers. Here all layers are chosen at once from the original
+# model.
 
 # %%
-few = {"ppl": windows[:2]}  # many trials: a quarter of the text will do here
-print("metric    one-shot")
+count = round(5 / 32 * layers)
+few = {"ppl": sequences[:1]}  # PPL runs one trial per layer; one sequence is enough to show it
 for metric in METRICS:
     options = {"metric": metric, "metric_windows": few.get(metric), "iterative": False, "compensate": False}
-    report = prune_and_compensate(copy.deepcopy(model), windows, 4, **options)
+    report = prune_and_compensate(copy.deepcopy(original), sequences, count, **options)
     print(f"{metric:9} {report['removed']}")
 
 # %% [markdown]
-# ## One removal, compensated (Eqs. 9 to 13)
+# @METRICS@
+
+# %% [markdown]
+# ## One removal with its factor (Eqs. 9 to 13)
 #
-# CosSim(BI) removes the layer with the highest cosine. Its factor alpha is measured while it is still there: the printed
-# algorithm prunes first, the text and the official code measure first.
+# $$X^{(\ell+1)} \approx \alpha\, X^{(\ell)}, \qquad \alpha = \mathbb{E}\,\frac{\lVert X^{(\ell+1)}\rVert_1}{\lVert X^{(\ell)}\rVert_1}$$
 #
-# Scaling the stream at the cut would cost a multiplication at run time (Eq. 10). Multiplying the embedding, and every
-# `o_proj` and `down_proj` before the cut, does the same: the norms take the scale out again before attention and MLP. They do
-# so up to their epsilon, which is what the two models below differ by.
+# **Where does the factor go?** A multiplication at the interface would cost time in every forward pass (Eq. 10).
+# Multiplying the embedding, and every `o_proj` and `down_proj` before the interface, has the same effect. The norms remove
+# the scale again before attention and MLP, up to their epsilon. The printed algorithm removes the layer first and then
+# measures; the paper's text and its official code measure first, and so does this code.
 
 # %%
 layer = next_layer(stream, "bi")
 alpha = stream.factor(layer)
-hooked, fused = copy.deepcopy(model), copy.deepcopy(model)
+hooked, fused = copy.deepcopy(original), copy.deepcopy(original)
 for pruned in (hooked, fused):
     remove_layers(pruned, [layer])
 fuse_factor(fused, layer, alpha)
 with torch.no_grad():
-    plain = hooked(windows[:4], use_cache=False).logits
+    plain = hooked(sequences[:2], use_cache=False).logits
     with scale_stream(hooked, layer, alpha):
-        at_the_cut = hooked(windows[:4], use_cache=False).logits
-    in_the_weights = fused(windows[:4], use_cache=False).logits
+        at_the_interface = hooked(sequences[:2], use_cache=False).logits
+    in_the_weights = fused(sequences[:2], use_cache=False).logits
 print(f"layer {layer}, alpha = {alpha:.4f}")
-print(f"largest change of a logit by the factor: {(at_the_cut - plain).abs().max():.3f}")
-print(f"largest difference between hook and fused weights: {(at_the_cut - in_the_weights).abs().max():.4f}")
+print(f"largest change of a logit by the factor: {(at_the_interface - plain).abs().max():.4f}")
+print(f"largest difference between hook and fused weights: {(at_the_interface - in_the_weights).abs().max():.4f}")
+
+# %% [markdown]
+# **Meaning.** The factor costs nothing at run time: fused weights give the logits of the hook, up to rounding and epsilon.
 
 # %% [markdown]
 # ## Algorithm 1
 #
-# Choose, measure the factor, remove, compensate, and again; CL, whose window goes at once, has one factor. Fusing changes
-# nothing for BI, PPL and Taylor (a weight grows as its gradient shrinks). For Mag+ it can: scaled layers look larger. Of this
-# model it changes none of the four choices; of SmolLM2 it drives them behind the cut, and perplexity far up (Table 1).
+# **What changes when selection and factor alternate?** Choose a layer, measure its factor, remove it, fuse the factor,
+# repeat. `cl` chooses its block at once and has one factor. Fusing leaves the choices of BI, PPL and Taylor unchanged,
+# because a weight grows as its gradient shrinks. For `mag+` it can change them: scaled layers look larger.
 
 # %%
-print("metric    Prune&Comp    factors")
 for metric in METRICS:
-    report = prune_and_compensate(copy.deepcopy(model), windows, 4, metric=metric, metric_windows=few.get(metric))
-    print(f"{metric:9} {report['removed']}  {[round(factor, 3) for factor in report['factors']]}")
+    report = prune_and_compensate(
+        copy.deepcopy(original), sequences[:4], 3, metric=metric, metric_windows=few.get(metric)
+    )
+    print(f"{metric:9} {report['removed']}  factors {[round(factor, 3) for factor in report['factors']]}")
 
 # %% [markdown]
-# What its parts do: perplexity on one held-out text with 4 of 16 layers removed by CosSim(BI), by each part alone and by both
-# together (the paper's Table 4). On this model, factors alone change little; in the loop they change what is removed.
+# ## The parts, one by one (Table 4)
+#
+# **Which part helps: iterating, or the factors?** Perplexity with layers removed by BI, for each part alone and for both.
 
 # %%
-print(f"dense                     {held_out.measured(model, tokenizer, progress=False)['perplexity']:8.2f}")
 for iterative in (False, True):
-    for compensated in (False, True):
-        small = copy.deepcopy(model)
-        report = prune_and_compensate(small, windows, 4, iterative=iterative, compensate=compensated)
-        name = f"{'iterative' if iterative else 'one-shot'}, {'compensated' if compensated else 'as it is'}"
-        found = held_out.measured(small, tokenizer, progress=False)["perplexity"]
-        print(f"{name:25} {found:8.2f}  removed {report['removed']}")
+    for compensate in (False, True):
+        small = copy.deepcopy(original)
+        report = prune_and_compensate(small, sequences, count, iterative=iterative, compensate=compensate)
+        name = f"{'iterative' if iterative else 'one-shot'}, {'factors' if compensate else 'no factors'}"
+        print(f"{name:22} perplexity {perplexity(small, test, 256):8.2f}  removed {report['removed']}")
 
 # %% [markdown]
-# ## What an iteration costs
-#
-# A removal and its factor change nothing before the cut but the scale, so stored states stay valid up to the factor and the
-# next iteration runs the suffix alone. The naive loop runs every remaining layer for the metric, and again twice for the
-# factor's two states.
+# Six short sequences are no evidence. The published results of SmolLM2 are measured on whole benchmarks:
 
 # %%
-stream = Stream(Decoder(model), windows, batch_size=16)
-naive = 0
-for remaining in (16, 15, 14, 13):
-    layer = next_layer(stream)
-    naive += 3 * remaining
-    stream.remove(layer, stream.factor(layer))
-    print(f"removed {layer:2}: {stream.decoder.executions:3} layer executions so far, naively {naive}")
+Markdown(tables.render(show.build(registry.get("table4-prunecomp"), store, published), "md"))
 
 # %% [markdown]
-# ## The paper's tables on the toy model
-#
-# From the published records (`make table4-prunecomp` measures them): the ablation, with the paper's claim checked on both
-# sides.
-
-# %%
-store = Store()
-Markdown(tables.render(show.build(registry.get("table4-prunecomp"), store, "standin"), "md"))
-
-# %% [markdown]
-# And the grid that none of the four papers has: every metric with every repair, one-shot and iterative (`make grid`; 5 of
-# 16 layers removed, average perplexity over three texts, darker is better). BI and PPL take the same five layers at once,
-# so their rows are equal; CL's window goes at once only. With a repair in place while layers are chosen, others may go:
-# that is how Taylor+, one by one, has 47.4 without a repair and 32.1 with factors.
-
-# %%
-table = registry.get("grid")
-texts = [column.benchmark for column in table.columns("standin")[:3]]  # three perplexities
-entries = []
-for row in table.rows("standin", None):
-    records = {name: vars(record) for name in texts if (record := store.get(row.recipe, name))}
-    entries.append({"method": row.method, "spec": row.spec, "records": records})
-above(drawings.grid(entries, "standin"), "toy model, 5/16 layers removed")
-
-# %% [markdown]
-# ## A small run on a real LLM
-#
-# SmolLM2-135M-Instruct, whose weights come with a package of the package index (fetched once), loses 5 of its 30 layers by
-# CosSim(BI), the toy model 3 of its 16. All are chosen at once, so that the factors are all that differs. Eight crops and six
-# held-out windows of docstrings are no evidence: the published records, in the next section and the last, judge the claims.
-
-# %% tags=["downloads"]
-llm, words = loading.load("smollm2-135m-instruct", dtype="bfloat16")
-its_windows = sample_crops(joined_ids(words, crops.corpus), **crops.drawing())
-
-# %% tags=["downloads"]
-for name, net, reader, read, count in (
-    ("toy model", model, tokenizer, windows, 3),
-    ("SmolLM2", llm, words, its_windows, 5),
-):
-    print(f"{name}, dense: {held_out.measured(net, reader, limit=6, progress=False)['perplexity']:.2f}")
-    for compensated in (False, True):
-        small = copy.deepcopy(net)
-        report = prune_and_compensate(small, read, count, iterative=False, compensate=compensated)
-        found = held_out.measured(small, reader, limit=6, progress=False)["perplexity"]
-        factors = [round(factor, 3) for factor in report["factors"]]
-        print(f"  without {report['removed']}, factors {factors or 'none'}: {found:.2f}")
-
-# %% [markdown]
-# ## The records of that LLM
-#
-# SmolLM2-135M-Instruct, from published records: the loop and the factors, apart and together (Table 4). Here it is the
-# factors that help; choosing anew after each removal costs with 7 layers gone, with factors and without, and changes little
-# with 5 (Figure 1).
-
-# %%
-real = subjects.of_model("smollm2-135m-instruct")
-Markdown(tables.render(show.build(registry.get("table4-prunecomp"), store, real), "md"))
-
-# %% [markdown]
-# ![Average perplexity for each number of pruned layers: nothing, one part of the method, the other, both; on
+# ![Average perplexity for each number of removed layers: no repair, each part of the method, both, on
 # SmolLM2-135M-Instruct](../../figures/rendered/figure1-prunecomp-smollm2-135m-instruct.svg)
 
 # %% [markdown]
-# ## What holds
+# **Meaning.** On SmolLM2 the factors help. Choosing anew after each removal hurts with 7 layers removed, and changes little
+# with 5.
+
+# %% [markdown]
+# ## What does an iteration cost?
 #
-# **Is it mostly a matter of magnitude?** Not on these two models. In Table 4 the factors alone lower perplexity a little on
-# the toy model and by a fifth on SmolLM2, where the dense model stays far below; which layers go matters as much. Answers to
-# questions rise beyond the noise on SmolLM2 with PPL (5 and 7 layers gone) and with CosSim(BI) (7 and 8), and fall with
-# Mag+ (5, 7 and 8) and with Taylor+ (7); on the toy model they rise in three of ten settings and fall in two.
+# Removing a layer changes nothing before the interface except the scale. So stored states stay valid up to the factor, and
+# the next iteration runs only the layers behind. The naive loop runs all remaining layers for the metric, and twice more
+# for the factor.
+
+# %%
+stream, naive = Stream(Decoder(original), sequences, batch_size=16), 0
+for remaining in range(layers, layers - 4, -1):
+    layer = next_layer(stream)
+    naive += 3 * remaining
+    stream.remove(layer, stream.factor(layer))
+    print(f"removed layer {layer:2}: {stream.decoder.executions:3} layer executions so far; naive loop {naive}")
+
+# %% [markdown]
+# ## Every metric with every repair (extension)
 #
-# Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the toy model,
-# from the published records: how many of its comparisons hold, then the one least in its favour with its 95 % interval.
+# None of the four papers has this grid: each metric with each repair, one-shot and iterative, average perplexity over the
+# texts. Darker is better. `make grid` measures it.
+
+# %% [markdown]
+# ![Average perplexity of every metric with every repair, on
+# SmolLM2-135M-Instruct](../../figures/rendered/grid-smollm2-135m-instruct.svg)
+
+# %% [markdown]
+# **Meaning.** The choice of layers matters as much as the repair. With a repair between removals, other layers may be
+# chosen.
+
+# %% [markdown]
+# ## The answer
+#
+# **Is the damage mostly a matter of magnitude?** Not on the two models measured here. In Table 4 the factors alone lower
+# perplexity by a fifth on SmolLM2 and by less on the toy model. The original model stays far below both.
+#
+# Accuracy depends on the metric. On SmolLM2 it rises significantly with PPL (5 and 7 layers removed) and with BI (7 and 8).
+# It falls significantly with `mag+` (5, 7 and 8) and with `taylor+` (7).
+#
+# The table lists every claim of the paper's tables and figures. It shows the verdict on the paper's printed numbers, on
+# SmolLM2, and on the toy model, with the comparison that is least in favour of the claim.
 
 # %%
 Markdown(findings.every("prunecomp", store))

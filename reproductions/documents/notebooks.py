@@ -6,7 +6,6 @@ The source is ``papers/PAPER/PAPER.nb.py``; the notebook beside it is made from 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +14,12 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from common.console.command_line import option, parse
 from common.records.results import ROOT
+from common.console.command_line import option, parse
 from common.utils.errors import UserError, one_line, unknown
 from reproductions.spec.registry import PAPERS
 
 TIMEOUT = 600  # seconds a cell
-DOWNLOADS = "downloads"  # tags a cell that needs a model's weights from the package index
 
 
 def source(paper: str) -> Path:
@@ -29,18 +27,15 @@ def source(paper: str) -> Path:
     return ROOT / "papers" / paper / f"{paper}.nb.py"
 
 
-def executed(path: Path, without: Collection[str] = ()) -> NotebookNode:
+def executed(path: Path) -> NotebookNode:
     """Return a source's notebook with the outputs of its cells, run in the repository's folder.
 
-    Made again it differs by these only.
-
-    without: tags of cells to leave out; `DOWNLOADS` for a machine that cannot reach the package index.
+    The environment variable NOTEBOOK_MODEL names the model (default: SmolLM2-135M-Instruct).
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell fails.
     """
     notebook = jupytext.read(path)
-    notebook.cells = [cell for cell in notebook.cells if not {*without} & {*cell.metadata.get("tags", ())}]
     client = NotebookClient(
         notebook,
         timeout=TIMEOUT,
@@ -63,7 +58,7 @@ class NotebookCommand:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the notebooks that a command line names; returns the exit status."""
+    """Run the notebooks that a command line names and return the exit status."""
     papers = parse(NotebookCommand, arguments, prog="python -m reproductions.documents.notebooks").papers
     try:
         for paper in papers:
