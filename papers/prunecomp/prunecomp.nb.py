@@ -114,7 +114,7 @@ for metric in METRICS:
 # %% [markdown]
 # ## One removal with its factor (Eqs. 9 to 13)
 #
-# $$X^{(\ell+1)} \approx \alpha\, X^{(\ell)}, \qquad \alpha = \mathbb{E}\,\frac{\lVert X^{(\ell+1)}\rVert_1}{\lVert X^{(\ell)}\rVert_1}$$
+# $$\alpha = \mathbb{E}\,\frac{\lVert X^{(\ell+1)}\rVert_1}{\lVert X^{(\ell)}\rVert_1}$$
 #
 # **Where does the factor go?** A multiplication at the interface would cost time in every forward pass (Eq. 10).
 # Multiplying the embedding, and every `o_proj` and `down_proj` before the interface, has the same effect. The norms remove
