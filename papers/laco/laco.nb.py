@@ -20,7 +20,7 @@
 # outputs stay similar. This notebook follows the paper section by section. Each section has a question, the equation, the
 # code, its output, and one sentence on the meaning.
 #
-# The model is **SmolLM2-135M-Instruct**, which is fetched once from the package index. Set `NOTEBOOK_MODEL=standin` before
+# The model is **SmolLM2-135M-Instruct**, which is fetched once from the package index. Set `NOTEBOOK_MODEL=toy` before
 # you start Jupyter to use the toy model of this repository instead; it needs no download. The paper's models are 50 to 100
 # times larger than SmolLM2, so no number here is a number of the paper. The [glossary](../../docs/glossary.md) explains
 # terms.

@@ -29,7 +29,7 @@ def committed(source: Path) -> Path:
 def test_notebook_runs(source, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("NOTEBOOK_MODEL", "standin")  # which needs no download
+    monkeypatch.setenv("NOTEBOOK_MODEL", "toy")  # which needs no download
     ran = notebooks.executed(source)
     shown = [cell for cell in ran.cells if cell.cell_type == "code" and cell.outputs]
     assert shown
