@@ -14,8 +14,8 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from common.records.results import ROOT
 from common.console.command_line import option, parse
+from common.records.results import ROOT
 from common.utils.errors import UserError, one_line, unknown
 from reproductions.spec.registry import PAPERS
 
