@@ -57,7 +57,7 @@ def test_a_notebook_opens_with_its_question_and_ends_with_a_verdict_on_every_cla
     told = [row[0].replace(r"\|", "|") for row in rows]
     assert len(told) > 10 and set(told) <= claims  # all of them once it is run again
     for row in rows:
-        assert len(row) == 5 and all(cell.startswith((*verdicts.WORDS, "no number")) for cell in row[1:4]), row
+        assert len(row) == 6 and all(cell.startswith((*verdicts.WORDS, "no number")) for cell in row[1:4]), row
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.parent.name)
