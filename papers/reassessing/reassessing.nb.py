@@ -77,8 +77,8 @@ for metric in reassessing.METRICS:
     print(f"{metric:14} removes {removed}: perplexity {perplexity(pruned, test, 256):.4g}")
 
 # %% [markdown]
-# **Meaning.** On SmolLM2 only PPL and BI leave a usable model. The metrics that remove layer 28 (reverse order, Taylor) or one
-# of the layers 0 to 2 (random, magnitudes) leave perplexities of thousands and millions.
+# **Meaning.** On SmolLM2 only PPL and BI leave a usable model. The metrics that remove layer 28 (reverse order, Taylor) or
+# one of the layers 0 to 2 (random, magnitudes) leave perplexities of thousands and millions.
 
 # %% [markdown]
 # The paper trains every pruned model with LoRA (Table 1). Published results of SmolLM2:
