@@ -96,14 +96,11 @@ class _Widened(torch.autograd.Function):
 
 def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return a [rows, inner] times b [inner, columns], plus bias [columns], summed in float32 and rounded once."""
-    product, step = a.new_empty(len(a), b.shape[1]), max(1, BLOCK // max(1, a.shape[1]))
+    step = max(1, BLOCK // max(1, a.shape[1]))
     added = torch.zeros(1, b.shape[1]) if bias is None else bias.float()[None]
     if a.numel() > b.numel():
         wide = b.float()
-        for out, left in zip(product.split(step), a.split(step), strict=True):
-            out.copy_(torch.addmm(added, left.float(), wide))
-    else:
-        wide = a.float()
-        for out, right, more in zip(*(part.split(step, dim=1) for part in (product, b, added)), strict=True):
-            out.copy_(torch.addmm(more, wide, right.float()))
-    return product
+        return torch.cat([torch.addmm(added, left.float(), wide).to(a.dtype) for left in a.split(step)])
+    wide = a.float()
+    columns = zip(b.split(step, dim=1), added.split(step, dim=1), strict=True)
+    return torch.cat([torch.addmm(more, wide, right.float()).to(a.dtype) for right, more in columns], 1)

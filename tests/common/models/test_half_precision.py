@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from common.models import checkpoint, half_precision
 from common.models.decoder import Decoder
+from papers.reassessing import gradients
 
 HALVES = (torch.bfloat16, torch.float16)
 # rows, inner, columns: by which factor is the larger, rows that stay with torch, one block and several
@@ -216,3 +217,13 @@ def test_a_streamed_model_is_sped_up(no_instructions, make_tiny, tmp_path, multi
             states.append(decoder.run(decoder.embed_tokens(ids)))
         assert multiplied
     assert torch.equal(*states)
+
+
+def test_a_models_jacobians_can_be_taken(no_instructions, make_tiny):
+    """Forward mode and backward mode over a whole model, as the theory's norms take them."""
+    model = make_tiny("llama").to(torch.bfloat16)
+    wide = copy.deepcopy(model).float()
+    half_precision.speed_up(model, torch.bfloat16, "cpu")
+    ids = torch.arange(3, 19).view(1, 16)
+    norms = [gradients.layer_norms(gradients.of_model(Decoder(each), ids), iterations=3) for each in (model, wide)]
+    assert len(norms[0]) == len(norms[1]) and norms[0] == pytest.approx(norms[1], rel=0.1)
