@@ -6,16 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from statistics import mean, median
-from typing import TYPE_CHECKING
 
 from common.console.progress import clock
 from common.models import registry
 from common.records.results import Store
 from common.utils.errors import plural
+from reproductions.engine.work import Work
 from reproductions.spec.subjects import PUBLISHED_MODELS
-
-if TYPE_CHECKING:
-    from reproductions.engine.runner import Work
 
 
 def expected(work: Sequence[Work], store: Store) -> tuple[float, int]:

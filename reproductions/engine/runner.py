@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from common.console.progress import track
@@ -18,6 +18,7 @@ from common.records.results import Recipe, Record, Store
 from common.utils import locks
 from common.utils.errors import NoData, UserError, unknown
 from reproductions.engine.expected_time import TimeLeft
+from reproductions.engine.work import Work
 from reproductions.spec import coverage, subjects
 from reproductions.spec.changes import Changes
 from reproductions.spec.registry import Column, Row, Table
@@ -31,20 +32,6 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "al
 # loses. A GPU measures many cells in a minute.
 CPU_GROUP, GPU_GROUP = 600.0, 60.0
 PAUSE = 2.0  # seconds between looks at what other processes measure
-
-
-@dataclass
-class Work:
-    """One recipe and the benchmarks that are missing for it."""
-
-    recipe: Recipe
-    title: str
-    benchmarks: list[str] = field(default_factory=list)
-
-    def of(self, wanted: Callable[[str], bool]) -> list[Work]:
-        """Return this work with the wanted benchmarks alone; [] where that leaves none."""
-        names = [benchmark for benchmark in self.benchmarks if wanted(benchmark)]
-        return [Work(self.recipe, self.title, names)] if names else []
 
 
 def choose_rows(

@@ -114,10 +114,11 @@ def test_yours_stands_beside_the_published_with_the_paired_difference(tmp_path, 
 
 def test_rows_of_both_selections_say_which_and_whose_they_are(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "300")
     assert main(["show", "table5-linearpatch", "--seed", "3", "--row", "*+d"]) == 0
     title, table, note = capsys.readouterr().out.strip().split("\n\n")
     assert " ".join(title.split()).endswith(", on the toy model with seed 3")
-    rows = [re.split("  +", line)[:4] for line in table.splitlines()[2:]]
+    rows = [re.split("  +", line)[:4] for line in table.splitlines()[2:] if line[0] != "─"]
     assert {row[0] for row in rows} == {"toy model [L]", "toy model [S]"} and {row[2] for row in rows} == {"+d"}
     assert len(set(map(tuple, rows))) == len(rows) > 10
     assert note.startswith("No model was named. MODEL= (--model) names one; results are published for SmolLM2")
