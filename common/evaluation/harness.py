@@ -26,6 +26,7 @@ from common.evaluation import human_eval
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.scores import weighted_mean, weighted_stderr
 from common.models.files import hub
+from common.utils import cache
 from common.utils.errors import NoData, UserError, first_of, unknown
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ def evaluate(
             log_samples=True,
             bootstrap_iters=0 if limit == 1 else 100,  # accuracies have closed forms; 0 turns standard errors off
         )
-    if all(isinstance(task, str) for task in tasks):
+    if key not in _remembered and all(isinstance(task, str) for task in tasks):
         _remember(key, loaded)
     samples = found.pop("samples", {})
     items = {task: _items(asked) for task, asked in samples.items()}
@@ -139,11 +140,7 @@ def _remember(key: tuple, loaded: dict) -> None:
     for task in loaded.values():
         task.build_all_requests = partial(_ask_again, task)
     _remembered[key] = loaded
-    sizes = [sum(len(task.instances) for task in held.values()) for held in _remembered.values()]
-    for old, _ in zip(list(_remembered), list(sizes), strict=True):
-        if sum(sizes) <= REMEMBERED:
-            break
-        del _remembered[old], sizes[0]
+    cache.forget(_remembered, lambda held: sum(len(task.instances) for task in held.values()), REMEMBERED)
 
 
 def _ask_again(task, **_) -> None:

@@ -35,6 +35,7 @@ from common.forward import prefix_cache
 from common.forward.parallel_batches import side_by_side
 from common.forward.token_log_probs import target_scores
 from common.models.decoder import SLIDING, Decoder, rope_switch
+from common.utils import cache
 from common.utils.errors import UserError
 from common.utils.token_ids import open_ended
 
@@ -155,6 +156,10 @@ def _fingerprint(tokenizer) -> str:
         content = backend.to_str() if backend is not None else str(id(tokenizer))
         _fingerprints[tokenizer] = hashlib.sha256(content.encode()).hexdigest()
     return _fingerprints[tokenizer]
+
+
+def _nbytes(groups: list[list[Batch]]) -> int:
+    return sum(batch.nbytes for group in groups for batch in group)
 
 
 class SharedContextLM(HFLM):
@@ -305,14 +310,10 @@ class SharedContextLM(HFLM):
                 [Batch(part, {i: endings[i] for tree in part for i in tree.paths}) for part in self._batches(trees)]
                 for trees in self._grown(inputs)
             ]
-            if sum(batch.nbytes for group in groups for batch in group) > REMEMBERED_BYTES:
+            if _nbytes(groups) > REMEMBERED_BYTES:
                 return groups
             _planned[key] = groups
-            held = [sum(batch.nbytes for group in plan for batch in group) for plan in _planned.values()]
-            for old, _ in zip(list(_planned), held, strict=True):
-                if sum(held) <= REMEMBERED_BYTES:
-                    break
-                del _planned[old], held[0]
+            cache.forget(_planned, _nbytes, REMEMBERED_BYTES)
         return _planned[key]
 
     def _grown(self, inputs: list[list[int]]) -> list[list[Tree]]:

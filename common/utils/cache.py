@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock
 from safetensors import SafetensorError
@@ -15,6 +16,8 @@ from safetensors import SafetensorError
 from common.utils.errors import UserError
 
 VARIABLE = "LAYERLAB_CACHE"
+
+Key, Value = TypeVar("Key"), TypeVar("Value")
 
 
 def folder() -> Path:
@@ -46,6 +49,15 @@ def once(path: Path, make: Callable[[Path, Path], None], what: str) -> Path:
     except (OSError, SafetensorError) as error:
         raise UserError(f"could not make {what} in {path.parent}: {_reason(error)}") from error
     return path
+
+
+def forget(held: dict[Key, Value], size: Callable[[Value], int], most: int) -> None:
+    """Drop the oldest entries of `held`, in place, until the sizes of the others come to `most` at most."""
+    total = sum(map(size, held.values()))
+    for key in list(held):
+        if total <= most:
+            return
+        total -= size(held.pop(key))
 
 
 def _make(path: Path, make: Callable[[Path, Path], None]) -> None:

@@ -87,3 +87,10 @@ def test_the_disk_refuses_in_one_line(target, error, said):
     (target.parent.parent / "file").write_text("")
     with pytest.raises(UserError, match="LAYERLAB_CACHE"):
         cache.once(target.parent.parent / "file" / "thing", fail, "tiny")
+
+
+def test_the_oldest_entries_are_forgotten_until_the_others_fit():
+    for most, left in ((9, "abc"), (8, "bc"), (5, "bc"), (4, "c"), (3, "c"), (2, ""), (0, "")):
+        held = {"a": 4, "b": 2, "c": 3}
+        cache.forget(held, lambda size: size, most)
+        assert "".join(held) == left
