@@ -6,7 +6,7 @@ A row's model is evaluated on the test sets of its columns, every batch through 
 the papers' way. With `common.forward.prefix_cache` a batch starts at the deepest state that a row before it has left. Here
 the store itself is asked, with digests made of what records say was removed, patched, fused, refitted or trained, and a
 number in place of a state; the numbers are calls for each batch of a test set, summed over the table's different models.
-Published records of the stand-in only: which layers go on other models takes their weights.
+Published records of the toy model only: which layers go on other models takes their weights.
 
 passes: over calibration tokens, to choose by cosines (ShortGPT, LLM-Streamline, [S], [L]) and for the scales of a patch. The
 official code makes one for each choice and one for each patch; here rows share one for each text, cosine and kind of sums.
@@ -118,7 +118,7 @@ def main() -> None:
         alone, shared = sum(layers for _, layers in models), with_states(models)
         totals = [totals[0] + alone, totals[1] + shared]
         print(f"{table.target:28} {len(models):6} {alone:11} {shared:12} {shared / alone:6.2f}")
-        what = f"evaluating {table.target}'s {len(models)} models on the stand-in: layer executions a batch"
+        what = f"evaluating {table.target}'s {len(models)} models on the toy model: layer executions a batch"
         hand_over(Ratio(what, str(shared), shared / alone, "row by row", dtype=""))
         recipes = {row.recipe.hash: row.recipe for row in table.rows(subjects.STANDIN) if row.recipe}
         ours, theirs = passes(recipes.values())

@@ -2,7 +2,7 @@
 
     python benchmarks/finetuning.py [--rows 32] [--epochs 2] [--last 0 3] [--repeats 3]
 
-The same rows, seed and settings on the stand-in without its last five layers; the ways take turns, after one round that
+The same rows, seed and settings on the toy model without its last five layers; the ways take turns, after one round that
 warms up, and an epoch's seconds are the median over the rounds. Layer executions are counted. An epoch after the first
 should cost k of the model's M layers: its executions fall to k / M, its time less so, for head, backward pass and optimiser
 stay.

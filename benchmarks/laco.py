@@ -6,7 +6,7 @@ round that warms up; times are medians, memory is that of a run of its own.
 
     python benchmarks/laco.py [--sentences 10] [--merge code] [--threshold 0.65] [--layers 16] [--hidden 192] [--repeats 3]
 
---layers and --hidden build a random model of that size in place of the stand-in, to see memory at scale.
+--layers and --hidden build a random model of that size in place of the toy model, to see memory at scale.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Options:
     sentences: int = 10
     merge: str = option("code", choices=("paper", "code"))
     threshold: float = 0.65
-    layers: int | None = option(None, "of a random model in place of the stand-in")
+    layers: int | None = option(None, "of a random model in place of the toy model")
     hidden: int = 192
     device: str = "cpu"
     repeats: int = 3

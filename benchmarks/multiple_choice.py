@@ -3,7 +3,7 @@
 Same items, same model, same run, the two taking turns; times are medians. Prints items per second, their ratio, tokens
 through the model and the largest difference of a log-likelihood; then the same items on a model cut in the middle, after
 the whole model was scored, with its states (`common.forward.prefix_cache`) and without. `--json` prints the rows for
-machines. The model is the stand-in when its weights are there (or `--model`), else a random Llama of 16 layers x 192; the
+machines. The model is the toy model when its weights are there (or `--model`), else a random Llama of 16 layers x 192; the
 items have four choices and a context of about 59 tokens.
 """
 
@@ -153,7 +153,7 @@ class Options:
     threads: int = 1
     batch_size: int = option(16, "most items in one pass, shared contexts")
     hflm_batch_size: int = option(16, "requests in one forward pass, lm-eval's HFLM")
-    model: str | None = option(None, "a registered model or a checkpoint; default: the stand-in")
+    model: str | None = option(None, "a registered model or a checkpoint; default: the toy model")
     json: bool = False
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/patch_cost.py [--tokens 256] [--repeats 3] [--threads 1] [--json]
 
-Random weights in the shapes of the stand-in (C = 192), C = 256, and LLaMA-2-7B (C = 4096), same input, same run, float32, no
+Random weights in the shapes of the toy model (C = 192), C = 256, and LLaMA-2-7B (C = 4096), same input, same run, float32, no
 cache; milliseconds are the least of interleaved repeats. `fast transform` applies H diag(d) H^T as two fast transforms and a
 product instead of the one dense A of section 3.3. LinearPatch's Table 6 compares patch and network on a GPU: 0.000576 s
 against 0.094927 s, a factor of 165 (its text says about 190); by multiply-adds it is 3 F / C = 8.06.

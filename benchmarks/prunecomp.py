@@ -82,7 +82,7 @@ def counts(model: torch.nn.Module, samples: int, tokens: int, remove: int, repea
     """Executions, time and choices of both loops, for every metric that is iterated."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, model.config.vocab_size, (samples, tokens), generator=generator)
-    print(f"stand-in, {samples} x {tokens} tokens in one batch, {remove} layers removed\n")
+    print(f"toy model, {samples} x {tokens} tokens in one batch, {remove} layers removed\n")
     print("| metric | naive executions | with reuse | share | naive s | with reuse s | same choices |")
     print("|---|---|---|---|---|---|---|")
     for metric in METRICS:
@@ -154,7 +154,7 @@ def deviations(standin: torch.nn.Module) -> None:
         for kind, epsilon in epsilons()
         for spread in (0.02, 0.2)
     ]
-    for label, model in [*cases, ("stand-in, trained", standin)]:
+    for label, model in [*cases, ("toy model, trained", standin)]:
         position = model.config.num_hidden_layers // 2
         real = [deviation(model, position, factor, True) for factor in (1.2, 0.8)]
         exact = deviation(model, position, 2.0, False)

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ class Entry:
     """One script with its arguments. usual: part of a run that names none. needs: ``cuda`` or ''."""
 
     name: str
+    question: str = ""
     arguments: tuple[str, ...] = ()
     usual: bool = True
     needs: str = ""
@@ -49,29 +51,32 @@ class Entry:
 
 
 ENTRIES = (
-    Entry("scoring"),
-    Entry("multiple_choice"),
-    Entry("calibration"),
-    Entry("repairs"),
-    Entry("search"),
-    Entry("prunecomp"),
-    Entry("laco"),
-    Entry("distillation"),
-    Entry("finetuning"),
-    Entry("hadamard"),
-    Entry("half_products"),
-    Entry("patch_cost"),
-    Entry("threads"),
-    Entry("cluster"),
-    Entry("larger_than_memory", ("--fresh",)),
+    Entry("scoring", "Does scoring real tasks cost more than a bare forward pass, and less than lm-eval's own way?"),
+    Entry("multiple_choice", "What do shared contexts save, and what a model scored before?"),
+    Entry("calibration", "What does one pass for selection, scales and least squares cost?"),
+    Entry("repairs", "What does each repair in closed form cost?"),
+    Entry("search", "What does SLEB's search save by reusing prefixes?"),
+    Entry("prunecomp", "What does Prune&Comp's loop save by reusing passes?"),
+    Entry("laco", "What does LaCo's search save by running only the changed layers?"),
+    Entry("distillation", "What does a teacher that shares layers with the student save?"),
+    Entry("finetuning", "What do kept states of frozen layers save?"),
+    Entry("hadamard", "Is the fast Hadamard transform faster than the product?"),
+    Entry(
+        "half_products", "What do half-precision products through float32 save on a CPU without instructions for them?"
+    ),
+    Entry("patch_cost", "What does LinearPatch's matrix cost in a forward pass?"),
+    Entry("threads", "Which settings of threads are fastest, alone and beside other processes?"),
+    Entry("cluster", "How near to the ideal do many workers finish?"),
+    Entry("larger_than_memory", "Are the forecasts for models larger than memory right?", ("--fresh",)),
     Entry(
         "seven_billion",
+        "The same for a model of 7 billion parameters",
         ("--shape", "llama-2-7b", "--samples", "4", "--length", "128", "--windows", "4", "--limit", "3"),
         usual=False,
         script="larger_than_memory.py",
     ),
-    Entry("gpu_shapes", usual=False, needs="cuda"),
-    Entry("executions"),
+    Entry("gpu_shapes", "Which times and memories do the papers' shapes take on a GPU?", usual=False, needs="cuda"),
+    Entry("executions", "How many layer executions do kept states save in each table?"),
 )
 
 
@@ -176,49 +181,75 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make benchmarks` (`make benchmarks ONLY=scoring,search`: some of them); do not edit. Each ratio is to",
-        "a baseline measured by the same script in the same run. Machine: see below, with what was computed in.",
+        "After this page you know what each benchmark compares and how to run it again. `make benchmarks` runs the usual ones",
+        "and writes this page. `make benchmarks ONLY=scoring,search` runs some; `python benchmarks/NAME.py` runs one script.",
+        "A ratio is to a baseline measured by the same script in the same run. Three or more rows of one kind are one row:",
+        "their median ratio (lowest to highest). The folder `results` has every row.",
         "",
-        "| Benchmark | What | Measured | Ratio | Goal | Baseline | Machine | Date |",
-        "| --- | --- | --- | ---: | --- | --- | --- | --- |",
+        "| Benchmark | Question | Command, if another | Measured on | Seconds | Date |",
+        "| --- | --- | --- | --- | ---: | --- |",
     ]
     for entry in entries:
-        lines += _rows(entry, results[entry.name], machines)
+        result = results[entry.name]
+        command = f"`{shlex.join(['python', *entry.command(Path('benchmarks'))])}`" if entry.arguments else ""
+        facts = (_conditions(result, machines), result.get("seconds") or "", result["date"]) if result else ("", "", "")
+        lines.append(f"| {entry.name} | {entry.question} | {command} | {' | '.join(map(str, facts))} |")
+    lines += ["", "| Benchmark | What | Measured | Ratio | Goal | Baseline |", "| --- | --- | --- | ---: | --- | --- |"]
+    for entry in entries:
+        lines += _rows(entry, results[entry.name])
     lines += ["", f"| Machine | CPU | Cores | Products of matrices {EDGE} x {EDGE}, GFLOP/s | torch |"]
     lines.append("| --- | --- | ---: | --- | --- |")
     for number, one in enumerate(machines):
         peak = ", ".join(f"{dtype} {rate}" for dtype, rate in one["gflops"].items())
         cpu = " and ".join(filter(None, [one["cpu"], one.get("gpu")]))
         lines.append(f"| {_letter(number)} | {cpu} | {one['cores']} | {peak} | {one['torch']} |")
-    lines += ["", "| Benchmark | Command | Seconds |", "| --- | --- | ---: |"]
-    for entry in entries:
-        result = results[entry.name]
-        command = shlex.join(["python", *entry.command(Path("benchmarks"))])
-        lines.append(f"| {entry.name} | `{command}` | {(result or {}).get('seconds') or ''} |")
     return "\n".join(lines) + "\n"
 
 
-def _rows(entry: Entry, result: dict | None, machines: list[dict]) -> list[str]:
+def _conditions(result: dict, machines: list[dict]) -> str:
+    """Return the machine's letter, the types computed in and the threads."""
+    rows = result.get("rows", [])
+    types = sorted({row["dtype"] for row in rows} - {""})
+    threads = sorted({row["threads"] for row in rows} - {None})
+    counts = [f"{' or '.join(map(str, threads))} thread{'s' * (threads != [1])}"] if threads else []
+    return ", ".join([_letter(machines.index(result["machine"])), *types, *counts])
+
+
+def _rows(entry: Entry, result: dict | None) -> list[str]:
     if result is None:
         needs = "needs a CUDA device; " if entry.needs else ""
-        return [f"| {entry.name} | not run: {needs}`make benchmarks ONLY={entry.name}` | | | | | | |"]
-    letter = _letter(machines.index(result["machine"]))
+        return [f"| {entry.name} | not run: {needs}`make benchmarks ONLY={entry.name}` | | | | |"]
     if "failed" in result:
-        return [f"| {entry.name} | failed: {_plain(result['failed'])} | | | | | {letter} | {result['date']} |"]
-    found = []
+        return [f"| {entry.name} | failed: {_plain(result['failed'])} | | | | |"]
+    kinds: dict[tuple[str, ...], list[Ratio]] = {}
     for row in result["rows"]:
-        threads = row.pop("threads")
-        one = Ratio(**row)
-        on = ", ".join(filter(None, [letter, one.dtype, f"{threads} thread{'s' * (threads > 1)}" if threads else ""]))
-        cells = [entry.name, one.what, one.measured, f"{one.ratio:.3g}", _goal(one), one.baseline, on, result["date"]]
-        found.append(f"| {' | '.join(map(_plain, cells))} |")
-    return found
+        ratio = Ratio(**{key: value for key, value in row.items() if key != "threads"})
+        kinds.setdefault((ratio.what.rpartition(": ")[2], ratio.baseline.partition(":")[0]), []).append(ratio)
+    lines = [
+        cells for alike in kinds.values() for cells in ([_series(alike)] if len(alike) > 2 else map(_single, alike))
+    ]
+    return [f"| {' | '.join(map(_plain, (entry.name, *cells)))} |" for cells in lines]
 
 
-def _goal(ratio: Ratio) -> str:
+def _single(one: Ratio) -> tuple[str, ...]:
+    goal = f"{_bounds(one)}: {'met' if one.met else 'missed'}" if _bounds(one) else ""
+    return one.what, one.measured, f"{one.ratio:.3g}", goal, one.baseline
+
+
+def _series(alike: Sequence[Ratio]) -> tuple[str, ...]:
+    """Return the cells of rows of one kind: the median of their ratios, and how many meet their goal."""
+    shared = os.path.commonprefix([one.what for one in alike]).rpartition(" ")[0]
+    what = f"{shared} ...: {alike[0].what.rpartition(': ')[2]}".strip()
+    ratios, aimed = sorted(one.ratio for one in alike), [one for one in alike if _bounds(one)]
+    goals = ", ".join(sorted({_bounds(one) for one in aimed}))
+    met = f"{goals}: {sum(bool(one.met) for one in aimed)} of {len(aimed)} met" if aimed else ""
+    ratio = f"{statistics.median(ratios):.3g} ({ratios[0]:.3g} to {ratios[-1]:.3g})"
+    return what, f"{len(alike)} rows", ratio, met, alike[0].baseline.partition(":")[0]
+
+
+def _bounds(ratio: Ratio) -> str:
     bounds = [f"≥ {ratio.least:g}"] if ratio.least is not None else []
-    bounds += [f"≤ {ratio.most:g}"] if ratio.most is not None else []
-    return f"{', '.join(bounds)}: {'met' if ratio.met else 'missed'}" if bounds else ""
+    return ", ".join(bounds + ([f"≤ {ratio.most:g}"] if ratio.most is not None else []))
 
 
 def _letter(number: int) -> str:

@@ -12,7 +12,7 @@ states    layer calls that a pruned and a patched model are spared after the who
 All are measured in one run, taking turns; medians of `--repeats`. Beside other processes use `--threads 1`, which counts
 processor time: HFLM's threads would wait for one another after each operation, most of the time. The first items of a
 task differ more in length than all of them: a full test set is padded by 1 to 4 %. The model is SmolLM2-135M-Instruct in
-bfloat16 with real tasks where it was fetched and LAYERLAB_HUB has the tasks, else the stand-in in float32 with its own.
+bfloat16 with real tasks where it was fetched and LAYERLAB_HUB has the tasks, else the toy model in float32 with its own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Recorder(SharedContextLM):
 
 
 def subject(name: str | None, tasks: str | None):
-    """Model, tokenizer, name and tasks: what was asked for, else the real LLM if it is here, else the stand-in."""
+    """Model, tokenizer, name and tasks: what was asked for, else the real LLM if it is here, else the toy model."""
     here = gguf_wheels.folder(registry.get(REAL)).is_dir() and hub.mirror("datasets", "allenai/ai2_arc")
     name = name or (REAL if here else loading.STANDIN)
     dtype = "float32" if name == loading.STANDIN else "bfloat16"

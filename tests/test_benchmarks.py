@@ -41,7 +41,7 @@ MACHINE = {"cpu": "a slow one", "cores": 2, "torch": "2", "gflops": {"float32": 
 ENTRIES = (
     runner.Entry("one"),
     runner.Entry("broken"),
-    runner.Entry("two", ("--tokens", "8")),
+    runner.Entry("two", "What does the second cost?", ("--tokens", "8")),
     runner.Entry("large", usual=False),
 )
 
@@ -56,9 +56,18 @@ def folder(tmp_path):
 
 
 def rows(folder):
-    """{first cell: the other cells of its rows} of the page's first table."""
+    """{first cell: the other cells of its rows} of the page's table of results."""
+    return table(folder, 1)
+
+
+def conditions(folder):
+    """{benchmark: question, command, conditions, seconds, date}."""
+    return {name: cells for name, [cells] in table(folder, 0).items()}
+
+
+def table(folder, number):
     found = {}
-    for line in (folder / "README.md").read_text().split("| Machine | CPU")[0].splitlines():
+    for line in (folder / "README.md").read_text().split("\n\n")[2 + number].splitlines():
         if line.startswith("| ") and not line.startswith(("| ---", "| Benchmark")):
             name, *cells = (cell.strip() for cell in line.replace("\\|", "/").strip("|").split("|"))
             found.setdefault(name, []).append(cells)
@@ -76,7 +85,16 @@ def test_ratios_end_on_the_page_and_a_failure_is_a_row(folder):
     assert [cells[0] for cells in found["broken"]] == ["failed: error: the text ends / too early"]
     assert found["large"][0][0].startswith("not run")
     text = (folder / "README.md").read_text()
-    assert "| A | a slow one | 2 | float32 190 |" in text and "python benchmarks/two.py --tokens 8" in text
+    assert "| A | a slow one | 2 | float32 190 |" in text
+    assert conditions(folder)["two"][:2] == ["What does the second cost?", "`python benchmarks/two.py --tokens 8`"]
+
+
+def test_three_rows_of_a_kind_are_one_with_their_median_and_the_goals_met(folder):
+    loop = 'for name, ratio in (("a", 3), ("b", 1), ("c", 9)):\n    '
+    row = 'hand_over(Ratio(f"task {name}: time", "", ratio, f"a pass: {name}", most=3))\n'
+    (folder / "one.py").write_text("from common.utils.ratios import Ratio, hand_over\n" + loop + row)
+    runner.run(ENTRIES, ("one",), folder, MACHINE)
+    assert rows(folder)["one"] == [["task ...: time", "3 rows", "3 (1 to 9)", "≤ 3: 2 of 3 met", "a pass"]]
 
 
 def test_only_some_are_run_and_the_other_rows_stay_with_their_date(folder):
@@ -86,10 +104,10 @@ def test_only_some_are_run_and_the_other_rows_stay_with_their_date(folder):
     (folder / "one.py").write_text(GOOD.format(value=8))
     (folder / "two.py").write_text(BAD)
     assert runner.run(ENTRIES, ("one",), folder, MACHINE | {"cores": 64}) == []
-    found = rows(folder)
-    assert found["one"][0][1] == "8 s" and found["one"][0][5].startswith("A")
-    assert found["two"][0][1] == "2 s" and found["two"][0][5].startswith("B") and found["two"][0][6] == "2001-02-03"
-    assert found["one"][0][6] != "2001-02-03" and found["broken"][0][0].startswith("failed")
+    found, run = rows(folder), conditions(folder)
+    assert found["one"][0][1] == "8 s" and run["one"][2].startswith("A") and run["one"][4] != "2001-02-03"
+    assert found["two"][0][1] == "2 s" and run["two"][2].startswith("B") and run["two"][4] == "2001-02-03"
+    assert found["broken"][0][0].startswith("failed")
 
 
 def test_a_failure_takes_the_place_of_older_ratios_and_named_ones_run_though_they_are_not_usual(folder):
