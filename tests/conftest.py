@@ -7,6 +7,7 @@ wrong mask, a wrong position or a forgotten norm changes logits visibly.
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -83,6 +84,13 @@ FAMILIES: dict[str, dict] = {
     "gpt_neox": {},
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": HIDDEN},
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_objects_to_look_through():
+    """Hide what lives so far from the garbage collector: libraries and tests are a million objects, and Trainer collects often."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
