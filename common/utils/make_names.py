@@ -19,6 +19,7 @@ def translated(text: str) -> str:
     """Return the text with make's names, where make runs the command; else as it is."""
     if not os.environ.get(VARIABLE):
         return text
+    text = re.sub(r"`python -m [\w. ]+ --help` lists all options", "`make help` lists targets and variables", text)
     text = re.sub(r"python -m reproductions fetch (\S+?)(?=[`\s.,;]|$)", r"make \1-fetch", text)
     text = re.sub(_NAME + r"(?: [a-z0-9]+)? \(make: ([^)]*)\)", r"\2", text)
     text = re.sub(r"\b([A-Z_]+=\w*) \(--[a-z-]+\)", r"\1", text)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from common.utils.errors import plural
 from reproductions.claims import verdicts
 from reproductions.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED, UNTESTED
+from reproductions.spec.subjects import HEADS
 
 NO_NUMBER = "no number"  # the verdict on printed numbers where the paper prints none
 BY_REPLY = {True: SUPPORTED, False: CONTRADICTED, None: UNTESTED}
@@ -164,8 +165,8 @@ def notes(table: dict) -> list[str]:
             for number, c in enumerate(table["claims"], 1)
             if (judged := c.get("judged", {}).get(name)) and judged["shares_records_with"]
         }
-        text = f"On {name} {plural(chance['comparisons'], 'comparison')} with an interval: were all differences 0, "
-        text += f"at most about {chance['by_chance']:.1f} of them would be contradicted by chance."
+        text = f"On {HEADS.get(name, name)} {plural(chance['comparisons'], 'comparison')} with an interval: were all "
+        text += f"differences 0, at most about {chance['by_chance']:.1f} of them would be contradicted by chance."
         if chance["others"]:
             text += f" Not among them: {chance['others']} of claims that ask for more than that."
         if shared:
