@@ -181,7 +181,7 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "After this page you know what each benchmark compares and how to run it again. `make benchmarks` runs the usual ones",
+        "After this page you know what each benchmark compares and how to repeat it. `make benchmarks` runs the usual ones",
         "and writes this page. `make benchmarks ONLY=scoring,search` runs some; `python benchmarks/NAME.py` runs one script.",
         "A ratio is to a baseline measured by the same script in the same run. Three or more rows of one kind are one row:",
         "their median ratio (lowest to highest). The folder `results` has every row.",

@@ -8,7 +8,7 @@ writes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,7 +180,7 @@ OURS = (
     ),
     SummaryLine("The refit lowers perplexity further than LLM-Pruner and SliceGPT", "league", ("refit-beats-slices",)),
     SummaryLine(
-        "With the refit, no other selection has a perplexity 1 % below that of least-residual selection",
+        "With the refit, no selection has a perplexity 1 % below that of least-residual selection",
         "league",
         ("least-left-is-best-choice",),
     ),
@@ -193,7 +193,7 @@ OURS = (
     ),
     SummaryLine("Repairs widen the gap between right and wrong endings", "league-answers", ("gap-widens",)),
     SummaryLine(
-        "Calibrated on plain text and questions in turn, the refit is more accurate on other tasks than no repair",
+        "Calibrated on plain text and on tasks in turn, the refit is more accurate on other tasks than no repair",
         "league-texts",
         ("both-texts-beat-cut",),
     ),
@@ -203,13 +203,12 @@ OURS = (
         ("least-left-cut-beats-l-cut",),
     ),
     SummaryLine(
-        "Neuron grafting lowers the perplexity of no repair and of five repairs after a contiguous block of 8 or 9 layers"
-        " that contains the one that writes the massive activation",
+        "Neuron grafting lowers perplexity after a block that contains the layer of the massive activation",
         "league-graft",
         ("carried-lowers-perplexity",),
     ),
     SummaryLine(
-        "Neuron grafting is more accurate than no repair after such a block", "league-graft", ("carried-answers-more",)
+        "After such a block, neuron grafting is more accurate than no repair", "league-graft", ("carried-answers-more",)
     ),
     SummaryLine(
         "Removing the last layers is the best of seven selections, not fine-tuned",
@@ -221,17 +220,17 @@ OURS = (
     ),
     SummaryLine("Merging as in the official code retains more", "table2-laco", ("code-beats-leaving-out",)),
     SummaryLine(
-        "The FFN that LinearPatch is compared with, trained as printed, has a lower perplexity than no repair",
+        "LLM-Streamline's FFN, trained as printed, has a lower perplexity than no repair",
         "table3-linearpatch",
         ("ffn-beats-cut",),
     ),
     SummaryLine(
-        "That FFN has a lower perplexity than no repair if it leaves massive tokens unchanged",
+        "It does if it leaves massive tokens unchanged",
         "table3-linearpatch",
         ("spared-ffn-beats-cut",),
     ),
     SummaryLine(
-        "Distilled LinearPatch retains more accuracy than that FFN if the FFN leaves massive tokens unchanged",
+        "Distilled LinearPatch retains more accuracy than the FFN that does so",
         "table2-linearpatch",
         ("distilled-beats-spared-ffn",),
     ),
@@ -269,15 +268,19 @@ def parts(store: Store) -> dict[str, str]:
         chances = list(filter(None, (chance(name, built, papers) for name in names)))
         return [f"Comparisons of the papers' claims with an interval: {'; '.join(chances)}."] if chances else []
 
-    def table() -> str:
-        lines = []
-        for title, group in rows.items():
-            lines += [
-                [f"**{title}**", *(f"**{counts}**" for counts in tally(group)), "", ""],
-                *(one.cells() for one in group),
-            ]
-        return markdown(["Claim", *SIDES], lines, "l")
+    def table(titles: Iterable[str], sides: Sequence[str], first: int) -> str:
+        """Number the claims of these groups; the toy model's verdicts are on the site."""
+        lines, number = [], first
+        for title in titles:
+            counts = tally(rows[title])[: 1 + len(subjects.PUBLISHED_MODELS)][-len(sides) :]
+            lines.append(["", f"**{title}**", *(f"**{count}**" for count in counts), ""])
+            for one in rows[title]:
+                lines.append([str(number), one.sentence, *one.brief()[-len(sides) :], f"`{one.target}`"])
+                number += 1
+        return markdown(["No.", "Claim", *sides, SIDES[-1]], lines, "r" + "l" * (len(sides) + 2))
 
+    sides = SIDES[: 1 + len(subjects.PUBLISHED_MODELS)]
+    of_papers = sum(map(len, ABSTRACTS.values()))
     verdicts = {
         f"verdict-{paper}": f"Of its {len(found)} claims on the [summary](../../README.md#what-reproduced), {by_side(found)}."
         for paper, found in ((paper, rows[printed_rows.title_of(paper)]) for paper in ABSTRACTS)
@@ -287,8 +290,9 @@ def parts(store: Store) -> dict[str, str]:
         "findings": "\n\n".join(
             (
                 own_models(store),
-                table(),
-                " ".join((TALLIED, LEGEND, *compared(SHOWN), measured_in())),
+                table((title for title in rows if title != TITLE_OF_OURS), sides, 1),
+                table([TITLE_OF_OURS], sides[1:], 1 + of_papers),
+                " ".join((TALLIED, SHORT_LEGEND, *compared(subjects.PUBLISHED_MODELS), measured_in())),
             )
         ),
     }
@@ -347,6 +351,12 @@ def by_side(rows: Sequence[JudgedLine]) -> str:
 
 
 TALLIED = "In bold: how many claims of a group have which verdict."
+SHORT_LEGEND = (
+    "In brackets: how many of a claim's comparisons support it; most claims need all. Behind them: the comparison that "
+    "favours the claim least, with its 95 % confidence interval (CI) over items. Points are of accuracy; in LinearPatch, "
+    "Prune&Comp and `league` they are of retained accuracy. Significant: beyond what other items might change. Not tested: "
+    "not measured, or about other models."
+)
 
 
 def every(paper: str, store: Store) -> str:
@@ -396,8 +406,8 @@ def chance(name: str, built: Mapping[str, dict], found: Sequence[SummaryLine]) -
 def measured_in() -> str:
     """In what the published subjects are computed, and how long the real models' records took."""
     told, published = [], Published(PUBLISHED)
-    for subject in (*map(subjects.of_model, subjects.PUBLISHED_MODELS), subjects.STANDIN):
-        records = () if subject.standin else (one for one in published if one["recipe"]["model"] == subject.model)
+    for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
+        records = (one for one in published if one["recipe"]["model"] == subject.model)
         hours = sum(one["provenance"].get("seconds", 0) for one in records) / 3600
         name = HEADS[subject.name]
         took = (
@@ -436,6 +446,11 @@ class JudgedLine:
         sides = (self.printed, *(self.measured[name] for name in SHOWN))
         return [self.sentence, *map(str, sides), self.supported(), f"`{self.target}`"]
 
+    def brief(self) -> list[str]:
+        """Return the verdicts in print and on the pretrained models, without the words that a legend can say once."""
+        sides = (self.printed, *(self.measured[name] for name in subjects.PUBLISHED_MODELS))
+        return [str(replace(side, counts=_numbers(side), several=False)) for side in sides]
+
     def boxes(self) -> ClaimLine:
         """Return the line of the summary picture, without the toy model."""
         from figures.screen import ClaimLine
@@ -444,13 +459,16 @@ class JudgedLine:
         return ClaimLine(self.sentence, [*map(_box, sides), ("", self.supported())])
 
 
+def _numbers(side: ShownVerdict) -> str:
+    return side.counts.replace(" comparisons support it", "").replace(", not enough", "")
+
+
 def _box(side: ShownVerdict) -> tuple[str, str]:
     """Return a verdict and the words beside it, for a box of the picture; the colour says the verdict."""
     if not side.tested:
         return "", side.verdict
-    counts = side.counts.replace(" comparisons support it", "").replace(", not enough", "")
     case = "worst case: " * side.several + side.effect
-    return side.verdict, "; ".join(filter(None, (counts, case))) or "1 comparison"
+    return side.verdict, "; ".join(filter(None, (_numbers(side), case))) or "1 comparison"
 
 
 def row(finding: SummaryLine, built: Mapping[str, dict]) -> JudgedLine:

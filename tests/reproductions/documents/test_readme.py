@@ -8,7 +8,7 @@ import pytest
 from common.records.results import NOWHERE, ROOT, Store
 from reproductions.documents import findings, readme
 from reproductions.render import claim_verdicts, show
-from reproductions.spec import printed_rows, registry, reported
+from reproductions.spec import registry, reported
 
 
 def test_counts_are_those_of_the_shown_table():
@@ -190,11 +190,13 @@ def test_the_screen_is_of_the_published_records():
     assert line.measured["standin"].effect == claim_verdicts.effect(claim["judged"]["standin"])
 
 
-def test_the_page_of_claims_has_the_papers_words_for_each():
+def test_the_page_of_claims_numbers_them_and_has_the_papers_words_for_each():
     text = (ROOT / "docs/findings.md").read_text()
-    for paper, lines in findings.ABSTRACTS.items():
-        for one in lines:
-            assert f"| {printed_rows.title_of(paper)} | {one.sentence} | “" in text, one.sentence
+    papers = [one.sentence for lines in findings.ABSTRACTS.values() for one in lines]
+    sentences = [*papers, *(one.sentence for one in findings.OURS)]
+    assert re.findall(r"(?m)^\| (\d+) \| ([^“].*?) \|", text) == [(str(n), one) for n, one in enumerate(sentences, 1)]
+    quoted = ", ".join(re.findall(r"(?m)^\| ([\d, ]+) \| “", text)).split(", ")
+    assert quoted == [str(number) for number in range(1, len(papers) + 1)]
 
 
 def test_readme_is_short_and_its_parts_are_known():
