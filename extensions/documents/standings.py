@@ -30,7 +30,7 @@ HEADER = (
 )
 HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE = "higher", "lower", "equivalent", "no significant difference"
 # The short table shows so many numbers of layers, the best of ours, and:
-FEW = 3
+FEW = 2
 SHORT = (rows.NONE, rows.PATCHED, rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
 SHORT += (rows.SHIFT, rows.COME, rows.OVERREP)
 

@@ -328,10 +328,14 @@ def lead(rows: Mapping[str, Sequence[JudgedLine]]) -> str:
 
 
 def own_models(store: Store) -> str:
-    """Say how many cells were measured on the papers' own models, in a sentence."""
+    """Say in a sentence how many results are from the papers' own models."""
     found = [show.own_models(table, store) for table in registry.targets().values() if table.paper in registry.PAPERS]
     measured, cells = (sum(one[key] for one in found) for key in ("measured", "cells"))
-    return f"Measured on the papers' own models: **{measured:,} of {cells:,} cells**."
+    if not measured:
+        return "None of the papers' own models has been measured."
+    return (
+        f"Measured on the papers' own models: **{measured:,} of the {cells:,} numbers** that the tables have for them."
+    )
 
 
 def by_side(rows: Sequence[JudgedLine]) -> str:

@@ -32,32 +32,25 @@ IDEAS = {
     "laco": "later layers merged into an earlier one while the outputs stay similar",
     "reassessing": "seven ways to select layers; fine-tuning of only the head and the last layers",
 }
-HEADER = (
-    "Target",
-    "Title",
-    "Reported",
-    "Weight-free",
-    "SmolLM2",
-    "Toy model",
-    "Paper's models",
-    "Not run",
-    "Minutes",
-)
+# The columns of numbers in docs/tables.md; README has their sums.
+COUNTED = ("In the paper", "SmolLM2", "Toy model")
 
 
-def counts(table: registry.Table, store: Store) -> dict:
-    """Cells of one target: reported; weight-free by status; measured on SmolLM2, stand-in, the paper's models; not run."""
-    rows = _rows(table, store, PAPER)
+def counts(table: registry.Table, store: Store) -> dict[str, int]:
+    """Count the numbers of one target: printed by the paper; measured on SmolLM2, the toy model and the paper's models."""
     free = {column.label for column in table.columns_for(PAPER) if column.weight_free}
-    paper = [(row["shape"] or label in free, cell) for row in rows for label, cell in row["cells"].items()]
-    shaped = [cell["status_id"] for weight_free, cell in paper if weight_free and cell["reproduced"] is not None]
+    paper = [
+        cell
+        for row in _rows(table, store, PAPER)
+        if not row["shape"]
+        for label, cell in row["cells"].items()
+        if label not in free
+    ]
     return {
         "reported": len(reported.numbers(table.paper, table.number)),
-        "weight-free": {status: shaped.count(status) for status in ("match", "differs", "measured")},
         "smollm2": sum(_measured(table, store, subjects.of_model(name)) for name in subjects.PUBLISHED_MODELS),
         "toy model": _measured(table, store, STANDIN),
-        "paper": sum(not weight_free and _has_content(cell) for weight_free, cell in paper),
-        "not run": sum(not _has_content(cell) and cell["status_id"] != "none" for _, cell in paper),
+        "paper": sum(map(_has_content, paper)),
     }
 
 
@@ -98,12 +91,12 @@ def by_paper(store: Store) -> dict[str, dict[str, dict]]:
 
 
 def _took(paper: str, found: Iterable[str], timed: dict[str, float]) -> float:
-    """Minutes that all of a paper's targets take on the stand-in, `make grid` after them."""
+    """Return the minutes that all of a paper's targets take on the toy model, `make grid` after them."""
     own = sum(timed.get(name, 0.0) for name in found if name.endswith(f"-{paper}"))
     return timed.get(paper, own) + sum(timed.get(name, 0.0) for name in found if not name.endswith(f"-{paper}"))
 
 
-_TOTALS = ("reported", "smollm2", "toy model", "paper", "not run")
+_TOTALS = ("reported", "smollm2", "toy model", "paper")
 
 
 def _total(found: dict[str, dict]) -> dict[str, int]:
@@ -111,48 +104,41 @@ def _total(found: dict[str, dict]) -> dict[str, int]:
 
 
 def summary(counted: dict[str, dict[str, dict]]) -> str:
-    """Return one line a paper: targets, reported numbers, cells measured on each model."""
-    header = ["Paper", "Method", "Tables and figures", "Reported numbers"]
-    header += ["Cells on SmolLM2", "on the toy model", "on the paper's models"]
+    """Return one line a paper: targets, numbers that the paper prints, numbers measured on each model."""
+    totals = {paper: _total(found) for paper, found in counted.items()}
+    own = any(total["paper"] for total in totals.values())  # without such a number the text above the table says so
+    header = [
+        "Paper",
+        "Method",
+        "Tables and figures",
+        "Numbers in the paper",
+        "Measured on SmolLM2",
+        "on the toy model",
+    ]
     lines = []
-    for paper, found in counted.items():
-        total = _total(found)
-        cells = (len(found), total["reported"], total["smollm2"], total["toy model"], total["paper"])
-        title = f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)"
-        lines.append([title, IDEAS[paper], *cells])
-    return markdown(header, lines, "llr")
+    for paper, total in totals.items():
+        cells = [len(counted[paper]), *(total[key] for key in _TOTALS[: 3 + own])]
+        lines.append([f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)", IDEAS[paper], *cells])
+    return markdown([*header, *["on the paper's models"] * own], lines, "llr")
 
 
 def overview(counted: dict[str, dict[str, dict]]) -> str:
-    """Return the table of tables by paper: how many cells are reported, weight-free, measured here and there, and not
-    run.
-
-    Weight-free cells are given as matching / differing, and those of ours that the paper has no number for. Minutes: see
-    `minutes`.
-    """
+    """Return the table of tables by paper: how many numbers are in the paper and measured here; minutes: see `minutes`."""
     blocks, timed = [], minutes()
     for paper, found in counted.items():
         total, title = _total(found), printed_rows.title_of(paper)
         blocks.append(
-            f"<details><summary><b>{title}</b>: {len(found)} targets, {total['reported']} reported numbers, "
-            f"{total['smollm2']} cells measured on SmolLM2, {total['toy model']} on the toy model "
-            f"({_took(paper, found, timed):.0f} minutes), {total['paper']} on the paper's models"
-            "</summary>\n"
+            f"<details><summary><b>{title}</b>: {len(found)} targets, {total['reported']} numbers in the paper; measured "
+            f"{total['smollm2']} on SmolLM2, {total['toy model']} on the toy model ({_took(paper, found, timed):.0f} min), "
+            f"{total['paper']} on the paper's models</summary>\n"
         )
         lines = []
         for name, c in found.items():
             heading = registry.get(name).title.removeprefix(f"{title}, ")
-            cells = (c["reported"], _weight_free(c["weight-free"]), *(c[key] for key in _TOTALS[1:]))
-            cells += (f"{timed[name]:.1f}" if name in timed else "",)
+            cells = (*(c[key] for key in _TOTALS[:3]), f"{timed[name]:.1f}" if name in timed else "")
             lines.append([f"`{name}`", heading, *cells])
-        blocks += [markdown(HEADER, lines, "llr"), "\n</details>\n"]
+        blocks += [markdown(["Target", "Title", *COUNTED, "Minutes"], lines, "llr"), "\n</details>\n"]
     return "\n".join(blocks).strip()
-
-
-def _weight_free(statuses: dict[str, int]) -> str:
-    """Matching / differing cells, and those that stand beside no printed number."""
-    compared = f"{statuses['match']} / {statuses['differs']}" if statuses["match"] or statuses["differs"] else ""
-    return " + ".join(filter(None, (compared, f"{statuses['measured']} ours" if statuses["measured"] else "")))
 
 
 def parts(names: Iterable[str]) -> dict[str, str]:

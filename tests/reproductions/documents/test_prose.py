@@ -42,9 +42,7 @@ OTHERWISE = {
     "prunecomp": {"49,152": "tokens", "14.8": "of two averages", "0.9": "about", "1.3": "about", "2.5": "about"},
     "laco": {"11008": "a shape", "4096": "a shape", "98,304": "tokens"},
     "reassessing": {"33.3": "guessing"} | dict.fromkeys((".82", ".74", ".93", ".98"), "LaCo's Figure 5a"),
-    "league": {"1,536": "neurons", "2017": "a year", "2022": "a year", "2025": "a year", "2026": "a year"}
-    | {"0.1": "a ridge"}
-    | dict.fromkeys(("60.10", "59.45", "60.01", "59.68", "27.81", "35.69"), "printed by Ghosted Layers"),
+    "league": {"1,536": "neurons", "2017": "a year", "2022": "a year", "2025": "a year", "2026": "a year"},
 }
 
 

@@ -181,8 +181,8 @@ def test_a_task_that_few_rows_have_run_yet_takes_no_row_its_average(tmp_path):
 
 
 @pytest.mark.parametrize("paper", registry.PAPERS)
-def test_every_reported_number_is_shown_and_every_cell_counted_once(paper):
-    """The counts of the README's table of tables against the cells themselves, and the cells against the CSV files."""
+def test_every_reported_number_is_shown(paper):
+    """The cells against the CSV files, and the counts of the README's table of tables against both."""
     store = Store(NOWHERE)
     for name, table in registry.targets().items():
         if table.paper != paper:
@@ -190,8 +190,6 @@ def test_every_reported_number_is_shown_and_every_cell_counted_once(paper):
         shown = show.build(table, store, "paper")["rows"]
         cells = [(row, label, cell) for row in shown for label, cell in row["cells"].items()]
         counts = readme.counts(table, store)
-        empty = sum(cell["status"] == "none" and cell["reproduced"] is None for _, _, cell in cells)
-        assert sum(counts["weight-free"].values()) + counts["paper"] + counts["not run"] + empty == len(cells), name
         if table.number in reported.tables(table.paper):
             numbers = reported.cells(table.paper, table.number)
             keys = [(row["model"], row["sparsity"], row["method"], label) for row, label, _ in cells]
