@@ -39,7 +39,7 @@ def _blocks():
 def test_the_pages_own_test_passes(spaced, make_tiny):
     names = {"around": around, "run_recipe": run_recipe, "Spaced": spaced}
     exec(_blocks()[1], names)
-    names["test_spaced_layers_go"](make_tiny)
+    names["test_spaced_layers_are_removed"](make_tiny)
 
 
 def test_recipe_record_table_and_checkpoint_know_it(spaced, tmp_path, monkeypatch, tiny_llama, tiny_tokenizer, capsys):
