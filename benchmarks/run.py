@@ -47,6 +47,7 @@ class Entry:
     script: str = ""
 
     def command(self, folder: Path) -> list[str]:
+        """Return the command line of the script in this folder."""
         return [str(folder / (self.script or f"{self.name}.py")), *self.arguments]
 
 

@@ -171,6 +171,7 @@ class Halve(torch.nn.Module):
     kind = "halve"
 
     def forward(self, hidden):
+        """Halve the hidden states."""
         return hidden / 2
 
 

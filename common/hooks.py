@@ -98,6 +98,7 @@ class PatchHook:
         self.kind = kind
 
     def __call__(self, _receiver: nn.Module, args: tuple):
+        """Return the arguments of the layer with the patched hidden states."""
         hidden = args[0]
         held = next(self.module.parameters(), None)
         if held is not None and held.device != hidden.device:

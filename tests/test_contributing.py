@@ -59,4 +59,4 @@ def test_recipe_record_table_and_checkpoint_know_it(spaced, tmp_path, monkeypatc
     checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "saved")
     assert torch.equal(checkpoint.load(tmp_path / "saved")[0](ids).logits, tiny_llama(ids).logits)
     assert main("papers", ["--steps"]) == 0
-    assert re.search(r"spaced +So many layers at equal distances.*\n +count first=1", capsys.readouterr().out)
+    assert re.search(r"spaced +Select `count` layers at equal distances.*\n +count first=1", capsys.readouterr().out)

@@ -50,6 +50,7 @@ class CoMe(Pruning):
     repeat: bool | None = None
 
     def apply(self, context: Context) -> None:
+        """Select and remove what is pruned, and repair the model."""
         windows, started = context.windows(), time.perf_counter()
         options = {"repeat": bool(self.repeat), "batch_size": context.batch_size, "progress": context.progress}
         found: list[dict] = []
@@ -95,10 +96,14 @@ def come(
     """Merge ``count`` pairs of layers of ``model``, in place.
 
     Args:
-        ids: calibration tokens [samples, tokens]; one pass over them a step.
-        repeat: a layer that was merged may be merged again.
-        begun: merges that were found earlier; they come first, without a pass.
-        after: called with all merges so far after each that was found.
+        model: The model; it is changed.
+        ids: Calibration tokens [samples, tokens]; one pass over them a step.
+        count: Layers to remove.
+        repeat: Whether a merged layer may be merged again.
+        begun: Merges of an earlier run; they are repeated without a pass.
+        after: Called with all merges so far after each new one.
+        batch_size: Sequences a batch.
+        progress: Show a progress bar.
 
     Returns:
         An entry per merge: {"pair": the layers (original numbers; a merged one has its first's), "shares", and of each layer

@@ -48,6 +48,7 @@ class GhostedLayers(Repair):
     first: bool | None = None
 
     def apply(self, context: Context) -> None:
+        """Remove the layers and repair the model."""
         options = {name: value for name, value in self.to_json().items() if name != "method"}
         options |= {"batch_size": context.batch_size, "progress": context.progress}
         context.details["patches"] = ghost(context.model, context.windows(), context.removed, **options)
@@ -63,6 +64,7 @@ class Ghost(nn.Module):
         self.weight = nn.Parameter(matrix.detach().float(), requires_grad=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Add the linear map of the hidden states [..., channels] to them."""
         wide = hidden.float()
         return (wide + wide @ self.weight).to(hidden.dtype)
 

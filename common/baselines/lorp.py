@@ -42,6 +42,7 @@ class LoRP(Selection):
     seed: int | None = None
 
     def choose(self, context: Context) -> Sequence[int]:
+        """Return the layers to remove."""
         selection.check_count(self.count, context.decoder.num_layers)
 
         def search() -> list[list[float]]:

@@ -66,6 +66,7 @@ class OverRep(TrainedRepair):
     """OverRep's recovery layers, trained on the recipe's windows; options: those of `PAPER` that are changed."""
 
     def apply(self, context: Context) -> None:
+        """Remove the layers and repair the model."""
         report = recover(
             context.model, context.removed, self.windows(context), self.fitting(PAPER), progress=context.progress
         )
@@ -87,6 +88,7 @@ class Wide(nn.Module):
         self.factor = nn.Parameter(torch.eye(inner if inward else out, **like)) if factor else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the linear layer with the added matrices."""
         weight = self.linear.weight if self.added is None else self.linear.weight + self.added
         if self.factor is None:
             return F.linear(x, weight, self.linear.bias)
@@ -117,6 +119,7 @@ class WideGain(nn.Module):
         self.scale, self.shift = (nn.Parameter(torch.zeros_like(norm.weight)) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the norm with the added gain."""
         return torch.func.functional_call(self.norm, self._gain(), (x,))
 
     def _gain(self) -> dict[str, Tensor]:
@@ -161,6 +164,7 @@ class RecoveryLayers(nn.Module):
                 module.anneal = value
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Run both layers on the hidden states [batch, tokens, channels]."""
         decoder, dtype = self._decoder[0], hidden.dtype
         own = [decoder.layers[place] for place in self.places]
         try:

@@ -44,6 +44,7 @@ class ShiftLlm(Repair):
     rank: int | None = None
 
     def apply(self, context: Context) -> None:
+        """Remove the layers and repair the model."""
         options = {"rank": self.rank, "batch_size": context.batch_size, "progress": context.progress}
         context.details["patches"] = shift(context.model, context.windows(), context.removed, **options)
 
@@ -60,6 +61,7 @@ class Adapter(nn.Module):
         self.bias = nn.Parameter(bias.detach().float(), **frozen)
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Add the affine map of the hidden states [..., channels] to them."""
         wide = change = hidden.float()
         for factor in self.factors:
             change = change @ factor
@@ -87,8 +89,12 @@ def shift(
     """Remove layers of ``model`` and put an `Adapter` in the place of every block of them, in place.
 
     Args:
-        ids: calibration tokens [samples, tokens].
-        rank: of each block's adapter; None: as many as there are channels.
+        model: The model; it is changed.
+        ids: Calibration tokens [samples, tokens].
+        removed: Layers to remove.
+        rank: Rank of each block's adapter; None: as many as there are channels.
+        batch_size: Sequences a batch.
+        progress: Show a progress bar.
 
     Returns:
         An entry per block: {"run", "position" in the pruned model, "adapters": how many were merged}.

@@ -104,6 +104,7 @@ class FeedForward(nn.Module):
         return made
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Return the network's output for hidden states [..., channels]."""
         own = hidden.to(self.gate_proj.weight.dtype)
         made = self.down_proj(self.activation(self.gate_proj(own)) * self.up_proj(own)).to(hidden.dtype)
         return torch.where(massive(hidden)[..., None], hidden, made) if self.spare_massive else made

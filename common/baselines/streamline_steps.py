@@ -55,6 +55,7 @@ class StreamlineNetwork(_Streamline):
     spare_massive: bool | None = None
 
     def apply(self, context: Context) -> None:
+        """Put the network or the layer in place of the block, trained."""
         if self.samples is None:
             context.details["replaced"] = streamline.insert_ffn(context.model, context.removed)
             return
@@ -68,4 +69,5 @@ class StreamlineLayer(_Streamline):
     """One layer in the place of several: its selection takes one layer more than the model is to lose."""
 
     def apply(self, context: Context) -> None:
+        """Put the network or the layer in place of the block, trained."""
         self.train(context, streamline.replace_with_layer, ("target", "top_k", "validate_every"))

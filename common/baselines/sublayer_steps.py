@@ -32,6 +32,7 @@ class LlmPruner(Pruning):
     last: int | None = None
 
     def apply(self, context: Context) -> None:
+        """Select and remove what is pruned, and repair the model."""
         if (self.ratio is None) == (self.layers is None):
             raise UserError("LLM-Pruner takes one of ratio and layers; give exactly one")
         spared = {name: value for name in ("first", "last") if (value := getattr(self, name)) is not None}
@@ -75,6 +76,7 @@ class SliceGpt(Pruning):
         return slicegpt.width_of_ratio(model, ratio)
 
     def apply(self, context: Context) -> None:
+        """Select and remove what is pruned, and repair the model."""
         left = self.width(context.model)
         options = {"batch_size": context.batch_size, "progress": context.progress}
         slicegpt.slice_stream(context.model, context.windows(), left, centre=context.fidelity == "code", **options)
@@ -103,6 +105,7 @@ class LlmDrop(_Halves):
     kind: str | None = None
 
     def choose(self, context: Context) -> list[sublayer_removal.Half]:
+        """Return the sub-layers to remove."""
         options = {"batch_size": context.batch_size, "progress": context.progress}
         found = sublayer_removal.similarities(context.decoder, context.windows(), **options)
         return sublayer_removal.most_similar(found, self.count, self.kind or "both")
@@ -139,6 +142,7 @@ class BlockPruner(_Greedy):
     calibration: Calibration | None = None
 
     def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
+        """Search the sub-layers to remove, one by one."""
         options = {"batch_size": context.batch_size, "progress": context.progress} | onward
         return sublayer_removal.block_pruner(context.decoder, context.windows(), self.count, **options)
 
@@ -158,6 +162,7 @@ class FinerCut(_Greedy):
     calibration: Calibration | None = None
 
     def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
+        """Search the sub-layers to remove, one by one."""
         options = {"front": self.front, "progress": context.progress} | onward
         options |= {"distance": self.distance} if self.distance else {}
         return finercut.finer_cut(context.decoder, context.windows(), self.count, **options)
@@ -179,6 +184,7 @@ class EntroDrop(Pruning):
     start: int | None = None
 
     def apply(self, context: Context) -> None:
+        """Select and remove what is pruned, and repair the model."""
         bins, kind = self.bins or entrodrop.BINS, self.kind or ATTENTION
 
         def search() -> list[float]:
@@ -202,6 +208,7 @@ class Nbl(Pruning):
     count: int
 
     def apply(self, context: Context) -> None:
+        """Select and remove what is pruned, and repair the model."""
         options = {"batch_size": context.batch_size, "progress": context.progress}
         maps = sublayer_removal.linear_maps(context.decoder, context.windows(), **options)
         layers = sublayer_removal.nearest_linear(maps, self.count)

@@ -47,6 +47,7 @@ class Wrp(Selection):
     seed: int | None = None
 
     def choose(self, context: Context) -> Sequence[int]:
+        """Return the layers to remove."""
         selection.check_count(self.count, context.decoder.num_layers)
         similarity = weight_similarity(context.decoder, progress=context.progress)
         clusters = self.clusters or cluster_count(similarity)

@@ -53,20 +53,27 @@ def collect(
     batch_size: int = 8,
     progress: bool = False,
 ) -> Statistics:
-    """Statistics of a model on calibration tokens ``[samples, tokens]``, in exactly N layer executions per batch.
+    """Collect statistics of a model on calibration tokens, in exactly N layer executions per batch.
 
     Args:
-        span: the largest number of layers a window or run may have; ratios are kept for all distances up to it.
-        pairs: boundaries whose cosines are wanted; by default every layer's and every window's of ``span`` layers.
+        decoder: The model's decoder view, with N layers.
+        ids: Calibration tokens [samples, tokens].
+        span: Largest number of layers of a block; ratios are kept for all distances up to it.
+        pairs: Boundaries whose cosines are taken; default: those of every layer and of every block of ``span`` layers.
             N + 1 as second boundary is the state after the final norm.
-        kinds: which cosines; ``channel`` costs a second reduction per pair.
-        rotate: also take magnitudes of ``X H`` (one fast transform per boundary).
-        elementwise: pairs for Eqs. 4 and 5 of LinearPatch taken literally, plain and rotated.
-        moments: pairs for least-squares factors. matrices: pairs for the least-squares matrix too, which takes
-            2 x 8 C^2 bytes a pair (C = 4096: 268 MB), so name few. weights, first: how tokens count in moments, and
-            whether a sample's first does (`common.calibration.least_squares`).
-        skip: so many first tokens of each sample are read, but count in nothing.
-        batch_size: samples a batch; hidden states of at most the open pairs' boundaries of one batch are held.
+        kinds: Kinds of cosines; ``channel`` costs a second reduction per pair.
+        rotate: Also take magnitudes of ``X H`` (one fast transform per boundary).
+        elementwise: Pairs for Eqs. 4 and 5 of LinearPatch taken literally, plain and rotated.
+        moments: Pairs for least-squares factors.
+        matrices: Pairs for least-squares matrices, too; each takes 2 x 8 C^2 bytes (C = 4096: 268 MB).
+        weights: Weights of tokens in moments (`common.calibration.least_squares`).
+        first: Whether a sample's first token counts in moments.
+        skip: So many first tokens of each sample are read, but count in nothing.
+        batch_size: Samples a batch; the hidden states that open pairs need are held for one batch.
+        progress: Show a progress bar.
+
+    Returns:
+        Sums over all tokens that count: cosines, mean magnitudes per channel [C], and moments.
 
     Raises:
         UserError: an unknown cosine, an impossible pair, no tokens, or none that count.

@@ -48,6 +48,7 @@ class Forecast:
     parts: tuple[tuple[str, float], ...] = ()
 
     def line(self) -> str:
+        """Return the forecast in one line of text."""
         what = "on disk" if self.parts else "of states on disk"
         disk = f", {self.disk_bytes / 1e9:.2f} GB {what}" if self.disk_bytes else ""
         return f"expected: {self.peak_bytes / 1e9:.2f} GB of memory at most, {clock(self.seconds)}{disk}"

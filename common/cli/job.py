@@ -145,6 +145,7 @@ class Job:
 
     @property
     def standin(self) -> bool:
+        """Return whether the model is the toy model."""
         return self.options.model == TOY
 
     @cached_property

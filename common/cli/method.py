@@ -43,18 +43,22 @@ class Method:
 
     @property
     def package(self) -> str:
+        """Return the tool's package."""
         return self.options.TOOL.rpartition(".")[0]
 
     @property
     def paper(self) -> str:
+        """Return the last name of the tool's package."""
         return self.options.TOOL.rpartition(".")[2]
 
     @property
     def title(self) -> str:
+        """Return the method's title."""
         return self.options.TITLE
 
     @property
     def description(self) -> str:
+        """Return the help text of the tool."""
         return " ".join(self.options.__doc__.split())
 
     def tokens(self, job) -> float:

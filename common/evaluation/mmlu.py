@@ -51,6 +51,7 @@ class Examination:
 
     @property
     def subjects(self) -> list[str]:
+        """Return all subjects, in the order of their categories."""
         return [subject for subjects in self.categories.values() for subject in subjects]
 
 

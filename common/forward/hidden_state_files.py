@@ -49,6 +49,7 @@ class Boundary:
     states: dict[str, tuple[int, torch.Size, torch.dtype]] = field(default_factory=dict)
 
     def write(self, batch: str, state: Tensor) -> None:
+        """Append the state of a batch to the file."""
         self.file.seek(self.size)
         self.file.write(state.detach().contiguous().view(torch.uint8).numpy())
         self.file.flush()
@@ -56,6 +57,7 @@ class Boundary:
         self.size += state.numel() * state.element_size()
 
     def read(self, batch: str) -> Tensor:
+        """Read the state of a batch."""
         offset, shape, dtype = self.states[batch]
         state = torch.empty(shape, dtype=dtype)
         self.file.seek(offset)
@@ -84,6 +86,7 @@ class StateFiles:
 
     @property
     def bytes(self) -> int:
+        """Return the size of all files."""
         return sum(boundary.size for boundary in self._boundaries.values())
 
     def begin(self, chain: dict[int, str], layers: int) -> set[int]:

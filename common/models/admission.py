@@ -120,8 +120,9 @@ def check_shapes(model: nn.Module, stored: Mapping[str, TensorEntry], path: Path
     """Refuse weights whose shapes contradict the config.
 
     Args:
-        model: of the config, with or without weights.
-        stored: the tensors in the files. Names that the model does not have are left to the reader.
+        model: Model of the config, with or without weights.
+        stored: Tensors in the files. Names that the model does not have are left to the reader.
+        path: Directory that errors name.
 
     Raises:
         UserError: names the first tensor, with both shapes.

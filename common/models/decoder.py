@@ -54,6 +54,7 @@ class ResidualWriter:
 
     @property
     def tensor(self) -> nn.Parameter:
+        """Return the weight, read from disk first where it is offloaded."""
         at_hand(self.module if self.layer is None else self.layer)
         return getattr(self.module, self.parameter)
 
@@ -96,30 +97,37 @@ class Decoder:
 
     @property
     def config(self):
+        """Return the model's configuration."""
         return self.model.config
 
     @property
     def layers(self) -> nn.ModuleList:
+        """Return the decoder layers that are left."""
         return body(self.model).layers
 
     @property
     def num_layers(self) -> int:
+        """Return the number of layers that are left."""
         return len(self.layers)
 
     @property
     def hidden_size(self) -> int:
+        """Return the number of channels of the residual stream."""
         return self.config.hidden_size
 
     @property
     def embed(self) -> nn.Module:
+        """Return the token embedding."""
         return embedding(self.model)
 
     @property
     def norm(self) -> nn.Module:
+        """Return the final norm."""
         return final_norm(self.model)
 
     @property
     def lm_head(self) -> nn.Module:
+        """Return the language-model head."""
         return head(self.model)
 
     @property
@@ -129,6 +137,7 @@ class Decoder:
 
     @property
     def device(self) -> torch.device:
+        """Return the device of the embedding."""
         return self.embed.weight.device
 
     @property

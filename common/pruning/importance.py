@@ -52,15 +52,24 @@ def losses_without_each(
     inputs: Sequence[Sequence[Tensor]] | None = None,
     progress: bool = False,
 ) -> Tensor:
-    """Mean loss over ``[samples, tokens]`` ids of the model ``alive`` without each of ``candidates``, float64.
+    """Return the mean loss of a model without each of several layers.
 
     Candidates share their first layers with the whole model: each batch runs ``alive`` once, and a candidate continues
     from the input of the layer it drops. With m layers alive and the candidates between first and last that is
     (m - 2) + (m - 2)(m - 1)/2 layer executions a batch, against (m - 2)(m - 1) when each trial runs the whole model.
 
     Args:
-        gains: what acts on the stream on its way into a layer (`Decoder.run`); a candidate's stays when the candidate goes.
-        inputs: what each layer of ``alive`` receives, per batch, if known: ``inputs[batch][place]``, gains included.
+        decoder: The model's decoder view.
+        ids: Token ids [samples, tokens].
+        alive: Layers that the model consists of.
+        candidates: Layers of ``alive`` to leave out, one at a time.
+        batch_size: Sequences a batch.
+        gains: Factors on the residual stream before a layer (`Decoder.run`); a candidate's factor stays without it.
+        inputs: Known inputs of the layers of ``alive``, gains included: ``inputs[batch][place]``.
+        progress: Show a progress bar.
+
+    Returns:
+        Losses in nats per token, float64 [candidates].
 
     Raises:
         UserError: a model with patches: the one of a candidate would go with it here, and not where it is removed.
@@ -177,14 +186,18 @@ def magnitude(
     layers: Sequence[int] | None = None,
     factors: Mapping[int, float] | None = None,
 ) -> Tensor:
-    """Sum of ``|w| ** power`` over a layer's weights, [N] (Prune&Comp Eq. 8; Reassessing's Magnitude-l1 and -l2).
+    """Sum ``|w| ** power`` over each layer's weights (Prune&Comp Eq. 8; Reassessing's Magnitude-l1 and -l2).
 
     Args:
+        decoder: The model's decoder view, with N layers.
         power: 1 or 2. Reassessing's paper writes norms, its code sums squares and takes no root.
-        norms: count the gains of the norms.
-        root: take the root of each matrix's sum before adding: the sum of l_p norms as written there.
-        layers: only these, in this order.
-        factors: layer -> what its residual writers would be multiplied by (Prune&Comp's fusion), before it is done.
+        norms: Count the gains of the norms.
+        root: Take the root of each matrix's sum before adding: the sum of l_p norms as written there.
+        layers: Score only these layers, in this order.
+        factors: Layer -> factor on its residual writers (Prune&Comp's fusion), before it is fused.
+
+    Returns:
+        Scores [N] or [layers].
     """
     if power not in (1, 2):
         raise UserValueError(f"magnitudes are sums of |w|^1 or |w|^2, not of power {power}")
@@ -216,23 +229,29 @@ def taylor(
     visit: Callable[[int, dict[str, Tensor], dict[str, Tensor | None]], None] | None = None,
     progress: bool = False,
 ) -> Tensor:
-    """First-order loss change when a layer's weights vanish: the sum over weights of ``|w g|``, [N] (Prune&Comp Eq. 7).
+    """Estimate the change of loss to first order when a layer's weights vanish (Prune&Comp Eq. 7).
 
-    g is the gradient of the mean next-token loss over ``ids`` [samples, tokens].
+    The score is the sum over weights of ``|w g|``. g is the gradient of the mean next-token loss over ``ids``.
 
     Args:
+        decoder: The model's decoder view, with N layers.
+        ids: Token ids [samples, tokens].
         absolute: ``after-sum`` adds the signed ``w g`` of all micro-batches per weight and takes the absolute value then
             (Shortened LLaMA's and Prune&Comp's code); the micro-batch does not change the result. ``elementwise`` takes
             it in every micro-batch. With one micro-batch both are Reassessing's code: |w g| of a single backward pass.
-        norms: count the gains of the norms.
-        micro_batch: samples that go through a layer together.
-        layers: score only these layers, in this order, of the model that consists of them alone.
-        gains: what acts on the stream on its way into a layer (`Decoder.run`).
-        inputs: what each of ``layers``, gains included, and the final norm receive, per micro-batch, if known:
+        norms: Count the gains of the norms.
+        micro_batch: Samples that go through a layer together.
+        layers: Score only these layers, in this order, of the model that consists of them alone.
+        gains: Factors on the residual stream before a layer (`Decoder.run`).
+        inputs: Known inputs of ``layers``, gains included, and of the final norm, per micro-batch:
             ``inputs[batch][place]`` [samples, tokens, channels]. Saves the forward pass. Any but the first and the last may
             be None; it is then run again from the one before it.
-        visit: called as ``visit(layer, weights, gradients)``, both float32 by name, as soon as a layer's are summed
+        visit: Called as ``visit(layer, weights, gradients)``, both float32 by name, as soon as a layer's are summed
             (with ``after-sum``); None for an expert's that no token chose.
+        progress: Show a progress bar.
+
+    Returns:
+        Scores, float32 [N] or [layers].
 
     The loss gradient goes back through one layer at a time for the whole set, so one layer's gradients exist at a time (their
     sum and a micro-batch's) instead of a second copy of the model, and that layer alone is widened to float32 (half precision

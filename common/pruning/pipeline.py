@@ -314,6 +314,7 @@ class Cut(Repair):
     """What follows a selection where a recipe names no repair: the layers go, and nothing else."""
 
     def apply(self, context: Context) -> None:
+        """Remove the layers and change nothing else."""
         remove_layers(context.model, context.removed)
 
 

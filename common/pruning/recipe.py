@@ -142,6 +142,7 @@ class Calibration(Options):
         return found
 
     def reads(self) -> Iterator[tuple[str, str]]:
+        """Yield the kind and the name of each text that calibration reads."""
         for name in self.corpus.split(MIXED):
             yield "corpus", name
 
@@ -163,6 +164,7 @@ class Step(Options):
 
     @classmethod
     def title(cls) -> str:
+        """Return the kind and the name of the step."""
         return f"{cls.part} {cls.method}".strip()
 
     @classmethod
@@ -175,6 +177,7 @@ class Step(Options):
         return read(cls.part, mapping, cls.family)
 
     def to_json(self) -> dict:
+        """Return the step's name and its options."""
         return {"method": self.method} | super().to_json()
 
     def apply(self, context) -> None:
@@ -196,6 +199,7 @@ class Selection(Step):
         raise NotImplementedError
 
     def apply(self, context) -> None:
+        """Set the context's layers to remove, from a record where the search is kept there."""
         known = context.recorded.get("removed") if self.searches else None
         context.details["removed"] = [int(layer) for layer in (self.choose(context) if known is None else known)]
 

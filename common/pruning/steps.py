@@ -19,6 +19,7 @@ class Given(Selection):
     layers: tuple[int, ...]
 
     def choose(self, context: Context) -> Sequence[int]:
+        """Return the layers to remove."""
         return list(self.layers)
 
 
@@ -32,6 +33,7 @@ class Sleb(Selection):
     calibration: Calibration
 
     def choose(self, context: Context) -> Sequence[int]:
+        """Return the layers to remove."""
         decoder = context.decoder
         selection.check_count(self.count, decoder.num_layers)
 
@@ -59,6 +61,7 @@ class BlockInfluence(Selection):
     cosine: str = "token"
 
     def choose(self, context: Context) -> Sequence[int]:
+        """Return the layers to remove."""
         selection.check_count(self.count, context.decoder.num_layers)
         statistics = context.statistics(self.count, (self.cosine,))
         return selection.one_shot(importance.block_influence(statistics, self.cosine), self.count)
@@ -78,6 +81,7 @@ class Window(Selection):
     calibration: Calibration | None = None
 
     def choose(self, context: Context) -> Sequence[int]:
+        """Return the layers to remove."""
         selection.check_count(self.count, context.decoder.num_layers)
         statistics = context.calibrated_on(self.calibration).statistics(self.count, (self.cosine,))
         window = selection.best_window(statistics, self.count, self.cosine, exclude_ends=self.exclude_ends)
@@ -96,6 +100,7 @@ class WindowLoss(Selection):
     samples: int
 
     def choose(self, context: Context) -> Sequence[int]:
+        """Return the layers to remove."""
         decoder = context.decoder
         starts = selection.window_starts(decoder.num_layers, self.count, exclude_ends=True)
 

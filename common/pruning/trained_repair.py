@@ -54,6 +54,7 @@ class TrainedRepair(Repair):
         return replace(default, **self.said(*(f.name for f in fields(Fitting) if f.name not in without)))
 
     def tokens(self, context: Context) -> int:
+        """Return how many tokens are trained on; 0 without a number of samples."""
         return 0 if self.samples is None else self.windows(context).numel()
 
     def windows(self, context: Context) -> Tensor:

@@ -73,15 +73,19 @@ def distill(
     """Train the layers of a pruned ``model`` next to its interfaces, in place.
 
     Args:
-        original: the model before, with all its layers. It may share weights with ``model``, but not those that train.
-        windows: token ids [samples, tokens]; taken in a new order as often as the steps need them.
-        removed: layers of ``original`` that ``model`` lacks.
-        following: layers after each interface that train.
-        held_out: token ids [samples, tokens]. Where their divergence does not fall, the weights are put back, as they are
+        model: The pruned model; it is changed.
+        original: The model before, with all its layers. It may share weights with ``model``, but not those that train.
+        windows: Token ids [samples, tokens]; taken in a new order as often as the steps need them.
+        removed: Layers of ``original`` that ``model`` lacks.
+        steps: Optimiser steps.
+        following: Layers after each interface that train.
+        held_out: Token ids [samples, tokens]. Where their divergence does not fall, the weights are put back, as they are
             after a step that diverged.
-        how: rate, schedule and sequences of a step.
-        start: what the weights of ``model`` follow from, JSON-able, where they may differ in their last bits between runs.
-        folder: for checkpoints; the same training found there is continued, or loaded if it has ended.
+        how: Rate, schedule and sequences of a step.
+        seed: Seed of the order of sequences.
+        start: JSON-able origin of the weights of ``model``, where they may differ in their last bits between runs.
+        folder: Folder for checkpoints; the same training found there is continued, or loaded if it has ended.
+        progress: Show a progress bar.
 
     Returns:
         The report of `common.training.fitting.fit`, with the trained "layers" (of ``original``), whether their weights were

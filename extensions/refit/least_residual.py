@@ -63,6 +63,7 @@ class LeastLeft(Selection):
     carried: bool | None = None
 
     def choose(self, context: Context) -> Sequence[int]:
+        """Return the layers to remove."""
         decoder, options = context.decoder, {"inputs": self.inputs, "ridge": self.ridge}
         options |= {name: value for name in ("weights", "first") if (value := getattr(self, name)) is not None}
         if self.shape not in SHAPES:
@@ -250,6 +251,7 @@ class LeastLeftRefit(Pruning):
     first: bool | None = None
 
     def apply(self, context: Context) -> None:
+        """Select and remove what is pruned, and repair the model."""
         check_count(self.count, context.decoder.num_layers)
         options = {name: value for name, value in self.to_json().items() if name not in ("method", "count")}
         options |= {"batch_size": context.batch_size, "progress": context.progress}

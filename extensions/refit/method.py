@@ -85,6 +85,7 @@ class Fit:
     towards: str = OLD
 
     def regression(self) -> Regression:
+        """Return the settings of one regression."""
         return Regression(intercept=self.intercept, weights=self.weights)
 
 
@@ -112,26 +113,39 @@ def refit(
     batch_size: int = 8,
     progress: bool = False,
 ) -> list[dict]:
-    """Remove layers of ``model`` and refit the matrices around every cut, in place.
+    """Remove layers of ``model`` and refit the matrices around every pruning interface, in place.
 
     Args:
-        ids: calibration tokens [samples, tokens].
-        following: kept layers after each cut whose matrices are refitted too; 0: those before the cut alone.
-        matrices: of the following layers, a name of `MATRICES`.
-        share: of the change across the cut that `o_proj` before it is asked for; 0: it stays as it is.
-        held_out: so many of the last samples choose each matrix's ridge among RIDGES, in place of ``ridge``; the matrix is
+        model: The model; it is changed.
+        ids: Calibration tokens [samples, tokens].
+        removed: Layers to remove.
+        following: Kept layers after each interface whose matrices are refitted, too; 0: those before it alone.
+        ridge: Ridge, as a share of the mean eigenvalue of the inputs' covariance.
+        matrices: Matrices of the following layers, a name of `MATRICES`.
+        share: Share of the change across the interface that `o_proj` before it is fitted to; 0: it stays as it is.
+        gate_up: Also refit the matrices that read into the MLP.
+        intercept: Also fit a bias for each matrix.
+        held_out: So many of the last samples choose each matrix's ridge among RIDGES, in place of ``ridge``; the matrix is
             then solved on all samples.
-        weights, first: how tokens count (`common.calibration.least_squares.Regression`), and whether a sample's first
-        one does. dense, alive: the model whose stream is the target, and which of its layers those of ``model`` are;
-        None: ``model``. graft: what the last layer before a cut takes over first.
+        weights: Weights of tokens (`common.calibration.least_squares.Regression`).
+        first: Whether a sample's first token counts.
+        target: Target of the regression, a name of `TARGETS`.
+        towards: Weights that the ridge pulls towards: the old ones or zero.
+        before: Whether `down_proj` before each interface is refitted.
+        dense: Model whose residual stream is the target; None: ``model``.
+        alive: Layers of ``dense`` that ``model`` has; None: all.
+        graft: Neurons that the last layer before an interface takes over first.
+        batch_size: Sequences a batch.
+        progress: Show a progress bar.
 
-    Returns one entry per refitted matrix, in order: {"layer" (of the dense model), "matrix", "error", "left"}; error: of the
-    repaired stream before the refit, left: after it, both as shares of the squared target on the calibration tokens; with
-    ``held_out`` also the chosen "ridge" and what it left of the held-out samples.
+    Returns:
+        One entry per refitted matrix, in order: {"layer" (of the dense model), "matrix", "error", "left"}. error and left are
+        those of the repaired residual stream before and after the refit, as shares of the squared target on the calibration
+        tokens. With ``held_out`` also the chosen "ridge" and what it left of the held-out samples.
 
     Raises:
-        UserError: an architecture whose output matrices do not write into the stream themselves (Gemma 2 normalises what they
-            write, Mixtral mixes experts), layers that there are not, options out of range, no tokens.
+        UserError: an architecture whose output matrices do not write into the residual stream themselves (Gemma 2 normalises
+            what they write, Mixtral mixes experts), layers that there are not, options out of range, no tokens.
     """
     decoder = Decoder(model)
     removed = sorted(map(int, removed))

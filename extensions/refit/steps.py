@@ -33,6 +33,7 @@ class Grafted(Repair):
     then: Repair | None = None
 
     def apply(self, context: Context) -> None:
+        """Remove the layers and repair the model."""
         check_architecture(context.decoder.architecture)
         found = grafted(context, context.windows())
         if found is not None:
@@ -71,6 +72,7 @@ class Refit(Repair):
     before: bool | None = None
 
     def apply(self, context: Context) -> None:
+        """Remove the layers and repair the model."""
         options = {
             name: value
             for name, value in self.to_json().items()

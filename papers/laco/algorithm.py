@@ -256,14 +256,20 @@ def collapse(
     progress: bool = False,
     **settings,
 ) -> Collapse:
-    """Algorithm 1 on `model`, in place.
+    """Collapse layers by Algorithm 1, in place.
 
     Args:
+        model: The model; it is changed.
+        tokenizer: The model's tokenizer.
         sentences: D, the calibration sentences (the paper: ten from Wikipedia).
-        T: least similarity, -1..1.
-        chosen: called with the layers that are merged into others while the model is still whole; the weights of layers that
+        T: Least cosine similarity of the outputs, -1 to 1.
+        chosen: Called with the layers that are merged into others while the model is still whole; the weights of layers that
             merged are then kept as long.
-        settings: those of `CollapseSettings` by name, `C` at least: `collapse(model, tokenizer, sentences, C=4, T=0.65)`.
+        progress: Show a progress bar.
+        settings: Those of `CollapseSettings` by name, `C` at least: `collapse(model, tokenizer, sentences, C=4, T=0.65)`.
+
+    Returns:
+        The removed layers, and every attempt of the search.
 
     Deviation: a merge that would leave a single layer is not tried (`common.models.surgery` keeps two).
 

@@ -81,6 +81,7 @@ class LayerCollapse(CollapseOptions, Pruning):
     left_out: bool | None = None
 
     def apply(self, context: Context) -> None:
+        """Collapse the layers, or leave the same layers out."""
         if not self.left_out:
             context.details["removed"] = self.run(context)
             return
@@ -100,6 +101,7 @@ class Text(Options):
     seed: int = 0
 
     def reads(self) -> Iterator[tuple[str, str]]:
+        """Yield the kind and the name of each text that training reads."""
         for name in (*self.corpus.split(MIXED), self.validation):
             yield "corpus", name
 

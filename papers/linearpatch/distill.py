@@ -88,16 +88,20 @@ def distill(
     start: Mapping | None = None,
     progress: bool = False,
 ) -> dict:
-    """Train patches in place, against the dense `model` that still has all its layers.
+    """Train patches in place, towards the original `model` that still has all its layers (section 3.4, Eq. 9).
 
     Args:
-        patches: what acts where the layers ``[start, stop)`` are to go (`cut_patches` makes them; `replace_runs` inserts
-            them afterwards).
-        windows: token ids [samples, tokens]; the paper's are `SAMPLES` x `LENGTH`.
-        store: folder for the teacher's logits, made or continued there (`TeacherStore`, with `tokenizer` and `facts`);
-            None computes them as they are needed.
-        folder: for checkpoints; the same training found there is continued, or loaded if it has ended.
-        start: what the patches' first values follow from, JSON-able; with `acts_on`, part of what makes a training the same.
+        model: The original model.
+        patches: Patch by the block ``[start, stop)`` that it replaces (`cut_patches` makes them; `replace_runs` inserts them
+            afterwards).
+        windows: Token ids [samples, tokens]; the paper's are `SAMPLES` x `LENGTH`.
+        settings: Target, loss, trainable part and schedule.
+        store: Folder for the teacher's logits, made or continued there (`TeacherStore`); None computes them as needed.
+        tokenizer: The model's tokenizer, for ``store``.
+        facts: JSON-able facts that ``store`` keeps and compares.
+        folder: Folder for checkpoints; the same training found there is continued, or loaded if it has ended.
+        start: JSON-able origin of the patches' first values; with `acts_on`, part of what makes a training the same.
+        progress: Show a progress bar.
 
     Returns:
         The report of `common.training.fitting.fit`, with target, loss, trainable part, its number of parameters, and

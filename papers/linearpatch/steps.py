@@ -68,6 +68,7 @@ class LinearPatchRepair(Repair):
     alpha: float | None = None
 
     def apply(self, context: Context) -> None:
+        """Remove the layers and repair the model."""
         counting = {name: value for name in ("weights", "first") if (value := getattr(self, name)) is not None}
         if counting and self.estimator != "least-squares":
             raise UserError(f"{' and '.join(counting)} are of the estimator least-squares, not {self.estimator}")
@@ -101,9 +102,11 @@ class Probe(Repair):
     calibration: Calibration | None = None
 
     def tokens(self, context: Context) -> int:
+        """Return how many tokens are calibrated on."""
         return context.calibrated_on(self.calibration).windows().numel()
 
     def apply(self, context: Context) -> None:
+        """Remove the layers and repair the model."""
         cuts, options = runs(context.removed), {"piece": self.piece, "estimator": self.estimator}
         more = named_statistics("hadamard", self.estimator, cuts) | ({} if self.first else {"skip": 1})
         statistics = context.calibrated_on(self.calibration).statistics(len(context.removed), **more)
@@ -139,6 +142,7 @@ class DistilledPatch(TrainedRepair):
     samples: int | None = None
 
     def apply(self, context: Context) -> None:
+        """Remove the layers and repair the model."""
         windows, teacher = self.windows(context), self.teacher or "stored"
         if teacher not in TEACHERS:
             raise unknown("teacher", teacher, TEACHERS)
@@ -181,6 +185,7 @@ class ObservedWindow(Pruning):
     cosine: str = "token"
 
     def apply(self, context: Context) -> None:
+        """Select and remove what is pruned, and repair the model."""
         statistics = context.statistics(self.count, (self.cosine,))
         window = selection.best_window(statistics, self.count, self.cosine, exclude_ends=False)
         context.details |= {"removed": [], "window": list(window)}

@@ -45,34 +45,39 @@ def prune_and_compensate(
     batch_size: int = 8,
     progress: bool = False,
 ) -> dict:
-    """Remove ``count`` layers of ``model`` and rescale what is left, in place; a plain Hugging Face model remains.
+    """Remove layers by Prune&Comp (Algorithm 1), in place; a plain Hugging Face model remains.
 
     Args:
-        windows: calibration tokens [samples, tokens] for the factors, and for the metric unless it has its own. May be
+        model: The model; it is changed.
+        windows: Calibration tokens [samples, tokens] for the factors, and for the metric unless it has its own. May be
             None only for Mag+ without compensation.
-        metric: one of METRICS: BI, CL, PPL, Taylor+, Mag+.
-        iterative: choose again after every removal (+IterPrune); otherwise all at once from the model as given. CL removes
-            one window at once in either case: iterated one by one it would be BI.
-        compensate: fuse a factor at every cut (+MagComp); while choosing, earlier factors are already in effect. One-shot
-            factors are those of the model as given, their product at a cut of several layers.
-        metric_windows: the metric's own tokens: SLEB's lines for PPL and ten C4 crops for Taylor+ in the official code.
-        protected: layers that stay; default: the first four and last two for Taylor+ and Mag+, none for the others.
-        known: what `choose` returned for this metric, its tokens and this model: the first choice is not scored again.
-        layers: these go, in this order, in place of a metric's choice.
-        begun: layers that an earlier loop with the same settings removed, in order, with their factors; this one goes on from
-            there, to the same bits. after: called after each step of the loop with those that are gone and their factors.
-            Both are of the loop over a model that stays whole (iterative, not CL, fidelity ``paper``).
-        chosen: called with the layers that go while the model is still whole (the official code's loop has no such moment).
-        window_factor: alpha of CL's window, see `magnitude_factor`.
+        count: Layers to remove.
+        metric: One of METRICS: BI, CL, PPL, Taylor+, Mag+.
+        iterative: Choose again after every removal (+IterPrune); otherwise all at once from the model as given. CL removes
+            one block at once in either case: iterated one by one it would be BI.
+        compensate: Fuse a factor at every interface (+MagComp); while choosing, earlier factors are already in effect.
+            One-shot factors are those of the model as given, their product where several adjacent layers are removed.
+        metric_windows: The metric's own tokens: SLEB's lines for PPL and ten C4 crops for Taylor+ in the official code.
+        protected: Layers that stay; default: the first four and last two for Taylor+ and Mag+, none for the others.
+        known: Result of `choose` for this metric, its tokens and this model: the first choice is not scored again.
+        layers: Layers to remove, in this order, in place of a metric's choice.
+        begun: Layers that an earlier loop with the same settings removed, in order, with their factors; this one continues
+            from there, to the same bits. Only for the loop over a model that stays whole (iterative, not CL, fidelity
+            ``paper``).
+        after: Called after each step of that loop with the removed layers and their factors.
+        chosen: Called with the layers to remove while the model is still whole (the official code's loop has no such moment).
+        window_factor: Alpha of CL's block, see `magnitude_factor`.
         fidelity: ``paper`` keeps the weights as they are while choosing, and multiplies each once at the end by the product
             of its factors. ``code`` fuses after each removal into the weights as they are stored; its CL takes the cosine
             along tokens per channel and spares the ends, its PPL keeps the first and the last remaining layer. Two things of
             the official code are not repeated: it scales a tied head with the embedding, and rounds alpha to half precision.
-        batch_size: samples a batch.
+        batch_size: Samples a batch.
+        progress: Show a progress bar.
 
-    Returns the removed layers in order (original indices), the factor of each (for CL, one; None where the last layer
-    went, since nothing follows it but the final norm), the fused cuts [position in the pruned model, factor], and the
-    layer executions (one per layer and batch).
+    Returns:
+        The removed layers in order (original indices), the factor of each (for CL, one; None where the last layer was
+        removed, since only the final norm follows it), the fused interfaces [position in the pruned model, factor], and
+        the layer executions (one per layer and batch).
 
     Raises:
         UserError: unknown metric or fidelity, an impossible count or choice, more removals than unprotected layers, a

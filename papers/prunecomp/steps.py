@@ -76,6 +76,7 @@ class PruneAndComp(Pruning):
     window_factor: str | None = None
 
     def apply(self, context: Context) -> None:
+        """Select and remove what is pruned, and repair the model."""
         report = self.run_recipe(context)
         context.details |= {name: value for name, value in report.items() if name != "layer_executions"}
 
@@ -146,6 +147,7 @@ class MetricAtOnce(Selection):
     count: int
 
     def choose(self, context: Context) -> Sequence[int]:
+        """Return the layers to remove."""
         if self.metric == "cl":
             statistics = context.statistics(self.count, ("token",))
             return range(*selection.best_window(statistics, self.count, exclude_ends=False))
@@ -160,6 +162,7 @@ class MagnitudeFactor(Repair):
     window_factor: str = "product"
 
     def apply(self, context: Context) -> None:
+        """Remove the layers and repair the model."""
         longest = max(len(range(*run)) for run in selection.runs(context.removed))
         statistics = context.statistics(longest, ("token",), rotate=False)
         options = {"window_factor": self.window_factor}

@@ -58,6 +58,7 @@ class Metric(Selection):
     seed: int | None = None
 
     def choose(self, context: Context) -> Sequence[int]:
+        """Return the layers to remove."""
         return _choose(context, self.metric, self.seed, context.decoder, self.count)
 
 
@@ -76,6 +77,7 @@ class Data(Options):
     cutoff: int | None = None
 
     def reads(self) -> Iterator[tuple[str, str]]:
+        """Yield the kind and the name of each data set that training reads."""
         if self.source is not None:
             yield "instructions", self.source
         if self.corpus is not None:
@@ -114,6 +116,7 @@ class FineTuning(Tuning, Training):
     """LoRA, QLoRA, partial or full fine-tuning of the pruned model."""
 
     def apply(self, context: Context) -> None:
+        """Train the model."""
         context.details["training"] = self.run(context, context.folder / "finetune")
 
 
@@ -154,6 +157,7 @@ class Gptq(Training):
     after: Training | None = None
 
     def reads(self) -> Iterator[tuple[str, str]]:
+        """Yield the kind and the name of each data set that is read."""
         yield from super().reads()
         yield "corpus", self.corpus
 

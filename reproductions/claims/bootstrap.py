@@ -42,6 +42,7 @@ class Looked:
         self._found: dict[Key, Number | None] = {}
 
     def __call__(self, group: str, sparsity: str, method: str, column: str) -> Number | None:
+        """Return a cell's value, made once."""
         key = (group, sparsity, method, column)
         if key not in self._found:
             self._found[key] = self._value(key)

@@ -81,6 +81,7 @@ class Worker:
     patience: float = math.inf
 
     def __call__(self) -> int:
+        """Measure what is free until nothing is left and return the exit status."""
         quiet_logging()
         measure = importlib.import_module(self.measure)
         for path in self.directories:

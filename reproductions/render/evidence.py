@@ -34,6 +34,7 @@ class Loaded(Store):
                 self._found[key] = record
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
+        """Return the record of a recipe on a benchmark."""
         return self._found.get((recipe.profile, recipe.model, recipe.hash, benchmark))
 
     def items(self, recipe: Recipe, benchmark: str) -> dict:

@@ -69,6 +69,7 @@ class IteratedPatch(Pruning):
     patch: PatchKind
 
     def apply(self, context: Context) -> None:
+        """Select and remove what is pruned, and repair the model."""
         running, removed = stream(context), []
         for _ in range(self.count):
             layer = self._next(context, running, first=not removed)

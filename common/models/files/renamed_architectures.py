@@ -143,7 +143,8 @@ def config(said: Mapping, path: Path) -> dict | None:
     """Return the content of config.json that transformers' own architecture has; None of a model that is not renamed.
 
     Args:
-        said: the content of the config.json in `path`.
+        said: Content of the config.json.
+        path: Directory of the model, which errors name.
 
     Raises:
         UserError: the model computes what no architecture of transformers does.

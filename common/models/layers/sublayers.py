@@ -30,6 +30,7 @@ class NoMlp(nn.Module):
     state = "none"
 
     def forward(self, hidden_states: Tensor) -> Tensor:
+        """Return zeros."""
         return torch.zeros_like(hidden_states)
 
 
@@ -53,6 +54,7 @@ class NoAttention(_Counting):
     state = "none"
 
     def added(self, hidden: Tensor) -> Tensor:
+        """Return zeros."""
         return torch.zeros_like(hidden)
 
 
@@ -67,6 +69,7 @@ class LinearAttention(_Counting):
         self.bias = nn.Parameter(bias, requires_grad=False)
 
     def added(self, hidden: Tensor) -> Tensor:
+        """Return the linear map of the hidden states."""
         return nn.functional.linear(hidden, self.weight, self.bias)
 
 

@@ -103,10 +103,11 @@ class Learner(nn.Module):
         """Return the sum of losses over the number of items (None: of this batch's predictions) as "loss".
 
         Args:
-            labels, attention_mask: [rows, tokens].
-            input_ids: [rows, tokens], where ``hidden`` is not given.
-            hidden: ``X[boundary]``, [rows, tokens, channels].
-            num_items_in_batch: predicted tokens of the optimiser step.
+            labels: Token ids to predict [rows, tokens].
+            attention_mask: Mask of the rows [rows, tokens].
+            input_ids: Token ids [rows, tokens], where ``hidden`` is not given.
+            hidden: ``X[boundary]`` [rows, tokens, channels].
+            num_items_in_batch: Predicted tokens of the optimiser step.
         """
         mask = None if bool(attention_mask.all()) else attention_mask
         hidden = self.prefix(input_ids, mask) if hidden is None else hidden.to(self.decoder.device)

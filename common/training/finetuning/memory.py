@@ -36,6 +36,7 @@ class Need:
 
     @property
     def bytes(self) -> float:
+        """Return the sum of weights, gradients and optimizer states."""
         return self.weights + self.gradients + self.optimizer
 
 

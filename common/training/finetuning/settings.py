@@ -108,6 +108,7 @@ class Settings:
 
     @property
     def quantised(self) -> bool:
+        """Return whether the base weights are in 4 bits."""
         return self.method == "qlora"
 
     @property
@@ -117,4 +118,5 @@ class Settings:
 
     @property
     def keeps_best(self) -> bool:
+        """Return whether the weights of the best validation are kept."""
         return (self.keep or ("last" if self.quantised else "best")) == "best"

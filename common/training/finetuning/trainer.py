@@ -38,6 +38,7 @@ class TokenTrainer(Trainer):
         self.logged, self.counted = started, self.model.decoder.executions
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log to the progress bar."""
         step = self.state.global_step
         for name, shown in (("loss", "loss"), ("eval_loss", "validation loss"), ("grad_norm", "gradient's norm")):
             scaled = name == "grad_norm" and self.args.fp16  # the loss scaler leaves such a step out
@@ -53,6 +54,7 @@ class TokenTrainer(Trainer):
             self.bar.update()
 
     def close_bar(self) -> None:
+        """Close the progress bar."""
         if self.bar is not None:
             self.bar.close()
 

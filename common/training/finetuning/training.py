@@ -40,17 +40,24 @@ def finetune(
     progress: bool = False,
     store_dtype: torch.dtype | None = None,
 ) -> tuple[nn.Module, dict]:
-    """Train ``model`` in place and return it, plain and in eval mode, with a JSON-able report.
-
-    The report: status ('ok' or 'diverged', then with a reason and the last good state in the model), method, settings,
-    steps, trainable and all parameters, peak_rate (the highest that a step was taken with), losses (one per step: mean over
-    its predicted tokens), validation ([step, loss]), kept_step, seconds, peak_memory_bytes (of the GPU, else of the process
-    since its start), epochs (layer_executions and seconds of training in each), validation_layer_executions, store.
+    """Fine-tune a model, in place.
 
     Args:
-        train, valid: rows of input_ids and labels.
-        folder: where checkpoints go; a training killed there continues, a finished one is loaded. None keeps nothing.
-        store_dtype: of the frozen layers' outputs between epochs; None: as computed.
+        model: The model; it is changed.
+        tokenizer: The model's tokenizer.
+        train: Rows of input_ids and labels.
+        valid: Held-out rows of the same form.
+        settings: Method and hyperparameters; None: the defaults of `Settings`.
+        folder: Folder for checkpoints; a training stopped there continues, a finished one is loaded. None keeps nothing.
+        progress: Show a progress bar.
+        store_dtype: Type of the frozen layers' outputs between epochs; None: as computed.
+
+    Returns:
+        The model, plain and in eval mode, and a JSON-able report: status ('ok' or 'diverged', then with a reason and the last
+        good state in the model), method, settings, steps, trainable and all parameters, peak_rate (the highest rate of a
+        step), losses (one per step: mean over its predicted tokens), validation ([step, loss]), kept_step, seconds,
+        peak_memory_bytes (of the GPU, else of the process since its start), epochs (layer_executions and seconds of training
+        in each), validation_layer_executions, store.
 
     Raises:
         UserError: bad rows, settings that do not fit the model, a folder with another training, or too little disk.
