@@ -12,6 +12,7 @@ import math
 import os
 import sys
 from dataclasses import dataclass
+from typing import ClassVar
 
 from common.console import command_line, startup
 from common.console.command_line import HIDDEN, Parser, option
@@ -22,7 +23,13 @@ from reproductions.spec.changes import Changes
 
 DTYPES = ("float32", "bfloat16", "float16")
 PICTURES = ("svg", "png", "pdf")
-CHANGED = "changed rows, with results of their own; shown beside the unchanged ones"
+SHOWN, MEASURED, CHANGED, WHERE, OUTPUT = GROUPS = (
+    "what to show",
+    "how to measure",
+    "changed rows, with results of their own; shown beside the unchanged ones",
+    workers.WHERE,
+    "output",
+)
 TARGETS = "as `list` prints them, for instance table1-linearpatch"
 
 
@@ -37,28 +44,41 @@ class ListCommand:
 class NarrowingOptions:
     """The options that narrow a target to a model, to rows, or to a part of the data."""
 
+    GROUPS: ClassVar[tuple[str, ...]] = GROUPS
     profile: str | None = option(
-        None, "toy or paper", metavar="NAME", usual="as the model has it; the toy model's without one"
+        None, "toy or paper", group=SHOWN, metavar="NAME", usual="as the model has it; the toy model's without one"
     )
     model: list[str] = option(
         [],
         "measure a registered model, a hub id or a directory; the paper's own models as printed; repeatable",
+        group=SHOWN,
         metavar="NAME",
     )
-    remove: str | None = option(None, "remove so many layers", metavar="N,N", usual="the paper's shares")
+    remove: str | None = option(None, "remove so many layers", group=SHOWN, metavar="N,N", usual="the paper's shares")
+    row: str | None = option(None, "only rows whose method fits, as 'LinearPatch*'", group=SHOWN, metavar="PATTERN")
     full_test_sets: bool = option(
-        False, "read whole test sets for a model that is not the paper's, not parts of them", old=("whole",)
+        False,
+        "read whole test sets for a model that is not the paper's, not parts of them",
+        group=MEASURED,
+        old=("whole",),
     )
     paper_budget: bool = option(
-        False, "the same, and calibrate and train on as much text as the papers: other rows", old=("full",)
+        False,
+        "the same, and calibrate and train on as much text as the papers: other rows",
+        group=MEASURED,
+        old=("full",),
     )
-    row: str | None = option(None, "only rows whose method fits, as 'LinearPatch*'", metavar="PATTERN")
     limit: int | None = option(
-        None, "take a quick look: only N items of each task", least=2, why="1 item leaves no standard error"
+        None,
+        "take a quick look: only N items of each task",
+        group=MEASURED,
+        least=2,
+        why="1 item leaves no standard error",
     )
     dtype: str | None = option(
         None,
         "use float32, bfloat16 or float16 for weights and computation; each has its own records",
+        group=MEASURED,
         metavar="NAME",
         usual="float32 for the toy model, float16 for the papers' models, else bfloat16",
     )
@@ -75,7 +95,11 @@ class ColumnOptions:
     """The option that narrows a target to columns."""
 
     columns: str = option(
-        "", "measure only the columns whose labels fit, as 'WIKI-2,PTB'", metavar="PATTERN,...", usual="all"
+        "",
+        "measure only the columns whose labels fit, as 'WIKI-2,PTB'",
+        group=SHOWN,
+        metavar="PATTERN,...",
+        usual="all",
     )
 
 
@@ -83,9 +107,9 @@ class ColumnOptions:
 class ShowingOptions:
     """The options of what is printed."""
 
-    format: str = option("terminal", "print terminal, md, csv, latex, html or json", metavar="FORM")
-    pictures: str = option("svg", "draw figures as svg, png, pdf", metavar="FORMS")
-    every_row: bool = option(False, "print a line for each row without a number, too, not their count")
+    format: str = option("terminal", "print terminal, md, csv, latex, html or json", group=OUTPUT, metavar="FORM")
+    pictures: str = option("svg", "draw figures as svg, png, pdf", group=OUTPUT, metavar="FORMS")
+    every_row: bool = option(False, "print a line for each row without a number, too, not their count", group=OUTPUT)
     also: str = option("", HIDDEN)  # the Makefile's own targets, to be suggested too
 
 
@@ -95,14 +119,19 @@ class RunCommand(workers.SpreadingOptions, ShowingOptions, ColumnOptions, Narrow
 
     targets: list[str] = option(help=TARGETS, positional=True, metavar="TARGET")
     device: str | None = option(
-        None, "cpu, cuda, cuda:1, or auto to spread a model", metavar="NAME", usual="cuda where there is a GPU"
+        None,
+        "cpu, cuda, cuda:1, or auto to spread a model",
+        group=WHERE,
+        metavar="NAME",
+        usual="cuda where there is a GPU",
     )
     force: bool = option(
         False,
         "re-measure cells that have results, including searches and training; if interrupted, give --force again to start "
         "over",
+        group=MEASURED,
     )
-    no_show: bool = option(False, "do not print the tables afterwards")
+    no_show: bool = option(False, "do not print the tables afterwards", group=OUTPUT)
 
 
 @dataclass(kw_only=True)
@@ -117,7 +146,9 @@ class FetchCommand(NarrowingOptions):
     """Download every model and dataset that a target needs; afterwards it runs offline."""
 
     target: str = option(help=TARGETS, positional=True, metavar="TARGET")
-    profile: str | None = option(None, "toy or paper", metavar="NAME", usual="the paper's; the toy model needs nothing")
+    profile: str | None = option(
+        None, "toy or paper", group=SHOWN, metavar="NAME", usual="the paper's; the toy model needs nothing"
+    )
     convert_weights: bool = option(False, "convert pickled weights to safetensors where a model has no others")
 
 

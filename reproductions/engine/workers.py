@@ -51,6 +51,7 @@ PATIENCE = 120.0
 _NARROWING = (
     "profile", "remove", "row", "limit", "dtype", "device", "columns", "samples", "seed", "text", "alpha",
 )  # fmt: skip
+WHERE = "where to measure"  # the group of these options in --help
 LOOK = 2.0  # seconds between two looks at how far the workers are
 
 
@@ -103,15 +104,20 @@ class SpreadingOptions:
     """The options of `run` that spread its work."""
 
     workers: int | None = option(
-        None, "measure with N processes of this machine, one a GPU or core set", least=1, why="nobody would measure"
+        None,
+        "measure with N processes of this machine, one a GPU or core set",
+        group=WHERE,
+        least=1,
+        why="nobody would measure",
     )
     slurm: str | None = option(
         None,
         "submit workers to SLURM: partition=gpu,gpus=1,array=64,minutes=1440 and what sbatch knows",
+        group=WHERE,
         metavar="NAME=VALUE,...",
     )
-    list_work: bool = option(False, "print one command a line instead, for GNU parallel or any scheduler")
-    recipe: list[str] = option([], "measure only this recipe; repeatable", metavar="HASH")
+    list_work: bool = option(False, "print one command a line instead, for GNU parallel or any scheduler", group=WHERE)
+    recipe: list[str] = option([], "measure only this recipe; repeatable", group=WHERE, metavar="HASH")
 
 
 def check(options: SpreadingOptions) -> None:
