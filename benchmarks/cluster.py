@@ -1,12 +1,10 @@
-"""The paper profile's grid over 1, 8 and 64 workers, simulated: time to the last record against the ideal.
-
-    python benchmarks/cluster.py
+"""The paper profile's grid over 1, 8 and 64 workers, simulated: `python benchmarks/cluster.py`.
 
 A recipe takes the seconds that published records of the same benchmarks give, in proportion to the parameters, times a
-factor drawn once for each recipe (log-normal, sigma 0.3), since estimates err; a cell of unknown time takes as long as the
+factor drawn once for each recipe (log-normal, sigma 0.3), since estimates err. A cell of unknown time takes as long as the
 mean of its model's known ones. Each worker takes the next recipe when it is done, as `run --workers` and a SLURM array do,
-in the order of the estimates alone. Ideal: what one worker needs in all, over the number of workers; no less than the
-longest recipe, which one worker measures.
+in the order of the estimates. Ideal: what one worker needs in all, over the number of workers; no less than the longest
+recipe, which one worker measures.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import random
 from collections.abc import Sequence
 from statistics import mean
 
-from common.console.command_line import Parser
 from common.records.results import NOWHERE, Store
 from common.utils.ratios import Ratio, hand_over
 from reproductions.engine import expected_time, runner
@@ -35,11 +32,11 @@ def durations(work: Sequence[Work], store: Store) -> list[float]:
     for entry, (seconds, unknown) in zip(work, estimates):
         if cells := len(entry.benchmarks) - unknown:
             known.setdefault(entry.recipe.model, []).append(seconds / cells)
-    found = []
+    times = []
     for entry, (seconds, unknown) in zip(work, estimates):
         factor = random.Random(entry.recipe.hash).lognormvariate(0, SIGMA)
-        found.append(factor * (seconds + unknown * mean(known.get(entry.recipe.model, [0.0]))))
-    return found
+        times.append(factor * (seconds + unknown * mean(known.get(entry.recipe.model, [0.0]))))
+    return times
 
 
 def makespan(seconds: Sequence[float], workers: int) -> float:
@@ -51,20 +48,17 @@ def makespan(seconds: Sequence[float], workers: int) -> float:
 
 
 def simulate(seconds: Sequence[float], title: str) -> None:
-    """Print a grid's size, and a line for each number of workers; seconds: in the order in which they are taken."""
-    print(f"{title}: {len(seconds)} recipes; the longest takes {max(seconds) / 3600:.2f} h")
+    """Print a line for each number of workers; seconds: in the order in which they are taken."""
     for workers in WORKERS:
         took, ideal = makespan(seconds, workers), max(sum(seconds) / workers, max(seconds))
-        print(f"{workers:3} workers: {took / 3600:8.2f} h, ideal {ideal / 3600:8.2f} h, {took / ideal - 1:+.1%}")
         what = f"{title}, {workers} workers (simulated): time to the last record"
-        goal = {"most": GOAL} if workers == max(WORKERS) else {}
+        goal = GOAL if workers == max(WORKERS) else None
         against = "ideal, no less than the longest recipe"
-        hand_over(Ratio(what, f"{took / 3600:.2f} h", took / ideal, against, dtype="", **goal))
+        hand_over(Ratio(what, f"{took / 3600:.2f} h", took / ideal, against, most=goal, dtype=""))
 
 
 def main() -> None:
     """Simulate the whole grid, and what is left without recipes longer than a 64th of it, which bound it by themselves."""
-    Parser(description=__doc__).parse_args()
     store = Store(NOWHERE)
     work = runner.missing(list(registry.targets().values()), Store(NOWHERE, None), subjects.PAPER)
     seconds = durations(expected_time.longest_first(work, store), store)

@@ -1,6 +1,6 @@
 """What depends on a model's shape and on a GPU, measured with random weights in less than ten minutes.
 
-    python benchmarks/gpu_shapes.py [patch] [finetuning] [latency] [--json] [--tiny]
+    python benchmarks/gpu_shapes.py [patch] [finetuning] [latency] [--tiny]
 
 patch       LinearPatch, Table 6: seconds of the C x C product against LLM-Streamline's network; 16 x 2048 tokens, C = 4096,
             float16, the mean of 1000 calls
@@ -15,7 +15,6 @@ nothing is measured; --tiny runs every line on tiny shapes on any device, to che
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -46,14 +45,8 @@ LORA = "Reverse-order +LoRA"
 
 def tiny_config() -> LlamaConfig:
     """Return a shape for checking the code."""
-    return LlamaConfig(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=64,
-    )
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "vocab_size": 64}
+    return LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
 
 
 def seconds(work: Callable[[], object], calls: int, device: str, warmup: int = 3) -> float:
@@ -271,7 +264,6 @@ class Options:
     """The command line."""
 
     parts: list[str] = option([], f"any of {', '.join(PARTS)} (default: all)", metavar="PART", positional=True)
-    json: bool = False
     tiny: bool = option(False, "tiny shapes on any device: checks the code")
 
 
@@ -286,19 +278,12 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    print(f"on {torch.cuda.get_device_name() if device == 'cuda' else 'a CPU; the numbers mean nothing'}")
+    for c in cells:
+        numbers = ["" if c[name] is None else f"{c[name]:.6g}" for name in ("printed", "measured")]
+        print(f"{c['paper']} {c['table']}, {c['method']}: {c['column']}:", *numbers, c["note"])
     if not options.tiny:
         hand_over(*ratios(cells))
-    name = torch.cuda.get_device_name() if device == "cuda" else "a CPU"
-    if options.json:
-        print(json.dumps({"device": name, "tiny": options.tiny, "torch": torch.__version__, "cells": cells}, indent=1))
-        return 0
-    print(f"on {name}" + (" (tiny shapes: the numbers mean nothing)" if options.tiny else ""))
-    show = lambda value: "" if value is None else f"{value:.6g}"  # noqa: E731
-    for c in cells:
-        place = f"{c['paper']} {c['table']}"
-        print(
-            f"{place:14} {c['method']:44} {c['column']:28} {show(c['printed']):>9} {show(c['measured']):>11}  {c['note']}"
-        )
     return 0
 
 

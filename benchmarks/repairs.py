@@ -82,16 +82,12 @@ def bare(model: nn.Module, ids: Tensor, removed: range) -> None:
         decoder.run(decoder.embed_tokens(batch))
 
 
-def replaceme(model: nn.Module, ids: Tensor, removed: range) -> None:
-    """Repair by ReplaceMe."""
-    replace_me(model, ids, removed, alpha=1e-6)  # without, fewer tokens than channels are refused
-
-
 REPAIRS: dict[str, Callable[[nn.Module, Tensor, range], object]] = {
     "bare": bare,
     "LinearPatch": lambda model, ids, removed: linearpatch.prune(model, ids, len(removed)),
     "Ghosted Layers": lambda model, ids, removed: ghost(model, ids, removed),
-    "ReplaceMe": replaceme,
+    # without alpha, fewer tokens than channels are refused
+    "ReplaceMe": lambda model, ids, removed: replace_me(model, ids, removed, alpha=1e-6),
     "refit, following 0": lambda model, ids, removed: refit(model, ids, removed, following=0),
     "refit, following 3": lambda model, ids, removed: refit(model, ids, removed, following=3),
 }
@@ -116,20 +112,16 @@ def measure(channels: int, repeats: int, dtype: torch.dtype) -> dict[str, tuple[
 
 
 def show(channels: int, found: dict[str, tuple[float, float]], dtype: str) -> None:
-    """Print and hand over a shape's rows."""
+    """Hand over a shape's ratios."""
     shape = SHAPES[channels]
     samples, length = shape.windows
     setting = f"C = {channels}, layers {shape.removed[0]} to {shape.removed[-1]} of {shape.layers}"
-    print(f"{setting}, {samples} x {length} tokens, {dtype}, {torch.get_num_threads()} threads")
     whole, part = found.pop("bare")
-    print(f"{'bare':20} {whole:8.2f} s")
     for name, (seconds, few) in found.items():
         known = {"baseline": "bare forward pass over the same tokens", "most": GOALS.get(name, GOAL), "dtype": dtype}
         each, fixed = (seconds - few) / (whole - part), max((PART * few - seconds) / (PART - 1), 0.0)
         hand_over(Ratio(f"{name}, {setting}, {samples * length} tokens", f"{seconds:.2f} s", seconds / whole, **known))
         hand_over(Ratio(f"{name}, {setting}, each further token", f"{fixed:.2f} s fixed", each, **known))
-        line = f"{name:20} {seconds:8.2f} s {seconds / whole:6.2f} x bare"
-        print(f"{line}   each token {each:5.2f}   fixed {fixed:6.2f} s", flush=True)
 
 
 @dataclass(kw_only=True)

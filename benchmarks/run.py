@@ -53,7 +53,6 @@ class Entry:
 
 ENTRIES = (
     Entry("scoring", "Does scoring real tasks cost more than a bare forward pass, and less than lm-eval's own way?"),
-    Entry("multiple_choice", "What do shared contexts save, and what a model scored before?"),
     Entry("calibration", "What does one pass for selection, scales and least squares cost?"),
     Entry("repairs", "What does each repair in closed form cost?"),
     Entry("search", "What does SLEB's search save by reusing prefixes?"),
@@ -65,10 +64,8 @@ ENTRIES = (
     Entry(
         "half_products", "What do half-precision products through float32 save on a CPU without instructions for them?"
     ),
-    Entry("patch_cost", "What does LinearPatch's matrix cost in a forward pass?"),
-    Entry("threads", "Which settings of threads are fastest, alone and beside other processes?"),
     Entry("cluster", "How near to the ideal do many workers finish?"),
-    Entry("larger_than_memory", "Are the forecasts for models larger than memory right?", ("--fresh",)),
+    Entry("larger_than_memory", "Are the forecasts for models larger than memory right?"),
     Entry(
         "seven_billion",
         "The same for a model of 7 billion parameters",
@@ -77,7 +74,6 @@ ENTRIES = (
         script="larger_than_memory.py",
     ),
     Entry("gpu_shapes", "Which times and memories do the papers' shapes take on a GPU?", usual=False, needs="cuda"),
-    Entry("executions", "How many layer executions do kept states save in each table?"),
 )
 
 

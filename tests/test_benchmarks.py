@@ -1,25 +1,14 @@
 """The benchmarks' runner, on stub scripts: ratios reach the page, a failure has a row, and ONLY keeps the other rows."""
 
-import copy
 import importlib.util
 import json
 import sys
 
 import pytest
-import torch
 
-from common.calibration import collect
-from common.forward import prefix_cache
-from common.forward.hidden_state_files import StateFiles
-from common.models.decoder import Decoder
-from common.models.surgery import remove_layers
-from common.pruning.recipe import Recipe
 from common.records.results import ROOT
 from common.utils.errors import UserError
 from common.utils.ratios import Ratio
-from extensions import refit
-from papers.linearpatch.patch import patch_cuts
-from papers.prunecomp import prune_and_compensate
 
 
 def script(name):
@@ -29,7 +18,7 @@ def script(name):
     return found
 
 
-runner, executions = script("run"), script("executions")
+runner = script("run")
 
 GOOD = """
 from common.utils.ratios import Ratio, hand_over
@@ -136,48 +125,3 @@ def test_every_script_is_an_entry_and_every_entry_has_a_script():
 )
 def test_whether_a_goal_is_met(bounds, met):
     assert Ratio("", "", 2.0, "", **bounds).met is met
-
-
-def cut(model, ids, removed):
-    remove_layers(model, removed)
-    return {"removed": removed}
-
-
-def patched(model, ids, removed):
-    statistics = collect(Decoder(model), ids, span=len(removed))
-    return {"removed": removed, "patches": patch_cuts(model, statistics, removed, ends=False)}
-
-
-def fused(model, ids, removed):
-    return prune_and_compensate(model, ids, len(removed), metric="bi", layers=removed)
-
-
-def refitted(model, ids, removed):
-    return {"removed": removed, "refitted": refit.refit(model, ids, removed, following=1)}
-
-
-ROWS = [
-    (cut, []), (cut, [3, 4]), (patched, [3, 4]), (cut, [2]), (fused, [3]), (refitted, [3, 4]), (patched, [1, 4]),
-    (cut, [2, 5]), (refitted, [2]), (cut, [3]), (fused, [5, 3]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("rows", [ROWS, ROWS[::-1]], ids=("in order", "backwards"))
-def test_counted_executions_are_those_of_the_store(rows, make_tiny, monkeypatch, tmp_path):
-    """Every row's model is made and run through the real store; the count sees what its record would say."""
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
-    monkeypatch.setattr(prefix_cache, "STORE", StateFiles())
-    ids = torch.randint(3, 300, (4, 24), generator=torch.Generator().manual_seed(1))
-    dense, models, calls = make_tiny("llama"), [], 0
-    for number, (make, removed) in enumerate(rows):
-        model = copy.deepcopy(dense)
-        details = make(model, ids, removed) if removed else {"removed": []}
-        body = prefix_cache.Body(Decoder(model))
-        with torch.inference_mode():
-            body(ids)
-        calls += body.layers_run
-        kept = [layer for layer in range(6) if layer not in removed]
-        recipe = Recipe("tiny", "paper", "w")
-        where = executions.parting(recipe, details, kept)
-        models.append((executions.chain(str(number), kept, *where, details.get("cuts", ())), len(kept)))
-    assert executions.with_states(models) == calls < sum(layers for _, layers in models)

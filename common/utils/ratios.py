@@ -1,4 +1,4 @@
-"""What a benchmark script hands over beside what it prints: its ratios, for benchmarks/README.md (`benchmarks/run.py`)."""
+"""What a benchmark script prints and hands over: its ratios, for benchmarks/README.md (`benchmarks/run.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-# Names the file that ratios are appended to, a line of JSON each; without it nothing is handed over.
+# Names the file that ratios are appended to, a line of JSON each; without it they are printed alone.
 VARIABLE = "LAYERLAB_RATIOS"
 
 
@@ -39,25 +39,26 @@ class Ratio:
         return (self.most is None or self.ratio <= self.most) and (self.least is None or self.ratio >= self.least)
 
 
-def in_turns(ways: Mapping[str, Callable[[], object]], repeats: int = 3) -> tuple[dict[str, float], dict[str, object]]:
+def in_turns(
+    ways: Mapping[str, Callable[[], object]], repeats: int = 3, clock: Callable[[], float] = time.perf_counter
+) -> tuple[dict[str, float], dict[str, object]]:
     """Return the median seconds of each way, and what it returned last: they take turns, after one round that warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     returned: dict[str, object] = {}
     for _ in range(repeats + 1):
         for name, way in ways.items():
-            started = time.perf_counter()
+            started = clock()
             returned[name] = way()
-            seconds[name].append(time.perf_counter() - started)
+            seconds[name].append(clock() - started)
     return {name: statistics.median(values[1:]) for name, values in seconds.items()}, returned
 
 
 def hand_over(*ratios: Ratio) -> None:
-    """Append ratios to the file that the environment names, with the threads that torch computes on."""
-    name = os.environ.get(VARIABLE)
-    if not name:
-        return
+    """Print ratios and append them to the file that the environment names, with the threads that torch computes on."""
     torch = sys.modules.get("torch")  # a script that counts does not load it
-    threads = torch.get_num_threads() if torch else None
-    with Path(name).open("a") as file:
-        for ratio in ratios:
-            file.write(json.dumps(asdict(ratio) | {"threads": threads if ratio.dtype else None}) + "\n")
+    for ratio in ratios:
+        print(f"{ratio.what}: {ratio.measured}; {ratio.ratio:.3g} of {ratio.baseline}", flush=True)
+        if name := os.environ.get(VARIABLE):
+            threads = torch.get_num_threads() if torch and ratio.dtype else None
+            with Path(name).open("a") as file:
+                file.write(json.dumps(asdict(ratio) | {"threads": threads}) + "\n")
