@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -12,16 +13,21 @@ from common.models import registry
 from common.records.results import Store
 from common.utils.errors import plural
 from reproductions.engine.work import Work
-from reproductions.spec.subjects import PUBLISHED_MODELS
+from reproductions.spec.subjects import PUBLISHED_MODELS, STANDIN
+
+# Running a model over text takes as long as this benchmark does, for as many tokens.
+_RUNNING, _TOKENS = "perplexity@linearpatch-wikitext2@49152-tokens", 49_152
 
 
 def expected(work: Sequence[Work], store: Store) -> tuple[float, int]:
     """Estimate the seconds that cells take, and count those that nothing is known of.
 
     A cell takes as long as its own result did, or as the median of its benchmark on the same model. Of a model without
-    published results it takes that of a published model, in proportion to the parameters.
+    published results it takes that of a published model, in proportion to the parameters. Published results rarely read
+    their calibration text anew, so reading each calibration once is counted on its own.
     """
-    total, unknown, published = 0.0, 0, cache(partial(_published, store))
+    published = cache(partial(_published, store))
+    total, unknown = sum(_calibrating(work, store, published).values()), 0
     for entry in work:
         seconds, missing = _recipe(entry, store, published)
         total += seconds
@@ -40,6 +46,27 @@ def _recipe(entry: Work, store: Store, published: Callable) -> tuple[float, int]
     cells, preparing = _seconds(entry, store, published)
     known = [seconds for seconds in cells.values() if seconds is not None]
     return sum(known) + (preparing or 0.0), len(cells) - len(known)
+
+
+def _calibrating(work: Sequence[Work], store: Store, published: Callable) -> dict[str, float]:
+    """Return the seconds of running a model over a calibration text, by the hash of the first recipe that reads it.
+
+    A recipe with results of its own took what they say; the toy model reads its text in seconds.
+    """
+    found, read = {}, set()
+    for entry in work:
+        recipe, drawn = entry.recipe, entry.recipe.calibration or {}
+        key = recipe.model, json.dumps(drawn, sort_keys=True)
+        if (
+            recipe.profile == STANDIN.profile
+            or key in read
+            or any(store.get(recipe, benchmark) for benchmark in entry.benchmarks)
+        ):
+            continue
+        read.add(key)
+        seconds, _ = published(recipe.model, _RUNNING)
+        found[recipe.hash] = (seconds or 0.0) * (drawn.get("count") or 0) * (drawn.get("length") or 0) / _TOKENS
+    return found
 
 
 def _seconds(entry: Work, store: Store, published: Callable) -> tuple[dict[str, float | None], float | None]:
@@ -70,10 +97,12 @@ class TimeLeft:
         published = cache(partial(_published, store))
         cells: dict[tuple[str, str], float | None] = {}
         preparing: dict[str, float | None] = {}
+        calibrating = _calibrating(work, store, published)
         for entry in work:
             seconds, prepared = _seconds(entry, store, published)
             cells |= {(entry.recipe.hash, benchmark): expected for benchmark, expected in seconds.items()}
-            preparing[entry.recipe.hash] = prepared
+            reading = calibrating.get(entry.recipe.hash)
+            preparing[entry.recipe.hash] = prepared if reading is None else reading + (prepared or 0.0)
         self._cells, self._preparing = _Part(cells), _Part(preparing)
 
     def prepared(self, recipe: str, seconds: float) -> None:
