@@ -78,9 +78,7 @@ ENTRIES = (
 
 
 def machine() -> dict:
-    """Return the CPU (and GPU), the cores that this process may use, and what they reach on matrix products, GFLOP/s by
-    type.
-    """
+    """Return the CPU (and GPU), the usable cores, and their rate on matrix products, GFLOP/s by type."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = {"cpu": _cpu(), "cores": cores, "torch": torch.__version__, "gflops": {}}
     if torch.cuda.is_available():

@@ -55,9 +55,7 @@ def hadamard_transform(x: Tensor, transpose: bool = False) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _factors(n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return (A^T, B), normalised, with `hadamard_matrix(n) = A (kron) B` and orders as equal as the construction
-    allows.
-    """
+    """Return (A^T, B), normalised, with `hadamard_matrix(n) = A (kron) B` and orders as equal as possible."""
     core, power = _split(n)
     splits = [2**k for k in range(power.bit_length())]
     right_order = min(splits, key=lambda order: core * (power // order) + order)

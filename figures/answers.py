@@ -22,8 +22,9 @@ Changes = dict[str, Change]  # by column
 
 
 def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
-    """Return (sparsity, method) -> by column the change against the same layers removed without a repair, of
-    perplexities percent.
+    """Return by (sparsity, method) and column the change against no repair of the same layers.
+
+    Perplexities change in percent.
 
     Intervals are paired: of ratios and differences on the same draws of windows and items. Rows with a perplexity alone are
     left out.

@@ -1,5 +1,6 @@
-"""What is retained of a model's scores, and of what it scores above guessing: rows of
-`reproductions.render.chance_levels`.
+"""Draw what is retained of a model's scores and of the part above chance level.
+
+Rows are of `reproductions.render.chance_levels`.
 """
 
 from __future__ import annotations

@@ -32,8 +32,9 @@ def _panels(entries: list[dict], height: float = 2.8) -> tuple[plt.Figure, list[
 
 
 def _by_channel(axes: plt.Axes, channels: dict, curves: dict[str, tuple[str, str, str]]) -> None:
-    """Magnitudes per channel, in order of their magnitude before the cut, on a logarithmic axis: few channels are many times
-    larger than the others.
+    """Draw magnitudes per channel, in the order before the pruning interface, on a logarithmic axis.
+
+    A few channels are many times larger than the others.
     """
     order = sorted(range(len(channels["before"])), key=channels["before"].__getitem__)
     for name, (label, colour, mark) in curves.items():

@@ -1,5 +1,6 @@
-"""LinearPatch's Figure 6 (extension): what each piece of the patch does to perplexity; entries are of
-`reproductions.render.show`.
+"""Draw LinearPatch's Figure 6 (extension): the effect of each part of the patch on perplexity.
+
+Entries are of `reproductions.render.show`.
 """
 
 from __future__ import annotations
@@ -39,8 +40,7 @@ def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Draw what each piece of the patch changes perplexity by, in percent: a line a piece, a mark a cut, with its
-    interval.
+    """Draw the change of perplexity by each part of the patch, in percent, with its interval.
 
     None where there is nothing to show.
     """

@@ -117,9 +117,7 @@ def similarity(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def seeds(entries: list[dict], profile: str) -> plt.Figure:
-    """Draw which layers a metric removes, by number of samples and seed: one row of squares a set, filled where it
-    goes.
-    """
+    """Draw the layers that a metric removes, by number of samples and seed: one row of squares a set."""
     records = entries[0]["records"]
     names = [name for name in records if name.startswith("chosen-sets@")]
     layers = int(entries[0]["sparsity"].split("/")[1])
@@ -148,8 +146,9 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def losses(entries: list[dict], profile: str) -> plt.Figure:
-    """Losses while the pruned model is trained, a panel for each choice of layers: how far they are from LoRA's, and below
-    them the validation losses. See `figures.curves.draw`.
+    """Draw losses during training, a panel for each selection of layers: differences from LoRA's, and validation losses.
+
+    See `figures.curves.draw`.
     """
     arms = [
         entry | {"method": entry["spec"].arm.id, "name": entry["spec"].arm.label}

@@ -63,8 +63,9 @@ def entropies(decoder: Decoder, ids: Tensor, *, bins: int = BINS, progress: bool
 def least_increase(
     found: Sequence[float], order: Sequence[Half], count: int, kind: str = ATTENTION, start: int | None = None
 ) -> list[Half] | list[int]:
-    """Return the ``count`` halves of a kind ('attention', 'mlp', 'both') or layers ('layer') that add least, the least
-    first.
+    """Return the ``count`` sub-layers or layers that add least, the least first.
+
+    A kind is 'attention', 'mlp', 'both' or 'layer'.
 
     found, order: the entropies that halves receive and leave, and those halves. start: the first layer that may go; None: the
     one whose input has the lowest entropy.

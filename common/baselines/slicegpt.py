@@ -73,9 +73,7 @@ def parameters(model: nn.Module, left: int) -> int:
 
 
 def width_of_ratio(model: nn.Module, ratio: float) -> int:
-    """Return the width, a multiple of eight, at which the share of the model's parameters that goes is nearest to
-    ``ratio``.
-    """
+    """Return the width, a multiple of eight, that removes the share of parameters nearest to ``ratio``."""
     dense = sum(p.numel() for p in model.parameters())
     widths = range(STEP, model.config.hidden_size + 1, STEP)
     return min(widths, key=lambda left: abs(1 - parameters(model, left) / dense - ratio))
@@ -143,9 +141,7 @@ def slice_stream(
 
 
 def principal(states: list[Tensor], left: int, device: torch.device) -> Tensor:
-    """Return the ``left`` directions of largest second moment of all tokens, orthonormal columns [channels, left],
-    float64.
-    """
+    """Return the directions of largest second moment of all tokens: orthonormal columns [channels, left], float64."""
     gram = 0.0
     for state in states:
         rows = state.to(device).flatten(0, -2).double()

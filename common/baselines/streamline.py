@@ -93,9 +93,7 @@ class FeedForward(nn.Module):
 
     @classmethod
     def like(cls, config, seed: int = 0, spare_massive: bool = False) -> FeedForward:
-        """Return one of the size of the model's own, in float32, its weights drawn as the model's own were: N(0,
-        range^2).
-        """
+        """Return a network of the size of the model's MLP, float32, initialised like the model: N(0, range^2)."""
         activation = getattr(config, "hidden_activation", None) or config.hidden_act
         made = cls(config.hidden_size, config.intermediate_size, activation, spare_massive)
         generator = torch.Generator().manual_seed(seed)
@@ -160,8 +158,9 @@ def replace_with_ffn(
 
 
 def insert_ffn(model: nn.Module, removed: Collection[int], seed: int = 0) -> list[dict]:
-    """Put an untrained `FeedForward` in the place of every maximal run of `removed`: sizes and times can be had without
-    training. Returns runs and positions.
+    """Put an untrained `FeedForward` in the place of every maximal run of `removed`, and return runs and positions.
+
+    Sizes and times can be measured without training.
     """
     made = _networks(model, removed, seed)
     return _inserted(model, made)

@@ -99,8 +99,7 @@ def greedy(
     spared: Callable[[Half, int], bool] = lambda half, gone: False,
     progress: bool = False,
 ) -> list[Half]:
-    """Return ``count`` halves in order of removal: each time the one without which the costs of all batches are lowest
-    together.
+    """Return ``count`` sub-layers in order of removal, each time the one that costs least over all batches.
 
     A trial continues from what the half that it leaves out receives, so h halves cost h (h + 1) / 2 runs of one. Ties go to
     the half that runs first.

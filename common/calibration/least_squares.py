@@ -58,8 +58,7 @@ def counted(ids: Tensor, padding: Tensor | None = None, first: bool = True) -> T
 
 
 def silent(magnitudes: Tensor) -> Tensor:
-    """Return which of ``magnitudes`` [..., channels] are zero: nothing tells how to scale such a channel, so it is left
-    alone.
+    """Return the channels of ``magnitudes`` [..., channels] that are zero, as a mask; such a channel is not scaled.
 
     Zero is what is below SILENCE of the mean channel. A rotation leaves rounding of a few 1e-7 where there was nothing, and
     a scale of 1e8 would carry that. None is silent beside one that is not finite.
@@ -186,9 +185,7 @@ class Moments:
         return eye + torch.linalg.solve(damped, self.cross - self.gram)
 
     def unexplained(self, values: float | Tensor, rotated: bool = False) -> float:
-        """Return what a factor, channel factors or a matrix leave of the weighted error of doing nothing (1: no
-        better).
-        """
+        """Return the share of the weighted error that a factor, channel factors or a matrix leave (1: no better)."""
         nothing = self.size - 2 * self.dot + self.target
         if isinstance(values, Tensor) and values.ndim == 2:
             error = ((self.gram @ values - 2 * self.cross) * values).sum() + self.target
@@ -266,8 +263,7 @@ class Regression:
         return solution
 
     def consumed(self, ridge: float) -> tuple[Tensor, float]:
-        """Return what `solved` and `left` give, for a positive ``ridge``, made in the memory of the sums, which are
-        gone then.
+        """Return the values of `solved` and `left` for a positive ``ridge``, in the memory of the sums, which are lost.
 
         For regressions on so many inputs that there is no room for a second H'H. With R the damping and L L' = H'H + R,
         the best D leaves |E|^2 - |L^-1 H'E|^2 - <D, R D>.

@@ -61,9 +61,7 @@ def dealt(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _apart(starts: Sequence[int], draw: Callable[[], int], length: int) -> int:
-    """Return a crop's start by ``draw`` that shares no token with crops at ``starts``, else the one of many that shares
-    least.
-    """
+    """Return a crop's start by ``draw`` that shares no token with those at ``starts``, else the one that shares least."""
     taken = sorted(starts)
     shared = {}
     for _ in range(DRAWS):
@@ -104,8 +102,7 @@ def sample_lines(
 
 
 def sample_documents(tokenizer, texts: Sequence[str], *, length: int, count: int, generator: random.Random) -> Tensor:
-    """Return one crop of each of ``count`` documents, ``[count, length]``: the Taylor+ tokens of Prune&Comp's official
-    code.
+    """Return one crop of each of ``count`` documents, ``[count, length]`` (Taylor+ in Prune&Comp's official code).
 
     A document is drawn until one is new and has ``length`` tokens or more, then the start of its crop.
 

@@ -128,9 +128,7 @@ def lineage(source: Path) -> dict | None:
 
 
 def tokenizer_note(tokenizer) -> str | None:
-    """Return a note where the class that AutoTokenizer takes splits text otherwise than here
-    (`common.models.checkpoint`).
-    """
+    """Return a note where AutoTokenizer's class splits text otherwise than here (`common.models.checkpoint`)."""
     if (name := getattr(tokenizer, "instead_of", None)) is None:
         return None
     return (

@@ -11,9 +11,7 @@ def prune_layers(removed: Collection[int]) -> str:
 
 
 def mergekit(model: str, layers: int, removed: Collection[int], dtype: str) -> str:
-    """Return a mergekit configuration (YAML) that keeps the other layers of ``model``: half-open ranges of a
-    passthrough merge.
-    """
+    """Return a mergekit configuration (YAML) that keeps the other layers of ``model`` by a passthrough merge."""
     gone = set(removed)
     lines, start = ["merge_method: passthrough", f"dtype: {dtype}", "slices:"], None
     for layer in range(layers + 1):

@@ -38,8 +38,10 @@ RETAINED = 100_000_000
 
 @dataclass(frozen=True)
 class Forecast:
-    """peak_bytes: of the process (on a GPU: of the GPU). seconds: of the whole run. disk_bytes: of states that do not fit, or
-    of the checkpoint. parts: the seconds of each stage, where they are told apart.
+    """Forecast of a run.
+
+    peak_bytes: of the process (on a GPU: of the GPU). seconds: of the whole run. disk_bytes: of states that do not fit, or
+    of the checkpoint. parts: the seconds of each stage, where they are listed apart.
     """
 
     peak_bytes: int

@@ -191,9 +191,7 @@ class Job:
         return self.crops(self.options.samples, self.apart)
 
     def read_over(self) -> str | None:
-        """Return a note where the calibration windows read a text many times over: what is fitted to them is fitted to
-        little.
-        """
+        """Return a note where the calibration sequences read a text many times over, so that fits see little text."""
         if "windows" not in vars(self):
             return None
         names = texts(self.text)
@@ -251,8 +249,9 @@ class Job:
             raise UserError(f"the test text {name}{part}: {error}; use a longer text or a smaller --length") from error
 
     def documents(self, least: int = 1) -> list[str]:
-        """Return the calibration text in pieces: a corpus's documents, or of a file's first nine tenths the paragraphs.
-        Nine tenths of the tokens, as for the windows: nothing that is kept for evaluation is in a piece.
+        """Return the calibration text in pieces: documents of a corpus, or paragraphs of a file's first nine tenths.
+
+        Nothing that is kept for evaluation is in a piece.
 
         A file without so many paragraphs is taken line by line. Of a mix as many of each text, in turn.
 
@@ -311,9 +310,7 @@ class Job:
             raise UserError(f"the model carries patches; {remedy}")
 
     def folder(self, name: str) -> Path:
-        """Return where this run's long work of a kind keeps its checkpoints: the same command finds them, another has
-        its own.
-        """
+        """Return the folder where this run's long work of a kind keeps its checkpoints; another command has its own."""
         said = {key: str(value) for key, value in vars(self.options).items() if key not in _NO_MATTER}
         digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
         self.folders.append(self.work / f"{name}-{digest[:8]}")

@@ -124,8 +124,9 @@ def verdict(before: dict, after: dict) -> str:
 
 
 def against_the_cut(cut: dict, after: dict) -> dict:
-    """By how many per cent what came after the layers' removal changed perplexity: change, low and high of the 95 % interval,
-    paired over the windows. {} where that is not known: not measured, one window, or losses that are not finite.
+    """Return by how many per cent a repair changed perplexity: change, low and high end of the 95 % interval.
+
+    Paired over sequences. {} where that is not known: not measured, one sequence, or losses that are not finite.
     """
     if not cut or not after:
         return {}

@@ -162,8 +162,9 @@ def _items(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
 
 
 def _endings(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
-    """By item, in nats per character as `acc_norm` divides: the loss of the right ending ('right') and the mean of the wrong
-    ones' ('wrong'). Nothing of a task whose items do not give one context several endings.
+    """Return the losses of right and of wrong endings ('right', 'wrong': the mean), by item, in nats per character.
+
+    Nothing of a task whose items do not give one context several endings.
     """
     found = []
     for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
@@ -293,9 +294,7 @@ def _index() -> dict[str, Path]:
 
 
 def _library_manager(tasks: Sequence[str]):
-    """Return a task manager that knows lm-eval's own `tasks` and ours; UserError with the nearest names for one
-    neither has.
-    """
+    """Return a task manager that knows lm-eval's own `tasks` and ours, or raise UserError with the nearest names."""
     folders = {folder for task in tasks if (folder := _folder(task))}
     manager = _manager(include_path=sorted(map(str, folders)))
     others = [task for task in tasks if task not in manager.all_subtasks]

@@ -50,8 +50,10 @@ def _sums(decoder: Decoder, hidden: Tensor, targets: Tensor, factors: tuple[floa
 
 
 def fitted(losses: Tensor, factors: tuple[float, ...] = FACTORS) -> tuple[Tensor, float]:
-    """Losses at the best factor [windows], each half of the windows (every other one) by the factor best on the other half,
-    so that no window is judged by a factor fitted to it; and the factor that is best on all.
+    """Return the losses at the best factor [sequences], and the factor that is best on all.
+
+    Each half of the sequences (every other one) is scaled by the factor best on the other half, so that no sequence is judged
+    by a factor fitted to it.
 
     Raises:
         UserValueError: fewer than two windows.

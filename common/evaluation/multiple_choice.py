@@ -333,9 +333,7 @@ class SharedContextLM(HFLM):
         return groups
 
     def _input(self, request: Request) -> list[int]:
-        """Return what the model reads: context and continuation without its last token, cut from the left as `HFLM`
-        does.
-        """
+        """Return the model's input: context and continuation without its last token, truncated on the left as in `HFLM`."""
         (context, continuation), context_ids, continuation_ids = request if request[0] else (("", ""), *request[1:])
         if not context_ids or not continuation_ids:
             raise UserError(f"cannot score {continuation!r} after {context!r}: one of them has no tokens")

@@ -43,8 +43,9 @@ def draws(name: str, items: int) -> np.ndarray:
 
 
 def spread(items: int) -> float:
-    """By how much the replicates of a mean of so many items are spread about it, so that the LEVEL of them spans as much as
-    Student's interval does: 1.005 for 500 items, 1.08 for 24.
+    """Return the factor that widens bootstrap replicates of a mean of so many items to Student's interval at LEVEL.
+
+    It is 1.005 for 500 items and 1.08 for 24.
     """
     if items < 2:
         return 1.0

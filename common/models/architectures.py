@@ -260,9 +260,7 @@ def boundary_module(model: nn.Module, position: int) -> nn.Module:
 
 
 def at_hand(part: nn.Module) -> nn.Module:
-    """Return a layer, embedding or head with its weights in memory: those of a streamed model (`common.models.offload`)
-    are read now.
-    """
+    """Return a layer, embedding or head with its weights in memory; those of an offloaded model are read now."""
     if (fetch := vars(part).get("fetch")) is not None:
         fetch()
     return part

@@ -1,5 +1,6 @@
-"""One view of any supported Hugging Face causal language model; what differs between them is in
-`common.models.architectures`.
+"""View any supported Hugging Face causal language model alike.
+
+`common.models.architectures` lists the differences.
 
 Layers are 0-based. `X[l]` is the residual stream entering layer `l`, `[batch, tokens, channels]`; `X[N]` is the output of
 the last layer *before* the final norm. Layers are called as modules, so hooks on them (patches included) take effect:
@@ -199,9 +200,7 @@ class Decoder:
         return hidden
 
     def added(self, hidden: Tensor, layer: int, half: str, attention_mask: Tensor | None = None) -> Tensor:
-        """Return what 'attention' or 'mlp' of a layer adds to the stream ``hidden`` [batch, tokens, channels] that it
-        reads.
-        """
+        """Return what 'attention' or 'mlp' of a layer adds to the residual stream ``hidden`` [batch, tokens, channels]."""
         if self.spec.no_halves:
             check_halves(self.model, "what half a layer adds")
         given = self._context(hidden, attention_mask).calls[layer] if half == "attention" else {}
@@ -220,15 +219,11 @@ class Decoder:
         )
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return `X[N]` [batch, tokens, channels] -> logits [batch, tokens, vocabulary]: final norm, head, soft cap if
-        any.
-        """
+        """Return logits [batch, tokens, vocabulary] from `X[N]` [batch, tokens, channels]: final norm, head, soft cap."""
         return self.head(self.norm(hidden))
 
     def head(self, normed: Tensor) -> Tensor:
-        """Return what the final norm returns [..., channels] -> logits [..., vocabulary]: head, its factor, soft cap if
-        any.
-        """
+        """Return logits [..., vocabulary] from the final norm's output [..., channels]: head, its factor, soft cap."""
         logits = self.lm_head(normed)
         if (factor := getattr(self.config, "logit_scale", None)) is not None:  # Cohere
             logits = logits * factor
@@ -343,9 +338,7 @@ def rope_switch(config) -> int | None:
 
 
 def gained(hidden: Tensor, gain: float | Tensor) -> Tensor:
-    """Return [..., channels] times one factor, a factor per channel [C], or a matrix [C, C] from the right (in
-    float32).
-    """
+    """Multiply [..., channels] by a factor, a factor per channel [C], or a matrix [C, C] from the right (float32)."""
     if isinstance(gain, Tensor) and gain.ndim == 2:
         return (hidden.float() @ gain.to(hidden.device, torch.float32)).to(hidden.dtype)
     return hidden * (gain.to(hidden) if isinstance(gain, Tensor) else gain)

@@ -134,8 +134,7 @@ def _directory(name: str) -> Path:
 
 
 def describe(name: str) -> Description:
-    """Return a model that is not registered, from its config: a directory, or a repository of the hub (mirror, cache,
-    network).
+    """Describe a model that is not registered, from its config: a directory or a repository of the hub.
 
     Raises:
         UserError: there is no such model, it cannot be reached, its architecture is not supported.

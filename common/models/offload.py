@@ -146,8 +146,7 @@ class Streamed:
             self._hook(model.lm_head, model.model.embed_tokens)
 
     def _same_head(self) -> bool:
-        """Return whether the files hold no head but the embedding: transformers leaves apart what differs, whatever the
-        config says.
+        """Return whether the files hold no head but the embedding; the config is not asked.
 
         Told in the type that the weights have in memory, as there.
         """
@@ -215,9 +214,7 @@ class Streamed:
         return self._largest(self._model().model.layers)
 
     def two_bytes(self) -> int:
-        """Return bytes in memory of the largest two parts that are there at once: two layers, or one and the embedding
-        or head.
-        """
+        """Return the bytes of the largest two parts in memory at once: two layers, or one and the embedding or head."""
         return self.layer_bytes() + self._largest(self._meta)
 
     def _largest(self, parts: Iterable[nn.Module]) -> int:
@@ -321,9 +318,7 @@ def _stacked(rows: list[list[TensorEntry]]) -> tuple[int, ...]:
 
 
 def stored_names(kind: str, prefix: str, name: str, layer: nn.Module) -> list[list[str]]:
-    """Return the names in a mixture's checkpoint of what transformers holds as one parameter: rows to stack, of parts
-    to join.
-    """
+    """Return the names in a mixture's checkpoint of one parameter in transformers: rows to stack, of parts to join."""
     if not SUPPORTED[kind].experts:
         return [[prefix + name]]
     folder, gate, up, down = SUPPORTED[kind].experts

@@ -58,9 +58,7 @@ def multiply_adds(model: nn.Module, tokens: int) -> int:
 
 
 def blocks(size: int, block: int = 512) -> int:
-    """Return the bytes that ``size`` bytes take from an allocator that hands out whole blocks (CUDA's in PyTorch: 512
-    bytes).
-    """
+    """Return the bytes that an allocator of whole blocks takes for ``size`` bytes (CUDA's in PyTorch: 512 bytes)."""
     return -(-size // block) * block
 
 

@@ -313,8 +313,9 @@ def taylor(
 
 
 def spacing(decoder: Decoder, ids: Tensor) -> int:
-    """K such that every k-th layer's input on ``ids`` [samples, tokens] fits into STATE_BYTES, or into what a streamed model
-    has for states.
+    """Return K such that every k-th layer's input on ``ids`` [samples, tokens] fits into memory.
+
+    Memory is STATE_BYTES, or what an offloaded model has for states.
     """
     room = decoder.model.streamed.states if decoder.streamed else STATE_BYTES
     state = ids.numel() * decoder.hidden_size * decoder.embed.weight.element_size()

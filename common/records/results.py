@@ -98,8 +98,7 @@ class Store:
         return Path(folder or self.user, _place(recipe, benchmark))
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
-        """Return the record of a measurement: the user's if it has a value, else the published one if that has, else
-        the user's.
+        """Return the record of a measurement: the user's if it has a value, else the published one, else the user's.
 
         None: there is none. A damaged, misplaced or older-format file of the user's is set aside under another name with a
         warning and then missing; a published one is only warned of.
@@ -172,9 +171,7 @@ class Store:
             return None
 
     def attempted(self, recipe: Recipe, benchmark: str, since: int) -> Record | None:
-        """Return why there was nothing new and the earlier record was kept, if since then, in nanoseconds since the
-        epoch.
-        """
+        """Return why an attempt since then, in nanoseconds since the epoch, gave nothing, so that the old record stayed."""
         path = self.attempt_path(recipe, benchmark)
         state = _state(path)
         return self._read(str(path)) if state is not None and state[-1] >= since else None
@@ -389,9 +386,7 @@ def now() -> str:
 
 
 def peak_memory() -> dict[str, int | None]:
-    """Return the most memory the process has held so far, and, where there are GPUs, what was taken of them since the
-    last reset.
-    """
+    """Return the most memory that the process has held so far and, of GPUs, what was taken since the last reset."""
     found = {"peak_memory_bytes": peak_memory_bytes()}
     torch = sys.modules.get("torch")  # what measures has loaded it; showing a table should not
     if torch is not None and torch.cuda.is_available():

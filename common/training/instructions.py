@@ -111,9 +111,7 @@ def from_table(
 
 
 def split(examples: Sequence, held_out: int, seed: int = 42) -> tuple[list, list]:
-    """Return (training, validation) parts as `datasets.Dataset.train_test_split` draws them (Reassessing: 2,000, seed
-    42).
-    """
+    """Split into (training, validation) as `datasets.Dataset.train_test_split` does (Reassessing: 2,000, seed 42)."""
     import datasets
 
     if not 0 < held_out < len(examples):
@@ -124,8 +122,10 @@ def split(examples: Sequence, held_out: int, seed: int = 42) -> tuple[list, list
 
 
 def _alpaca(count: int | None, held_out: int, seed: int) -> tuple[list[Example], list[Example]]:
-    """Alpaca-cleaned: 51,760 rows, of which 2,000 are held out, as the official code draws them: before rows with an
-    empty response, which it trains on, are left out here. count: the first so many training rows.
+    """Load Alpaca-cleaned: 51,760 rows, of which 2,000 are held out as the official code draws them.
+
+    They are drawn before rows with an empty response, which it trains on, are left out here. count: so many first
+    training rows.
     """
     name = "yahma/alpaca-cleaned"
     parts = zip(

@@ -21,8 +21,9 @@ Key, Value = TypeVar("Key"), TypeVar("Value")
 
 
 def folder() -> Path:
-    """Return where what can be made again is kept between runs and clones: ``$LAYERLAB_CACHE``, else
-    ``~/.cache/layerlab`` (``$XDG_CACHE_HOME/layerlab`` where that is set).
+    """Return the folder for what can be made again.
+
+    It is ``$LAYERLAB_CACHE``, else ``~/.cache/layerlab`` (``$XDG_CACHE_HOME/layerlab`` where that is set).
     """
     chosen = os.environ.get(VARIABLE)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

@@ -71,8 +71,7 @@ class _Once(logging.Filter):
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
-    """Return the error for a name that is not in a registry: with the nearest three names, or all of a few when none is
-    near.
+    """Return the error for an unknown name, with the nearest three names, or all of a few when none is near.
 
     where: says where all names are, if that is anywhere; told unless one name alone is meant.
 

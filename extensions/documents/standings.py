@@ -58,9 +58,7 @@ def best(found: Iterable[dict]) -> dict[str, dict[str, dict]]:
 
 
 def compared(entry: dict, rival: dict) -> tuple[float, tuple[float, float] | None, bool]:
-    """Return one row's average perplexity as a share of another's, its 95 % interval where both vary, and whether that
-    is paired.
-    """
+    """Return one row's average perplexity as a share of another's, its 95 % interval, and whether that is paired."""
     share = entry["scores"][PERPLEXITY] / rival["scores"][PERPLEXITY]
     one, other = (np.asarray(found["replicates"](PERPLEXITY)) for found in (entry, rival))
     if entry["method"] == rival["method"] or one.ndim == 0 or other.ndim == 0:

@@ -40,8 +40,9 @@ def _from_task(subject: Subject, limit: int | None, count: int, repair: str) -> 
 
 
 def columns(profile: str) -> list[Column]:
-    """Perplexity, the same at the best factor on the logits, and of each task its score and the losses of its endings, in
-    nats per 1,000 characters.
+    """Return the columns: perplexity, the same at the best factor on the logits, and of each task score and losses.
+
+    Losses of endings are in nats per 1,000 characters.
     """
     label, protocol = TEXTS[profile]
     found = [
@@ -78,9 +79,7 @@ def _better(columns_: list[str], **how) -> comparisons.Check:
 
 
 def _from_task_better(column: str, repairs: Sequence[str] = AGAIN, text: bool = False, **how) -> comparisons.Check:
-    """Return what is calibrated on a task's other items against no repair, or (`text`) the same repair from the
-    league's text.
-    """
+    """Compare a repair calibrated on a task's other items with no repair, or (`text`) with the league's text."""
     pairs = [
         (rows.name(rows.WINDOW, repair, rows.ITEMS), rows.name(rows.WINDOW, repair if text else rows.NONE))
         for repair in repairs

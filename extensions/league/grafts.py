@@ -26,9 +26,10 @@ AVERAGE = "average"
 
 
 def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Dense, and by number of layers the set of least left, which spares the layer, beside the one that is chosen with the
-    neurons carried over; at the larger numbers [L]'s window, which takes it, with them and without: repaired by nothing, the
-    refit, and rivals.
+    """Return the rows with and without neuron grafting.
+
+    By number of layers: least-residual selection without and with grafting. At the larger numbers also the contiguous block,
+    which contains the layer of the massive activation, with no repair, the refit and other repairs.
     """
     if subject.printed:
         return []

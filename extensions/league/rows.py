@@ -174,8 +174,9 @@ TEXTS = {FIRST: "first text", OTHER: "other text", ITEMS: "from other items of H
 
 @dataclass(frozen=True)
 class LeagueSpec:
-    """What sets a row apart: its choice of layers (one of SELECTIONS), its repair (one of LABELS), and, where a table varies
-    them, what the repair is calibrated on (one of TEXTS) and the seed of the draw.
+    """Specify a row: its selection of layers (one of SELECTIONS) and its repair (one of LABELS).
+
+    Where a table varies them, also its calibration text (one of TEXTS) and the seed of the draw.
     """
 
     selection: str
@@ -372,9 +373,7 @@ def drawn(repair: str, text: str, seed: int) -> str:
 
 
 def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return the leaders after one window, [L]'s on the league's budget, repaired from two texts and five draws of
-    each.
-    """
+    """Return the best repairs after the contiguous block, from two texts and five draws of each."""
     if subject.printed:
         return []
     texts = ((FIRST, BUDGET[subject.profile]["corpus"]), (OTHER, OTHER_TEXT[subject.profile]))
@@ -404,8 +403,9 @@ def reading(
 def larger(
     subject: Subject, limit: int | None, shown: Collection[str], others: Callable[[int], Iterable[Row]]
 ) -> list[Row]:
-    """Dense, and by the league's larger numbers of layers its rows ``shown`` (`Row.method`) and, but on the stand-in, whose
-    calibration text is like its questions, ``others`` of a number.
+    """Return the rows ``shown`` (`Row.method`) at the larger numbers of layers, and ``others`` of a number.
+
+    The toy model has no ``others``: its calibration text is like its tasks.
     """
     counts = subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]) if not subject.printed else ()
     whole, found = league(subject, limit), []

@@ -64,8 +64,9 @@ def _refit_beats(others: tuple[str, ...], column: str, lower: bool = False) -> c
 
 
 def _beats_slices(column: str, lower: bool = False) -> comparisons.Check:
-    """Return the refit, after the choice whose perplexity is lowest, is better than LLM-Pruner and SliceGPT. The tool's
-    own choice, with the neurons carried over, is one of them.
+    """Compare the refit after its best selection with LLM-Pruner and SliceGPT.
+
+    Best is the lowest perplexity. The tool's own selection, with grafting, is one of them.
     """
     return comparisons.chosen(
         [

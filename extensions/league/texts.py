@@ -31,9 +31,10 @@ UNREAD = ("ARC-c", "ARC-e", "PIQA", "WG")
 
 
 def texts(subject: Subject, limit: int | None = None) -> list[Row]:
-    """After [L], at the league's larger numbers of layers: no repair and the refit of the league, and the refit from other
-    texts; these not on the stand-in, whose calibration text is like its questions. At the largest also after the set of
-    least left, chosen on the repair's own text, without the neurons carried over and with them.
+    """Return the rows that are calibrated on other texts, after the contiguous block, and no repair.
+
+    The toy model has none: its calibration text is like its tasks. At the largest number also after least-residual selection
+    on the repair's own text, without neuron grafting and with it.
     """
     return rows.larger(subject, limit, (NONE, PLAIN), lambda count: _others(subject, limit, count))
 

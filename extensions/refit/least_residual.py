@@ -294,8 +294,7 @@ def choices(
     first: bool = True,
     batch_size: int = 8,
 ) -> dict[int, float]:
-    """Return what is left without each layer of ``model`` but the first and the last, if a map of its stream is fitted
-    in its place.
+    """Return the residual error without each layer of ``model`` but the first and the last, under a fitted map.
 
     That stream S, before the layer, is mapped towards X, the dense model's, before the next one: min |S (I + D) - X|^2 /
     |X|^2. alive: which layers of ``dense`` those of ``model`` are.

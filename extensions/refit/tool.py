@@ -131,8 +131,9 @@ def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -
 
 
 def _better(job: Job, plain: list[int], counting: list[int]) -> tuple[list[int], list[dict]]:
-    """Return the set of layers that counts on neurons carried over, unless it is worse, refitted, by windows that no
-    refit has read than the plain one, and that by more than WORSE; and what each came to.
+    """Return the better of two sets of layers, one chosen with neuron grafting, and what each came to.
+
+    The set with grafting is kept unless, refitted, it is worse than the plain one by more than WORSE on held-out sequences.
 
     Those are the windows held out: copies are refitted without them, since what chooses a damping is in the solution, too.
     Where the two are close by the calibration's own text, another text needs the first token's state more.
@@ -151,9 +152,7 @@ def _better(job: Job, plain: list[int], counting: list[int]) -> tuple[list[int],
 
 
 def _sharing(job: Job, removed: list[int]) -> nn.Module:
-    """Return a copy of the model with weights of its own where a refit without these layers writes, else with those at
-    hand.
-    """
+    """Return a copy of the model that has weights of its own only where a refit without these layers writes."""
     asked = _asked(job)
     stages = stages_of(asked.matrices or "both", bool(asked.gate_up))
     own = plan_of(job.layers, removed, asked.following, stages, asked.share or 0.0)
@@ -207,9 +206,7 @@ def _work(job: Job) -> float:
 
 
 def _beside(job: Job) -> tuple[float, int]:
-    """Return the operations in float64 and the bytes of solving, and of choosing by least residual: sums for every run
-    of layers.
-    """
+    """Return the float64 operations and the bytes of solving and of least-residual selection."""
     cost, count = Cost.of(job), max(job.counts)
     held = max(cost.bytes, distill.cost(job)[1])
     if job.options.choose != "left":

@@ -25,9 +25,7 @@ MERGED = {"Eq. 1": "paper", "the code's merge": "code"}
 
 
 def matrices(layer: nn.Module) -> dict[str, Tensor]:
-    """Return a layer's matrices (stacked experts count as one) by the last part of their module's name: `q_proj`,
-    `W_pack`.
-    """
+    """Return a layer's matrices (stacked experts count as one) by their module's name, such as `q_proj` or `W_pack`."""
     found = {}
     for name, parameter in layer.named_parameters():
         if parameter.ndim > 1:
@@ -52,8 +50,9 @@ def adjacent_distances(model: nn.Module) -> dict[str, dict[str, list[float]]]:
 
 
 def merged_norms(model: nn.Module, followers: int = 3) -> dict[str, list[float] | float]:
-    """Return how much larger Eq. 1 makes a layer: |theta*| over the root mean square of |theta_l| .. |theta_{l+m}|,
-    matrices only.
+    """Return how much Eq. 1 enlarges a layer: |theta*| over the root mean square of |theta_l| .. |theta_{l+m}|.
+
+    Matrices only.
 
     `ratio`: per window start 0..N-m-1. `uncorrelated`: sqrt(m + (m - 1)^2); m equal layers would give 1.
     """

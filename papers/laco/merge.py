@@ -43,9 +43,7 @@ def _equation_1(thetas: Sequence[Tensor]) -> Tensor:
 
 
 def _last(thetas: Sequence[Tensor]) -> Tensor:
-    """Return what the notebooks' loop leaves: the last layer's values (the tensor itself, unless it is on another
-    device).
-    """
+    """Return the last layer's values, which the notebooks' loop leaves (the tensor itself unless on another device)."""
     return thetas[-1].to(thetas[0].device)
 
 

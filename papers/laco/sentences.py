@@ -1,5 +1,6 @@
-"""Calibration sentences (LaCo, section 3.4): ten from English Wikipedia for LLaMA 2, five English and five Chinese ones
-for Baichuan 2, "randomly selected".
+"""Draw calibration sentences (LaCo, section 3.4): ten from English Wikipedia for LLaMA 2.
+
+For Baichuan 2 five are English and five Chinese, "randomly selected".
 
 Which ones is not published. The official notebooks hold two to five literal fragments, cut in mid-word; `QUOTED` are two
 of them, kept as evidence and not used. Ours are whole sentences drawn with a seed.

@@ -45,8 +45,10 @@ def refuse(job: Job, count: int | None) -> None:
 
 
 def combined(job: Job, remove: int | None) -> int:
-    """--combine; without, the paper's C for a number of layers to remove: the largest of 2..6 whose merges add up (9: 4,
-    10: 6), of those that find room in the model, or else any that do; 4 where a threshold is given.
+    """Return --combine, or else the paper's C for a number of layers to remove.
+
+    That is the largest of 2..6 whose merges add up (9: 4, 10: 6), of those that find room in the model, or else any that
+    do; 4 where a threshold is given.
     """
     if job.options.combine is not None or remove is None:
         return job.options.combine or 4
@@ -92,9 +94,7 @@ def _given(job: Job) -> dict:
 
 
 def _work(job: Job) -> float:
-    """Return the tokens through the whole model: one pass, and an attempt for each layer, which runs half of them on
-    average.
-    """
+    """Return the tokens through the whole model: one pass, and half a pass for each layer's attempt."""
     if job.given is not None:
         return 0.0
     tokens = sum(len(job.tokenizer(sentence)["input_ids"]) for sentence in job.kept["sentences"])

@@ -65,9 +65,7 @@ class DistillationSettings:
 
 
 def settings_of(fidelity: str = "paper", **changes) -> DistillationSettings:
-    """Return the settings of the paper, or of the official code: there K is 50, and 'diagonal' trains a matrix from
-    diag(d).
-    """
+    """Return the settings of the paper, or of the official code (K is 50; 'diagonal' trains a matrix from diag(d))."""
     if fidelity not in TOP_K:
         raise unknown("fidelity", fidelity, TOP_K)
     if fidelity == "code" and changes.get("trainable") == "diagonal":

@@ -146,8 +146,6 @@ def survey(
 
 
 def _candidates(layers: int, count: int, variant: str) -> list[tuple[int, int]]:
-    """Return every cut that a selection of ``count`` layers may come to: windows for ``L``, runs of any length for
-    ``S``.
-    """
+    """Return every run of layers that a selection may remove: blocks for ``L``, runs of any length for ``S``."""
     lengths = [count] if variant == "L" else range(1, count + 1)
     return [(start, start + length) for length in lengths for start in range(layers - length + 1)]

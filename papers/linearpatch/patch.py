@@ -63,8 +63,7 @@ def patch_values(
     ridge: float = RIDGE,
     alpha: float = 1.0,
 ) -> Tensor:
-    """Return what a patch of ``kind`` holds for the removed run ``[start, stop)``: scales [channels], one factor [], or
-    [C, C].
+    """Return the values of a patch of ``kind`` for the removed run ``[start, stop)``: [channels], [] or [C, C].
 
     alpha: section 3.2's perturbation coefficient, by which all of them are multiplied.
 

@@ -47,8 +47,7 @@ def published_window(model: str, count: int, variant: str = "L") -> tuple[int, i
 
 
 def compare_window(removed: list[int], model: str, variant: str = "L") -> dict | None:
-    """Return how computed layers stand to Table 9's window: both, whether they are the same, and how many layers are in
-    both.
+    """Compare computed layers with Table 9's block: both, whether they are equal, and how many are in both.
 
     None for a model or a number of layers that Table 9 does not have.
     """

@@ -212,9 +212,7 @@ def _streamed(
 
 
 def _in_place(search: Search, decoder: Decoder, count: int, given: list[int] | None) -> dict:
-    """Return the official code's loop: a fresh look at the present model, then its weights are cut and scaled as they
-    are stored.
-    """
+    """Run the official code's loop: measure the present model, remove layers and scale the weights as stored."""
     names, total = list(range(decoder.num_layers)), decoder.num_layers
     removed: list[int] = []
     factors: list[float | None] = []

@@ -47,9 +47,7 @@ def stream(context: Context, entry: Calibration | None = None) -> Stream:
 
 
 def ranking(context: Context, metric: str, entry: Calibration | None) -> list[int]:
-    """Return every layer that a metric may remove, by its score in the dense model: where all searches by that metric
-    begin.
-    """
+    """Return every layer that a metric may remove, by its score in the dense model: the first step of all searches."""
 
     def search() -> list[int]:
         return choose(stream(context, entry), None, metric, progress=context.progress)

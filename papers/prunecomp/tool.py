@@ -66,9 +66,7 @@ def _pruned(job: Job) -> dict:
 
 
 def _kept(job: Job, step: PruneAndComp) -> dict:
-    """Return where a step of the loop takes long: where a killed run of the same command finds what it had, for this
-    very model.
-    """
+    """Return where the loop keeps its steps, so that a stopped run of the same command finds what it had."""
     short = step.metric not in COSTLY or not step.iterative
     if short or job.options.plan or job.given is not None or job.options.fidelity == "code":
         return {}
@@ -94,9 +92,7 @@ def _without_factors(job: Job, found: dict) -> dict:
 
 
 def _work(job: Job) -> float:
-    """Return the tokens through the whole model: a loop by ppl tries every layer at each step, one by taylor+ runs
-    backwards, too.
-    """
+    """Return the tokens through the whole model: ppl tries every layer at each step, taylor+ also runs backwards."""
     options = job.options
     steps = 1 if options.one_shot else max(job.counts)
     passes = {"ppl": steps * job.layers / 2, "taylor+": 3 * steps}.get(options.metric, 1 + (steps - 1) / 2)

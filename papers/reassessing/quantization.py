@@ -42,8 +42,9 @@ def require() -> None:
 def quantize(
     model: nn.Module, tokenizer, texts: Sequence[str], *, bits: int = 4, group_size: int = 128, tokens: int = 2048
 ) -> nn.Module:
-    """Return a copy of a plain model with the layers' matrices at `bits`, quantized one by one on `texts` (at most
-    `tokens` each).
+    """Return a copy of a plain model with matrices at `bits`, quantized layer by layer on `texts`.
+
+    At most `tokens` of each text are read.
 
     The copy runs and saves as any Hugging Face model; `model` stays as it is. group_size: columns that share a scale; it
     must divide the matrices' inputs.

@@ -14,8 +14,7 @@ from common.training.finetuning import Settings, finetune
 
 
 def reverse_order(layers: int | nn.Module, count: int) -> list[int]:
-    """Return the layers that reverse-order pruning removes from a model of so many layers (or from this one), deepest
-    first.
+    """Return the layers that reverse-order pruning removes from a model or a number of layers, deepest first.
 
     >>> reverse_order(32, 3)
     [31, 30, 29]

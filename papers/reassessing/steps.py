@@ -64,9 +64,7 @@ class Metric(Selection):
 
 @dataclass(frozen=True)
 class Data(Options):
-    """What is trained on: instructions of a source, as `common.training.instructions.load` takes them, or blocks of a
-    corpus.
-    """
+    """Choose the training data: instructions (`common.training.instructions.load`), or blocks of a corpus."""
 
     source: str | None = None
     corpus: str | None = None

@@ -99,9 +99,7 @@ def stated_rms_jacobian(x: Tensor, eps: float) -> Tensor:
 def deviation(
     kind: str, widths: tuple[int, ...] = (3, 8, 64, 192), scales=(1e-3, 0.1, 1.0, 30.0), seed: int = 0
 ) -> float:
-    """Return the largest relative difference between the stated and the measured norm over random `x` of these widths
-    and scales.
-    """
+    """Return the largest relative difference between the stated and the measured norm over random `x`."""
     generator = torch.Generator().manual_seed(seed)
     worst = 0.0
     for width in widths:

@@ -121,8 +121,7 @@ def _check_behind(job: Job) -> None:
 
 
 def _calibration(job: Job) -> Tensor:
-    """Return what the metric reads (appendix D): for taylor and bi short crops of the text's lines, for ppl windows of
-    all of it.
+    """Return the metric's tokens (appendix D): short crops of lines for taylor and bi, all of the text for ppl.
 
     The official code's ppl reads the test text, and so chooses on what is measured.
     """
@@ -138,8 +137,7 @@ def _calibration(job: Job) -> Tensor:
 
 
 def _kept_dtype(job: Job) -> torch.dtype | None:
-    """Return what outputs of frozen layers are kept in: bfloat16 for a model that came so, else what they are computed
-    in.
+    """Return the type of cached outputs of frozen layers: bfloat16 for such a model, else that of computation.
 
     float16 could not hold them: massive activations go beyond its range.
     """
@@ -147,8 +145,7 @@ def _kept_dtype(job: Job) -> torch.dtype | None:
 
 
 def _settings(job: Job, rows: int, tied: bool = False) -> Settings:
-    """Return the training's settings: the paper's (for the stand-in this repository's tables'), unless asked for
-    otherwise.
+    """Return the training's settings: the paper's (toy model: the tables'), unless options say otherwise.
 
     The warm-up is the paper's 100 steps, or a tenth of a training that is shorter than ten times as long. tied: the head is,
     and stays so in a partial fine-tuning unless it is to be untied.

@@ -125,9 +125,7 @@ class Paper:
 
 
 def named(paper: Paper, number: Number) -> list[tuple]:
-    """Return (model, sparsity, method, variant, column) under shared names, for each variant that the number is printed
-    for.
-    """
+    """Return (model, sparsity, method, variant, column) under shared names, for each variant of the number."""
     sparsity, method, variant, column = paper.alias(number)
     return [(number.model, sparsity, method, v, column) for v in variant.split("/")]
 
@@ -152,9 +150,7 @@ def place(number: Number, column: str | None = None) -> str:
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Return one finding for the same arithmetic in several places (a row that several tables print, methods that share
-    a ratio).
-    """
+    """Merge findings of the same arithmetic in several places (a row that several tables print) into one."""
     same: dict[tuple, list[Finding]] = {}
     for finding in findings:
         key = (finding.paper, finding.kind, finding.printed, finding.recomputed, finding.arithmetic)
@@ -170,8 +166,9 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def places(cells: Sequence[Cell]) -> str:
-    """Return where cells stand, each table, model and row said once: ``Tables 13, 14, Baichuan2-7B 9/32, SLEB,
-    ShortGPT, Ratio``.
+    """Return where cells stand, each table, model and row named once.
+
+    An example is ``Tables 13, 14, Baichuan2-7B 9/32, SLEB, ShortGPT, Ratio``.
     """
     models = list(dict.fromkeys(" ".join(filter(None, cell[2:4])) for cell in cells))
     tables, rows, columns = (list(dict.fromkeys(cell[i] for cell in cells)) for i in (1, 4, 5))
@@ -193,18 +190,14 @@ def mean_slack(inputs: Sequence[Number]) -> float:
 
 
 def agrees(printed: Number, recomputed: float, slack: float) -> bool:
-    """Return whether rounding (of the printed number, and ``slack`` of what it was computed from) explains the
-    difference.
-    """
+    """Return whether rounding (of the printed number, and ``slack`` of its inputs) explains the difference."""
     if math.isnan(printed.value) or math.isnan(recomputed):
         return math.isnan(printed.value) and math.isnan(recomputed)
     return abs(printed.value - recomputed) <= (printed.half_unit + slack) * (1 + 1e-6)
 
 
 def scale(number: Number) -> int:
-    """Return what a share of right answers is multiplied by to be printed: Reassessing prints shares, all others per
-    cent.
-    """
+    """Return the factor from a share of right answers to the printed score: 1 for Reassessing, else 100."""
     return 1 if number.paper == "reassessing" and number.column != "HumanEval(Pass@1)" else 100
 
 
@@ -214,9 +207,7 @@ def decimals(number: Number) -> int:
 
 
 def padding(scores: Iterable[Number]) -> float:
-    """Return what a row's scores may be off beyond their last digit, when all of at least four end in zero: printed to
-    one less.
-    """
+    """Return the possible error beyond the last digit where all of at least four scores end in zero."""
     scores = list(scores)
     if len(scores) < 4 or not all("." in n.text and n.text.endswith("0") for n in scores):
         return 0.0

@@ -171,9 +171,7 @@ def _range(table: str, model: str, rows: list, fewer: bool) -> Iterator[Finding]
 
 
 def _copied() -> dict:
-    """Return the rows of Table 4 that are another paper's rows of another model: their place -> the number that they
-    repeat.
-    """
+    """Return the rows of Table 4 that repeat another paper's rows of another model: place -> repeated number."""
     return {copy["PIQA"].row: source["PIQA"] for copy, source in repeats.copies()[0] if copy["PIQA"].table == "4"}
 
 

@@ -137,9 +137,7 @@ def _alike(one: dict[str, Number], other: dict[str, Number], same_table: bool) -
 
 @cache
 def copied_rows(paper: Paper) -> tuple[Finding, ...]:
-    """Return the rows that agree in every score though their model, sparsity or training differs, gathered into one finding
-    each.
-    """
+    """Return the rows that agree in every score though their model, sparsity or training differs, as findings."""
     rows = []
     for table in scored_tables(paper) if paper.copies else ():
         for key, row in group(reported.numbers(paper.name, table)).items():
@@ -265,9 +263,7 @@ def copies() -> tuple[tuple[tuple[Row, Row], ...], Counter]:
 
 
 def source(number: Number) -> list[Number]:
-    """Return what other papers print for another model in place of this number, in a row that is otherwise the same
-    too.
-    """
+    """Return what other papers print for another model in place of this number, in an otherwise equal row."""
     return [
         theirs[task] for copy, theirs in copies()[0] for task, mine in copy.items() if mine == number and task in theirs
     ]

@@ -133,8 +133,7 @@ def _missing(rule: Rule, row: Row, wrong: Number, rows: list[Row]) -> str:
 
 
 def _suspect(rule: Rule, row: Row, dense: Row, wrong: Number, inputs: list[Number], near: list[Row]) -> str:
-    """Return which single input, misprinted in one digit or copied from the row above or below, would explain the
-    printed value.
+    """Return the single input that, misprinted in a digit or copied from a neighbouring row, explains the value.
 
     Only what few others explain as well, and what is in line with the same selection's rows elsewhere in the paper.
     """
@@ -261,9 +260,7 @@ def _no_count(row: Row, wrong: list[Number], sizes: dict) -> Finding:
 
 
 def _lost_digits(rows: dict[tuple, dict[str, Number]]) -> Iterator[Finding]:
-    """Yield a group of MMLU with one digit less than its column: which digits the row's own total leaves, if not a
-    zero.
-    """
+    """Yield a group of MMLU that lost a digit against its column, with the digits that the row's total leaves."""
     usual = {c: statistics.mode(decimals(r[c]) for r in rows.values() if c in r) for c in (*MMLU, "Weighted AVG")}
     for row in rows.values():
         short = [n for c, n in row.items() if c in MMLU and decimals(n) == usual[c] - 1]

@@ -68,9 +68,7 @@ def _beyond_chance(column: str, less: Number, more: Number) -> bool:
 
 
 def ordered(paper: Paper) -> Iterator[Finding]:
-    """Yield one finding for each model and pair of sparsities, with all the tables and rows that are out of order
-    alike.
-    """
+    """Yield one finding for each model and pair of sparsities, with all tables and rows that are out of order alike."""
     found: dict[tuple, dict[str, tuple[list[str], list[Number], bool]]] = {}
     for tables, summary in paper.summaries.items():
         for table in tables:
@@ -238,9 +236,7 @@ def removed_share(name: str, removed: int, method: str) -> tuple[float, str]:
 
 
 def compare_share(printed: Number, marked: Number, value: float, words: str) -> Iterator[Finding]:
-    """Yield a share that the removed layers do not give, or only when it is cut off. marked: the number of layers
-    beside it.
-    """
+    """Yield a share that the removed layers do not give, or only when truncated. marked: the number of layers beside it."""
     if agrees(printed, value, 0):
         return
     cut = 0 <= value - printed.value < 2 * printed.half_unit

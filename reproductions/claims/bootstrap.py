@@ -180,9 +180,7 @@ class Resampled(Looked):
         return found if known else None
 
     def sources(self, key: Key) -> list[tuple[Row, Column]]:
-        """Return the rows and columns whose records are behind a cell: those it follows from, the dense model's
-        included.
-        """
+        """Return the rows and columns whose records are behind a cell, the dense model's included."""
         row, scores = self._rows.get(key[:3], (None, {}))
         if row is None or row.recipe is None or not isinstance(scores.get(key[3]), Score):
             return []
@@ -194,9 +192,7 @@ class Resampled(Looked):
         return [found for one in of for n in names for found in self.sources((*one.key, n))]
 
     def paired(self, keys: tuple[Key, ...]) -> bool:
-        """Return whether all of several cells that vary come from outcomes per item, of equally many items of each
-        score.
-        """
+        """Return whether all varying cells come from outcomes per item, of equally many items of each score."""
         counts: dict[tuple[str, str], set[int]] = {}
         for row, column in (source for key in keys if np.ndim(self(*key)) for source in self.sources(key)):
             found = self.outcomes(row.recipe, column)

@@ -22,8 +22,9 @@ from reproductions.spec.subjects import PAPER
 
 
 class Printed(Looked):
-    """Called as a claim's lookup it gives [REPLICATES] values of a cell whose number of questions is known, or which follows
-    from such cells, else the number as it is; None where nothing is printed.
+    """Look up [REPLICATES] values of a printed cell whose number of items is known, or that follows from such.
+
+    Other cells give the number as it is; None where nothing is printed.
     """
 
     def __init__(self, table: Table) -> None:

@@ -36,8 +36,7 @@ def claims(
     subjects: Sequence[Subject],
     readings: dict[str, Sequence[Resampled]],
 ) -> dict:
-    """Return a table's ``claims``, and ``chance``: of each subject's comparisons with an interval, how many chance
-    would contradict.
+    """Return a table's ``claims``, and ``chance``: how many comparisons of each subject chance would contradict.
 
     A claim has its verdict on the reported numbers (``reported_of``: its comparisons, each by a name that those of the same
     numbers share, whether it holds by them as they are, and whether by all of its interval, if it has one;
@@ -111,9 +110,7 @@ Compared = tuple[Comparison, Comparison, Resampled]  # by the numbers as they ar
 
 
 def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[str, str]]) -> list[Compared]:
-    """Return a claim's comparisons as the table shows its rows, each replaced by one of the same columns over more
-    items where both rows have them.
-    """
+    """Return a claim's comparisons, each over more items than the table shows where both rows have them."""
     found: dict[tuple, Compared] = {}
     for number, replicates in enumerate(readings):
         points = claim.compare(replicates.shown, settings)
@@ -203,16 +200,14 @@ def _named(*facts) -> str:
 
 
 def _same(found: dict) -> bool:
-    """Return whether both sides gave the same on every item, so that nothing was compared: a repair with nothing to do,
-    say.
-    """
+    """Return whether both sides gave the same on every item, so that nothing was compared."""
     return found["verdict"] == INCONCLUSIVE and found["interval"] == [0, 0]
 
 
 def together(found: Iterable[dict]) -> dict | None:
-    """Return several claims' verdicts on one subject as one: the worst, of equals the one whose comparison is least in
-    favour, and ``holding`` of how many ``compared`` in all of them, those of the same outcomes once; None where nothing
-    was compared.
+    """Join several claims' verdicts on one subject: the worst, of equals the one whose comparison is least in favour.
+
+    ``holding`` of ``compared`` count all of them, those of the same outcomes once; None where nothing was compared.
     """
     found = [verdict for verdict in found if verdict["comparisons"]]
     if not found:

@@ -1,5 +1,6 @@
-"""What the papers claim in abstracts, insights and main results, and what is claimed here, on the printed numbers and on
-measured models: README's summary, and docs/findings.md with all of it.
+"""Judge the papers' claims and this project's, in print and on measured models.
+
+README has a summary, docs/findings.md all of them.
 
 Every number follows from the claims of the tables, from records, or from the audit; `reproductions.documents.readme`
 writes it.
@@ -388,9 +389,7 @@ LEGEND = (
 
 
 def chance(name: str, built: Mapping[str, dict], found: Sequence[SummaryLine]) -> str:
-    """Return how many comparisons of these lines on a subject have an interval, and how many chance alone would make
-    fail.
-    """
+    """Return how many comparisons on a subject have an interval, and how many chance alone would contradict."""
     claims = {
         claim["id"]: claim["judged"].get(name, {"comparisons": []})
         for one in found

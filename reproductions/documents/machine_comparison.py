@@ -20,8 +20,9 @@ from reproductions.spec import steps, subsets
 
 
 def text(store: Loaded) -> str:
-    """Return a line a task: models, answers, how many differ in %, and by how much the accuracy changes, in points: on
-    average and from least to most; and a sentence on perplexities.
+    """Return a line a task: models, answers, how many differ in %, and the change of accuracy in points.
+
+    The change is the mean with the least and the most. A sentence on perplexities follows.
     """
     tasks: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     perplexities = []
@@ -50,9 +51,7 @@ def text(store: Loaded) -> str:
 
 
 def _pairs(store: Loaded) -> Iterator[tuple[str, Record, dict, Record, dict]]:
-    """Yield (task or text, a part measured by itself, its outcomes, the part of the other device's whole, its
-    outcomes).
-    """
+    """Yield (task or text, a part measured by itself, its outcomes, the same part of the whole, its outcomes)."""
     for record in store:
         name = subsets.whole(record.benchmark)
         if name == record.benchmark or record.status != "ok" or "part_of" in record.provenance:

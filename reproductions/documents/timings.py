@@ -1,5 +1,6 @@
-"""How long each target takes, for docs/tables.md: ``python -m reproductions.documents.timings TARGET...`` writes
-``timings.csv``.
+"""Time each target for docs/tables.md: ``python -m reproductions.documents.timings TARGET...``.
+
+The times are written to ``timings.csv``.
 
 The targets are made in turn, each after those before it, in a fresh clone of the last commit whose records are removed: what
 an earlier target has measured, a later one only reads. The clone uses this environment and the user's cache of downloads.

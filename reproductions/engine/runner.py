@@ -120,8 +120,10 @@ def missing(
     columns: Sequence[str] = (),
     force: bool = False,
 ) -> list[Work]:
-    """Return what has to be measured, grouped by recipe. What failed or had no data is tried again, and so is a part of
-    what was measured anew; ``force`` measures all anew, as the tables read it (`coverage.read`).
+    """Return what has to be measured, grouped by recipe.
+
+    What failed or had no data is tried again, and so is a part of what was measured anew; ``force`` measures all anew, as the
+    tables read it (`coverage.read`).
 
     Cells of the paper's models that need no weights are part of either profile. columns: patterns of labels or ids; where
     there are any, only the columns that fit one.
@@ -414,9 +416,7 @@ def _cell(one: Ready, benchmark: str, measure, provenance: dict) -> tuple[Record
 
 
 def _legible(record: Record, items: dict) -> tuple[Record, dict]:
-    """Return the same, unless the record's file could not be written or read: a value may be of a type that JSON does
-    not have.
-    """
+    """Return both unchanged; raise if the record's file could not be written or read (a type that JSON lacks)."""
     Record.from_json(record.to_json())
     return record, items
 

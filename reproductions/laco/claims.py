@@ -60,9 +60,7 @@ def four_models_above_80(cell: Lookup, settings: Pairs) -> list[Comparison]:
 
 
 def above_80_at_25_to_30(cell: Lookup, settings: Pairs) -> list[Comparison]:
-    """Compare each model with the abstract's sentence: its pruning ratio, printed in Table 1, is in that range, and Per. is
-    above 80 %.
-    """
+    """Compare models of pruning ratio 25 to 30 % (Table 1) with the abstract's sentence: Per. above 80 %."""
     printed = reported.cells("laco", "1").items()
     ratios = {
         model: number.value for (model, _, method, label), number in printed if (method, label) == (LACO, "ratio %")

@@ -118,8 +118,7 @@ def again_left(subject: Subject) -> int:
 def collapsed(
     model: str, subject: Subject, limit: int | None, left: int, merge: str = "paper", left_out: bool = False, **fields
 ) -> Recipe:
-    """Return the recipe of a collapse to `left` layers: the paper's models by Tables 5 and 6, the stand-in by its own
-    settings.
+    """Return the recipe of a collapse to `left` layers: by Tables 5 and 6, or by the toy model's own settings.
 
     left_out: what would be merged away is left out instead.
     """
@@ -242,8 +241,9 @@ def _dense(subject: Subject, limit: int | None) -> tuple[int, str, Recipe]:
 
 
 def main_rows(subject: Subject, limit: int | None) -> list[Row]:
-    """Return one model's rows of Tables 1, 2 and 7: the baselines, both merges, the layers of both left out, the
-    algorithm without a merge, and ShortGPT.
+    """Return one model's rows of Tables 1, 2 and 7.
+
+    They are the baselines, both merges, the layers of both left out, the algorithm without a merge, and ShortGPT.
     """
     left = main_left(subject)
     merges = {LACO: "paper", LACO + CODE: "code"}

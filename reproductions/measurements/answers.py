@@ -15,8 +15,7 @@ from reproductions.measurements import batch_size, benchmark
 
 @benchmark("endings")
 def _endings(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
-    """Losses of the endings of one task's items, in nats per character (as acc_norm divides them): of the right one, of the
-    wrong ones (their mean), and by how much the wrong ones' is larger ('gap').
+    """Return the losses of one task's endings, in nats per character: 'right', 'wrong' (the mean) and their 'gap'.
 
     Raises:
         UserError: a task whose items do not give one context several endings.

@@ -1,5 +1,6 @@
-"""The league's texts, so few tokens that hundreds of rows can be measured, spread so that they are like the whole; and what
-every window of layers costs.
+"""Measure the league's texts, and the cost of every block of layers.
+
+The texts have so few tokens that hundreds of rows can be measured, spread so that they are like the whole.
 """
 
 from __future__ import annotations

@@ -82,8 +82,7 @@ def _trained(record: Record | None) -> tuple[Record, dict] | None:
 
 
 def held_out_loss(report: Mapping | None) -> tuple[dict, dict]:
-    """Return where a fine-tuning's loss on what it did not train on ended (nats per token), of the state it kept, from
-    its report.
+    """Return where a fine-tuning's held-out loss ended (nats per token), of the state that it kept.
 
     Values and details. A training that looked at no such loss has no value, and the details say why; where nothing was
     trained (None) the cell stays empty.

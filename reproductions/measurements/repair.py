@@ -27,8 +27,9 @@ def _repair(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("latency")
 def _latency(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Seconds of a forward pass as a share of the dense model's: medians of passes in turns, after one of each that does not
-    count. Holds a dense model beside the pruned one.
+    """Return the seconds of a forward pass as a share of the dense model's.
+
+    They are medians of passes in turns, after one of each that does not count. Holds a dense model beside the pruned one.
     """
     model = context.model
     dense, _ = loading.load(context.recipe.model, device=str(model.device), dtype=context.recipe.dtype)

@@ -1,5 +1,4 @@
-"""Cells that need no weights: shape recipes (`reproductions.spec.shape_recipes`) on the meta device (no hub, no data,
-seconds).
+"""Compute cells that need no weights, from shape recipes on the meta device (no hub, no data, seconds).
 
 Apart from the recipes themselves, which tables declare and which are listed and shown without torch.
 """

@@ -46,8 +46,9 @@ def _in_points(cell: Lookup) -> Lookup:
 
 
 def highest(ours: str, others: Iterable[str], column: str = AVERAGE, lower: bool = False, within: float = 0) -> Check:
-    """In every setting that has both, ``ours`` is above (``lower``: below) every one of ``others`` with a number, or behind
-    by less than ``within``.
+    """Compare ``ours`` with every one of ``others`` in every setting that has both: above it (``lower``: below).
+
+    within: by less than this it may be behind.
     """
     check = beats(ours, *others, column=column, lower=lower, within=within)
     return lambda cell, settings: check(_in_points(cell), settings)
@@ -188,9 +189,7 @@ def of_metrics() -> tuple[Claim, ...]:
 
 
 def over_orders(check: Check, metric: str, arms: Iterable[Arm]) -> Check:
-    """Return the same check of means over both orders of rows, where a training was run in two: an interval then covers
-    both.
-    """
+    """Return the check over means of both orders of rows, where a training was run in two."""
     others = {method(metric, arm): method(metric, again(arm)) for arm in arms}
 
     def of_means(cell: Lookup, settings: Pairs) -> list[Comparison]:

@@ -116,9 +116,7 @@ _FLOW_CLAIMS = (
 
 
 def _fine_tuned(subject: Subject, limit: int | None) -> list[Row]:
-    """Return the trained rows of Tables 2 and M: the same arms after two choices of layers, each in one order of rows;
-    and Table F's full fine-tuning.
-    """
+    """Return the trained rows of Tables 2 and M, each in one order of rows, and Table F's full fine-tuning."""
     found = [table for table in (*body.TABLES, *appendix.TABLES) if table.number in ("2", "F", "M")]
     rows = [row for table in found for row in table.rows(subject, limit) if row.recipe and row.recipe.training]
     rows = [row for row in rows if not (row.spec and row.spec.arm and row.spec.arm.again)]
@@ -129,9 +127,7 @@ _COUNTS = (1, 5, 10, 30, 50)
 
 
 def _unpruned(subject: Subject, limit: int | None) -> list[Row]:
-    """Return the dense model with the calibration of Taylor and BI, whose number of samples and seed the benchmark
-    varies.
-    """
+    """Return the dense model with the calibration of Taylor and BI, of which the benchmark varies samples and seed."""
     name, group, layers = _PAPER_MODEL if subject.printed else (subject.model, subject.group, subject.layers)
     wanted = recipe(name, subject, limit, calibration=fields(ArmSpec("BI"), 1, subject.size)["calibration"])
     return [Row(name, group, f"0/{layers}", "Dense", wanted, dense=True)]

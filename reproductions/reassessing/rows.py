@@ -42,9 +42,7 @@ ONLY_REPORTED = {"6": ("ShortGPT",), "8": ("ShortGPT",), "G": ("ShortGPT",), "I"
 
 
 def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], list[Row]]:
-    """Return every printed row of a table on the paper's models, with recipes for those that this repository
-    implements.
-    """
+    """Return every printed row of a table on the paper's models, with recipes where a method is implemented."""
 
     def rows(limit: int | None) -> list[Row]:
         by_key = {

@@ -227,9 +227,7 @@ def shown(row: Kept) -> str:
 
 
 def summary() -> str:
-    """For docs/guessing.md: what a guesser retains by each paper's measure on each of its models, and the rows that retain
-    most and least.
-    """
+    """Write the table of docs/guessing.md: retained by chance, and the rows that retain most and least."""
     lines, turns = [], []
     for source in _first():
         title, rows = printed_rows.title_of(source.paper), of_paper(source.paper)

@@ -337,8 +337,7 @@ def changed(
     pattern: str | None = None,
     limit: int | None = None,
 ) -> dict:
-    """Return a table's rows with a user's changes beside the unchanged ones, as
-    `reproductions.render.tables.render_changes` takes them.
+    """Return rows with a user's changes beside the unchanged ones (`reproductions.render.tables.render_changes`).
 
     ``rows``: one for each cell that has a number on a side: ``yours``, ``unchanged``, their ``difference`` and its 95 %
     ``interval`` over the same items. ``origin``: whose the unchanged results are. ``published_for``: models with

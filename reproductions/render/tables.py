@@ -255,9 +255,7 @@ def _columns(rows: list[dict]) -> list[str]:
 
 
 def _statuses(table: dict) -> list[str]:
-    """Return one line per cell that failed or whose training diverged, and per reason for which there is no data: none
-    is hidden.
-    """
+    """Return one line per failed or diverged cell, and one per reason for missing data: none is hidden."""
     lines = []
     lacking: dict[str, dict[str, None]] = {}
     for row in table["rows"]:

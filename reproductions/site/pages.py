@@ -153,9 +153,7 @@ class Site:
         )
 
     def _own_models(self, grids: Iterable[Sequence[cells.Grid]]) -> dict[str, int]:
-        """Return how many reported numbers were measured on the papers' own models, of how many that need their
-        weights.
-        """
+        """Return how many reported numbers that need weights were measured on the papers' own models, of how many."""
         measured, reported_ = zip(*map(cells.own_models, grids), strict=True)
         return {"measured": sum(measured), "reported": sum(reported_)}
 

@@ -44,8 +44,7 @@ def sources() -> dict[str, tuple[str, int]]:
 
 
 def place(name: str, package: str) -> tuple[str, int] | None:
-    """Return (file, line) of what a text about a package calls `name`: dotted, or short where it is the only one of
-    that name.
+    """Return (file, line) of a name in a text about a package: dotted, or short where it is unique.
 
     ``method.select(variant="S")``, ``common.pruning.selection.best_window`` and ``figures/style.py`` are such names.
     """
@@ -194,9 +193,7 @@ def formula(tex: str, display: str = "inline") -> Markup:
 
 
 def _set_apart(text: str) -> tuple[str, dict[str, Markup]]:
-    """Return a text with a word in the place of each formula (Markdown would read their signs), and what the words
-    stand for.
-    """
+    """Replace each formula by a word, since Markdown would read its signs, and return the text and the formulas."""
     found: dict[str, Markup] = {}
 
     def word(match: re.Match) -> str:

@@ -32,9 +32,7 @@ def verdicts(counts: dict[str, int]) -> Markup:
 
 
 def drawn(table: registry.Table) -> list[dict]:
-    """Return a target's drawn figures, real models' first: file, words, whether it is wide. None of some rows or a
-    quick look.
-    """
+    """Return a target's figures, real models' first: file, words, whether it is wide. None of some rows or a part."""
     named = {f"-{name}": subjects.of_model(name).label for name in subjects.PUBLISHED_MODELS} | {"": "the toy model"}
     files = {f"{table.target}{ending}.svg": whose for ending, whose in named.items()} if table.draw else {}
     there = {file: whose for file, whose in files.items() if (FIGURES / file).is_file()}
@@ -63,9 +61,7 @@ def _removed(sparsity: str) -> float:
 
 
 def words(draw: str) -> str:
-    """Return what is seen in a drawing, in a sentence: the first one that its function (``module:name``) says of
-    itself.
-    """
+    """Return the first sentence of a drawing function's docstring (``module:name``)."""
     module, _, name = draw.partition(":")
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     found = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)

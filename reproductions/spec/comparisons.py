@@ -106,8 +106,7 @@ def against(
     within: float = 0.0,
     unit: str = POINTS,
 ) -> Comparison:
-    """Return one number against the best of others: in `unit` where more is better, in percent of it where less is
-    (`lower`).
+    """Compare one number with the best of others, in `unit` or, where less is better (`lower`), in percent of it.
 
     within: it may be worse by so many of the unit; where less is better, by so large a share.
     """

@@ -13,8 +13,7 @@ from reproductions.spec.subjects import Subject
 
 
 def read(table: Table, store: Store, subject: Subject, limit: int | None = None) -> list[Column]:
-    """Return a table's columns as its records are read: whole, where every row that has answered the part has answered
-    the whole.
+    """Return a table's columns as read: whole, where every row with the part has the whole.
 
     So rows that are compared have answered the same items. The dense row's records are those of many tables: alone it
     changes no column.

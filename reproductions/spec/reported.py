@@ -89,9 +89,7 @@ def row_name(method: str, variant: str) -> str:
 
 
 def row_names(number: Number) -> Iterator[tuple[str, str]]:
-    """Yield (variant, row name) of each row a number belongs to: one printed for several variants (``S/L``) serves
-    each.
-    """
+    """Yield (variant, row name) of each row of a number; one printed for several variants (``S/L``) serves each."""
     for variant in number.variant.split("/"):
         yield variant, row_name(number.method, variant)
 

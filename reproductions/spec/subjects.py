@@ -81,9 +81,7 @@ class Subject:
 
     @property
     def small(self) -> bool:
-        """Whether tables read a part of what the papers read (`reproductions.spec.subsets`): any one model's, unless
-        ``paper_budget``.
-        """
+        """Return whether tables read a part of the papers' data (`reproductions.spec.subsets`): unless ``paper_budget``."""
         return not (self.printed or self.standin or self.paper_budget)
 
     @property
@@ -197,9 +195,7 @@ def standin_digest() -> str:
 
 
 def recipe(model: str, subject: Subject, limit: int | None = None, **fields) -> Recipe:
-    """Return a recipe of a table's row: with the weights and the type of its subject, and calibrated on what is at hand
-    for it.
-    """
+    """Return a recipe of a table's row, with its subject's weights, type and calibration text."""
     if subject.standin:
         weights = standin_digest()
     elif model == subject.model:

@@ -200,8 +200,7 @@ def _has_safetensors(hub_id: str, revision: str | None) -> bool:
 
 
 def _proposed_conversion(hub_id: str) -> str | None:
-    """Return the revision (refs/pr/N) of the open pull request with which the hub's bot adds safetensors, if there is
-    one.
+    """Return the revision (refs/pr/N) of the bot's open pull request that adds safetensors, or None.
 
     The author counts: anybody may propose other weights under the same title.
     """

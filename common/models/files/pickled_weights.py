@@ -49,9 +49,7 @@ def only(path: Path) -> bool:
 
 
 def folder(path: Path, hub_id: str) -> Path:
-    """Return where the conversion of the checkpoint at `path` lies: named by its commit, or by what its files look
-    like.
-    """
+    """Return the folder for the conversion of the checkpoint at `path`, named by its commit or its files."""
     if path.parent.name == "snapshots":  # of the hub's cache
         name = path.name
     else:

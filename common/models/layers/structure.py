@@ -91,9 +91,7 @@ def read(directory: Path) -> dict[str, Any]:
 
 
 def model_class(config, parts: Mapping[str, Any]) -> type[nn.Module]:
-    """Return the config's class of model, with these differences built in as soon as it is made: for
-    ``from_pretrained``.
-    """
+    """Return the config's class of model, with these differences built in, for ``from_pretrained``."""
     plain = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
     def made(self, config, *args, **kwargs):

@@ -74,9 +74,7 @@ class LinearAttention(_Counting):
 
 
 def present(model: nn.Module) -> list[tuple[int, str]]:
-    """Return (layer, half) of every attention and MLP that is as the architecture has it, in the order in which they
-    run.
-    """
+    """Return (layer, sub-layer) of every attention and MLP that is unchanged, in the order in which they run."""
     halves = architecture_of(model).halves
     return [
         (number, name)

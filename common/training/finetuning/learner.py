@@ -50,8 +50,10 @@ def checked(rows: Sequence[Mapping], name: str, vocabulary: int) -> Sequence[Map
 
 
 def collate(rows: Sequence[Mapping], pad_id: int = 0) -> dict[str, Tensor]:
-    """Pad rows on the left to a batch: attention_mask and labels [rows, tokens], and input_ids [rows, tokens] or, of rows
-    with cached hidden states, hidden [rows, tokens, channels].
+    """Pad rows on the left to a batch.
+
+    The batch has attention_mask and labels [rows, tokens], and input_ids [rows, tokens] or, with cached hidden states,
+    hidden [rows, tokens, channels].
     """
 
     def padded(parts: list, value: int) -> Tensor:
