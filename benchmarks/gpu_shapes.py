@@ -1,4 +1,4 @@
-"""What depends on a model's shape and on a GPU, measured with random weights in less than ten minutes.
+"""Measure what depends on a model's shape and on a GPU, with random weights, in less than ten minutes.
 
     python benchmarks/gpu_shapes.py [patch] [finetuning] [latency] [--tiny]
 

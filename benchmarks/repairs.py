@@ -1,4 +1,4 @@
-"""What each repair in closed form costs, against one bare forward pass over its calibration tokens.
+"""Measure what each repair in closed form costs, against one bare forward pass over its calibration tokens.
 
     python benchmarks/repairs.py [--channels 576 4096] [--repeats 2] [--dtype bfloat16]
 

@@ -1,4 +1,4 @@
-"""What is ours and no paper's: methods (`refit`, `least_residual`) and the tables that compare them (`league`)."""
+"""Collect what is no paper's: methods (`refit`, `least_residual`) and the tables that compare them (`league`)."""
 
 from __future__ import annotations
 

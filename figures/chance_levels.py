@@ -14,7 +14,7 @@ _LOOKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "v"), (VERMILION, "
 
 
 class ScoredRow(Protocol):
-    """What a point needs, in per cent; interval: of ``above``, or None."""
+    """Numbers of a point, in per cent; interval: of ``above``, or None."""
 
     retained: float
     guessing: float

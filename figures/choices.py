@@ -1,4 +1,4 @@
-"""Which of a repair's rows, one after each choice of layers, stands for it: for the league's table and its picture.
+"""Choose the best of a repair's rows, one after each selection of layers, for the league's table and its picture.
 
 An entry is what `reproductions.render.show.entries` gives of a row.
 """

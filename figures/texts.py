@@ -1,4 +1,4 @@
-"""What a repair is calibrated on: what each text does to perplexity, and to the tasks that no row has read."""
+"""Draw the effect of the calibration text on perplexity, and on the tasks that no row has read."""
 
 from __future__ import annotations
 

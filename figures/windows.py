@@ -1,4 +1,4 @@
-"""What each window of layers costs: perplexity by the first layer left out, and which windows are chosen."""
+"""Draw perplexity without each block of layers, by its first layer, and the blocks that are selected."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ UNCHANGED = "already published"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What becomes of one result.
+    """Outcome of publishing one result.
 
     Attributes:
         record: The result.
@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def goes(self) -> bool:
-        """Whether the result is published."""
+        """Return whether the result is published."""
         return self.verdict in ("added", "replaced")
 
 

@@ -62,7 +62,7 @@ class ReplaceMe(Repair):
 
 @dataclass
 class _Sums:
-    """What one cut's tokens add up to. error: |X[b] - X[a]|^2. shift: the sum of X[b] - X[a], [channels]."""
+    """Sums over the tokens of one pruning interface. error: |X[b] - X[a]|^2. shift: the sum of X[b] - X[a], [channels]."""
 
     regression: Regression
     error: float = 0.0

@@ -52,7 +52,7 @@ OFFICIAL = Fitting(
 
 @dataclass(frozen=True)
 class StreamlineSettings:
-    """How the replacement is trained.
+    """Settings of the training of a replacement.
 
     target: 'output', mean squared error to the window's output; 'logits', KL to the dense model's `top_k` most likely
     tokens, with which LinearPatch's paper reports NaN. seed: of the feed-forward network's first weights. spare_massive: it

@@ -1,4 +1,4 @@
-"""What the dense model does across the layers that a selection removes, batch by batch: what repairs in closed form read.
+"""Record the dense model's residual stream around removed layers, batch by batch, for repairs in closed form.
 
 One pass, which ends where the last cut does. Hidden states are held for one batch and between the ends of a cut.
 """

@@ -1,4 +1,4 @@
-"""What goes on inside a decoder layer whose output matrices write into the stream themselves."""
+"""Observe the inside of a decoder layer whose output matrices write into the residual stream themselves."""
 
 from __future__ import annotations
 

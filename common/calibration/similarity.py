@@ -1,4 +1,4 @@
-"""How alike the layers of a model see the same tokens: matrices of mean cosine and of linear CKA between boundaries."""
+"""Compare the layers of a model on the same tokens: mean cosine and linear CKA between boundaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one pass over calibration text found: cosines, magnitudes, their ratios, and moments, of layer inputs."""
+"""Keep the statistics of one pass over calibration text: cosines, magnitudes, their ratios, and moments of layer inputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Cosine:
 
 @dataclass
 class Statistics:
-    """What one pass over the calibration set found. Boundaries are 0..N, and N + 1 for the state after the final norm.
+    """Statistics of one pass over the calibration set. Boundaries are 0..N, and N + 1 for the state after the final norm.
 
     kinds: the cosines that were asked for; all but ``channel`` and ``last-token-angle`` come with any. samples, tokens: size
     of the set. magnitude sums are float64 [N + 1, channels]; ratio sums are float64 [N + 1 - d, channels] for every distance

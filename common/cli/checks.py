@@ -1,4 +1,4 @@
-"""What is refused in the first seconds, from files alone, and what is refused once the weights are read."""
+"""Refuse bad inputs: in the first seconds, from files alone, and once the weights are read."""
 
 from __future__ import annotations
 

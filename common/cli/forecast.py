@@ -78,7 +78,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Rates:
-    """What a machine does, and what a model's parts weigh.
+    """Rates of a machine, and the sizes of a model's parts.
 
     token, step: seconds of a token in a layer, read in a long sequence and generated alone. logits: seconds of a token's.
     operations: of float64 products, a second. layer_bytes: of a layer's weights. edge_bytes: of embedding and head.

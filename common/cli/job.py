@@ -135,7 +135,7 @@ class Job:
 
     @property
     def count(self) -> int | None:
-        """How many layers go in this run."""
+        """Return the number of layers to remove in this run."""
         return self.options.remove if self.given is None else len(self.given)
 
     @property

@@ -1,4 +1,4 @@
-"""What a model is measured by before and after: perplexity, tasks, speed, memory, and three texts to look at."""
+"""Measure a model before and after: perplexity, tasks, speed, memory, and three texts to look at."""
 
 from __future__ import annotations
 

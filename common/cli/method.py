@@ -1,4 +1,4 @@
-"""What a tool does with the model: its checks, its work, and what that costs."""
+"""Describe a tool's method: its checks, its work, and its cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a package offers on the command line: its tools, and the steps that recipes can name."""
+"""List what a package offers on the command line: its tools, and the steps that recipes can name."""
 
 from __future__ import annotations
 

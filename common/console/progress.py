@@ -1,4 +1,4 @@
-"""What long work says of itself on standard error: a bar on a terminal, elsewhere lines that a log file can hold.
+"""Show the progress of long work on standard error: a bar on a terminal, elsewhere lines for a log file.
 
     for layer in track(layers, "SLEB", unit="layer", each=True) as bar: ...     bar.note("layer 21 goes")
 

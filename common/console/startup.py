@@ -1,4 +1,4 @@
-"""How every command line starts: Ctrl-C is one line and exit status 130 at any moment, while modules are imported too.
+"""Start every command line alike: Ctrl-C gives one line and exit status 130 at any moment, also during imports.
 
 A KeyboardInterrupt in the middle of an import is a traceback, and some libraries make another error of it; so until a
 command's own code runs, which answers it, the process ends at once: nothing has been begun. No library for command lines

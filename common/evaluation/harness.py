@@ -150,7 +150,7 @@ def _ask_again(task, **_) -> None:
 
 
 def _items(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
-    """By item, for every metric that a task has: right or wrong, or a score where there is more between."""
+    """Return the outcomes by item, for every metric of a task: right or wrong, or a score where there is more between."""
     ordered = sorted(samples, key=lambda sample: sample["doc_id"])
     found = {}
     for name, (metric, kind) in METRICS.items():

@@ -1,4 +1,4 @@
-"""How much of a loss is the scale of the logits alone: what one factor on them would leave (temperature scaling).
+"""Find how much of a loss is due to the scale of the logits: the loss with one factor on them (temperature scaling).
 
 A model may be too sure, or not sure enough, of what it predicts. One factor on all logits mends that and changes no order of
 tokens (Guo et al., 2017, section 4.2: a temperature, here its inverse). What is left at the best factor is the rest.

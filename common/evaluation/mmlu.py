@@ -34,7 +34,7 @@ Rows = list[dict]
 
 @dataclass(frozen=True)
 class Examination:
-    """How one MMLU-like examination is put.
+    """Settings of one MMLU-like examination.
 
     categories: key -> subjects. rows: (subject, split 'dev' or 'test') -> rows with question, choices, answer (0..3).
     answer: 'letters' or 'options'. context: the most tokens of a prompt. regrouped: further categories, not part of the

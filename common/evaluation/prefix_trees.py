@@ -33,7 +33,7 @@ class Tree:
 
     @property
     def chain(self) -> bool:
-        """Whether no two requests part: a plain sequence."""
+        """Return whether the requests are one plain sequence, without a branch."""
         return self.depths[-1] == len(self) - 1
 
     def attach(self, request: int, sequence: Sequence[int], stem: Sequence[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""What the papers make of accuracies: averages, retained performance, MMLU by category; with standard errors.
+"""Compute the papers' scores from accuracies: averages, retained performance, MMLU by category; with standard errors.
 
 Cells are `{column: value}`, in one unit throughout (fractions or percent), errors `{column: standard error or None}`. A value
 may be an array of replicates; averages and retained performances are arrays then.

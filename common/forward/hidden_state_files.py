@@ -1,4 +1,4 @@
-"""Where hidden states wait for the next model: one temporary file for each boundary of each model.
+"""Keep hidden states for the next model: one temporary file for each boundary of each model.
 
 The full test sets of a table make gigabytes of states for one boundary (SmolLM2-135M: 2.65), so they are written to
 nameless files in the cache folder, which no kill leaves behind, and the page cache keeps in memory what fits there.

@@ -56,7 +56,7 @@ class Body:
     def __call__(
         self, ids: Tensor, positions: Tensor | None = None, masks: Mapping[str, Tensor] | None = None, *facts: Tensor
     ) -> Tensor:
-        """What the final norm returns for `ids` [batch, tokens], on the CPU: [batch, tokens, channels].
+        """Return the final norm's output for `ids` [batch, tokens], on the CPU: [batch, tokens, channels].
 
         positions, masks: see `Decoder.placed`; without them plain sequences. facts: tensors on the CPU that say all about
         the masks.

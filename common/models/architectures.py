@@ -1,4 +1,4 @@
-"""What differs between the supported architectures of Hugging Face models: where a layer's parts are, and what they write.
+"""List what differs between the supported architectures: where a layer's parts are, and what they write.
 
 With `common.models.decoder`, which runs them, the only module that knows architectures. A new one is one entry of
 `SUPPORTED`.
@@ -37,7 +37,7 @@ _EXPERTS = Half("post_attention_layernorm", "mlp")
 
 @dataclass(frozen=True)
 class Architecture:
-    """What differs between model types. Paths are relative to a decoder layer, those of the last line to the model.
+    """Facts that differ between model types. Paths are relative to a decoder layer, those of the last line to the model.
 
     writers: modules whose parameters write into the residual stream; of ``module:parameter`` that parameter alone. A layer
     has those of them that it has (a mixture's first layers may be dense).

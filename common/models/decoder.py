@@ -76,7 +76,7 @@ class ResidualWriter:
 
 @dataclass(frozen=True)
 class ForwardContext:
-    """What every layer is called with besides the stream, by layer, for one batch shape and one padding mask."""
+    """Arguments of every layer besides the residual stream, by layer, for one batch shape and one padding mask."""
 
     key: tuple
     padding: Tensor | None
@@ -133,7 +133,7 @@ class Decoder:
 
     @property
     def tied(self) -> bool:
-        """Whether head and embedding are one tensor."""
+        """Return whether head and embedding are one tensor."""
         return self.lm_head.weight is self.embed.weight
 
     @property
@@ -143,7 +143,7 @@ class Decoder:
 
     @property
     def streamed(self) -> bool:
-        """Whether layers are read from disk when they are called: then take all batches through one before the next."""
+        """Return whether layers are read from disk when called; then take all batches through one before the next."""
         return hasattr(self.model, "streamed")
 
     @property

@@ -107,7 +107,7 @@ def _converted(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Description:
-    """What is known of a model from its config alone.
+    """Facts about a model from its config alone.
 
     name: under which `load` finds it, in this process at least. title: what it is called where it is shown. weights: the
     digest of a directory's weights, the hub's commit, None for the mirror's, which name none. parameters: as many as the

@@ -40,17 +40,17 @@ class ModelSpec:
 
     @property
     def title(self) -> str:
-        """What it is called wherever it is shown."""
+        """Return the name that is shown."""
         return self.label or self.name
 
     @property
     def layers(self) -> int:
-        """How many decoder layers it has."""
+        """Return the number of decoder layers."""
         return self.facts["layers"]
 
     @property
     def weights(self) -> str | None:
-        """Which weights a recipe of this model means: the file's digest and conversion, or the hub's pinned revision."""
+        """Return the weights of a recipe of this model: the file's digest and conversion, or the hub's pinned revision."""
         return self.wheels.revision if self.wheels else self.revision
 
 

@@ -1,4 +1,4 @@
-"""What follows from a model's shape alone: parameters, memory, multiply-adds, trainable parameters.
+"""Compute what follows from a model's shape: parameters, memory, multiply-adds, trainable parameters.
 
 Models are built from the registry's facts on the meta device, which holds shapes and no numbers; layers are removed from them
 and adapters added to them by the same code that does it to real ones.

@@ -1,4 +1,4 @@
-"""How a calibration entry becomes token ids: ways of drawing them from a text, by the name that entries give."""
+"""Draw token ids for a calibration entry: samplers by the name that entries give."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from common.pruning.recipe import Calibration
 
 
 class Tokenizing(Protocol):
-    """What samplers need of a pipeline's context."""
+    """Parts of a pipeline's context that samplers need."""
 
     tokenizer: Any
 

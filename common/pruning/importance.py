@@ -1,4 +1,4 @@
-"""How dispensable each layer is. For every metric here the lowest score is removed first.
+"""Score the importance of each layer. For every metric here the lowest score is removed first.
 
 Scores are float64 tensors [N] over the layers 0..N-1 of the model at hand.
 """

@@ -86,7 +86,7 @@ class Context:
 
     @property
     def calibrated(self) -> bool:
-        """Whether there are calibration tokens."""
+        """Return whether there are calibration tokens."""
         return self.calibration_ids is not None or self.recipe.calibration is not None
 
     @property
@@ -106,7 +106,7 @@ class Context:
 
     @property
     def folder(self) -> Path:
-        """Where this recipe's long work keeps its checkpoints (made on first use); the same recipe finds them again.
+        """Return the folder of this recipe's checkpoints (made on first use); the same recipe finds them again.
 
         Another process that wants the same folder waits until the recipe is carried out.
         """
@@ -311,7 +311,7 @@ def around(
 
 
 class Cut(Repair):
-    """What follows a selection where a recipe names no repair: the layers go, and nothing else."""
+    """Repair of a recipe that names none: the layers are removed, and nothing else changes."""
 
     def apply(self, context: Context) -> None:
         """Remove the layers and change nothing else."""

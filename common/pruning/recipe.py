@@ -1,4 +1,4 @@
-"""How a model comes about: a recipe, and the typed steps that it names.
+"""Describe how a pruned model is made: a recipe, and the typed steps that it names.
 
 A recipe is a value: JSON in, JSON out, and its hash names the records of what was measured. A step is what a name in a
 recipe stands for: a frozen dataclass of typed options with the method's code behind `apply`, registered where it is
@@ -100,7 +100,7 @@ def _inner(cls: type) -> dict[str, type[Options]]:
 
 @dataclass(frozen=True)
 class Calibration(Options):
-    """Which text calibrates, and how tokens or sentences are drawn from it.
+    """Calibration text, and the way to draw tokens or sentences from it.
 
     corpus: its name, or a mix of several in equal parts, their names with `MIXED` between them.
     sampler: how tokens are drawn, see `common.pruning.calibration_text.SAMPLERS`. length: tokens in a window. count: of
@@ -271,7 +271,7 @@ def read(part: str, mapping: Mapping, family: str = "weights") -> Step:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model comes about: which one, which layers go and how they are chosen, what repairs the cut, what trains it.
+    """Complete configuration of a pruned model: the model, the selection of layers, the repair and the training.
 
     weights: digest or pinned revision of the weights. selection, repair, training and calibration may be given as steps or
     as mappings, which may leave out what a step has a default for; they are held as the mappings that steps write, so a

@@ -1,4 +1,4 @@
-"""What can be said of layers that are to be removed without a model: which numbers and which layers are possible."""
+"""Check without a model which numbers of layers, and which layers, can be removed."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass
 class Pool:
-    """What the held-out documents of one domain offer as wrong choices."""
+    """Wrong choices from the held-out documents of one domain."""
 
     continuations: list[str] = field(default_factory=list)
     summaries: list[str] = field(default_factory=list)

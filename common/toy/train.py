@@ -35,7 +35,7 @@ END = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Setting:
-    """What the shipped stand-in was trained with; every field is a command line option of the same name."""
+    """Training settings of the shipped toy model; every field is a command line option of the same name."""
 
     layers: int = 16
     hidden: int = 192

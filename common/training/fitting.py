@@ -36,7 +36,7 @@ VALIDATE_EVERY = 250  # steps
 
 @dataclass(frozen=True)
 class Fitting:
-    """How to train: AdamW, cosine per step from `learning_rate` to `final_share` of it.
+    """Settings of a training: AdamW, cosine per step from `learning_rate` to `final_share` of it.
 
     warmup_share: the part of the steps over which the rate rises by equal steps; it reaches `learning_rate` at their end.
     clip: largest gradient norm, None for no clipping. A step takes `batch_size * accumulate` samples. order: 'sequential', or

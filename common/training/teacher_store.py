@@ -1,4 +1,4 @@
-"""What a teacher says about every training token, stored: its K most likely next tokens and their probabilities.
+"""Store a teacher's output for every training token: its K most likely next tokens and their probabilities.
 
 A store is a folder of shards and a manifest:
 

@@ -1,4 +1,4 @@
-"""What is said to the person at the keyboard: errors of one line that name the thing, the reason and the remedy; the log."""
+"""Report errors in one line that names the problem, the cause and the fix; set up the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark script prints and hands over: its ratios, for benchmarks/README.md (`benchmarks/run.py`)."""
+"""Hand over the ratios of a benchmark script for benchmarks/README.md (`benchmarks/run.py`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ratio:
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is reached; None where there is none."""
+        """Return whether the goal is reached; None where there is none."""
         if self.most is None and self.least is None:
             return None
         return (self.most is None or self.ratio <= self.most) and (self.least is None or self.ratio >= self.least)

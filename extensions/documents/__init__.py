@@ -1,1 +1,1 @@
-"""What documents say of the extensions' records."""
+"""Write documents from the extensions' records."""

@@ -1,4 +1,4 @@
-"""What the refit's gain is due to: one option at a time, from the regression of CoMe's public code to the refit."""
+"""Find the cause of the refit's gain: one option at a time, from the regression of CoMe's public code to the refit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why answers do not follow perplexity: the league's leaders, by the scale of their logits and by right and wrong endings."""
+"""Explain why accuracy does not follow perplexity: by the scale of logits, and by right and wrong endings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the layer goes that writes the massive activation: its neurons carried over, with a refit and without."""
+"""Graft the neurons of a removed layer that writes the massive activation, with a refit and without."""
 
 from __future__ import annotations
 

@@ -209,17 +209,17 @@ class LeagueSpec:
 
     @property
     def own_repair(self) -> bool:
-        """Whether the repair is of no paper."""
+        """Return whether the repair is an extension."""
         return self.repair in _OF_OURS
 
     @property
     def extension(self) -> bool:
-        """Whether the repair or the choice of layers is of no paper."""
+        """Return whether the repair or the selection of layers is an extension."""
         return self.own_repair or self.selection in (LEAST_LEFT, LEAST_LEFT_WINDOW, LEAST_LOSS, WITH_THEM)
 
     @property
     def trained(self) -> bool:
-        """Whether the repair is trained."""
+        """Return whether the repair is trained."""
         return self.repair in (TRAINED_PATCH, TRAINED_LAYER, OVERREP)
 
 

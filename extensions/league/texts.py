@@ -1,4 +1,4 @@
-"""What a repair is calibrated on: the refit from plain text, from a task's items that are not asked, and from both."""
+"""Vary the calibration text of a repair: plain text, a task's items that are not asked, and both."""
 
 from __future__ import annotations
 

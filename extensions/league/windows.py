@@ -1,4 +1,4 @@
-"""What each window of layers costs, as it is and with the first token's own state put back; and which ones are chosen."""
+"""Measure the perplexity without each block of layers, as it is and with the first token's own state restored."""
 
 from __future__ import annotations
 

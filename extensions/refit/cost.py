@@ -1,4 +1,4 @@
-"""What a refit takes, before it begins."""
+"""Forecast the memory and time of a refit."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Graft:
 
 
 class Observed:
-    """What goes into the MLPs of a model's layers, so far as a graft needs it, as the first samples of ids show.
+    """Inputs of the MLPs of a model's layers on the first samples of ids, as a graft needs them.
 
     ids: calibration tokens [samples, tokens]; one pass.
     """

@@ -74,7 +74,7 @@ OLD, ZERO = PULLS = ("old", "zero")
 
 @dataclass(frozen=True)
 class Fit:
-    """How matrices are refitted: the options of `refit` that every one of them shares."""
+    """Options of `refit` that all matrices share."""
 
     ridge: float = RIDGE
     intercept: bool = False

@@ -31,7 +31,7 @@ LEAST_LAYERS = 2  # what `common.models.surgery` leaves at least
 
 @dataclass(frozen=True)
 class CollapseSettings:
-    """How Algorithm 1 runs, but for its threshold.
+    """Settings of Algorithm 1, but for its threshold.
 
     C: layers combined in each merge. I: least interval between two merges. L, H: the range of layers considered, 1-based
     (H None: up to the last). merge, norms: what becomes of the weights, see `papers.laco.merge`. cosine: see
@@ -91,7 +91,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Collapse:
-    """What a collapse did. removed: 0-based original indices in order of removal. threshold: the T it ran with.
+    """Result of a collapse. removed: 0-based original indices in order of removal. threshold: the T of the run.
 
     layer_executions: layer calls per sentence, summed over sentences, the original's pass included.
     """

@@ -1,4 +1,4 @@
-"""Why adjacent layers should merge well: how alike their weights and outputs are (LaCo, section 4.2, Figs. 4 and 5).
+"""Compare adjacent layers: their weights and outputs (LaCo, section 4.2, Figs. 4 and 5).
 
 The paper reads its distances without a yardstick ("generally no more than 200", over 11008 x 4096 numbers, hence small).
 The yardstick is what independent weights of the same size would give. For them |A - B|^2 = |A|^2 + |B|^2, so a distance of

@@ -92,7 +92,7 @@ class LayerCollapse(CollapseOptions, Pruning):
 
 @dataclass(frozen=True)
 class Text(Options):
-    """What is trained on: tokens of a corpus in blocks of so many, validated on another; equally many of each of a mix."""
+    """Training text: tokens of a corpus in blocks of so many, validated on another; equally many of each of a mix."""
 
     corpus: str
     validation: str

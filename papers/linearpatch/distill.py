@@ -44,7 +44,7 @@ TOP_K = {"paper": 100, "code": 50}
 
 @dataclass(frozen=True)
 class DistillationSettings:
-    """How a patch is distilled.
+    """Settings of a patch's distillation.
 
     trainable: 'matrix', all of A; 'diagonal', d in A = H diag(d) H^T; 'plain-diagonal', d in diag(d), the "+d" of Table 5;
     'matrix-from-diagonal', a dense matrix that starts as diag(d). target: 'logits' with KL over `top_k` tokens, or 'output',

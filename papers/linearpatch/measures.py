@@ -1,4 +1,4 @@
-"""How LinearPatch measures perplexity; its tables' dense rows and those of Prune&Comp are the same."""
+"""Measure perplexity as LinearPatch does; its tables' dense rows and those of Prune&Comp are the same."""
 
 from __future__ import annotations
 

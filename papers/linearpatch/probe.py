@@ -1,4 +1,4 @@
-"""What of the patch does the work: A in pieces, and weaker or stronger than it is (ours).
+"""Take the patch apart: A in pieces, and weaker or stronger than it is (extension).
 
 A = H diag(d) H^T is measured and applied in a basis in which no channel stands out. All entries of H are +-1/sqrt(C), so
 every entry of A's diagonal is the mean of d; what is beside the diagonal mixes channels. The pieces:

@@ -1,4 +1,4 @@
-"""Which layer goes next: the paper's metrics over a stream, with their protections ("Layer Pruning Metrics").
+"""Choose the next layer: the paper's metrics over a residual stream, with their protections ("Layer Pruning Metrics").
 
 Lower scores are removed first for every metric; Eqs. 4 and 5 are cosines, of which the highest goes. Eqs. 7 and 8 sum over
 linear weight matrices; the gains of the norms are counted too, as in the official code.
@@ -27,7 +27,7 @@ FIDELITIES = ("paper", "code")
 
 @dataclass(frozen=True)
 class Search:
-    """What stays the same while layers go.
+    """Constants of a search while layers are removed.
 
     protected: None for the metric's own rule. own: the metric's tokens, if others. known: the layers in order of their
     score in the whole model, lowest first, where that is known already.

@@ -32,7 +32,7 @@ class _Change:
 
 
 class Stream:
-    """What every remaining layer receives on ``ids`` [samples, tokens], and how much it changes it.
+    """Inputs of all remaining layers on ``ids`` [samples, tokens], and how much each layer changes them.
 
     layers: the remaining layers, by original index, in order. factors: at each cut, what multiplies the stream on its way
     into a layer (by its original index; N is the final norm); alpha, or for other repairs a factor per channel [C] or a

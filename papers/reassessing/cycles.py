@@ -1,4 +1,4 @@
-"""Where an iterative pruning stands, in one file: it replaces what every cycle's training would leave behind.
+"""Keep the state of an iterative pruning in one file, which replaces the files of every cycle's training.
 
 A cycle's training keeps the parameters that it trained (head and three layers of LLaMA-3.1-8B in float32: 4.7 GB; sixteen
 cycles: 75 GB). ``cycles.safetensors`` holds instead, once for all cycles, what differs from the dense model by then, in

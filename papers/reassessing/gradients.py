@@ -1,4 +1,4 @@
-"""How gradients flow through a stack of residual layers: what Eqs. 15 and 16 of Reassessing bound, measured.
+"""Measure gradients through a stack of residual layers, which Eqs. 15 and 16 of Reassessing bound.
 
 A `Stack` is a network as Section 4 sees it: states X[0] .. X[N], one layer between two, a loss of the last. It is made from
 a language model (`of_model`) or is a small pre-LN or post-LN transformer of its own (`toy`).

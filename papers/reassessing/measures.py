@@ -1,4 +1,4 @@
-"""How Reassessing measures perplexity, and the beginnings of texts that its Table Q continues."""
+"""Measure perplexity as Reassessing does, and provide the beginnings of texts that its Table Q continues."""
 
 from __future__ import annotations
 

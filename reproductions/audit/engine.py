@@ -1,4 +1,4 @@
-"""What the audit finds, what it is told of a paper, and how a recomputed number is held against a printed one."""
+"""Audit a paper's tables: findings, facts about the paper, and comparisons of recomputed and printed numbers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a column of some tables follows from a row and the dense row; nothing where an input is missing."""
+    """Rule by which a column of some tables follows from a row and the dense row; nothing where an input is missing."""
 
     tables: tuple[str, ...]
     column: str
@@ -101,7 +101,7 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Paper:
-    """What the checks have to know of a paper's tables; what else it says wrongly, its own module finds.
+    """Facts about a paper's tables that the checks need; other errors are found by its own module.
 
     rules: of derived columns. questions: (tables, task -> questions in its test set). foreign: words in the names of rows
     that the paper took over. summaries: tables -> the column that sums a row up, and whether lower is better. lists: the

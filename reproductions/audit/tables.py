@@ -52,7 +52,7 @@ def _series(paper: str, table: str) -> dict[tuple, list[tuple[float, dict[str, N
 
 
 def gain(column: str, less: Number, more: Number, summary: tuple[str, bool]) -> float:
-    """By how much the row with more removed is better (perplexity counts downwards)."""
+    """Return by how much the row with more removed is better (perplexity counts downwards)."""
     lower = column in PERPLEXITY or column == summary[0] and summary[1]
     return (less.value - more.value) if lower else (more.value - less.value)
 

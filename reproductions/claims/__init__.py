@@ -1,1 +1,1 @@
-"""What becomes of a claim: verdicts, and the replicates of cells that they rest on."""
+"""Judge claims: verdicts, and the replicates of cells that they rest on."""

@@ -1,1 +1,1 @@
-"""What README, docs and notebooks say of the published records."""
+"""Write README, docs and notebooks from the published records."""

@@ -1,4 +1,4 @@
-"""What another machine's rounding changes: one model's answers and perplexities, from records of a CPU and of a GPU.
+"""Compare two machines' rounding: one model's answers and perplexities, from records of a CPU and of a GPU.
 
 A part of a test set that one machine measured by itself is held against the same items of the whole that the other measured.
 """

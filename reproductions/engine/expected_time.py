@@ -131,7 +131,7 @@ class TimeLeft:
 
 
 class _Part:
-    """What is left of work of one kind, with the seconds that each piece is expected to take.
+    """Remaining work of one kind, with the expected seconds of each piece.
 
     Args:
         expected: Piece -> seconds; None, where nothing is known, counts as the mean of the others.

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Lacking:
-    """What there is no data for, and why: benchmarks, and recipes that are calibrated or trained on it."""
+    """Missing data and the reasons: benchmarks, and recipes that are calibrated or trained on it."""
 
     benchmarks: dict[str, str] = field(default_factory=dict)
     recipes: dict[str, str] = field(default_factory=dict)  # by hash

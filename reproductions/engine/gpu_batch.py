@@ -97,7 +97,7 @@ class Planned:
 
     @property
     def cells(self) -> int:
-        """How many records are missing."""
+        """Return the number of missing records."""
         return sum(len(entry.benchmarks) for entry in self.work)
 
 

@@ -1,4 +1,4 @@
-"""Whether what a recipe needs can be held here, said before its model is loaded."""
+"""Check that a recipe's memory is there before its model is loaded."""
 
 from __future__ import annotations
 

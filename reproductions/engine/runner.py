@@ -273,7 +273,7 @@ def measured(
 
 @dataclass
 class Request:
-    """What one command asked for, of which other processes may have measured cells meanwhile.
+    """Cells that one command asked for; other processes may have measured some meanwhile.
 
     Attributes:
         store: Where their records are.
@@ -453,7 +453,7 @@ def _other_layers(details: Mapping, known: Record) -> str | None:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a cell has no value: one line, and the status that its record gets."""
+    """Reason why a cell has no value: one line, and the status that its record gets."""
 
     text: str
     status: str

@@ -1,4 +1,4 @@
-"""What the paper concludes from its tables, as comparisons of the reported or the reproduced side's numbers."""
+"""Compare the numbers of either side as the paper's conclusions do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained, as recipes: distillation of the patch, and LLM-Streamline's networks (Tables 2 to 6)."""
+"""Declare trained recipes: distillation of the patch, and LLM-Streamline's networks (Tables 2 to 6)."""
 
 from __future__ import annotations
 

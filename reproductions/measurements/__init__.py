@@ -1,4 +1,4 @@
-"""What is measured on a context: one registry, by the names that tables use.
+"""Register what is measured on a context, by the names that tables use.
 
 A benchmark is a function ``f(context, argument) -> values, standard errors, details`` and, perhaps, outcomes per item. A
 table asks for NAME or NAME@ARGUMENT, or for a part of either (`reproductions.spec.subsets`); every module of this

@@ -1,4 +1,4 @@
-"""Why answers need not follow perplexity: what a repair does to right and wrong endings and to the logits' scale."""
+"""Measure the effect of a repair on right and wrong endings and on the logits' scale."""
 
 from __future__ import annotations
 

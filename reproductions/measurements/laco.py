@@ -1,4 +1,4 @@
-"""What LaCo's tables and figures measure: the search, the post-training, how alike layers are."""
+"""Measure for LaCo's tables and figures: the search, the post-training, the similarity of layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What LinearPatch's tables measure: which window went, and how long what was inserted takes."""
+"""Measure for LinearPatch's tables: the removed block, and the time of what is inserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What LinearPatch's figures show: the dense model's stream around a window, and the model without it as the patch varies.
+"""Measure for LinearPatch's figures: the residual stream around a block, and the pruned model as the patch varies.
 
 The layers before a window are run once; every patch tried continues from there. The
 recipe's selection is ``observed-window``.
@@ -151,7 +151,7 @@ def searched(loss: Callable[[float], float]) -> dict[float, float]:
 
 
 class _End:
-    """How unlike the dense model's last states those of the model without the layers ``[start, stop)`` are."""
+    """Distance of the last states of the model without the layers ``[start, stop)`` from the dense model's."""
 
     def __init__(self, context: Context):
         ids = context.windows()

@@ -1,4 +1,4 @@
-"""What Prune&Comp's tables and figures measure: the order of removal, and the gains of all layers."""
+"""Measure for Prune&Comp's tables and figures: the order of removal, and the gains of all layers."""
 
 from __future__ import annotations
 

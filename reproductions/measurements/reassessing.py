@@ -1,4 +1,4 @@
-"""What Reassessing's tables measure beside accuracies: how a choice depends on its calibration samples."""
+"""Measure for Reassessing's tables, beside accuracies: how a selection depends on its calibration samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a repair took, how fast its result is, and what can load it."""
+"""Measure the cost of a repair, the speed of its result, and what can load it."""
 
 from __future__ import annotations
 

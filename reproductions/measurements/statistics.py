@@ -1,4 +1,4 @@
-"""What a pruned model costs and how its layers relate: parameters, MACs, memory, latency, similarity matrices."""
+"""Measure a pruned model's cost and its layers' relations: parameters, MACs, memory, latency, similarity matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the paper concludes from its tables, as comparisons of either side's numbers."""
+"""Compare either side's numbers as the paper's conclusions do."""
 
 from __future__ import annotations
 

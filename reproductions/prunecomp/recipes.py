@@ -57,7 +57,7 @@ SAMPLES = {"paper": (64, 128, 256), "small": (16, 32, 64), "standin": (16, 32, 6
 
 @dataclass(frozen=True)
 class RepairSpec:
-    """What sets a row apart: a metric of METRICS, one of VARIANTS, and, where a table varies them, calibration samples."""
+    """Specification of a row: a metric of METRICS, one of VARIANTS, and, where a table varies them, calibration samples."""
 
     metric: str
     variant: str = ""

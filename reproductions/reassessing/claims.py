@@ -1,4 +1,4 @@
-"""What Reassessing's text claims of its tables, as comparisons of one side's numbers."""
+"""Compare one side's numbers as Reassessing's text does."""
 
 from __future__ import annotations
 

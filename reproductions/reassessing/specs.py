@@ -1,4 +1,4 @@
-"""What sets a row of Reassessing's tables apart, in fields: how layers are chosen, and how the model is fine-tuned."""
+"""Specify the rows of Reassessing's tables: the selection of layers and the fine-tuning."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ArmSpec:
 
     @property
     def extension(self) -> bool:
-        """Whether the paper does not have the row in its table."""
+        """Return whether the row is an extension."""
         arm = self.arm
         own = arm is not None and (arm.extension or arm.at_cut or arm.faster or arm.again)
         return own or self.plain_text or self.variant == "untrained"

@@ -1,4 +1,4 @@
-"""How one of Reassessing's tables is put together, and what the notes of several say."""
+"""Build one of Reassessing's tables, with the notes that several share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is retained of a dense model's scores, and of what it scores above guessing. Ours.
+"""Compute what is retained of a dense model's scores, and of their part above chance level (extension).
 
 RP (LinearPatch, Prune&Comp) and Per. (LaCo) are shares of the dense model's scores, so what anybody gets by guessing counts
 as retained. Here, over the tasks on which the dense model is more than two standard errors above guessing, the share that
@@ -39,7 +39,7 @@ Number = float | np.ndarray
 
 @dataclass(frozen=True)
 class Source:
-    """Where a paper prints what is retained.
+    """Table in which a paper prints what is retained.
 
     target: of the same table here. scores, summary: its tables of scores and of what is retained, which is in ``column``; ''
     where it prints scores alone: the mean of their shares is taken. tasks: label -> benchmark here. scale: of a score of
@@ -57,7 +57,7 @@ class Source:
 
     @property
     def measure(self) -> str:
-        """How it calls what is retained."""
+        """Return the paper's name for what is retained."""
         return self.column or "mean share"
 
 
@@ -112,7 +112,7 @@ def known(dense: Mapping[str, float], guess: Mapping[str, float], error: Callabl
 
 
 def printed(source: Source) -> list[Kept]:
-    """By the paper's numbers as printed; no intervals, since it prints no outcomes."""
+    """Return the shares by the paper's printed numbers; no intervals, since it prints no outcomes."""
     chance = columns.chance(source.tasks.values())
     guess = {label: source.scale * chance[name] for label, name in source.tasks.items()}
     questions = _UNCHECKED | audit.questions(source.paper, source.scores)
@@ -183,7 +183,7 @@ def measured(source: Source, store: Store, subject: settings.Subject) -> list[Ke
 def _retained(
     source: Source, scores: Mapping[str, float], dense: Mapping[str, float], tasks: Mapping[str, float]
 ) -> float:
-    """By the paper's measure, of some of the tasks."""
+    """Return what is retained by the paper's measure, of some of the tasks."""
     own, whole = ({task: row[task] for task in tasks} for row in (scores, dense))
     return retained_performance(own, whole, source.kind)
 

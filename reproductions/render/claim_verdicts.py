@@ -37,7 +37,7 @@ class ShownVerdict:
 
     @property
     def tested(self) -> bool:
-        """Whether there is a verdict."""
+        """Return whether there is a verdict."""
         return self.verdict in (SUPPORTED, CONTRADICTED, INCONCLUSIVE)
 
     def __str__(self) -> str:

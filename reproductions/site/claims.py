@@ -22,7 +22,7 @@ SIGNS = {"yes": "✓", "no": "✗", "noise": "≈", "open": "·"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one subject's numbers say of a claim. kind: yes, no, noise or open.
+    """Verdict of one subject's numbers on a claim. kind: yes, no, noise or open.
 
     counts: how many of its comparisons support it. effect: of the comparison least in the claim's favour.
     """

@@ -1,4 +1,4 @@
-"""What the site says of each paper that no record holds: who wrote it, its idea, one equation, and one figure."""
+"""Describe each paper on the site: who wrote it, its idea, one equation, and one figure."""
 
 from __future__ import annotations
 

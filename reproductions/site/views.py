@@ -1,4 +1,4 @@
-"""What pages say of tables as a whole: which tab is open, what is counted, which rows a picture shows."""
+"""Summarise tables for pages: which tab is open, what is counted, which rows a picture shows."""
 
 from __future__ import annotations
 

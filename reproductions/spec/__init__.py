@@ -1,1 +1,1 @@
-"""What tables are made of, as data: rows, columns, comparisons, subjects and the numbers that papers print."""
+"""Declare tables as data: rows, columns, comparisons, subjects and the numbers that papers print."""

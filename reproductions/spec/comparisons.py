@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def slack(self) -> float:
-        """How far the difference is from where the claim would change; negative where it does not hold."""
+        """Return the distance of the difference from where the claim would change; negative where it does not hold."""
         inner = float(min(self.difference - self.low, self.high - self.difference))
         return inner if self.inside else -inner
 
@@ -77,7 +77,7 @@ class Comparison:
 
     @property
     def holds(self) -> bool:
-        """By the numbers as they are."""
+        """Return whether the numbers as they are support the claim."""
         return self.slack >= 0 if self.closed == self.inside else self.slack > 0
 
     def verdict(self, least: float, most: float) -> bool | None:

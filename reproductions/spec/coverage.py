@@ -1,4 +1,4 @@
-"""Which columns are read from records of whole test sets and texts, and which from parts of them."""
+"""Decide which columns are read from records of whole test sets and texts, and which from parts of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(table: Table, store: Store, subject: Subject, limit: int | None = None)
 
 
 def more(columns: Sequence[Column], rows: Sequence[Row], store: Store) -> list[tuple[dict[str, Column], list[Row]]]:
-    """By which rows can be compared by more items than a table shows: columns to be read whole, by id, and these rows.
+    """Return which rows can be compared by more items than a table shows: columns to read whole, by id, and these rows.
 
     One entry for each set of rows, the dense one and at least two others, that have answered all of the same columns; sets of
     fewer rows, which have answered more, come last.

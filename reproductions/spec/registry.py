@@ -1,4 +1,4 @@
-"""What a table is made of, and which tables there are. Declarations only: nothing here computes or loads a model."""
+"""Declare tables and list them. Nothing here computes or loads a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cell or a row says where it has no number, and how a number compares with the printed one."""
+"""Name the states of a cell or row without a number, and compare a number with the printed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table is made for: the paper's own models as printed, the stand-in, or any one model (``MODEL=``).
+"""Describe the subject of a table: the paper's own models as printed, the toy model, or any one model (``MODEL=``).
 
 A table declares its rows for a `Subject`. For the paper's own models they are the printed ones; for one model they are the
 paper's methods at its shares of layers, so that n follows from the model's depth (``REMOVE=`` says it instead).
@@ -71,12 +71,12 @@ class Subject:
 
     @property
     def printed(self) -> bool:
-        """Whether these are the paper's own models, with the rows that it prints."""
+        """Return whether these are the paper's own models, with the rows that it prints."""
         return self.model is None
 
     @property
     def standin(self) -> bool:
-        """Whether this is the stand-in, for which tables choose numbers of their own."""
+        """Return whether this is the toy model, for which tables choose numbers of their own."""
         return self.profile == "standin"
 
     @property
@@ -86,7 +86,7 @@ class Subject:
 
     @property
     def size(self) -> str:
-        """By whose hyperparameters its rows are made: 'small', or its profile's."""
+        """Return whose hyperparameters its rows have: 'small', or its profile's."""
         return "small" if self.small else self.profile
 
     @property

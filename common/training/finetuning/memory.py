@@ -1,4 +1,4 @@
-"""What a training holds in memory, counted before anything is loaded, and on disk; whether it can be had here.
+"""Count the memory and disk of a training before anything is loaded, and refuse what does not fit.
 
     weights      frozen ones as loaded (4-bit: .53 bytes), trained ones in float32, under autocast in half of it, too
     gradients    float32, of what trains

@@ -1,4 +1,4 @@
-"""What trains: adapters in every layer (LoRA, QLoRA), head and last layers (partial), or everything (full).
+"""Choose what trains: adapters in every layer (LoRA, QLoRA), head and last layers (partial), or everything (full).
 
     lora     W x + (alpha / rank) B A x with trainable A [rank, in], B [out, rank]; then merged (Reassessing Eq. 2)
     qlora    the same over projections quantised to 4-bit NF4; merged in 4-bit, so the quantisation error stays

@@ -1,4 +1,4 @@
-"""What a fine-tuning is: one frozen, JSON-able value with the paper's numbers as defaults."""
+"""Specify a fine-tuning: one frozen, JSON-able value with the paper's numbers as defaults."""
 
 from __future__ import annotations
 

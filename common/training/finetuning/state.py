@@ -1,4 +1,4 @@
-"""What a training keeps in its folder, so that it can be killed at any time and started again.
+"""Keep the state of a training in its folder, so that it can be stopped at any time and started again.
 
 plan.json             what is trained, with what, on what: another training is refused here
 start-0/              the trained parameters before the first step
