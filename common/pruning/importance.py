@@ -77,13 +77,16 @@ def losses_without_each(
     refuse_patches(decoder.model, "trying a model without a layer")
     totals = dict.fromkeys(candidates, 0.0)
     last = max((alive.index(c) for c in candidates), default=-1)
-    batches = track(ids.split(batch_size), "trial losses", unit="batch", leave=False, shown=progress)
-    for number, batch in enumerate(batches):
-        entering = layer_inputs(decoder, batch, alive, gains) if inputs is None else inputs[number]
-        for place, hidden in zip(range(last + 1), entering):
-            if alive[place] in totals:
-                leaving = decoder.run(hidden.to(decoder.device), layers=alive[place + 1 :], gains=gains)
-                totals[alive[place]] += next_token_loss(decoder, leaving, batch).sum().item()
+    batches = ids.split(batch_size)
+    trials = track(None, "trial losses", total=len(batches) * len(totals), unit="trial", leave=False, shown=progress)
+    with trials:
+        for number, batch in enumerate(batches):
+            entering = layer_inputs(decoder, batch, alive, gains) if inputs is None else inputs[number]
+            for place, hidden in zip(range(last + 1), entering):
+                if alive[place] in totals:
+                    leaving = decoder.run(hidden.to(decoder.device), layers=alive[place + 1 :], gains=gains)
+                    totals[alive[place]] += next_token_loss(decoder, leaving, batch).sum().item()
+                    trials.update()
     return torch.tensor(list(totals.values()), dtype=torch.float64) / len(ids)
 
 
