@@ -2,7 +2,7 @@
 
 Layer executions are counted. The naive way runs the model once for the cosines and once for the scales and keeps all hidden
 states of both passes, as the official code does per sample. Factors and matrices are what least squares needs, for every
-window at once (a given window needs its own alone).
+block at once (a given block needs its own alone).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from common.models.decoder import Decoder
 from common.utils.ratios import Ratio, hand_over, in_turns
 
 SAMPLES, TOKENS, BATCH = 32, 256, 8
-COUNT = 4  # layers that a window has
+COUNT = 4  # layers that a block has
 ONE_PASS = "selection and scales of LinearPatch"
 
 

@@ -219,7 +219,7 @@ def train(model: torch.nn.Module, settings: Settings, device: str, tokens: int, 
 def latency(device: str, tiny: bool) -> list[dict]:
     """Reassessing, Table D: memory at 32 bits while 64 tokens pass, and what one pass takes.
 
-    The printed latency is over WikiText-2's test text in windows that the paper does not name: here it is one pass.
+    The printed latency is over WikiText-2's test text in sequences that the paper does not name: here it is one pass.
     """
     model = pruned(device, tiny).eval()
     ids = torch.zeros(1, 64, dtype=torch.long, device=device)

@@ -49,7 +49,7 @@ SPREAD, QUIET = 0.02, 0.002  # of weights, and of the output matrices in the mid
 
 
 def write_random(shape: str, folder: Path) -> None:
-    """Write a checkpoint of random weights, a file a layer; one that was cut off goes on."""
+    """Write a checkpoint of random weights, a file a layer; one that was cut off continues."""
     config = loading.model_config(shape)
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=DTYPE)

@@ -77,7 +77,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, model.config.vocab_size, (SAMPLES, TOKENS), generator=generator)
     baseline = "metric and factor from scratch after each removal"
-    for metric in (name for name in METRICS if name != "cl"):  # cl: one window, at once
+    for metric in (name for name in METRICS if name != "cl"):  # cl: one block, at once
         ways = {
             way.__name__: lambda way=way, metric=metric: way(copy.deepcopy(model), ids, metric) for way in (naive, ours)
         }

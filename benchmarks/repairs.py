@@ -4,7 +4,8 @@
 
 Random weights: C = 576 is SmolLM2-135M's shape (30 layers, 7 go), C = 4096 LLaMA-2-7B's, of whose 32 layers only 6 are there
 (1 goes), so that memory and time suffice; there a repair is dearer beside the pass than at full depth. A repair reads no
-further than it has to: Ghosted Layers and ReplaceMe to the end of the cut, so their ratio depends on where that is.
+further than it has to: Ghosted Layers and ReplaceMe to the end of the pruning interface, so their ratio depends on where that
+is.
 
 ratio       of the whole repair as recipes carry it out (passes, sums, solving, surgery) to the dense model's body over the
             same tokens, once; LinearPatch's one pass also chooses the layers

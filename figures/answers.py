@@ -26,7 +26,7 @@ def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
 
     Perplexities change in percent.
 
-    Intervals are paired: of ratios and differences on the same draws of windows and items. Rows with a perplexity alone are
+    Intervals are paired: of ratios and differences on the same draws of sequences and items. Rows with a perplexity alone are
     left out.
     """
     texts = {name.removesuffix(SCALED) for entry in entries for name in entry["scores"] if name.endswith(SCALED)}

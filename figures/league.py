@@ -26,7 +26,7 @@ KINDS = {
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     """Draw average perplexity as a multiple of the dense model's: a line a repair, axes for each number of layers.
 
-    Each time after the best of the choices measured; bars are 95 % intervals, drawn anew from the windows that both models
+    Each time after the best of the choices measured; bars are 95 % intervals, drawn anew from the sequences that both models
     answered. A dotted line stands at the lowest. None while nothing pruned, or no dense model, has an average.
     """
     measured = [entry for entry in entries if COLUMN in entry["scores"]]

@@ -50,7 +50,7 @@ def _by_channel(axes: plt.Axes, channels: dict, curves: dict[str, tuple[str, str
 
 
 def figure1a(entries: list[dict], profile: str) -> plt.Figure:
-    """|X| per channel on both sides of the window, its arithmetic mean over calibration tokens: the mismatch."""
+    """|X| per channel on both sides of the block, its arithmetic mean over calibration tokens: the mismatch."""
     figure, panels = _panels(entries)
     for entry, axes in zip(entries, panels, strict=True):
         details = _record(entry, "magnitudes")["details"]
@@ -122,12 +122,12 @@ def _median(values: list[float]) -> float:
 
 
 def figure1c(entries: list[dict], profile: str) -> plt.Figure:
-    """Draw each token's largest magnitude at the cut."""
+    """Draw each token's largest magnitude at the pruning interface."""
     return _by_token(entries, "plain", ORANGE)
 
 
 def figure1d(entries: list[dict], profile: str) -> plt.Figure:
-    """Draw each token's largest magnitude at the cut after the rotation, on the scale of 1c."""
+    """Draw each token's largest magnitude at the pruning interface after the rotation, on the scale of 1c."""
     return _by_token(entries, "rotated", BLUE)
 
 
@@ -156,7 +156,7 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
 def figure4(entries: list[dict], profile: str) -> plt.Figure:
     """Draw the best factor at every interface, the predictions, and each repair's perplexity, on logarithmic axes.
 
-    Records keep no outcomes per window of text, so there are no intervals, and the picture says so.
+    Records keep no outcomes per sequence of text, so there are no intervals, and the picture says so.
     """
     figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 6.0 * len(entries)))
     for index, entry in enumerate(entries):

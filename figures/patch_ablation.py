@@ -12,7 +12,7 @@ from figures.style import BLUE, GREY, ORANGE, above, plt, removed, whiskers
 ALONE = "cut"  # what the others are held against
 FEWER = "a-of-fewer-tokens"  # from this row on scales are of other windows: what those rows are to be held against
 CUTS = {"L": "[L], contiguous block", "S": "[S], lowest block influence"}  # by a row's variant
-LOOKS = (("o", BLUE), ("s", ORANGE))  # one a cut
+LOOKS = (("o", BLUE), ("s", ORANGE))  # one a pruning interface
 REACH = 3.0  # the axis ends at so many times the third quartile of |change|; what is beyond is written
 
 Change = tuple[float, float, float]  # percent, and the ends of its 95 % interval
@@ -21,7 +21,7 @@ Change = tuple[float, float, float]  # percent, and the ends of its 95 % interva
 def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
     """Return (group, sparsity, method) -> the change of perplexity against the same layers cut and nothing else.
 
-    The interval is that of the ratio on the same draws of windows. Rows whose cut alone has no number are left out.
+    The interval is that of the ratio on the same draws of sequences. Rows whose interface alone has no number are left out.
     """
     alone = {(e["group"], e["sparsity"]): e for e in entries if e["method"] == ALONE and e["scores"]}
     found = {}

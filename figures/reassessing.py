@@ -12,7 +12,7 @@ _LOOKS = [(BLUE, "o", "-"), (VERMILION, "s", "--"), (GREEN, "^", "-."), (PURPLE,
 
 
 def theory(entries: list[dict], profile: str) -> plt.Figure:
-    """Eq. 16 beside what is measured: gradients of parameters and stream by layer, the bound, pre-LN and post-LN toys."""
+    """Draw gradients of parameters and of the residual stream by layer, the bound of Eq. 16, and pre-LN and post-LN toys."""
     records = next(e["records"] for e in entries if "gradients@trained" in e["records"])
     model = short(entries[0]["model"])
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.0))

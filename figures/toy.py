@@ -1,4 +1,4 @@
-"""The pictures of the stand-in's model card, from the files beside its weights."""
+"""The pictures of the toy model's model card, from the files beside its weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def training_curve(log: list[dict]) -> plt.Figure:
 
 
 def pruning_curve(rows: list[dict], dense: float) -> plt.Figure:
-    """Perplexity against the number of removed layers, for two ways to choose the window."""
+    """Perplexity against the number of removed layers, for two ways to choose the block."""
     figure, axes = plt.subplots(figsize=(4.2, 2.8))
     removed = [0, *(row["removed"] for row in rows)]
     series = (("perplexity", "highest cosine", VERMILION, "o-"), ("best_perplexity", "lowest loss", BLUE, "s--"))
@@ -40,7 +40,7 @@ def pruning_curve(rows: list[dict], dense: float) -> plt.Figure:
 
 
 def alpha_sweeps(sweeps: list[dict]) -> plt.Figure:
-    """Perplexity against the factor at the cut; what magnitude matching predicts is a dotted line."""
+    """Perplexity against the factor at the pruning interface; what magnitude matching predicts is a dotted line."""
     figure, axes = plt.subplots(figsize=(4.2, 2.8))
     for sweep, colour, line in zip(sweeps, (BLUE, ORANGE, GREEN), ("-", "--", "-."), strict=False):
         points = sweep["sweep"]

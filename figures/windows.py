@@ -15,22 +15,22 @@ LOOKS = {
     "kept": ("first token's state restored", ORANGE, "s--"),
     "carried": ("neuron grafting (extension)", GREEN, "D:"),
 }
-# The benchmark's names of what chooses a window -> what an arrow says.
+# The benchmark's names of what chooses a block -> what an arrow says.
 CHOICES = {"cosine": "cosine", "least_left": "least residual", "least_loss": "least loss"}
 CHOSEN = (
     "selected on calibration text: cosine, by the smallest change of the residual stream; least residual, by the residual\n"
     "error of a least-squares repair; least loss, by the loss of the text"
 )
-# Protocol -> tokens of a window, the text's name.
+# Protocol -> tokens of a sequence, the text's name.
 TEXTS = {"league-wikitext2": (512, "WIKI-2"), "standin-learning-quarter": (256, "its learning docstrings")}
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Perplexity without each window of layers, by the first layer left out, a panel for each number of layers.
+    """Perplexity without each block of layers, by the first layer left out, a panel for each number of layers.
 
-    Bars are 95 % intervals of the ratio to the dense model, paired over windows.
+    Bars are 95 % intervals of the ratio to the dense model, paired over sequences.
 
-    Shaded: windows with the layer that writes the first token's massive activation. Above the axis: what is off its scale, a
+    Shaded: blocks with the layer that writes the first token's massive activation. Above the axis: what is off its scale, a
     line of triangles for each kind. None while nothing is measured.
     """
     found = [(entry, record) for entry in entries for record in _records(entry)]
@@ -68,7 +68,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
 
 
 def _text(found: tuple[dict, dict]) -> str:
-    """Return what was read: how many windows of which text."""
+    """Return what was read: how many sequences of which text."""
     _, record = found
     protocol, tokens = record["benchmark"].partition("@")[2], record["details"]["tokens"]
     if protocol not in TEXTS:

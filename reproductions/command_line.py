@@ -274,7 +274,7 @@ def _run(options: RunCommand) -> int:
     tables, jobs = _wanted(options)
     store = Store()
     if all(subject.standin for subject, _ in jobs):
-        os.environ["HF_HUB_OFFLINE"] = "1"  # nothing of the stand-in comes from the hub: ask no network
+        os.environ["HF_HUB_OFFLINE"] = "1"  # nothing of the toy model comes from the hub: ask no network
     work = _work(tables, store, jobs, options.force)
     if options.recipe:
         work = workers.chosen(work, options.recipe, _work(tables, store, jobs, force=True))

@@ -2,7 +2,7 @@
 
 A result is published if it has a value, was measured by committed code, and stands behind a row of some table of a published
 model. All else stays where it is, and the command says why. A killed run leaves the published results readable; the next run
-goes on.
+continues.
 """
 
 from __future__ import annotations

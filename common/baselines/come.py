@@ -1,6 +1,6 @@
 """CoMe (Wang et al., NeurIPS 2025, arXiv 2510.15304): two neighbouring layers become one, from the channels of both.
 
-One pair a step, on calibration text, until enough layers are gone. What the paper calls progressive merging by
+One pair a step, on calibration text, until enough layers are removed. What the paper calls progressive merging by
 concatenation, by the formulas of its public code (github.com/WangFei-2019/CoMe, methods/concat_merge.py, as its README runs
 it: ``--skip-method bi --merge-item 2 --wo-repeat``):
 
@@ -14,8 +14,8 @@ q, k, v, gate and up and columns of o and down are put behind one another. The g
 queries and keys, and biases of o and down, by share. A merged layer is not merged again. The result is a plain checkpoint.
 
 Deviations. The code repeats its mask of key heads for the query heads, which takes other query heads than the ones that
-read them where key heads are fewer; here each goes with its own. The stream after the last layer is taken before the final
-norm. The hierarchical distillation that follows in the paper is left out: these are its rows without training.
+read them where key heads are fewer; here each goes with its own. The residual stream after the last layer is taken before the
+final norm. The hierarchical distillation that follows in the paper is left out: these are its rows without training.
 """
 
 from __future__ import annotations

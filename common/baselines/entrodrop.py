@@ -1,7 +1,7 @@
-"""EntroDrop (Yang et al. 2025, arXiv 2504.03794; ICLR 2026): at once, what adds least entropy to the stream.
+"""EntroDrop (Yang et al. 2025, arXiv 2504.03794; ICLR 2026): at once, what adds least entropy to the residual stream.
 
-A block's score is H(out) - H(in), of the stream that it receives and the one that it leaves. Entropy falls over the first
-layers and rises over the others; nothing goes before the lowest. The paper removes attentions, or whole layers.
+A block's score is H(out) - H(in), of the residual stream that it receives and the one that it leaves. Entropy falls over the
+first layers and rises over the others; nothing before the lowest is removed. The paper removes attentions, or whole layers.
 
 H is the paper's estimate by buckets: of each channel the histogram of a sequence's values over `bins` equal bins between its
 least and its greatest one, -sum p ln p, summed over channels as if they were independent, mean over sequences. So one pass

@@ -5,7 +5,7 @@ model's on the same text; what went before stays removed. The distance is, of lo
 
     jensen-shannon  JS(p, q) = KL(p || m) / 2 + KL(q || m) / 2 of the softmaxes, m = (p + q) / 2, in nats, mean over tokens
     angular         arccos of their cosine, in radians, mean over tokens
-    euclidean       the norm of a window's differences, all tokens together, mean over windows
+    euclidean       the norm of a sequence's differences, all tokens together, mean over sequences
 
 Jensen-Shannon is what the official code's configuration for LLaMA-3-8B names, and our default. Read in that code: halves of
 the first layers may be spared at first (`front`); its README's example does so with 0.4.
@@ -45,7 +45,7 @@ def squares(one: Tensor, other: Tensor) -> Tensor:
     return (one - other).square().sum(-1)
 
 
-# Name -> what logits are turned into, what is computed per token, and a window's distance from its tokens'.
+# Name -> what logits are turned into, what is computed per token, and a sequence's distance from its tokens'.
 DISTANCES = {
     "jensen-shannon": (lambda logits: logits.log_softmax(-1), divergences, torch.mean),
     "angular": (lambda logits: logits, angles, torch.mean),
@@ -70,8 +70,9 @@ def finer_cut(
     Window by window: the dense model's logits of one exist at a time (float32) and a trial's of `losses.ROWS` positions; held
     in host memory is what the dense model's final norm returns.
 
-    front: layers 0 to floor(front N) stay until floor(2 front N) + 1 halves have gone, as in the official code; None: any may
-    go. begun: halves that an earlier search with the same settings removed. after: called after each step with those gone.
+    front: layers 0 to floor(front N) stay until floor(2 front N) + 1 halves have been removed, as in the official code; None:
+    any may go. begun: halves that an earlier search with the same settings removed. after: called after each step with those
+    removed.
 
     Raises:
         UserError: an unknown distance, a count that leaves nothing, a front that is no share below 1.

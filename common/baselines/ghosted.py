@@ -1,11 +1,12 @@
-"""Ghosted Layers (Yun et al., arXiv 2605.15491): any matrix in the place of removed layers, by least squares on the stream.
+"""Ghosted Layers (Yun et al., arXiv 2605.15491): a least-squares matrix in the place of removed layers.
 
 For X before and Y after a run of removed layers (rows, one a token), section 4:
 
     M* = argmin |X M - (Y - X)|^2 = (X'X + eps I)^-1 X'(Y - X),   eps = 1e-6 absolute, in float64
 
-and the stream becomes X (I + M*). A contiguous cut gets one operator; a cut in several places one per removed layer, each
-from the dense model's own states before and after that layer, so that adjoining ones compose. Written from the formula.
+and the residual stream becomes X (I + M*). A contiguous block gets one operator; one in several places one per removed
+layer, each from the dense model's own states before and after that layer, so that adjoining ones compose. Written from the
+formula.
 
 The paper: 32 sequences of C4. Deviations: what the code keeps as states on the host is summed here as it comes; padding,
 which its batches do not have either, never counts; one operator or several is decided by whether the layers are one run
@@ -40,7 +41,7 @@ OPERATORS = ("cut", "layer")
 @register(KIND)
 @dataclass(frozen=True)
 class GhostedLayers(Repair):
-    """One matrix per cut, or per removed layer, by unweighted least squares on the stream; options: see `ghost`."""
+    """One least-squares matrix of the residual stream per interface, or per removed layer; options: see `ghost`."""
 
     eps: float = EPS
     operators: str | None = None
@@ -94,7 +95,7 @@ def ghost(
     the layers; the paper's is ``none``.
 
     Returns an entry per run: {"run", "position" in the pruned model, "operators": how many were composed, "error": of
-    doing nothing and "left": of each operator's own regression, as shares of the squared stream after the layers}.
+    doing nothing and "left": of each operator's own regression, as shares of the squared residual stream after the layers}.
 
     Raises:
         UserError: layers that there are not, an unknown option, ``eps`` that is not positive.

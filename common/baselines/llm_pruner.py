@@ -1,4 +1,4 @@
-"""LLM-Pruner (Ma et al. 2023): parts of layers go, heads and MLP channels, those whose weights matter least to first order.
+"""LLM-Pruner (Ma et al. 2023): remove the heads and MLP channels whose weights matter least.
 
 What cannot go alone goes together: a key head with its value head, the query heads that read it and their columns of
 `o_proj`; a channel's rows of gate and up with its column of `down_proj`. A group's importance is the sum of |w g| over its

@@ -3,8 +3,8 @@
 S_ij is the mean over tokens of the cosine of X[i] and X[j], the inputs of layers i and j (Eqs. 3, 4). Its locality
 RLS = -log2 of the mean S_ij, i < j (Eqs. 5, 6), sets the number of clusters: 2 from 1.0 on, 3 from 0.7 on, else 4 (section
 5.1). Spectral clustering of (S + 1) / 2 (Eq. 7) gives the clusters. A layer's redundancy is its mean similarity to the others
-of its cluster (Eq. 8). First each cluster, from the front, loses its most redundant layer; then, until enough are gone, the
-cluster whose remaining layers are most alike on average (Eq. 10) loses its next. The first and the last layer stay.
+of its cluster (Eq. 8). First each cluster, from the front, loses its most redundant layer; then, until enough are removed,
+the cluster whose remaining layers are most alike on average (Eq. 10) loses its next. The first and the last layer stay.
 
 Written from these formulas. The clustering is scikit-learn's, with k-means of a fixed seed, as in the official code. A
 cluster of fewer than two remaining layers counts as least alike.
@@ -80,7 +80,7 @@ def locality(similarity: Tensor) -> float:
 
 
 def lorp(similarity: Tensor, count: int, clusters: int | None = None, seed: int = 0) -> list[int]:
-    """Return the layers that go, in order, from S [N, N].
+    """Return the layers to remove, in order, from S [N, N].
 
     Raises:
         UserError: an impossible count or number of clusters.

@@ -13,7 +13,7 @@ the second. A gain g of a norm becomes g (1 + s) + t. Between P + W and D stands
 
 a goes from 1 to 0 over the first 1 % of the steps, back to 1 on a half cosine, and is 1 in the last 20 %. So every P^ merges
 into one matrix in the end, and the result is a plain checkpoint. The loss is the mean squared error to the original
-stream after layer T + I + 1, from the original stream before layer T. `PAPER`: 20 epochs of 12,000 documents, AdamW,
+stream after layer T + I + 1, from the original residual stream before layer T. `PAPER`: 20 epochs of 12,000 documents, AdamW,
 1e-4 to 1e-5 on a cosine.
 
 Written from these facts, which are in the README, models/ and train/mse.py of github.com/MMAI-Laboratory/OverRep at
@@ -63,7 +63,7 @@ WIDER = ({"self_attn": (True, False), "mlp": (False, True)}, {"self_attn": (True
 @register("overrep")
 @dataclass(frozen=True)
 class OverRep(TrainedRepair):
-    """OverRep's recovery layers, trained on the recipe's windows; options: those of `PAPER` that are changed."""
+    """OverRep's recovery layers, trained on the recipe's sequences; options: those of `PAPER` that are changed."""
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""

@@ -1,6 +1,6 @@
 """ReplaceMe (Shopkhoev et al., arXiv 2505.02819): removed layers replaced by a matrix on the last kept MLP's output.
 
-Layers [a, b) go. Layer a - 1 writes m, its MLP's output, into the stream r: X[a] = r + m. Section 2 looks for T with
+Layers [a, b) go. Layer a - 1 writes m, its MLP's output, into the residual stream r: X[a] = r + m. Section 2 looks for T with
 r + m T near X[b] and multiplies it into ``down_proj``, so that nothing is added to the model:
 
     least-squares   T = argmin |m T - (X[b] - r)|^2 + alpha |T|^2 = (m'm + alpha I)^-1 m'(X[b] - r)
@@ -8,14 +8,14 @@ r + m T near X[b] and multiplies it into ``down_proj``, so that nothing is added
     cosine-stream   the same of r + m T and X[b]
 
 Adam: 10 epochs, 1024 tokens a step, rate 1e-4, as in its code. Several cuts: one T for each, all from the dense model (the
-code does so for least squares; by cosine it fits each T on the model that has lost the cuts before).
+code does so for least squares; by cosine it fits each T on the model without the layers removed before).
 
 Ours beside it: an intercept (``bias``), which goes into the bias of ``down_proj`` where the architecture's config knows one
 (``mlp_bias``: Llama; all its MLPs then have biases, mostly zeros), and the objective ``bias``, that intercept alone.
 
 Deviations: states are those of the weights that are changed (the code runs a 4-bit model and changes another); padding
-never counts (it enters the code's sums); layers are renumbered. Of adjoining cuts the code regresses the stream; here
-every cut regresses the MLP's output, as the formula says.
+never counts (it enters the code's sums); layers are renumbered. Of adjoining interfaces the code regresses the residual
+stream; here every interface regresses the MLP's output, as the formula says.
 """
 
 from __future__ import annotations
@@ -105,11 +105,12 @@ def replace_me(
     seed: of Adam. Least squares keeps sums alone; Adam needs all tokens' states, three vectors a token in the model's
     type, which are held in host memory.
 
-    Returns an entry per cut: {"run", "layer" whose MLP was changed, "error" before, "left" after, as shares of |X[b]|^2}.
+    Returns an entry per interface: {"run", "layer" whose MLP was changed, "error" before, "left" after, as shares of
+    |X[b]|^2}.
 
     Raises:
-        UserError: an architecture that normalises what its MLP writes (Gemma 2), a cut before which there is no layer,
-            ``bias`` where the config has none, too few tokens, unknown options; the model is then as it was.
+        UserError: an architecture that normalises what its MLP writes (Gemma 2), a pruning interface before which there is no
+            layer, ``bias`` where the config has none, too few tokens, unknown options; the model is then as it was.
     """
     decoder, removed = Decoder(model), sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
@@ -207,7 +208,7 @@ def _adam(
 
 
 def _report(run: Run, sums: _Sums, matrix: Tensor, shift: Tensor | None) -> dict:
-    """Shares of the squared stream after the cut: what removing alone leaves, and what the matrix does."""
+    """Return the errors without and with the matrix, as shares of the squared residual stream after the interface."""
     regression = sums.regression
     if regression.intercept:
         matrix = torch.cat([matrix, shift[None]])

@@ -11,7 +11,7 @@ Only the abstract was found, and no code. Deviations, all where it is silent: 1e
 Ghosted Layers (`common.baselines.ghosted`), of which this is the form per layer with an intercept. ``rank``: the abstract
 says that adapters can be factorised, and not how. Here the merged matrix becomes W V V', V the leading ``rank`` eigenvectors
 of W'CW, with C the covariance of X: no other matrix of that rank is closer to the merged adapter on the calibration tokens.
-b then keeps the mean of the stream.
+b then keeps the mean of the residual stream.
 """
 
 from __future__ import annotations

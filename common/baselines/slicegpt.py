@@ -1,10 +1,10 @@
 """SliceGPT (Ashkboos et al. 2024): the residual stream loses its directions of least variance, every matrix with it.
 
-RMSNorm does not see a rotation of the stream once its gains are in the matrices that read it. So each half of a layer may
-have a basis Q of its own: readers become W Q, the writer Q'^T W, the stream beside it passes through the shortcut Q^T Q'.
-Q are the principal directions of the calibration stream, of its uncentred second moments, in float64; the first `width` of
-them are kept everywhere but after the last layer, whose final norm and head stay as they are. Each half is run on what the
-sliced halves before it really give it.
+RMSNorm does not see a rotation of the residual stream once its gains are in the matrices that read it. So each half of a
+layer may have a basis Q of its own: readers become W Q, the writer Q'^T W, the residual stream beside it passes through the
+shortcut Q^T Q'. Q are the principal directions of the calibration residual stream, of its uncentred second moments, in
+float64; the first `width` of them are kept everywhere but after the last layer, whose final norm and head stay as they are.
+Each half is run on what the sliced halves before it really give it.
 
 The norms keep dividing by the original width C, as the paper has it: x / sqrt(|x|^2 / C + e) is an RMSNorm over w channels
 with e C / w in place of e, times sqrt(C / w), which goes into the readers.
@@ -55,7 +55,7 @@ def width(channels: int, share: float) -> int:
 
 
 def parameters(model: nn.Module, left: int) -> int:
-    """Return what the model has when its stream is sliced to ``left`` channels: untied, with its shortcuts."""
+    """Return what the model has when its residual stream is sliced to ``left`` channels: untied, with its shortcuts."""
     spec, decoder = _check(model, left), Decoder(model)
     channels, embed = decoder.hidden_size, decoder.embed.weight.numel()
     total = sum(p.numel() for p in model.parameters()) + embed * decoder.tied
@@ -80,7 +80,7 @@ def width_of_ratio(model: nn.Module, ratio: float) -> int:
 
 
 class _Sliced:
-    """Mixed into a decoder layer's class: the stream beside each half passes through that half's shortcut."""
+    """Mixed into a decoder layer's class: the residual stream beside each half passes through that half's shortcut."""
 
     def forward(self, hidden_states: Tensor, **kwargs) -> Tensor:
         for name, half in self.halves.items():
@@ -104,10 +104,10 @@ def slice_stream(
     batch_size: int = 8,
     progress: bool = False,
 ) -> None:
-    """Slice the stream to ``left`` channels, in place, by its principal directions on ``ids`` [samples, tokens].
+    """Slice the residual stream to ``left`` channels, in place, by its principal directions on ``ids`` [samples, tokens].
 
     centre: subtract the embedding's mean first (official code). The head is untied from the embedding. Held meanwhile, in
-    host memory: the stream of all samples at one boundary.
+    host memory: the residual stream of all samples at one boundary.
 
     Raises:
         UserError: an architecture that cannot be sliced, a model with patches, a width outside 1..C.
@@ -161,7 +161,7 @@ def _check(model: nn.Module, left: int) -> Architecture:
         )
     if len(present(model)) < 2 * len(model.model.layers):
         raise UserError("SliceGPT slices whole layers; slice before taking halves of layers out")
-    refuse_patches(model, "SliceGPT")  # they act on the stream as it was
+    refuse_patches(model, "SliceGPT")  # they act on the residual stream as it was
     if not 0 < left <= model.config.hidden_size:
         raise UserValueError(f"SliceGPT leaves 1..{model.config.hidden_size} channels of this model, not {left}")
     return spec
@@ -172,7 +172,7 @@ def _sliceable(spec: Architecture) -> bool:
 
 
 def _read_in(layer: nn.Module, half: Half, basis: Tensor) -> None:
-    """Let a half read the stream in this basis [channels, w], the gains of its norm folded into its readers."""
+    """Let a half read the residual stream in this basis [channels, w], the gains of its norm folded into its readers."""
     norm, (channels, left) = getattr(layer, half.norm), basis.shape
     folded = norm.weight.double()[:, None] * basis * (channels / left) ** 0.5
     for name in half.readers:
@@ -184,7 +184,7 @@ def _read_in(layer: nn.Module, half: Half, basis: Tensor) -> None:
 
 
 def _write_in(layer: nn.Module, half: Half, basis: Tensor) -> None:
-    """Let a half write into the stream in this basis [channels, w]."""
+    """Let a half write into the residual stream in this basis [channels, w]."""
     writer = getattr(getattr(layer, half.module), half.writer)
     _set(writer, "weight", basis.T @ writer.weight.double())
     if writer.bias is not None:

@@ -1,10 +1,10 @@
-"""LLM-Streamline: a window of layers replaced by a small network that is trained to do their work.
+"""LLM-Streamline: a block of layers replaced by a small network that is trained to do their work.
 
-Three variants. None: the window goes, nothing comes (`common.models.surgery.remove_layers`). FFN: a feed-forward
+Three variants. None: the block goes, nothing comes (`common.models.surgery.remove_layers`). FFN: a feed-forward
 network of the model's own size, gated and without biases, random at first, without norm and without residual
-connection, stands in for the window (the LinearPatch paper's reading, whose parameter counts fit no other;
+connection, stands in for the block (the LinearPatch paper's reading, whose parameter counts fit no other;
 LLM-Streamline's own example is a ReLU network of width 4C with biases). Layer: one decoder layer, which starts as the
-window's first, stands in for the window.
+block's first, stands in for the block.
 
 The default training is that of LinearPatch, with which its paper compares: the same data and rates, the last weights kept.
 `OFFICIAL` is that of LLM-Streamline's code, which keeps the weights that do best on held-out text (`validation`), looked at
@@ -54,10 +54,10 @@ OFFICIAL = Fitting(
 class StreamlineSettings:
     """Settings of the training of a replacement.
 
-    target: 'output', mean squared error to the window's output; 'logits', KL to the dense model's `top_k` most likely
+    target: 'output', mean squared error to the block's output; 'logits', KL to the dense model's `top_k` most likely
     tokens, with which LinearPatch's paper reports NaN. seed: of the feed-forward network's first weights. spare_massive: it
     leaves massive tokens (`common.calibration.massive_activations`) as they are (ours). validate_every: steps between
-    two looks at held-out windows, where there are any.
+    two looks at held-out sequences, where there are any.
     """
 
     target: str = "output"
@@ -176,13 +176,13 @@ def replace_with_layer(
     folder: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> dict:
-    """Train one decoder layer, at first the window's first, to do the work of the window `removed`, and put it there.
+    """Train one decoder layer, at first the block's first, to do the work of the block `removed`, and put it there.
 
-    A window of n + 1 layers leaves the model n layers shorter, a plain model of its architecture. Trained in float32, then
+    A block of n + 1 layers leaves the model n layers shorter, a plain model of its architecture. Trained in float32, then
     rounded once to the model's dtype. Other arguments and the report as for `replace_with_ffn`.
 
     Raises:
-        UserError: the layers are no window of at least two.
+        UserError: the layers are no block of at least two.
     """
     found = runs(removed)
     if len(found) != 1 or len(removed) < 2:

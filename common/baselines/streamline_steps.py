@@ -12,14 +12,14 @@ from common.pruning.recipe import register
 from common.pruning.trained_repair import TrainedRepair, note_training
 from common.training.fitting import Fitting
 
-# Windows of LinearPatch's official scripts, which draw them with the training's generator, behind its crops; here a generator
-# of their own with its seed. How many LLM-Streamline's code takes is its data's.
+# Sequences of LinearPatch's official scripts, which draw them with the training's generator, behind its crops; here a
+# generator of their own with its seed. How many LLM-Streamline's code takes is its data's.
 HELD_OUT, SEED = 16, 2
 
 
 @dataclass(frozen=True)
 class _Streamline(TrainedRepair):
-    """validation: held-out windows, the weights that do best on which are kept, looked at every validate_every steps.
+    """validation: held-out sequences, the weights that do best on which are kept, looked at every validate_every steps.
 
     In a recipe of the official code's fidelity it trains as that does (`streamline.OFFICIAL`), with validation.
     """

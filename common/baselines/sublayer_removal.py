@@ -8,10 +8,10 @@ BlockPruner (Zhong et al. 2024): one after the other, of both kinds, the one wit
 FinerCut and EntroDrop are beside, in `finercut` and `entrodrop`.
 
 NBL (Erdogan et al. 2025): the attentions that are most nearly linear become linear maps. How far one is from linear is
-bounded by the canonical correlations r of the stream x and of x + f(x): sum of (1 - r^2). The map is least squares with an
-intercept, W = C_yx C_xx^+, b = mean(y) - W mean(x), from what the attention's norm returns to what attention adds, of the
-dense model. Deviation: the official code maps the stream itself and drops the norm; on SmolLM2 the two lose alike (3.332
-here, 3.329 so of held-out text with 4 attentions gone; 3.469, 3.474 with 8; tried once, without records).
+bounded by the canonical correlations r of the residual stream x and of x + f(x): sum of (1 - r^2). The map is least squares
+with an intercept, W = C_yx C_xx^+, b = mean(y) - W mean(x), from what the attention's norm returns to what attention adds, of
+the dense model. Deviation: the official code maps the residual stream itself and drops the norm; on SmolLM2 the two lose
+alike (3.332 here, 3.329 so of held-out text with 4 attentions removed; 3.469, 3.474 with 8; tried once, without records).
 """
 
 from __future__ import annotations
@@ -105,8 +105,9 @@ def greedy(
     the half that runs first.
 
     judge: of the number of a batch and its tokens, what tells the cost of a trial from its ``X[N]``. begun: halves that an
-    earlier search removed, in order; this one goes on from there. after: called after each step with those that are gone.
-    spared: of a half and the number of those that are gone, whether it stays for now, as long as there are others.
+    earlier search removed, in order; this one continues from there. after: called after each step with those that are
+    removed.
+    spared: of a half and the number of those that are removed, whether it stays for now, as long as there are others.
     """
     there = halves_of(decoder)
     check_count(count, len(there))
@@ -145,7 +146,8 @@ def linear_maps(
 ) -> dict[int, tuple[float, Tensor, Tensor]]:
     """For every layer with an attention: NBL's bound, and the map (weight [out, in], bias [out]) that is nearest to it.
 
-    Layer by layer: the moments of one exist at a time, in float64; held meanwhile, in host memory, the stream of all samples.
+    Layer by layer: the moments of one exist at a time, in float64; held meanwhile, in host memory, the residual stream of all
+    samples.
     """
     found, order = {}, halves_of(decoder)
     batches = [decoder.embed_tokens(batch).cpu() for batch in ids.split(batch_size)]

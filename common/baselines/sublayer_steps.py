@@ -1,4 +1,4 @@
-"""Methods in recipes that take parts out of layers: where no whole layer goes, ``removed`` is empty."""
+"""Methods in recipes that take parts out of layers: where no whole layer is removed, ``removed`` is empty."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LlmPruner(Pruning):
 @register("slicegpt")
 @dataclass(frozen=True)
 class SliceGpt(Pruning):
-    """SliceGPT: directions of the stream go, by their variance on the recipe's calibration.
+    """SliceGPT: directions of the residual stream are removed, by their variance on the recipe's calibration.
 
     How many, by one of these. share: of the directions. ratio: of the model's parameters, shortcuts counted. layers: as many
     parameters as so many layers have. In a recipe of the official code's fidelity the embedding's mean is subtracted first.
@@ -87,7 +87,7 @@ class _Halves(Pruning):
     """Attentions or MLPs go; details: `halves`, (layer, which) in order of removal."""
 
     def choose(self, context: Context) -> list[sublayer_removal.Half]:
-        """Return the halves that go."""
+        """Return the sub-layers to remove."""
         raise NotImplementedError
 
     def apply(self, context: Context) -> None:
@@ -99,7 +99,7 @@ class _Halves(Pruning):
 @register("llm-drop")
 @dataclass(frozen=True)
 class LlmDrop(_Halves):
-    """LLM-Drop: at once, the halves that change the stream least. kind: 'attention', 'mlp' or 'both' in one ranking."""
+    """LLM-Drop: at once, the sub-layers that change the residual stream least. kind: 'attention', 'mlp' or 'both'."""
 
     count: int
     kind: str | None = None
@@ -112,13 +112,13 @@ class LlmDrop(_Halves):
 
 
 class _Greedy(_Halves):
-    """Halves go one after the other; a search for more goes on where one for fewer ended.
+    """Halves are removed one after the other; a search for more continues where one for fewer ended.
 
     calibration: what the search reads, where that is not the recipe's: every step of it costs as much as a pass of each half.
     """
 
     def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
-        """Return the halves that go, on the context's calibration; onward: begun and after, see `half_layers.greedy`."""
+        """Return the sub-layers to remove; onward: begun and after, see `sublayer_removal.greedy`."""
         raise NotImplementedError
 
     def choose(self, context: Context) -> list[sublayer_removal.Half]:
@@ -153,7 +153,7 @@ class FinerCut(_Greedy):
     """FinerCut: one after the other, the half without which the output on the calibration is nearest to the dense model's.
 
     distance: 'jensen-shannon' (None), 'angular' or 'euclidean'. front: the share of layers at the front whose halves stay
-    until that share of all halves has gone, None: none.
+    until that share of all halves has been removed, None: none.
     """
 
     count: int
@@ -171,7 +171,7 @@ class FinerCut(_Greedy):
 @register("entrodrop")
 @dataclass(frozen=True)
 class EntroDrop(Pruning):
-    """EntroDrop: at once, what adds least entropy to the stream, from where that is lowest on.
+    """EntroDrop: at once, what adds least entropy to the residual stream, from where that is lowest on.
 
     kind: 'attention' (None), 'mlp', 'both' in one ranking, or 'layer': whole ones. bins: of a channel's histogram, None: 20.
     start: the first layer that may go, None: where entropy is lowest. details: `entropies` of what every half receives, in

@@ -1,6 +1,7 @@
 """Record the dense model's residual stream around removed layers, batch by batch, for repairs in closed form.
 
-One pass, which ends where the last cut does. Hidden states are held for one batch and between the ends of a cut.
+One pass, which ends where the last interface does. Hidden states are held for one batch and between the ends of a pruning
+interface.
 """
 
 from __future__ import annotations

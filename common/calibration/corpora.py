@@ -2,7 +2,7 @@
 
 Hub corpora are looked up in the local mirror first (`common.models.files.hub`: LAYERLAB_HUB=/dir, folder
 /dir/datasets/org/name with the hub's own files, or any parquet, JSON or JSON-lines files per split), then on the hub,
-then, when it cannot be reached, in what an earlier run left in the cache. The stand-in's corpora need neither.
+then, when it cannot be reached, in what an earlier run left in the cache. The toy model's corpora need neither.
 
 Splits are part of a corpus's name ('wikitext2-train'): a protocol that says 'wikitext2' leaves out what matters.
 """
@@ -33,7 +33,7 @@ class Corpus:
 
     column: the field that holds a document. document: what makes one of a row's fields, in its place. after: how many rows
     are left out, the first ones. data_file: the one file to read, where naming a split would fetch far more
-    or run a script. join: what stands between documents in the joined text. domain: of the stand-in's text, else ''.
+    or run a script. join: what stands between documents in the joined text. domain: of the toy model's text, else ''.
     """
 
     name: str

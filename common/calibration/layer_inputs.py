@@ -19,7 +19,7 @@ def paths(spec: Architecture) -> dict[str, str]:
 
 
 class Watched:
-    """While open, keeps what goes into a layer's matrices, what gate and up give, and the stream after its attention.
+    """Keep the inputs of a layer's matrices, the outputs of gate and up, and the residual stream after attention.
 
     What goes into the matrices that write is multiplied as their output is (`Architecture.multiplier`).
     """
@@ -32,7 +32,7 @@ class Watched:
         self.outputs: dict[str, Tensor] = {}
 
     def value(self, name: str, out: Tensor) -> Tensor:
-        """Return what a matrix's target is compared with; ``out``: the stream after the layer."""
+        """Return what a matrix's target is compared with; ``out``: the residual stream after the layer."""
         return out if name == MLP else self.outputs[name]
 
     def __enter__(self) -> Watched:

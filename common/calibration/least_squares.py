@@ -1,4 +1,4 @@
-"""Least squares from second moments: how the stream after removed layers is best guessed from the stream before them.
+"""Predict the residual stream after removed layers from the one before them, by least squares from second moments.
 
 For x = X[a] and y = X[b] (rows, one a token) every estimator minimises
 
@@ -8,11 +8,12 @@ over one family of A: a multiple of the identity, a diagonal matrix (plain or in
 weight makes each token count alike: a massive token, a thousand times the others' norm, would else decide alone. `WEIGHTS`
 names the choice, and the first token, which is where such tokens mostly are, can be left out instead. What is kept are sums
 over tokens, so memory does not grow with them. The four papers match magnitudes instead. `Regression` is the general case:
-what the stream lacks, from any inputs.
+what the residual stream lacks, from any inputs.
 
 Who was first: ReplaceMe (arXiv 2505.02819, May 2025) fits a matrix by least squares to the last kept MLP's output, Ghosted
-Layers (2605.15491, May 2026) one to the stream, without weights and with a ridge of 1e-6 (`common.baselines`). Ours are the
-weights, the ridge as a share of the mean eigenvalue, the families between one factor and any matrix, and `unexplained`.
+Layers (2605.15491, May 2026) one to the residual stream, without weights and with a ridge of 1e-6 (`common.baselines`). Ours
+are the weights, the ridge as a share of the mean eigenvalue, the families between one factor and any matrix, and
+`unexplained`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ RIDGE = 0.01
 SILENCE = 1e-6
 # Rows are brought to float64 so many bytes of inputs at a time.
 WIDE_BYTES = 2**27
-# What a token's squared error is multiplied by: one over the squared norm of the stream there, or 1.
+# What a token's squared error is multiplied by: one over the squared norm of the residual stream there, or 1.
 WEIGHTS = ("inverse-norm", "none")
 _SQUARE = ("gram", "cross")  # the sums that are matrices
 
@@ -202,11 +203,11 @@ def _added(total: Tensor | None, rows: Tensor, others: Tensor | None = None) -> 
 
 @dataclass
 class Regression:
-    """Sums over tokens, float64, of the regression of what the stream lacks on some inputs.
+    """Sums over tokens, float64, of the regression of what the residual stream lacks on some inputs.
 
     gram, cross: H'H [features, features] and H'E [features, channels] of the inputs H and of what lacks, E; error: |E|^2;
-    target: |T|^2 of the stream that is wanted. intercept: H has a last column of ones, which is not damped. weights: the
-    rows are divided by the norms of T ("inverse-norm"), or not.
+    target: |T|^2 of the residual stream that is wanted. intercept: H has a last column of ones, which is not damped. weights:
+    the rows are divided by the norms of T ("inverse-norm"), or not.
     """
 
     intercept: bool = False

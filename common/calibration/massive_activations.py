@@ -2,7 +2,8 @@
 
 In most LLMs one layer raises the norm of the first token's state a hundredfold and more; it then stays so until the last
 layers, and attention that has nothing to look for rests on it (Sun et al., arXiv 2402.17762; that one layer writes it:
-2605.08504). A pruned model without that layer has to do without, whatever a cosine averaged over tokens says of the cut.
+2605.08504). A pruned model without that layer has to do without, whatever a cosine averaged over tokens says of the pruning
+interface.
 """
 
 from __future__ import annotations

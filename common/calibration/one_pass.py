@@ -3,7 +3,7 @@
 `collect` runs each calibration batch through the layers once and accumulates, on the fly, cosines between layer inputs
 and mean magnitudes per channel, plain and Hadamard-rotated, and for the pairs of boundaries that are named also second
 moments and statistics of element-wise ratios. From these follow BI, block cosines and LinearPatch's scales for every
-window afterwards (`common.calibration.statistics`). Hidden states are kept only while a pair that needs them is open,
+block afterwards (`common.calibration.statistics`). Hidden states are kept only while a pair that needs them is open,
 so memory does not grow with the number of samples.
 """
 
@@ -26,12 +26,12 @@ from common.utils.errors import UserValueError, unknown
 
 
 def default_pairs(layers: int, span: int) -> list[tuple[int, int]]:
-    """Return the pairs for BI (every layer) and for every window of ``span`` layers."""
+    """Return the pairs for BI (every layer) and for every block of ``span`` layers."""
     return sorted({(a, a + d) for d in {1, span} for a in range(layers - d + 1)})
 
 
 def all_pairs(layers: int, span: int) -> list[tuple[int, int]]:
-    """Return the pairs for every window of up to ``span`` layers."""
+    """Return the pairs for every block of up to ``span`` layers."""
     return [(a, a + d) for d in range(1, span + 1) for a in range(layers - d + 1)]
 
 

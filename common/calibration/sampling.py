@@ -76,14 +76,14 @@ def _apart(starts: Sequence[int], draw: Callable[[], int], length: int) -> int:
 def sample_lines(
     tokenizer, texts: Sequence[str], *, length: int, count: int = 128, seed: int = 0, shuffle: str = "python"
 ) -> Tensor:
-    """SLEB's calibration: ``count`` shuffled lines joined by blank lines, cut into windows ``[n, length]``.
+    """SLEB's calibration: ``count`` shuffled lines joined by blank lines, split into sequences ``[n, length]``.
 
-    In its code the lines are rows of WikiText-2, many of them empty, so 128 lines give only four or five windows of 2048.
+    In its code the lines are rows of WikiText-2, many of them empty, so 128 lines give only four or five sequences of 2048.
     shuffle: ``datasets`` takes the rows that `datasets.Dataset.shuffle(seed)` puts first, as its code does; ``python`` those
     that `random.shuffle` does, for texts that its code does not read.
 
     Raises:
-        UserError: an unknown shuffle, or joined lines that do not fill one window.
+        UserError: an unknown shuffle, or joined lines that do not fill one sequence.
     """
     if shuffle not in SHUFFLES:
         raise unknown("shuffle", shuffle, SHUFFLES)

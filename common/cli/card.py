@@ -181,7 +181,7 @@ def _entry(report: dict, rows: list[tuple[str, str, str, float]]) -> list[str]:
 
 
 def _rows(evaluation: dict) -> list[tuple[str, str, str, str]]:
-    """Return (what, dense, of the cut alone, repaired), each with its standard error; '' for what was not measured."""
+    """Return (what, dense, of no repair, repaired), each with its standard error; '' for what was not measured."""
     sides = [evaluation[stage] for stage, _ in STAGES]
     before, _, after = sides
     if not before or not after:
@@ -284,7 +284,7 @@ def mergekit(report: dict) -> str:
 
 
 def _against(evaluation: dict) -> str:
-    """Return what is known of the change from the cut alone, as a sentence."""
+    """Return what is known of the change from no repair, as a sentence."""
     if not (found := evaluation["against_cut"]):
         return ""
     ends = ", ".join(f"{found[end]:+.1f}" for end in ("low", "high"))
@@ -333,7 +333,7 @@ def _loading(method) -> list[str]:
 
 
 def _elsewhere(report: dict) -> list[str]:
-    """Return the layers that went as mergekit and llama.cpp take them."""
+    """Return the removed layers as mergekit and llama.cpp take them."""
     removed = report["facts"].get("removed")
     if not removed:
         return []

@@ -24,7 +24,7 @@ from common.forward.token_log_probs import HEAD_ROWS
 from common.hadamard import hadamard_transform
 from common.models.architectures import at_hand
 
-PASSES = 3  # over the test windows: the dense model, the cut alone, the result
+PASSES = 3  # over the test windows: the dense model, no repair, the result
 PROBED = 1024  # tokens that the probe runs
 SECONDS = 2.0  # that the measurement takes, about
 VOCABULARY = 2048  # rows of the head that are timed
@@ -180,7 +180,7 @@ def forecast(job: Job) -> Forecast:
 
 @torch.inference_mode()
 def streamed(job: Job) -> Forecast:
-    """Time and memory of a streamed job, from one layer read and run on one window (a few seconds)."""
+    """Time and memory of a streamed job, from one layer read and run on one sequence (a few seconds)."""
     decoder, streamed, options = job.decoder, job.model.streamed, job.options
     config, width = decoder.config, decoder.hidden_size
     item = streamed.dtype.itemsize
@@ -228,7 +228,7 @@ def streamed(job: Job) -> Forecast:
 
 
 def _open_states(job: Job) -> int:
-    """States of all calibration tokens that wait at once: a window's, or what an iteration starts from again."""
+    """States of all calibration tokens that wait at once: a sequence's, or what an iteration starts from again."""
     return 1 + (job.count or 1)
 
 

@@ -34,7 +34,7 @@ _NO_MATTER = (
     *("json", "push_to_hub"),
 )
 SHARE = 0.9  # of a text file, for calibration; the samplers' share too
-MANY = 3  # times that windows read a text, from which on the card says so
+MANY = 3  # times that sequences read a text, from which on the card says so
 
 
 def work_folder(out: Path | None) -> Path:
@@ -49,10 +49,10 @@ class Job:
 
     source: the model's directory. config, tokenizer: read from there before any weights. work: a folder for checkpoints of
     long work, kept until the result is saved. model: None until `load`. notes: lines for card and terminal. kept: what the
-    runs of a sweep share, and what was read before the weights. cut: what was measured of the model without the layers that
-    go, before any repair. folders: those that `folder` gave. apart: so many of the last calibration windows share no token
-    with the others. only_removed: whether the layers left are as they were. measure_unrepaired: called once the layers that
-    go are known, while the model is still whole.
+    runs of a sweep share, and what was read before the weights. cut: what was measured of the model without the layers
+    to remove, before any repair. folders: those that `folder` gave. apart: so many of the last calibration sequences share no
+    token with the others. only_removed: whether the layers left are as they were. measure_unrepaired: called once
+    the layers to remove are known, while the model is still whole.
     """
 
     method: Method
@@ -150,7 +150,7 @@ class Job:
 
     @cached_property
     def length(self) -> int:
-        """Tokens in a window: as asked, else 2048 or what the model can read (the stand-in: what it was trained on)."""
+        """Tokens in a window: as asked, else 2048 or what the model can read (the toy model: what it was trained on)."""
         context = getattr(self.config, "max_position_embeddings", 2048)
         if self.options.length is None:
             return 256 if self.standin else min(2048, context)
@@ -175,7 +175,7 @@ class Job:
         return "standin-test" if self.standin else "wikitext2-test"
 
     def crops(self, count: int, apart: int = 0) -> Tensor:
-        """So many calibration windows [count, length]; the first of more are those of fewer. apart: see `sample_crops`."""
+        """So many calibration sequences [count, length]; the first of more are those of fewer. apart: see `sample_crops`."""
         whole = Calibration(self.text, length=self.length, count=count, seed=self.options.seed, apart=apart)
         found = []
         for entry in whole.parts(texts(self.text)):
@@ -187,7 +187,7 @@ class Job:
 
     @cached_property
     def windows(self) -> Tensor:
-        """Calibration windows [samples, length]."""
+        """Calibration sequences [samples, length]."""
         return self.crops(self.options.samples, self.apart)
 
     def read_over(self) -> str | None:
@@ -207,7 +207,7 @@ class Job:
 
     @cached_property
     def test_windows(self) -> Tensor:
-        """Held-out windows [windows, length]: disjoint, from the start of the test text (a shared file's last tenth)."""
+        """Held-out sequences [windows, length]: disjoint, from the start of the test text (a shared file's last tenth)."""
         return calibration.dealt([self._held_out(name) for name in texts(self.test)])[: self.options.windows]
 
     @cached_property
@@ -340,7 +340,7 @@ class Job:
         return self.options.out
 
     def chosen(self, removed: list[int]) -> None:
-        """Note the layers that go, while the model is still whole, and measure it without them."""
+        """Note the layers to remove, while the model is still whole, and measure it without them."""
         self.removed = [int(layer) for layer in removed]
         self.measure_unrepaired(self)
 

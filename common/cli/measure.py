@@ -77,14 +77,14 @@ def cut_alone(job: Job) -> dict:
 
 
 def note_unrepaired(job: Job) -> None:
-    """Measure the model without the layers that go, before any repair, and note what their removal takes with them."""
+    """Measure the model without the removed layers, before any repair, and note what their removal takes with them."""
     job.cut = cut_alone(job)
     if said := massive_activation(job):
         job.notes.append(said)
 
 
 def massive_activation(job: Job) -> str:
-    """Return what is to be said where the layer goes that writes the first token's massive activation.
+    """Return what is to be said where the layer is removed that writes the first token's massive activation.
 
     '' where it stays.
     """
@@ -102,7 +102,7 @@ def massive_activation(job: Job) -> str:
 
 
 def perplexity(job: Job, model, when: str) -> dict:
-    """Perplexity per token on the test windows, with its standard error, and the seconds it took."""
+    """Perplexity per token on the test sequences, with its standard error, and the seconds it took."""
     started = time.perf_counter()
     windows = job.test_windows
     nlls = token_nlls(model, windows, progress=f"perplexity {when}")
@@ -324,7 +324,7 @@ def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
 
 
 def samples(job: Job, model: nn.Module) -> list[dict]:
-    """Return what the model greedily writes after the beginnings of three test windows."""
+    """Return what the model greedily writes after the beginnings of three test sequences."""
     windows = job.test_windows
     chosen = sorted({0, len(windows) // 2, len(windows) - 1})
     begun = max(1, min(PROMPT, job.length // 2))

@@ -19,7 +19,7 @@ class Method:
         apply: changes `job.model` in place and returns JSON-able facts, among them `removed` (original indices). It calls
             `job.chosen(removed)` while the model is still whole.
         check: refuses, before the weights are read, what does not fit the job, and reads what the method needs.
-        text: the calibration text of every model but the stand-in.
+        text: the calibration text of every model but the toy model.
         loader: the import without which a saved model is not whole (patches), else ''.
         passes: how often the calibration tokens run through the model.
         beside: the float64 operations and the bytes of memory that it takes beside those passes.

@@ -1,7 +1,7 @@
 """Perplexity against the number of layers removed: a table and a picture, and no weights.
 
 The model is read again for every number, the largest first, so that a method may keep what a longer search found. What is
-measured is written after every number: whatever stops the next one, it stays, and the same command goes on from there. A
+measured is written after every number: whatever stops the next one, it stays, and the same command continues from there. A
 number that cannot be had says why.
 """
 

@@ -1,4 +1,4 @@
-"""Greedy generation: texts to look at (LaCo, Table 8; Reassessing, Table Q) and a small benchmark for the stand-in.
+"""Greedy generation: texts to look at (LaCo, Table 8; Reassessing, Table Q) and a small benchmark for the toy model.
 
 Decoding is greedy and cached; prompts of similar length form a batch, padded on the left. Sampling settings that a model
 brings along are not used.
@@ -25,7 +25,7 @@ BATCH = 16
 def complete(model, tokenizer, prompts: Sequence[str], tokens: int, *, batch_size: int = BATCH) -> list[str]:
     """Return what the model greedily puts after each prompt, at most `tokens` tokens, without special tokens.
 
-    A prompt too long for the model's context is cut from the left.
+    A prompt too long for the model's context is truncated on the left.
 
     Raises:
         UserError: a prompt without tokens, fewer than one token to generate, no room for a prompt.
@@ -123,10 +123,10 @@ _LINES = {"docstring_parameter_type": ("", 12), "docstring_section": ("\n\n", 6)
 
 
 def docstring_generation(model, tokenizer, *, limit: int | None = None) -> tuple[dict, dict, dict]:
-    """Return the stand-in's generation benchmark as (values, standard errors, details).
+    """Return the toy model's generation benchmark as (values, standard errors, details).
 
     'exact_match': share of lines generated as they stand in the docstring, a parameter's type or the title of the next
-    section. 'rouge_1', 'rouge_l': F of eight words that continue a summary's first half against how it really goes on.
+    section. 'rouge_1', 'rouge_l': F of eight words that continue a summary's first half against how it really continues.
 
     limit: the first so many items of each part.
 

@@ -21,7 +21,7 @@ FACTORS = tuple(step / 20 for step in range(10, 31))
 
 @torch.inference_mode()
 def window_nlls(model, windows: Tensor, factors: tuple[float, ...] = FACTORS, *, progress: str | None = None) -> Tensor:
-    """Mean loss of each window (nats) with the logits times each factor: [windows, L] -> float64 [windows, factors].
+    """Mean loss of each sequence (nats) with the logits times each factor: [windows, L] -> float64 [windows, factors].
 
     progress: a label for the progress, None for none. Raises UserError for an architecture that `common.models.architectures`
     does not know.
@@ -56,7 +56,7 @@ def fitted(losses: Tensor, factors: tuple[float, ...] = FACTORS) -> tuple[Tensor
     by a factor fitted to it.
 
     Raises:
-        UserValueError: fewer than two windows.
+        UserValueError: fewer than two sequences.
     """
     if len(losses) < 2:
         raise UserValueError("one window leaves none to fit a factor on; measure two or more")

@@ -1,10 +1,10 @@
-"""Perplexity in the way of GPTQ, which the papers use: one long token sequence, cut into windows, each read alone.
+"""Perplexity in the way of GPTQ, which the papers use: one long token sequence, split into sequences, each read alone.
 
-    windows x_1 .. x_n of L tokens (the rest is dropped);  nll_i = mean over t = 2..L of -log p(x_i[t] | x_i[1..t-1])
+    sequences x_1 .. x_n of L tokens (the rest is dropped);  nll_i = mean over t = 2..L of -log p(x_i[t] | x_i[1..t-1])
     perplexity = exp(mean over i of nll_i)
 
 This is perplexity per token. lm-eval's `word_perplexity` is another quantity (8.7 where this is 5.5), as is a
-perplexity over overlapping windows. No token is put before a window. Log-probabilities are formed in float32 whatever
+perplexity over overlapping sequences. No token is put before a sequence. Log-probabilities are formed in float32 whatever
 the model's dtype.
 """
 
@@ -27,14 +27,14 @@ from common.forward.token_log_probs import target_scores
 from common.models.decoder import Decoder
 from common.utils.errors import UserError, UserValueError
 
-# Tokens in one forward pass (one window if it is longer).
+# Tokens in one forward pass (one sequence if it is longer).
 MAX_TOKENS = 2048
 
 
 def cut(tokens: Tensor, window: int) -> Tensor:
-    """Return `tokens` [T] or [1, T] -> non-overlapping windows [T // window, window]; the tail is dropped.
+    """Return `tokens` [T] or [1, T] -> non-overlapping sequences [T // window, window]; the tail is dropped.
 
-    Raises UserValueError for a window without a prediction, and for a text shorter than one window.
+    Raises UserValueError for a sequence without a prediction, and for a text shorter than one sequence.
     """
     if window < 2:
         raise UserValueError(f"a window of {window} token(s) predicts nothing; use 2 or more")
@@ -48,7 +48,7 @@ def cut(tokens: Tensor, window: int) -> Tensor:
 
 
 def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_tokens: int = MAX_TOKENS) -> Tensor:
-    """Negative log-likelihoods, in nats, of each window's tokens but its first.
+    """Negative log-likelihoods, in nats, of each sequence's tokens but its first.
 
     [windows, L] -> [windows, L - 1] float32.
 
@@ -74,8 +74,8 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
 def summarise(nlls: Tensor) -> dict[str, float | int | None]:
     """Perplexity of `nlls` [windows, L - 1] with its standard error, and the mean they come from.
 
-    Windows are taken as independent draws: the standard error of the mean NLL is that of the window means, and the
-    delta method carries it over, se(ppl) = ppl * se(nll). One window gives none.
+    Sequences are taken as independent draws: the standard error of the mean NLL is that of the sequence means, and the
+    delta method carries it over, se(ppl) = ppl * se(nll). One sequence gives none.
     """
     means = nlls.double().mean(dim=1)
     mean = float(means.mean())
@@ -92,9 +92,9 @@ def summarise(nlls: Tensor) -> dict[str, float | int | None]:
 
 
 def perplexity(model, tokens: Tensor, window: int) -> float:
-    """Perplexity of `tokens` [T] or [1, T] in non-overlapping windows; see the module's text for the definition.
+    """Perplexity of `tokens` [T] or [1, T] in non-overlapping sequences; see the module's text for the definition.
 
-    Raises UserValueError (a ValueError) for a window below 2 and a text shorter than one window.
+    Raises UserValueError (a ValueError) for a window below 2 and a text shorter than one sequence.
     """
     return summarise(token_nlls(model, cut(tokens, window)))["perplexity"]
 
@@ -105,12 +105,12 @@ def joined_windows(protocol: Protocol, tokenizer) -> Tensor:
 
 
 def every_fourth(protocol: Protocol, tokenizer) -> Tensor:
-    """Windows 0, 4, 8, ... of `joined_windows`: a quarter of the time, twice the standard error."""
+    """Sequences 0, 4, 8, ... of `joined_windows`: a quarter of the time, twice the standard error."""
     return joined_windows(protocol, tokenizer)[::4]
 
 
 def every_eighth(protocol: Protocol, tokenizer) -> Tensor:
-    """Windows 0, 8, 16, ... of `joined_windows`: an eighth of the time, about three times the standard error."""
+    """Sequences 0, 8, 16, ... of `joined_windows`: an eighth of the time, about three times the standard error."""
     return joined_windows(protocol, tokenizer)[::8]
 
 
@@ -121,12 +121,12 @@ def spread_over(count: int, length: int) -> list[int]:
 
 
 def holding(tokens: int, window: int) -> int:
-    """Return how many windows hold so many tokens, one at least."""
+    """Return how many sequences hold so many tokens, one at least."""
     return max(1, tokens // window)
 
 
 def spread(count: int, windows: Callable[[Protocol, object], Tensor] = joined_windows) -> Callable:
-    """Return ``count`` of a protocol's windows, evenly spread over the text; all where there are fewer."""
+    """Return ``count`` of a protocol's sequences, evenly spread over the text; all where there are fewer."""
 
     def chosen(protocol: Protocol, tokenizer) -> Tensor:
         found = windows(protocol, tokenizer)
@@ -186,16 +186,16 @@ class Protocol:
         return replace(corpora.get(self.corpus), join=self.join)
 
     def of_tokens(self, tokens: int) -> Protocol:
-        """This protocol over as many of its windows as hold ``tokens``, evenly spread over the text."""
+        """This protocol over as many of its sequences as hold ``tokens``, evenly spread over the text."""
         windows = spread(holding(tokens, self.window), self.windows)
         return replace(self, name=f"{self.name}@{tokens}-tokens", windows=windows)
 
     def measured(self, model, tokenizer, *, limit: int | None = None, progress: bool = True) -> dict:
         """Perplexity of a model with its standard error, token counts, corpus digest and this protocol's identity.
 
-        Under ``window_nlls`` the mean loss of each window (nats, a numpy array).
+        Under ``window_nlls`` the mean loss of each sequence (nats, a numpy array).
 
-        limit: the first so many windows only. Raises UserError when the corpus cannot be had or is too short.
+        limit: the first so many sequences only. Raises UserError when the corpus cannot be had or is too short.
         """
         if limit is not None and limit < 1:
             raise UserError(f"a limit of {limit} windows measures nothing; use 1 or more")
@@ -216,7 +216,7 @@ class Protocol:
         }
 
 
-# What is left of the stand-in's text: name -> how it reads, and its windows.
+# What is left of the toy model's text: name -> how it reads, and its sequences.
 _PARTS = {"quarter": ("every fourth window", every_fourth), "thin": ("every eighth window", every_eighth)}
 
 

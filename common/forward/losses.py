@@ -1,6 +1,6 @@
 """Next-token losses from hidden states, without the logits of a whole batch: with large vocabularies they outweigh the model.
 
-Eight windows of 2,048 tokens have logits of 8.4 GB in float32 over LLaMA-3's 128,256 tokens; 512 positions have 0.3 GB.
+Eight sequences of 2,048 tokens have logits of 8.4 GB in float32 over LLaMA-3's 128,256 tokens; 512 positions have 0.3 GB.
 """
 
 from __future__ import annotations

@@ -12,15 +12,16 @@ from torch import Tensor, nn
 
 from common.utils.errors import UserError, UserValueError
 
-SHORTCUT = "{}_shortcut"  # of a half: the matrix [channels in, channels out] on the stream beside it (SliceGPT)
+# SliceGPT's matrix [channels in, channels out] on the residual stream beside a sub-layer.
+SHORTCUT = "{}_shortcut"
 
 
 @dataclass(frozen=True)
 class Half:
-    """Attention or MLP of a decoder layer. To the stream x it adds ``module(norm(x))``, or ``post(module(norm(x)))``.
+    """Attention or MLP of a decoder layer. It adds ``module(norm(x))`` or ``post(module(norm(x)))`` to x.
 
-    norm: '' where the module reads the stream itself. readers, writer: the module's linear layers that read what the norm
-    returns, and the one that makes what is added; none where experts hold them.
+    norm: '' where the module reads the residual stream itself. readers, writer: the module's linear layers that read what the
+    norm returns, and the one that makes what is added; none where experts hold them.
     """
 
     norm: str
@@ -44,13 +45,13 @@ class Architecture:
     offset_gain: norms, the writers among them, multiply by `1 + weight`, so scaling by `a` means `w <- a(1 + w) - 1`.
     layer_types: whether the config's ``layer_types`` says which layers slide.
     attention, mlp: a layer's halves, in the order in which they run.
-    parallel: both halves read the stream as it enters the layer.
+    parallel: both halves read the residual stream as it enters the layer.
     multiplier: config attribute by which what a half adds is multiplied; '' for none.
     no_halves: why attention and MLP cannot be told apart or taken out; '' where they can.
     experts: how files name each expert's matrices that memory holds stacked: folder, gate, up, down. () where they are stored
     as they are held.
     body, embed, norm, head: the module with the layers, and in it embedding and final norm; the head. positions: an embedding
-    of positions in the body, which writes into the stream too.
+    of positions in the body, which writes into the residual stream too.
     """
 
     writers: tuple[str, ...]
@@ -75,7 +76,7 @@ class Architecture:
 
     @property
     def matrices(self) -> tuple[str, str] | None:
-        """Return the paths of the two linear layers that write into the stream themselves; None where they do not.
+        """Return the paths of the two linear layers that write into the residual stream themselves; None where they do not.
 
         Only where attention runs first and the MLP reads what it left.
         """
@@ -98,7 +99,7 @@ class Architecture:
 _PLAIN = ("self_attn.o_proj", "mlp.down_proj")
 _POST_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
 _LINEAR = "some of its layers have linear attention, which keeps a state of its own in the cache"
-# Gemma 2 normalises what o_proj and down_proj produce, so only the gains of the post-norms reach the stream.
+# Gemma 2 normalises what o_proj and down_proj produce, so only the gains of the post-norms reach the residual stream.
 _GEMMA = Architecture(
     _POST_NORMS,
     offset_gain=True,
@@ -106,7 +107,7 @@ _GEMMA = Architecture(
     attention=replace(_ATTENTION, post=_POST_NORMS[0]),
     mlp=replace(_MLP, norm="pre_feedforward_layernorm", post=_POST_NORMS[1]),
 )
-# OLMo 2 normalises behind its halves alone: they read the stream itself.
+# OLMo 2 normalises behind its halves alone: they read the residual stream itself.
 _OLMO = replace(
     _GEMMA,
     offset_gain=False,
@@ -274,7 +275,7 @@ def absent(weight: Tensor) -> bool:
 
 
 def branch(layer: nn.Module, half: Half, hidden: Tensor, **kwargs) -> Tensor:
-    """Return what half a layer adds to the stream ``hidden`` [batch, tokens, channels]; kwargs are for attention alone."""
+    """Return what a sub-layer adds to the residual stream ``hidden`` [batch, tokens, channels]; kwargs: of attention."""
     module = layer.get_submodule(half.module)
     added = module(layer.get_submodule(half.norm)(hidden) if half.norm else hidden, **kwargs)
     added = added[0] if isinstance(added, tuple) else added  # attention returns its weights too
@@ -282,7 +283,7 @@ def branch(layer: nn.Module, half: Half, hidden: Tensor, **kwargs) -> Tensor:
 
 
 def check_one_basis(model: nn.Module) -> None:
-    """Refuse what takes the stream for one space in a model whose layers each have a basis of their own (SliceGPT)."""
+    """Refuse a model whose layers each have a basis of the residual stream (SliceGPT)."""
     if any(hasattr(layer, SHORTCUT.format("attention")) for layer in layer_list(model)):
         raise UserValueError(
             "each layer of a model sliced by SliceGPT has a basis of its own: no layer can be removed and no patch inserted; "

@@ -184,8 +184,8 @@ class Decoder:
         """Run layers `[start, stop)` on `hidden` = `X[start]` and return `X[stop]`, both [batch, tokens, channels].
 
         attention_mask [batch, tokens], 1 for tokens and 0 for padding. With `layers` exactly those layers run, in that
-        order, in place of the range: a pruned model is tried without a copy. `gains[l]` acts on the stream on its way into
-        layer `l`, see `gained`. context: positions and masks of one's own, see `placed`.
+        order, in place of the range: a pruned model is tried without a copy. `gains[l]` acts on the residual stream on its
+        way into layer `l`, see `gained`. context: positions and masks of one's own, see `placed`.
         """
         stop = self.num_layers if stop is None else stop
         order = list(range(start, stop)) if layers is None else list(layers)

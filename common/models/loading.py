@@ -64,7 +64,7 @@ def _check_no_file(path: Path) -> None:
 def resolve(
     name_or_path: str | Path, revision: str | None = None, *, code: bool = False, convert_weights: bool = False
 ) -> Path:
-    """Return the directory that holds the checkpoint: the stand-in's, a local one, or what the hub (mirror, cache) gives.
+    """Return the directory that holds the checkpoint: the toy model's, a local one, or what the hub (mirror, cache) gives.
 
     A registered name wins over a directory of the same name; write `./name` for the directory, or give a Path. Of two
     directories that were described under one name neither is given. Fetches if it has to.

@@ -46,7 +46,7 @@ def crops(context: Tokenizing, entry: Calibration, **usual) -> Tensor:
 
 @sampler("windows")
 def first_windows(context: Tokenizing, entry: Calibration) -> Tensor:
-    """Return the first ``count`` windows (None: all) of the joined text, which do not overlap."""
+    """Return the first ``count`` sequences (None: all) of the joined text, which do not overlap."""
     return cut(_ids(context.tokenizer, entry.corpus), entry.length)[: entry.count]
 
 

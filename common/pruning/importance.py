@@ -35,7 +35,7 @@ def block_influence(statistics: Statistics, kind: str = "token") -> Tensor:
 
 
 def window_scores(statistics: Statistics, count: int, kind: str = "token") -> Tensor:
-    """1 - mean cosine across every window of ``count`` layers, by its start, [N - count + 1]."""
+    """1 - mean cosine across every block of ``count`` layers, by its start, [N - count + 1]."""
     starts = range(statistics.layers - count + 1)
     return torch.tensor([1 - statistics.cosine(kind, s, s + count) for s in starts], dtype=torch.float64)
 
@@ -103,10 +103,10 @@ def losses_without_windows(
 ) -> dict[int, Tensor]:
     """Losses of ``[samples, tokens]`` ids in the model without the layers ``[start, start + count)``, by start, [samples].
 
-    What leads to a window is the dense stream, run once: max(starts) + the sum of N - start - count layer executions a batch
-    (with ``entering`` the dense stream goes on to the last window's end).
+    What leads to a block is the dense residual stream, run once: max(starts) + the sum of N - start - count layer executions
+    a batch (with ``entering`` the dense residual stream continues to the last block's end).
 
-    entering: what a trial's state becomes where its window ends, given it and the dense stream there.
+    entering: what a trial's state becomes where its block ends, given it and the dense residual stream there.
 
     Raises:
         UserError: a model with patches, as `losses_without_each`.

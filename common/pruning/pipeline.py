@@ -240,7 +240,7 @@ class Context:
         """Return the calibration pass over the dense model, shared by recipes that use it differently.
 
         A pass costs minutes where its table's other counts and cosines cost seconds more, so it also collects what those
-        would (every window of up to a third of the layers, the papers' largest share), and is kept in memory and on disk.
+        would (every block of up to a third of the layers, the papers' largest share), and is kept in memory and on disk.
 
         options: of `calibration.collect`. Call it before anything is removed.
         """
@@ -319,7 +319,7 @@ class Cut(Repair):
 
 
 def run_recipe(context: Context) -> None:
-    """Choose layers, remove them and repair the cut, train: whatever of it the context's recipe names.
+    """Choose layers, remove them and repair the pruning interface, train: whatever of it the context's recipe names.
 
     Raises:
         UserError: an unknown step or option, a repair of what repairs itself, or whatever the steps refuse.

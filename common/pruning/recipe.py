@@ -103,8 +103,8 @@ class Calibration(Options):
     """Calibration text, and the way to draw tokens or sentences from it.
 
     corpus: its name, or a mix of several in equal parts, their names with `MIXED` between them.
-    sampler: how tokens are drawn, see `common.pruning.calibration_text.SAMPLERS`. length: tokens in a window. count: of
-    windows, lines or documents. shuffle: of SLEB's lines. apart: so many of the last crops that share no token with the
+    sampler: how tokens are drawn, see `common.pruning.calibration_text.SAMPLERS`. length: tokens in a sequence. count: of
+    sequences, lines or documents. shuffle: of SLEB's lines. apart: so many of the last crops that share no token with the
     others. sentences: how many, where a method reads sentences (LaCo).
     """
 
@@ -122,7 +122,7 @@ class Calibration(Options):
         return {name: value for name, value in self.to_json().items() if name not in ("corpus", "sampler")}
 
     def parts(self, names: Sequence[str] | None = None) -> list[typing.Self]:
-        """Return one entry for each text of a mix, its share of the windows with it.
+        """Return one entry for each text of a mix, its share of the sequences with it.
 
         This very entry where it has one text.
 
@@ -132,7 +132,7 @@ class Calibration(Options):
         if len(names) == 1:
             return [self]
         found = []
-        for place, name in enumerate(names[: self.count]):  # of fewer windows than texts the last texts have none
+        for place, name in enumerate(names[: self.count]):  # of fewer sequences than texts the last texts have none
             options = {"corpus": name}
             if self.count is not None:
                 options["count"] = share(self.count, place, len(names))
@@ -195,7 +195,7 @@ class Selection(Step):
     searches: ClassVar[bool] = False
 
     def choose(self, context) -> Sequence[int]:
-        """Return the layers that go, in order of removal."""
+        """Return the layers to remove, in order of removal."""
         raise NotImplementedError
 
     def apply(self, context) -> None:
@@ -211,7 +211,7 @@ class Pruning(Step):
 
 
 class Repair(Step):
-    """Removes the layers that were chosen, ``context.removed``, and repairs the cut.
+    """Removes the layers that were chosen, ``context.removed``, and repairs the model.
 
     ``context.details["repair"]`` gets its calibration tokens and its seconds, the surgery among them; a pass that the
     selection made or that was kept is not in them.

@@ -1,4 +1,4 @@
-"""From scores to the layers that go. Indices are original and 0-based, in order of removal; windows are half-open."""
+"""Select the layers to remove from scores. Indices are original and 0-based, in order of removal; blocks are half-open."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def best_window(
     exclude_ends: bool = True,
     protect: Collection[int] = (),
 ) -> tuple[int, int]:
-    """Return the window ``[start, stop)`` of ``count`` layers that changes the stream least; ties go to the earliest.
+    """Return the block ``[start, stop)`` of ``count`` layers that changes the residual stream least; ties go to the earliest.
 
     LinearPatch Eq. 2 takes the argmax over all starts (``exclude_ends=False``); its official code looks at starts
-    1..N-count-1, so that neither the first nor the last layer goes (``exclude_ends=True``). Protected layers stay.
+    1..N-count-1, so that neither the first nor the last layer is removed (``exclude_ends=True``). Protected layers stay.
     """
     starts = window_starts(statistics.layers, count, exclude_ends=exclude_ends, protect=protect)
     scores = window_scores(statistics, count, kind).tolist()
@@ -59,7 +59,7 @@ def best_window(
 
 
 def window_starts(layers: int, count: int, *, exclude_ends: bool, protect: Collection[int] = ()) -> list[int]:
-    """Return where a window of ``count`` layers may start, see `best_window`; UserError when there is no such place."""
+    """Return where a block of ``count`` layers may start, see `best_window`; UserError when there is no such place."""
     check_count(count, layers)
     starts = range(1, layers - count) if exclude_ends else range(layers - count + 1)
     if not starts:
@@ -84,8 +84,8 @@ def sleb(
 
     First and last layer of the current model are protected, as in the official code. Trials reuse the shared prefix.
 
-    begun: layers that an earlier search dropped, in order; this one goes on from there. after: called after each step with
-    those that are gone.
+    begun: layers that an earlier search dropped, in order; this one continues from there. after: called after each step with
+    those that are removed.
     """
     check_count(count, decoder.num_layers)
     removed = list(begun[:count])

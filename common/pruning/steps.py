@@ -1,4 +1,4 @@
-"""Selections of layers that several papers compare with: named layers, SLEB, block influence, windows."""
+"""Selections of layers that several papers compare with: named layers, SLEB, block influence, blocks."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Window(Selection):
 class WindowLoss(Selection):
     """The run of layers without which calibration text is likeliest; every one is tried that spares the first and the last.
 
-    samples: so many of the first calibration windows.
+    samples: so many of the first calibration sequences.
     """
 
     count: int

@@ -19,9 +19,9 @@ POINTS = 250  # of a loss curve in a record
 
 @dataclass(frozen=True)
 class TrainedRepair(Repair):
-    """A repair that learns from the layers that go: it trains on the dense model and then does the surgery.
+    """A repair that learns from the removed layers: it trains on the dense model and then does the surgery.
 
-    samples: training windows, the first so many crops of the recipe's calibration entry (the paper: 5,000; in its code the
+    samples: training sequences, the first so many crops of the recipe's calibration entry (the paper: 5,000; in its code the
     first 128 also calibrate); a recipe's limit cuts them too, so that a quick look is quick. length: tokens of each, where
     not the calibration's. target: ``logits`` (KL) or ``output`` (mean squared error). top_k: logits per token that the target
     ``logits`` compares. The others are fields of `common.training.fitting.Fitting`; None leaves its default.
@@ -58,10 +58,10 @@ class TrainedRepair(Repair):
         return 0 if self.samples is None else self.windows(context).numel()
 
     def windows(self, context: Context) -> Tensor:
-        """Return the training windows [samples, tokens].
+        """Return the training sequences [samples, tokens].
 
         Raises:
-            UserError: the recipe does not say which text, or how many windows of it.
+            UserError: the recipe does not say which text, or how many sequences of it.
         """
         if context.calibration is None or self.samples is None:
             raise UserError("a repair that trains needs the recipe's calibration entry and a number of samples")

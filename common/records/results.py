@@ -190,8 +190,8 @@ class Store:
 
         {} if it was nothing.
 
-        Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each window.
-        A damaged file is treated as a damaged record is, see `get`.
+        Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each
+        sequence. A damaged file is treated as a damaged record is, see `get`.
         """
         record = self.get(recipe, benchmark)
         if record is None:

@@ -1,6 +1,6 @@
-"""The embedded stand-in: its corpus, tokenizer, training recipe, held-out tasks and weights.
+"""The embedded toy model: its corpus, tokenizer, training recipe, held-out tasks and weights.
 
-The stand-in is a small language model of the LLaMA architecture, trained from scratch by ``common.toy.train`` on the
+The toy model is a small language model of the LLaMA architecture, trained from scratch by ``common.toy.train`` on the
 docstrings of the pinned packages. It is no paper's model and is never shown as one.
 """
 

@@ -1,4 +1,4 @@
-"""The stand-in's text: English docstrings of the installed standard library and pinned scientific packages.
+"""The toy model's text: English docstrings of the installed standard library and pinned scientific packages.
 
 Files are read and parsed with ``ast``; nothing is imported or run. A document's split is decided by a hash of its
 normalised text, so the same text stays in the same split across package versions and machines. Held-out documents that

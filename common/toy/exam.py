@@ -1,8 +1,8 @@
 """A small examination in the form of MMLU: subjects in four categories, questions with four options, built from docstrings.
 
 A question gives the name and signature of a held-out function and the first half of its summary; the right option is how
-the summary goes on, the others are how summaries of other functions of the same subject do. Subjects are packages (for
-the standard library: groups of modules), categories the stand-in's domains, "tools" being one of them. The examples
+the summary continues, the others are how summaries of other functions of the same subject do. Subjects are packages (for
+the standard library: groups of modules), categories the toy model's domains, "tools" being one of them. The examples
 shown before the questions come from the validation split, never from the documents asked about.
 
 Rows have the columns of `cais/mmlu`: question, subject, choices, answer.

@@ -1,6 +1,6 @@
-"""Train the stand-in from scratch: ``python -m common.toy.train --out runs/standin``.
+"""Train the toy model from scratch: ``python -m common.toy.train --out runs/standin``.
 
-Text -> byte-level BPE -> shuffled 256-token windows -> AdamW with a warm-up, a flat stretch and a linear decay to zero.
+Text -> byte-level BPE -> shuffled 256-token sequences -> AdamW with a warm-up, a flat stretch and a linear decay to zero.
 Everything follows from the seed and the step number, so a run that is killed and started again with the same ``--out``
 continues from its last checkpoint with the batches an uninterrupted run would have seen. ``--export`` copies the
 finished weights (bfloat16 safetensors), tokenizer and log to ``common/toy/weights``.
@@ -112,7 +112,7 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[np.ndar
 
 
 class Windows:
-    """Training batches by step number: documents shuffled anew each epoch, joined and cut into windows."""
+    """Training batches by step number: documents shuffled anew each epoch, joined and split into sequences."""
 
     def __init__(self, documents: list[np.ndarray], setting: Setting) -> None:
         self.documents, self.setting, self.epoch = documents, setting, -1
@@ -129,7 +129,7 @@ class Windows:
             stream = np.concatenate([self.documents[i] for i in order])
             shape = (self.batches_per_epoch, self.setting.batch, self.setting.window)
             windows = stream[: math.prod(shape)].reshape(-1, self.setting.window)
-            # Neighbouring windows come from one document: spread them over the epoch.
+            # Neighbouring sequences come from one document: spread them over the epoch.
             shuffle = np.random.default_rng([self.setting.seed, epoch, 1]).permutation(len(windows))
             self.windows, self.epoch = windows[shuffle].reshape(shape), epoch
         return torch.from_numpy(self.windows[index].astype(np.int64))

@@ -1,11 +1,12 @@
 """Teacher and student over one model in memory: what is put in the place of removed layers learns from those layers.
 
 The teacher is the dense model; the student runs the same layers, but a replacement (any module `[batch, tokens, channels] ->
-same`) where a run of layers `[start, stop)` is to go. Both share all layers before the first cut, which therefore run once
-per batch and without gradients. Layer executions per batch of a model of N layers, n of them removed, first cut at s:
+same`) where a run of layers `[start, stop)` is to be removed. Both share all layers before the first
+interface, which therefore run once per batch and without gradients. Layer executions per batch of a model of N layers,
+n of them removed, first interface at s:
 
     two separate models   2N - n      teacher computed online   2N - n - s
-    stored teacher        N - n       target 'output'           last cut's stop - the layers removed before it
+    stored teacher        N - n       target 'output'           last interface's stop - the layers removed before it
 
 Only the replacements are trained; the model's own parameters are frozen meanwhile.
 """
@@ -44,7 +45,7 @@ def top_k_divergence(student: Tensor, probabilities: Tensor, indices: Tensor | N
 
 
 class Distillation:
-    """The loss of a student on numbered windows.
+    """The loss of a student on numbered sequences.
 
     Args:
         decoder: the dense model.
@@ -93,7 +94,7 @@ class Distillation:
 
     @torch.no_grad()
     def mean_loss(self) -> float:
-        """Return the mean loss over all windows, one at a time."""
+        """Return the mean loss over all sequences, one at a time."""
         return sum(self.loss([sample]).item() for sample in range(len(self.windows))) / len(self.windows)
 
     def _logits_loss(self, prefix: Tensor, samples: Sequence[int]) -> Tensor:
@@ -136,7 +137,7 @@ def train(
 ) -> dict:
     """Train the replacements' `parameters` in place (`common.training.fitting.fit`), everything else frozen.
 
-    identity: what decides the result besides model, windows, cuts, target and `how`. held_out: the same task on other
+    identity: what decides the result besides model, sequences, runs, target and `how`. held_out: the same task on other
     windows; the parameters with the least mean loss there are kept, looked at every `validate_every` steps. None: the last.
     The loss of a float16 model is scaled against underflow. Returns fit's report with target, loss, and the number of
     trained parameters.

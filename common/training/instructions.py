@@ -136,10 +136,10 @@ def _alpaca(count: int | None, held_out: int, seed: int) -> tuple[list[Example],
 
 
 def _standin(count: int | None, held_out: int, seed: int) -> tuple[list[Example], list[Example]]:
-    """Function name and parameters -> first paragraph of the docstring, from the stand-in's own splits.
+    """Function name and parameters -> first paragraph of the docstring, from the toy model's own splits.
 
     Training examples come from its training documents and validation examples from its validation documents; the test
-    documents, on which the stand-in is measured, give none. seed: the order of the documents, by a hash.
+    documents, on which the toy model is measured, give none. seed: the order of the documents, by a hash.
     """
     from common.toy import corpus  # reads every installed package when its cache is cold
 

@@ -7,7 +7,7 @@ A store is a folder of shards and a manifest:
 
 Per token that is K float16 numbers and K indices, of two bytes where the vocabulary allows, else four (LinearPatch, Table 7,
 counts the K numbers alone). A shard is written beside its place and then moved, so it is whole or missing; making a store
-that was interrupted goes on with the shards that are missing or unreadable.
+that was interrupted continues with the shards that are missing or unreadable.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def windows_digest(windows: Tensor) -> str:
 
 
 class TeacherStore:
-    """The stored top-K of one teacher on one set of windows.
+    """The stored top-K of one teacher on one set of sequences.
 
     Args:
         folder: where it lies, or is to lie.
@@ -79,7 +79,7 @@ class TeacherStore:
         windows: token ids [samples, tokens].
         k: probabilities kept per token.
         tokenizer: what made the ids; part of the store's identity.
-        facts: what else is worth knowing about the windows (corpus, sampler, seed), JSON-able; part of the identity.
+        facts: what else is worth knowing about the sequences (corpus, sampler, seed), JSON-able; part of the identity.
         dtype: of the probabilities, float16 as the official code, or float32.
 
     Raises:
@@ -118,7 +118,7 @@ class TeacherStore:
         self._open = lru_cache(maxsize=4)(self._opened)
 
     def fill(self, progress: bool = False) -> int:
-        """Run the teacher over the windows whose shards are missing or unreadable; how many windows that were."""
+        """Run the teacher over the sequences whose shards are missing or unreadable; how many sequences that were."""
         missing = [shard for shard in range(self._shards()) if not self._whole(shard)]
         made = 0
         for shard in track(missing, "teacher", unit="shard", shown=progress, each=True):

@@ -31,8 +31,8 @@ class NoData(UserError):
 def plural(count: int, noun: str) -> str:
     """Return a number of things in words.
 
-    >>> plural(1, "layer"), plural(1_000, "window")
-    ('1 layer', '1,000 windows')
+    >>> plural(1, "layer"), plural(1_000, "sequence")
+    ('1 layer', '1,000 sequences')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

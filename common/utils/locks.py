@@ -44,7 +44,7 @@ def locked(path: Path) -> Iterator[bool]:
     """Hold the lock inside, after whoever has it.
 
     Yields:
-        Whether another process had it before: look for what it has left. Where no lock can be written the work goes on
+        Whether another process had it before: look for what it has left. Where no lock can be written the work continues
         without.
     """
     try:

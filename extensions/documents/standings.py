@@ -1,4 +1,4 @@
-"""The league as Markdown, from records: what each repair comes to, against the best of the rivals, paired over windows."""
+"""The league as Markdown, from records: what each repair comes to, against the best of the rivals, paired over sequences."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def compared(entry: dict, rival: dict) -> tuple[float, tuple[float, float] | Non
 
 
 def ratio(entry: dict, rival: dict) -> str:
-    """Return `compared` in words; ~: not paired over windows."""
+    """Return `compared` in words; ~: not paired over sequences."""
     share, ends, paired = compared(entry, rival)
     return f"{share:.3f} [{ends[0]:.3f}, {ends[1]:.3f}]" + ("" if paired else "~") if ends else f"{share:.3f}"
 

@@ -20,7 +20,7 @@ from reproductions.spec.subjects import Subject, recipe
 
 SHARES = ((3, 30), (5, 30), (7, 30), (9, 30))
 STANDIN_COUNTS = (2, 3, 4, 5)
-# One budget for choice and repair alike. The stand-in's is that of LinearPatch's tables, whose records it shares.
+# One budget for choice and repair alike. The toy model's is that of LinearPatch's tables, whose records it shares.
 BUDGET = {"paper": CALIBRATION["paper"] | {"length": 512}, "standin": CALIBRATION["standin"]}
 HELD_OUT = 16  # windows of the 128
 
@@ -55,7 +55,7 @@ SHIFT, SHIFT_RANK, RANK = "shift-llm", "shift-llm-rank", 64
 RECENT = {SHIFT: {"method": "shift-llm"}, SHIFT_RANK: {"method": "shift-llm", "rank": RANK}}
 # The repairs of papers.
 RIVALS = (FACTOR, PATCHED, GHOSTED, REPLACEME, REPLACEME_BIAS, REPLACEME_COSINE, REPLACEME_STREAM, *RECENT)
-# Where the layer goes that writes the massive activation, its neurons are carried over; after [L] in `league-graft`.
+# Where the layer is removed that writes the massive activation, its neurons are carried over; after [L] in `league-graft`.
 CARRIED, CARRIED_REFIT = "graft", "graft-refit"
 GRAFTS = {CARRIED: {"method": "graft"}, CARRIED_REFIT: REPAIRS[REFIT_LONG] | {"graft": True}}
 # From the regression of CoMe's public code to the refit, one option at a time; the last two are rows of the league.
@@ -76,7 +76,7 @@ ABLATION = {
     REFIT: ("+ a ridge of 0.001 in place of 0.01", REPAIRS[REFIT]),
     REFIT_LONG: ("+ a ridge chosen on held-out text", REPAIRS[REFIT_LONG]),
 }
-# After [L]: patches that leave massive tokens as they are; the stand-in has none.
+# After [L]: patches that leave massive tokens as they are; the toy model has none.
 SPARED = {
     "linearpatch-spared": PATCH | {"acts_on": "ordinary"},
     "least-squares-spared": REPAIRS[WEIGHTED] | {"acts_on": "ordinary"},
@@ -91,7 +91,7 @@ WRP = "wrp"
 TRAINED_PATCH, TRAINED_LAYER, OVERREP = "linearpatch-trained", "streamline-layer-trained", "overrep"
 DROP, ENTRODROP, BLOCKPRUNER, FINERCUT = "llm-drop", "entrodrop", "blockpruner", "finercut"
 HALVES = "halves"  # in the place of a repair
-TRIED = 8  # windows on which every window of layers is tried
+TRIED = 8  # windows on which every block of layers is tried
 SEARCHED = 4  # windows that a search by removing reads: about as many tokens as SLEB's lines of small models
 
 # What takes no whole layers: as many parameters out of layers that stay, and attentions that become linear maps.
@@ -223,7 +223,7 @@ class LeagueSpec:
         return self.repair in (TRAINED_PATCH, TRAINED_LAYER, OVERREP)
 
 
-# What a repair is measured against: as many parameters gone, no training.
+# What a repair is measured against: as many parameters removed, no training.
 TRAINING_FREE = (*RIVALS, HALVES, PRUNER, SLICEGPT, COME)
 
 AFTER_LEAST_LOSS = (NONE, PATCHED, GHOSTED, REPLACEME, REFIT_LONG)

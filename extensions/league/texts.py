@@ -60,7 +60,7 @@ def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
 def columns(profile: str) -> list[Column]:
     """Return the league's texts, tasks that are not read, and their average.
 
-    On the stand-in, which reads text like its questions in every row, some tasks beside the texts.
+    On the toy model, which reads text like its questions in every row, some tasks beside the texts.
     """
     scores = {column.id: column for column in tasks(profile)}
     if profile == "standin":

@@ -1,4 +1,4 @@
-"""Refitting what the kept layers around a cut write into the stream. Ours; see `extensions.refit.method`."""
+"""Refit the output matrices around a pruning interface (extension); see `extensions.refit.method`."""
 
 from common.console import lazy
 

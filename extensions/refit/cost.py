@@ -42,7 +42,7 @@ class Cost:
         calls, operations, most = 0, 0.0, 0
         if plan:
             end = next(k for k in range(max(plan) + 1, job.layers + 1) if k not in removed)
-            calls = end  # of the dense stream, which the repaired one is until the first cut
+            calls = end  # of the dense residual stream, which the repaired one is until the first interface
             calls += sum(1 + len(plan.get(k, ())) for k in range(min(plan), max(plan) + 1) if k not in removed)
         for name in (name for stages in plan.values() for stage in stages for name in stage):
             n, channels = inputs[name], outputs[name]

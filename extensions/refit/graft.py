@@ -104,7 +104,7 @@ class Observed:
 
     @torch.no_grad()
     def graft(self, removed: Sequence[int]) -> Graft | None:
-        """Return what has to be carried over so that these layers may go.
+        """Return what has to be carried over so that these layers may be removed.
 
         A neuron writes the massive activation if what it writes into first tokens is longer than the median token's state.
         None where no layer writes one or that layer stays, where no layer before it is kept, and where the neurons, in the

@@ -1,17 +1,18 @@
 """Choosing the layers whose removal a repair in closed form leaves least of. Ours.
 
-UIDL, LLM-Streamline and LinearPatch choose the window after which the stream is most like it was before. A linear repair
-makes good much of what changes, but not of every window alike. So here every window is scored by what is left of it after
-its repair: for a run [a, b) of layers with inputs H and dense streams X
+UIDL, LLM-Streamline and LinearPatch choose the block after which the residual stream is most like it was before. A linear
+repair makes good much of what changes, but not of every block alike. So here every block is scored by what is left of it
+after its repair: for a run [a, b) of layers with inputs H and dense residual streams X
 
     left(a, b) = min over D of |X[a] + H D - X[b]|^2 / |X[b]|^2     (ridge on D)
 
-with H = X[a], the map of the stream (Ghosted Layers), or H = what down_proj of layer a - 1 reads (`extensions.refit`).
-It takes one pass over the calibration tokens, sums alone, and no repair has to be made. A window is the run of least
-left; a set is the runs, with kept layers between them, whose shares add up to least, found by dynamic programming over
-all runs. Shares of several runs are added as if earlier repairs were exact. Of runs that begin with the layer which
-writes the massive activation `carried` says what is left where its neurons are carried over (`extensions.refit.graft`).
-NBL (arXiv 2505.21077) ranks single attentions in a like way, by a bound on what a linear map in their place leaves.
+with H = X[a], the map of the residual stream (Ghosted Layers), or H = what down_proj of layer a - 1 reads
+(`extensions.refit`). It takes one pass over the calibration tokens, sums alone, and no repair has to be made. A block is the
+run of least left; a set is the runs, with kept layers between them, whose shares add up to least, found by dynamic
+programming over all runs. Shares of several runs are added as if earlier repairs were exact. Of runs that begin with the
+layer which writes the massive activation `carried` says what is left where its neurons are carried over
+(`extensions.refit.graft`). NBL (arXiv 2505.21077) ranks single attentions in a like way, by a bound on what a linear map in
+their place leaves.
 
 Memory: H'H [features, features] for every first layer (with token weights: for every run) and H'(X[b] - X[a]) [features,
 channels] for every run, in float64. What would take more than MOMENT_BYTES is split into several passes, each over fewer
@@ -48,7 +49,7 @@ MOMENT_BYTES = 4 * 2**30
 @register("least-left")
 @dataclass(frozen=True)
 class LeastLeft(Selection):
-    """The window, or the set of layers, of which a repair in closed form leaves least; options: see `leftovers`.
+    """The block, or the set of layers, of which a repair in closed form leaves least; options: see `leftovers`.
 
     shape: ``window`` or ``set``. carried: runs that begin with the layer which writes the massive activation count as its
     neurons leave them (`carried`), which a repair with a graft then carries over.
@@ -123,8 +124,8 @@ def leftovers(
     (`common.calibration.least_squares.Regression`), and whether a sample's first does.
 
     Raises:
-        UserError: an unknown option, ``features`` of an architecture whose down_proj does not write into the stream, no
-            such run.
+        UserError: an unknown option, ``features`` of an architecture whose down_proj does not write into the residual stream,
+            no such run.
     """
     if inputs not in INPUTS:
         raise unknown("inputs", inputs, INPUTS)
@@ -236,9 +237,9 @@ class _ResidualSums:
 @register("least-left-refit")
 @dataclass(frozen=True)
 class LeastLeftRefit(Pruning):
-    """One after the other: the layer without which a map of the stream leaves least goes, then the model is refitted.
+    """Remove layers one by one by least residual, with a refit after each.
 
-    Every choice is made in the repaired model, towards the dense one's stream. following, ridge, held_out, gate_up,
+    Every choice is made in the repaired model, towards the dense one's residual stream. following, ridge, held_out, gate_up,
     weights, first: of `extensions.refit.refit`; ridge and the last two are the choice's too.
     """
 
@@ -296,8 +297,8 @@ def choices(
 ) -> dict[int, float]:
     """Return the residual error without each layer of ``model`` but the first and the last, under a fitted map.
 
-    That stream S, before the layer, is mapped towards X, the dense model's, before the next one: min |S (I + D) - X|^2 /
-    |X|^2. alive: which layers of ``dense`` those of ``model`` are.
+    That residual stream S, before the layer, is mapped towards X, the dense model's, before the next one: min |S (I + D) -
+    X|^2 / |X|^2. alive: which layers of ``dense`` those of ``model`` are.
     """
     ours, theirs = Decoder(model), Decoder(dense)
     sums = {place: Regression(weights=weights) for place in range(1, ours.num_layers - 1)}

@@ -1,35 +1,37 @@
-"""Removing layers and refitting, in closed form, what the kept ones around each cut write into the stream. Ours.
+"""Remove layers and refit the output matrices around each pruning interface, in closed form (extension).
 
-After the layers [a, b) are removed, layer b receives X[a] in place of X[b]. The output matrices of the layers around the cut
-are refitted one after the other, each by ridge regression on what the repaired model now feeds it, towards the dense
-model's stream X:
+After the layers [a, b) are removed, layer b receives X[a] in place of X[b]. The output matrices of the layers around the
+pruning interface are refitted one after the other, each by ridge regression on what the repaired model now feeds it, towards
+the dense model's residual stream X:
 
     W <- W + D,   D = argmin |H D' - (T - S)|^2 + r |D|^2
 
-H [tokens, features]: the inputs of the matrix in the repaired model. S: the repaired stream after the matrix has written,
-T: the dense stream at the same place. `down_proj` of the last layer before the cut goes first, towards X[b]; then `o_proj`
-and `down_proj` of the `following` kept layers, towards the dense stream after their attention and after their MLP. r is
-`ridge` times the mean eigenvalue of H'H: directions that calibration hardly shows are left as they are.
+H [tokens, features]: the inputs of the matrix in the repaired model. S: the repaired residual stream after the matrix has
+written, T: the dense residual stream at the same place. `down_proj` of the last layer before the pruning interface goes
+first, towards X[b]; then `o_proj` and `down_proj` of the `following` kept layers, towards the dense residual stream after
+their attention and after their MLP. r is `ridge` times the mean eigenvalue of H'H: directions that calibration hardly shows
+are left as they are.
 
 Options: `matrices` says which of the following layers are refitted. down_proj reads almost three times as many features as
 o_proj: it fits the calibration text better and carries over to another one worse (`make league` shows both). `share`: o_proj
-before the cut is refitted too, first, towards what its attention wrote and this share of X[b] - X[a]. `gate_up` also refits
-those two matrices of each following layer, before its down_proj, towards the dense model's own values there. `intercept`
-regresses on a constant too, which becomes a bias where the config knows biases. `held_out` chooses r for every matrix on
-windows that its sums do not see. `one_by_one` removes layer after layer with a refit after each, always towards the dense
-model. `graft` carries neurons over into the layer before a cut, before anything is refitted there (`extensions.refit.graft`).
+before the pruning interface is refitted too, first, towards what its attention wrote and this share of X[b] - X[a]. `gate_up`
+also refits those two matrices of each following layer, before its down_proj, towards the dense model's own values there.
+`intercept` regresses on a constant too, which becomes a bias where the config knows biases. `held_out` chooses r for every
+matrix on sequences that its sums do not see. `one_by_one` removes layer after layer with a refit after each, always towards
+the dense model. `graft` carries neurons over into the layer before a pruning interface, before anything is refitted there
+(`extensions.refit.graft`).
 
 For the ablation (`make ablation-league`): `target` "branches" asks the first following layer for the sum of what its own
 half and the removed layers' same halves added in the original model, in place of the gap of the whole residual stream. That
 is the target of CoMe's public code (methods/fdd_ridge.py), which removes one layer at a time. `towards` "zero" pulls each
-matrix towards zero in place of its old weights. Without `before`, down_proj before the cut stays as it is.
+matrix towards zero in place of its old weights. Without `before`, down_proj before the pruning interface stays as it is.
 
 Nothing is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Every refitted matrix takes
 one pass through its layer; sums alone grow with the model. Of all tokens five states are kept at a time (with `gate_up`
 eight), in memory up to a bound, beyond it on disk (`common.forward.spill_buffer`).
 
 Sources: ReplaceMe (arXiv 2505.02819) maps the last kept MLP's output by one C x C matrix, fused into `down_proj`, towards
-X[b]; Ghosted Layers (2605.15491) maps the stream itself, by a matrix that stays in the model. Refitting the whole of
+X[b]; Ghosted Layers (2605.15491) maps the residual stream itself, by a matrix that stays in the model. Refitting the whole of
 `down_proj` (features x channels in place of channels x channels), and refitting later layers in turn on the repaired
 stream, was found in neither; 2606.02559 fits modules in the place of removed halves of layers.
 """
@@ -158,7 +160,7 @@ def refit(
         raise UserValueError(f"share must be 0 to 1, not {share}")
     _check_ablation(target, towards, removed, following == 1 and not (before or gate_up or share))
     plan = plan_of(decoder.num_layers, removed, following, stages_of(matrices, gate_up), share, before)
-    if target == BRANCHES:  # the streams are followed from where the removed layers begin
+    if target == BRANCHES:  # the residual streams are followed from where the removed layers begin
         borders = {layer - 1 for layer in removed} - {*plan, *removed}
         plan |= dict.fromkeys(borders, ())
     reports: list[dict] = []
@@ -200,7 +202,7 @@ def refit_one_by_one(model: nn.Module, ids: Tensor, removed: Sequence[int], **op
 
 
 def check_architecture(name: str) -> None:
-    """Refuse a model whose output matrices do not write into the stream themselves.
+    """Refuse a model whose output matrices do not write into the residual stream themselves.
 
     Raises:
         UserError: names the architecture.
@@ -300,7 +302,7 @@ def plan_of(
             left = following
             continue
         own = list(stages) if left else []
-        if before and layer + 1 in removed:  # whatever else, this layer makes good the cut
+        if before and layer + 1 in removed:  # whatever else, this layer makes up for the removed ones
             attention = share > 0 or (ATTENTION,) in own
             own = (
                 [(ATTENTION,)] * attention + [stage for stage in own if stage not in ((ATTENTION,), (MLP,))] + [(MLP,)]
@@ -315,8 +317,9 @@ def plan_of(
 class _RefitBatch:
     """One batch's streams at one place of the model, on the host.
 
-    held: whether it only chooses ridges. out, ahead: the dense stream after the layer there, and after the layers that are
-    removed behind it. branches: what halves of removed layers added to the dense stream since the layer before them.
+    held: whether it only chooses ridges. out, ahead: the dense residual stream after the layer there, and after the layers
+    that are removed behind it. branches: what halves of removed layers added to the dense residual stream since the layer
+    before them.
     """
 
     ids: Tensor
@@ -330,7 +333,7 @@ class _RefitBatch:
 
 
 class _Streams:
-    """The dense and the repaired stream of all calibration tokens, batch by batch, at one place of the model."""
+    """The dense and the repaired residual stream of all calibration tokens, batch by batch, at one place of the model."""
 
     def __init__(
         self,
@@ -373,7 +376,7 @@ class _Streams:
         return states
 
     def through(self, layer: int, after: int, stages: Sequence[Sequence[str]], graft: Graft | None) -> list[dict]:
-        """Take both streams through a kept layer, whose matrices are refitted on the way; ``after``: the next kept one."""
+        """Take both residual streams through a kept layer and refit its matrices; ``after``: the next kept layer."""
         own, ahead = self.alive[layer], self.alive[after]
         wanted = {name for stage in stages for name in stage} - {MLP}
         summed = self.fit.target == BRANCHES
@@ -408,7 +411,7 @@ class _Streams:
         return reports
 
     def _with_branches(self, batch: _RefitBatch, before: Tensor, layer: int) -> Tensor:
-        """Return the dense stream after a layer, and add what its halves add to the batch's branches."""
+        """Return the dense residual stream after a layer, and add what its halves add to the batch's branches."""
         with Watched(self.origin, layer) as seen:
             out = self.origin.run(before, layer, layer + 1)
         middle = seen.value(ATTENTION, out)

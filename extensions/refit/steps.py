@@ -26,8 +26,8 @@ def grafted(context: Context, windows: Tensor) -> Graft | None:
 class Grafted(Repair):
     """Carries the neurons over (`extensions.refit.graft`) and removes the layers.
 
-    then: how the cut is repaired, by what the model with the neurons in their new place shows; None: it is left as it is. A
-    refit has an option for it, and keeps to the stream of the dense model.
+    then: how the pruning interface is repaired, by what the model with the neurons in their new place shows; None: it is left
+    as it is. A refit has an option for it, and keeps to the residual stream of the dense model.
     """
 
     then: Repair | None = None
@@ -48,11 +48,11 @@ class Grafted(Repair):
 @register("refit")
 @dataclass(frozen=True)
 class Refit(Repair):
-    """Refits the output matrices around every cut; options: see `refit`.
+    """Refits the output matrices around every interface; options: see `refit`.
 
-    one_by_one: the layers go in order of removal, with a refit after each (`refit_one_by_one`). apart: the held-out windows
-    are drawn so that they share no token with the others (without it, of short texts a quarter of theirs and more). target,
-    towards, before: of the ablation alone.
+    one_by_one: the layers are removed in order of removal, with a refit after each (`refit_one_by_one`). apart: the held-out
+    sequences are drawn so that they share no token with the others (without it, of short texts a quarter of theirs and more).
+    target, towards, before: of the ablation alone.
     """
 
     following: int = FOLLOWING

@@ -1,4 +1,4 @@
-"""The refit as a tool: remove layers of a model of yours and refit what is around the cut."""
+"""The refit as a tool: remove layers of a model of yours and refit what is around the pruning interface."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from extensions.refit.method import LARGE, check_biases, plan_of, stages_of
 from extensions.refit.options import RefitOptions
 from extensions.refit.steps import Refit
 
-HELD_OUT_OF = 8  # the league's share: 16 of 128 windows
+HELD_OUT_OF = 8  # the league's share: 16 of 128 sequences
 WORSE = 1.2  # times the perplexity at which a choice that counts on neurons carried over is left
-FEW = 16  # times as many tokens as the stream has channels: by what a repair leaves of these the layers are chosen
+FEW = 16  # times as many tokens as the residual stream has channels: by what a repair leaves of these the layers are chosen
 WIDE = 2048  # channels from which on a CPU takes hours for the sums of that
 
 
 def check(job: Job) -> None:
-    """Refuse what cannot be refitted, settle how many windows choose the damping, and cut the windows.
+    """Refuse what cannot be refitted, settle how many sequences choose the damping, and draw the sequences.
 
     Raises:
-        UserError: an architecture, patches, biases that the config does not know, as many held-out windows as there are, two
-            ways to choose the layers.
+        UserError: an architecture, patches, biases that the config does not know, as many held-out sequences as there are,
+            two ways to choose the layers.
     """
     options = job.options
     if options.choose == "left" and options.cosine is not None:
@@ -120,7 +120,7 @@ def _context(job: Job, model: nn.Module, windows: Tensor) -> Context:
 def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -> Context:
     """Return what becomes of a model without these layers, in place.
 
-    Of fewer windows than the job's, a like share is held out.
+    Of fewer sequences than the job's, a like share is held out.
     """
     context = _context(job, model, windows)
     context.details["removed"] = removed
@@ -135,7 +135,7 @@ def _better(job: Job, plain: list[int], counting: list[int]) -> tuple[list[int],
 
     The set with grafting is kept unless, refitted, it is worse than the plain one by more than WORSE on held-out sequences.
 
-    Those are the windows held out: copies are refitted without them, since what chooses a damping is in the solution, too.
+    Those are the sequences held out: copies are refitted without them, since what chooses a damping is in the solution, too.
     Where the two are close by the calibration's own text, another text needs the first token's state more.
     """
     apart = job.options.held_out or max(1, len(job.windows) // HELD_OUT_OF)
@@ -177,7 +177,7 @@ def _writer(job: Job) -> int | None:
 
 
 def _least_left(job: Job) -> list[list[int]]:
-    """Return the layers, in runs or alone, of which a map of the stream leaves least.
+    """Return the layers, in runs or alone, of which a map of the residual stream leaves least.
 
     With neurons carried over, if others do.
 

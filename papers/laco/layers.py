@@ -54,7 +54,7 @@ def merged_norms(model: nn.Module, followers: int = 3) -> dict[str, list[float] 
 
     Matrices only.
 
-    `ratio`: per window start 0..N-m-1. `uncorrelated`: sqrt(m + (m - 1)^2); m equal layers would give 1.
+    `ratio`: per block start 0..N-m-1. `uncorrelated`: sqrt(m + (m - 1)^2); m equal layers would give 1.
     """
     layers, ratios = layer_list(model), []
     _check_window(len(layers), followers)
@@ -86,7 +86,7 @@ def adjacent_cosines(model: nn.Module, tokenizer, sentences: Sequence[str], cosi
 
 @torch.no_grad()
 def orthogonal_cosines(model: nn.Module, tokenizer, sentences: Sequence[str]) -> list[float]:
-    """Fig. 5a's yardstick: the cosines (per token) if what layer l + 1 adds to the stream had nothing in common with it.
+    """Return Fig. 5a's yardstick: the cosines (per token) if layer l + 1 added what has nothing in common with its input.
 
     With X[l+1] = X[l] + D and D of its true length but at a right angle to X[l], the cosine is |X[l]| / |(X[l], D)|: sizes
     alone decide it, whatever the weights are.
@@ -142,11 +142,11 @@ def uncorrelated_outputs(
 def merged_outputs(
     model: nn.Module, tokenizer, sentences: Sequence[str], followers: int = 3, cosine: str = "token"
 ) -> dict[str, list[float]]:
-    """Fig. 5b: the merged layer's output against that of the last layer merged into it, per window start 0..N-m-1.
+    """Fig. 5b: the merged layer's output against that of the last layer merged into it, per block start 0..N-m-1.
 
-    The paper merges four layers into one for windows within layers 10 to 19. Beside both merges: `first layer alone`,
-    whose followers are dropped unmerged, and `no layer`, the window's input itself. Without these two a cosine near 1
-    says nothing, for the stream changes little over four layers anyway.
+    The paper merges four layers into one for blocks within layers 10 to 19. Beside both merges: `first layer alone`,
+    whose followers are dropped unmerged, and `no layer`, the block's input itself. Without these two a cosine near 1
+    says nothing, for the residual stream changes little over four layers anyway.
     """
     decoder = Decoder(model)
     _check_window(decoder.num_layers, followers)

@@ -35,7 +35,7 @@ def tokenise(tokenizer, sentences: Sequence[str]) -> list[Tensor]:
 
 
 def boundaries(decoder: Decoder, ids: Tensor) -> list[Tensor]:
-    """Return the stream X[0] .. X[N] of one sentence, ids [1, tokens], each [1, tokens, channels]."""
+    """Return the residual stream X[0] .. X[N] of one sentence, ids [1, tokens], each [1, tokens, channels]."""
     states = [decoder.embed_tokens(ids)]
     for layer in range(decoder.num_layers):
         states.append(decoder.run(states[-1], layer, layer + 1))

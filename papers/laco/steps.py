@@ -74,8 +74,8 @@ class CollapseOptions(Options):
 class LayerCollapse(CollapseOptions, Pruning):
     """Layers are merged into earlier ones as long as the outputs stay alike.
 
-    left_out: of what is chosen so nothing is merged (ours): the same layers go, and those that they would have been merged
-    into stay as they are. Holds a second copy of the model meanwhile.
+    left_out: of what is chosen so nothing is merged (ours): the same layers are removed, and those that they would have been
+    merged into stay as they are. Holds a second copy of the model meanwhile.
     """
 
     left_out: bool | None = None

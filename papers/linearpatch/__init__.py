@@ -1,4 +1,4 @@
-"""LinearPatch: a Hadamard-diagonal-Hadamard matrix at the cut of a layer-pruned model."""
+"""LinearPatch: a Hadamard-diagonal-Hadamard matrix at the pruning interface of a layer-pruned model."""
 
 from common.console import lazy
 

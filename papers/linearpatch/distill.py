@@ -142,7 +142,7 @@ def distill_cuts(
     ends: bool = False,
     **options,
 ) -> dict:
-    """Make the patches of every cut, distil them, then remove the layers and insert them, in place.
+    """Make the patches of every interface, distil them, then remove the layers and insert them, in place.
 
     kind, estimator, acts_on: of the patches to start from (`cut_patches`); kind None: the usual one for what is trained.
     ends: as for `patch_cuts`. options: as for `distill`. Returns its report, with the runs and the patches' positions in the
@@ -160,7 +160,7 @@ def distill_cuts(
 
 
 def _prepare(decoder: Decoder, run: tuple[int, int], patch: LinearPatch, part: str) -> None:
-    """Check a patch, move it to where its cut is, and make its weight the very thing that trains."""
+    """Check a patch, move it to where its interface is, and make its weight the very thing that trains."""
     kind = patch.options["kind"]
     check_fit(patch, decoder)
     if kind not in TRAINABLE[part]:

@@ -20,14 +20,14 @@ FIDELITIES = ("paper", "code")
 
 
 def default_cosine(variant: str, fidelity: str) -> str:
-    """Return which cosine selects by default: per token, but along tokens for the official code's window."""
+    """Return which cosine selects by default: per token, but along tokens for the official code's block."""
     return "channel" if (variant, fidelity) == ("L", "code") else "token"
 
 
 def select(
     statistics: Statistics, count: int, variant: str = "L", fidelity: str = "paper", cosine: str | None = None
 ) -> list[int]:
-    """Return the layers to remove: ``L``, the window of highest cosine (Eq. 2), or ``S``, the lowest BI as ShortGPT.
+    """Return the layers to remove: ``L``, the block of highest cosine (Eq. 2), or ``S``, the lowest BI as ShortGPT.
 
     fidelity: ``paper`` takes the cosine per token and the argmax over all starts; ``code`` is the official code's cosine
     along tokens per channel, over starts 1..N-n-1. For ``S`` both are the same. cosine: another kind than that
@@ -82,10 +82,10 @@ def prune(
     batch_size: int = 8,
     progress: bool = False,
 ) -> dict:
-    """Remove ``count`` layers of ``model`` and patch the cut, in place, from calibration tokens [samples, tokens].
+    """Remove ``count`` layers and patch the pruning interface, in place, from calibration tokens [samples, tokens].
 
     One pass over the tokens gives both selection and scales. Only the matrix of a computed selection takes a second pass:
-    its C x C moments are too large to be kept for every window there is. layers: these go, in place of a computed
+    its C x C moments are too large to be kept for every block there is. layers: these go, in place of a computed
     selection (the published windows: `papers.linearpatch.published_window`). The other options are those of `select`
     and `patch_cuts`. Returns the removed layers (original indices), and per patch its run, position and scales.
 

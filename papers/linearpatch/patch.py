@@ -1,7 +1,7 @@
 """The patch: channel scales from calibration statistics, and the matrix they make (LinearPatch, section 3).
 
-Notation as in the paper: layers [l, l + n) are removed; X^(l) [batch, tokens, channels] is the stream before them and
-X^(l+n) after them; H [C, C] is the orthonormal Walsh-Hadamard matrix; d [C] are the scales; A = H diag(d) H^T.
+Notation as in the paper: layers [l, l + n) are removed; X^(l) [batch, tokens, channels] is the residual stream before them
+and X^(l+n) after them; H [C, C] is the orthonormal Walsh-Hadamard matrix; d [C] are the scales; A = H diag(d) H^T.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMED = {"elementwise": "elementwise", "least-squares": "moments"}
 
 
 def named_statistics(kind: str, estimator: str, pairs: Collection[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
-    """Return which options of `common.calibration.collect` a patch of this kind needs at the cuts ``pairs``.
+    """Return which options of `common.calibration.collect` a patch of this kind needs at the interfaces ``pairs``.
 
     {} for the default.
     """
@@ -47,8 +47,8 @@ def channel_scales(
     element-wise ratios, which near-zero denominators dominate. ``pooled-l1`` is the ratio of L1 norms of the whole set.
     ``least-squares`` (ours) is the factor that brings X^(l) nearest to X^(l+n) (`common.calibration.least_squares`).
 
-    A channel that is zero before the cut has 1 by every estimator (zero in one sample: that sample's ratio is 1). The
-    official code divides by zero.
+    A channel that is zero before the pruning interface has 1 by every estimator (zero in one sample: that sample's ratio is
+    1). The official code divides by zero.
     """
     return statistics.ratio(start, stop, estimator, rotated)
 
@@ -96,21 +96,21 @@ def patch_values(
 
 
 class LinearPatch(nn.Module):
-    """Multiplies the stream by a matrix that it keeps as cheaply as its kind allows.
+    """Multiplies the residual stream by a matrix that it keeps as cheaply as its kind allows.
 
     Args:
         values: what the kind says.
         kind: ``hadamard``: scales d [channels], kept as the dense symmetric A = H diag(d) H^T (section 3.4: one matrix
             product at inference). ``rotated``: the same map, kept as d and applied by two fast transforms, so that d
             alone can be trained. ``diagonal``: d [channels], diag(d). ``scalar``: one factor, []. ``matrix``: any A [C, C].
-        channels: the width of the stream; needed for a ``scalar``.
+        channels: the width of the residual stream; needed for a ``scalar``.
         acts_on: ``all`` tokens; ``ordinary`` (ours): massive ones (`common.calibration.massive_activations`) stay as
         they are; ``massive`` (ours):
             they alone are multiplied. But for ``all`` states are [batch, tokens, channels], of sequences that begin with
             their first tokens (generation with a cache hands the later ones over alone, which are ordinary).
 
-    Computed in float32 and cast back to the stream's dtype. The official code builds A from an fp16 H; here A is built in
-    float64 and rounded once to float32.
+    Computed in float32 and cast back to the residual stream's dtype. The official code builds A from an fp16 H; here A is
+    built in float64 and rounded once to float32.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class LinearPatch(nn.Module):
 
     @property
     def channels(self) -> int:
-        """Width of the stream it fits."""
+        """Width of the residual stream it fits."""
         return self.options["channels"]
 
     def matrix(self) -> Tensor:
@@ -243,7 +243,7 @@ def cut_patches(
 ) -> dict[tuple[int, int], LinearPatch]:
     """Return one patch per maximal run of removed layers, with the dense model's values: {(start, stop): patch}.
 
-    The paper patches one contiguous cut. For several runs its procedure is unpublished; this is our reading. alpha: see
+    The paper patches one contiguous block. For several runs its procedure is unpublished; this is our reading. alpha: see
     `patch_values`; acts_on: see `LinearPatch`.
 
     Raises:
@@ -272,8 +272,8 @@ def patch_cuts(
     position in the pruned model, and the mean, least and largest scale (of a matrix: of its diagonal).
 
     Raises:
-        UserError: statistics of a model of another shape, a cut that holds the first or last layer without ``ends``, or
-            what `patch_values` refuses; the model is then as it was.
+        UserError: statistics of a model of another shape, a pruning interface that holds the first or last layer without
+            ``ends``, or what `patch_values` refuses; the model is then as it was.
     """
     decoder = Decoder(model)
     found = (statistics.layers, statistics.magnitudes[False].shape[-1])

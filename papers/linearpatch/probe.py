@@ -6,7 +6,7 @@ every entry of A's diagonal is the mean of d; what is beside the diagonal mixes 
     A         as the paper has it
     d         diag(d), d measured without the rotation: the paper's +d
     factor    A's diagonal: one factor, the mean of the rotated scales
-    massive   x_m A + x_r diag(d): of the stream x the massive channels x_m go through A, the rest x_r through d
+    massive   x_m A + x_r diag(d): of the residual stream x the massive channels x_m go through A, the rest x_r through d
     others    x_m diag(d) + x_r A
 """
 
@@ -21,7 +21,7 @@ from common.utils.errors import unknown
 from papers.linearpatch.patch import patch_values
 
 PIECES = ("A", "d", "factor", "massive", "others")
-# A channel is massive where its mean magnitude at the cut is so many times the median channel's.
+# A channel is massive where its mean magnitude at the pruning interface is so many times the median channel's.
 MASSIVE = 10.0
 
 
@@ -41,7 +41,7 @@ def piece_matrix(
 ) -> Tensor:
     """I + strength (P - I) for a piece P of the patch at the removed run ``[start, stop)``: float64 [channels, channels].
 
-    The stream is a row: x becomes x times the matrix. strength: 0 is no patch at all, 1 the piece itself.
+    The residual stream is a row: x becomes x times the matrix. strength: 0 is no patch at all, 1 the piece itself.
 
     Raises:
         UserError: an unknown piece, or what `patch_values` refuses.

@@ -1,4 +1,4 @@
-"""The windows the paper prints (Table 9), to be loaded in place of computed ones and to compare these with."""
+"""The blocks the paper prints (Table 9), to be loaded in place of computed ones and to compare these with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODELS = {
 
 @cache
 def published_windows() -> dict[tuple[str, int, str], tuple[int, int]]:
-    """Return (registry name, layers removed, variant ``L`` or ``S``) -> half-open window [start, end)."""
+    """Return (registry name, layers removed, variant ``L`` or ``S``) -> half-open block [start, end)."""
     found: dict[tuple[str, int, str], dict[str, int]] = {}
     with TABLE.open(newline="", encoding="utf-8") as lines:
         for line in csv.DictReader(lines):
@@ -32,7 +32,7 @@ def published_windows() -> dict[tuple[str, int, str], tuple[int, int]]:
 
 
 def published_window(model: str, count: int, variant: str = "L") -> tuple[int, int]:
-    """Table 9's window for a model of the registry.
+    """Table 9's block for a model of the registry.
 
     Raises:
         UserError: Table 9 has no such model or number of layers; what it has is named.

@@ -1,4 +1,4 @@
-"""LinearPatch in recipes: the patch, its distillation, and the window that its figures look at."""
+"""LinearPatch in recipes: the patch, its distillation, and the block that its figures look at."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _statistics(context: Context, kind: str, estimator: str, **counting) -> Stat
 @register("linearpatch")
 @dataclass(frozen=True)
 class LinearPatchRepair(Repair):
-    """A matrix at every cut that gives each channel its magnitude back (Eqs. 4, 6 to 8); kinds and estimators: `patch_cuts`.
+    """A matrix at every interface that restores each channel's magnitude (Eqs. 4, 6 to 8); options: see `patch_cuts`.
 
     weights, first: how tokens count in least squares, and whether a sample's first does (`common.calibration.least_squares`).
     alpha: the perturbation coefficient of section 3.2, by which the patch is multiplied.
@@ -75,10 +75,10 @@ class LinearPatchRepair(Repair):
         self.patch(context, _statistics(context, self.kind, self.estimator, **counting))
 
     def patch(self, context: Context, statistics: Statistics, ends: bool = True) -> None:
-        """Remove the chosen layers and patch every cut, from statistics of the model as it is.
+        """Remove the chosen layers and patch every interface, from statistics of the model as it is.
 
         ends: the first or last layer may be among them, as where a selection has decided: Eq. 2 takes the argmax over all
-        windows.
+        blocks.
         """
         options = {"kind": self.kind, "estimator": self.estimator, "ridge": RIDGE if self.ridge is None else self.ridge}
         options |= {"acts_on": self.acts_on or "all", "alpha": 1.0 if self.alpha is None else self.alpha}
@@ -167,7 +167,7 @@ class DistilledPatch(TrainedRepair):
     def distill(
         self, context: Context, statistics: Statistics, windows: Tensor, ends: bool = True, **where
     ) -> dict[str, Any]:
-        """Train on these windows, remove the chosen layers and patch; the report. where: store, facts, folder."""
+        """Train on these sequences, remove the chosen layers and patch; the report. where: store, facts, folder."""
         start = {"kind": self.kind, "estimator": self.estimator or "ratio-of-means", "acts_on": self.acts_on or "all"}
         more = {"tokenizer": context.tokenizer, "progress": context.progress}
         settings = self.settings(context)
@@ -179,7 +179,7 @@ class DistilledPatch(TrainedRepair):
 @register("observed-window")
 @dataclass(frozen=True)
 class ObservedWindow(Pruning):
-    """The window that [L] would remove, for the figures; the model stays whole."""
+    """The block that [L] would remove, for the figures; the model stays whole."""
 
     count: int
     cosine: str = "token"

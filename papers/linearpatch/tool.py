@@ -1,4 +1,4 @@
-"""LinearPatch as a tool: remove layers of a model of yours and patch the cut."""
+"""LinearPatch as a tool: remove layers of a model of yours and patch the pruning interface."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TRAINED = {"hadamard": "matrix", "matrix": "matrix", "diagonal": "plain-diagonal
 
 
 def check(job: Job) -> None:
-    """Refuse options that do not go together, and cut the windows.
+    """Refuse options that do not go together, and draw the sequences.
 
     Raises:
-        UserError: a patch that has no such estimator or is not trained, a window that Table 9 does not print, layers of
+        UserError: a patch that has no such estimator or is not trained, a block that Table 9 does not print, layers of
             one's own at which a patch has nothing to match, a model with patches.
     """
     options = job.options
@@ -74,7 +74,7 @@ def apply(job: Job) -> dict:
 
 
 def _massive_at(job: Job, removed: list[int]) -> bool:
-    """Return whether first tokens are massive at a cut, as the dense model's evaluation saw.
+    """Return whether first tokens are massive at a pruning interface, as the dense model's evaluation saw.
 
     False where there was none.
     """
@@ -83,7 +83,7 @@ def _massive_at(job: Job, removed: list[int]) -> bool:
 
 
 def _surveyed(job: Job) -> tuple[list[int], Statistics]:
-    """Return the layers that go and the statistics; the runs of a sweep share the longest one's, but for a matrix."""
+    """Return the layers to remove and the statistics; the runs of a sweep share the longest one's, but for a matrix."""
     options = job.options
     layers = _windows_layers(job)
     choice = {"variant": options.variant, "fidelity": options.fidelity}

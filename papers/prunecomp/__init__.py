@@ -1,4 +1,4 @@
-"""Prune&Comp: layer pruning that rescales the remaining weights, so that the stream keeps its magnitude."""
+"""Prune&Comp: layer pruning that rescales the remaining weights, so that the residual stream keeps its magnitude."""
 
 from common.console import lazy
 

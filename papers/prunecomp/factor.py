@@ -1,8 +1,9 @@
-"""The magnitude factor and its fusion into the weights before the cut (Prune&Comp, "Magnitude Compensation").
+"""The magnitude factor and its fusion into the weights before the pruning interface (Prune&Comp, "Magnitude Compensation").
 
-Notation: layer l is removed; X^(l) [batch, tokens, channels] is the stream before it and X^(l+1) after it; alpha is the
-factor with which layer l + 1 should receive X^(l) (Eq. 10). Fused, nothing is left of alpha at run time: the norms before
-every attention and every MLP do not see the scale of the stream, so scaling everything that was added to it scales it.
+Notation: layer l is removed; X^(l) [batch, tokens, channels] is the residual stream before it and X^(l+1) after it; alpha is
+the factor with which layer l + 1 should receive X^(l) (Eq. 10). Fused, nothing is left of alpha at run time: the norms before
+every attention and every MLP do not see the scale of the residual stream, so scaling everything that was added to it scales
+it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def magnitude_factor(statistics: Statistics, start: int, stop: int | None = None
 
 
 def fuse_factor(model: nn.Module, position: int, factor: float) -> None:
-    """Let layer ``position`` of the present (pruned) model receive ``factor`` times the stream, in place (Eqs. 11-13).
+    """Let layer ``position`` of the pruned model receive ``factor`` times the residual stream, in place (Eqs. 11-13).
 
     Scales the token embedding and, in layers 0 .. position - 1, what writes into the stream: weights and biases of
     ``o_proj`` and ``down_proj`` (of every expert), or Gemma 2's post-norm gains, w <- alpha (1 + w) - 1. A tied head is
@@ -60,7 +61,7 @@ def fuse_factor(model: nn.Module, position: int, factor: float) -> None:
 def fuse_factors(model: nn.Module, factors: Mapping[int, float]) -> None:
     """Fuse the factors of several interfaces: every weight is multiplied once, by the product of all factors behind it.
 
-    The product is formed in float64 and the weight in float32 at least, so n cuts round a weight once and not n times.
+    The product is formed in float64 and the weight in float32 at least, so n interfaces round a weight once and not n times.
     """
     decoder = Decoder(model)
     for position, factor in factors.items():
@@ -95,7 +96,7 @@ def check_loaded(weights: Iterable[Tensor]) -> None:
 
 
 def check_cut(position: int, layers: int) -> None:
-    """Refuse a cut that is not before one of the present model's layers."""
+    """Refuse a pruning interface that is not before one of the present model's layers."""
     if position == layers:
         raise UserValueError(
             f"nothing follows the cut at X[{position}] but the final norm, which does not see the stream's scale: after "

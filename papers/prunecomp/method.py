@@ -112,7 +112,7 @@ def remove_and_compensate(
 ) -> dict:
     """Remove the given layers and fuse the dense model's factors at each run's end, in place (one-shot + MagComp).
 
-    Statistics are of the model as given. Returns the cuts [position in the pruned model, factor].
+    Statistics are of the model as given. Returns the interfaces [position in the pruned model, factor].
 
     Raises:
         UserError: the last layer is among them: a factor would have nothing to act on.
@@ -144,7 +144,7 @@ def repeat(model: nn.Module, removed: Sequence[int], factors: Sequence[float | N
 
 
 def _window(search: Search, decoder: Decoder, count: int, window_factor: str, chosen: Callable) -> dict:
-    """CosSim(CL), Eq. 5: the window that changes the stream least, at once; one factor across it."""
+    """CosSim(CL), Eq. 5: the block that changes the residual stream least, at once; one factor across it."""
     kind = "channel" if search.fidelity == "code" else "token"
     options = {"span": count, "rotate": False, "batch_size": search.batch_size, "progress": search.progress}
     statistics = collect(decoder, search.windows if search.own is None else search.own, kinds=(kind,), **options)
@@ -185,7 +185,7 @@ def _streamed(
     both = {id(stream): stream, id(metric_stream): metric_stream}.values()
     for layer, alpha in begun[: count if iterative else 0]:
         for one in both:
-            if alpha is not None:  # as where it was measured: a cut's state is rounded after each factor
+            if alpha is not None:  # as where it was measured: an interface's state is rounded after each factor
                 one.states(one.layers.index(layer) + 1)
             one.remove(layer, 1.0 if alpha is None else alpha)
         removed.append(layer)

@@ -44,7 +44,7 @@ class Search:
     known: tuple[int, ...] = ()
 
     def streams(self, decoder: Decoder) -> tuple[Stream, Stream]:
-        """Return the stream that factors are measured on, and the metric's (mostly the same)."""
+        """Return the residual stream that factors are measured on, and the metric's (mostly the same)."""
         options = {"batch_size": self.batch_size, "progress": self.progress}
         stream = Stream(decoder, self.windows, **options)
         return stream, stream if self.own is None else Stream(decoder, self.own, **options)
@@ -107,7 +107,7 @@ class Search:
 def next_layer(
     stream: Stream, metric: str = "bi", *, protected: Collection[int] | None = None, progress: bool = False
 ) -> int:
-    """Return the layer that the metric would remove next from the model as the stream has it (not for CL)."""
+    """Return the layer that the metric would remove next from the model as the residual stream has it (not for CL)."""
     return choose(stream, 1, metric, protected=protected, progress=progress)[0]
 
 
@@ -123,7 +123,7 @@ def choose(
 
     None is removed.
 
-    For all metrics but CL, whose window `common.pruning.selection.best_window` gives. Raises UserError as
+    For all metrics but CL, whose block `common.pruning.selection.best_window` gives. Raises UserError as
     `prune_and_compensate`.
     """
     keep = None if protected is None else frozenset(protected)
@@ -136,7 +136,7 @@ def choose(
 
 
 def check(search: Search, decoder: Decoder, count: int, given: Sequence[int] | None = None) -> None:
-    """Everything that can be refused before any layer runs. given: layers that go in place of a choice."""
+    """Refuse what can be refused before any layer runs. given: layers to remove in place of a choice."""
     search.check(decoder.num_layers, count, given)
     if search.windows is None and search.own is None and search.metric != "mag+":
         raise UserError(f"the metric {search.metric!r} needs calibration tokens [samples, tokens]; pass windows")

@@ -89,7 +89,7 @@ class PruneAndComp(Pruning):
                 return self.search(context, chosen=chosen, layers=recorded["removed"])
             chosen(recorded["removed"])
             return repeat(context.model, recorded["removed"], recorded["factors"])
-        # a window of fewer layers is no part of a longer one
+        # a block of fewer layers is no part of a longer one
         if self.metric == "cl" or context.fidelity == "code":
             return self.search(context, chosen=chosen)
         layers = context.decoder.num_layers

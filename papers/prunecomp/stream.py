@@ -1,9 +1,9 @@
 """The residual stream of a model that loses layers one by one, on calibration tokens, each layer run only when it must be.
 
 Prune&Comp's Algorithm 1 asks for every layer's change and magnitude gain after each removal. A removal with its factor
-changes nothing before the cut but the scale, so the states before it stay, and one iteration costs the suffix alone. The
-model is left whole meanwhile: its remaining layers run in order, and a factor multiplies the stream at its cut (Eq. 10),
-which is what fusing it comes to.
+changes nothing before the pruning interface but the scale, so the states before it stay, and one iteration costs the suffix
+alone. The model is left whole meanwhile: its remaining layers run in order, and a factor multiplies the residual stream at
+its interface (Eq. 10), which is what fusing it comes to.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class _Change:
 class Stream:
     """Inputs of all remaining layers on ``ids`` [samples, tokens], and how much each layer changes them.
 
-    layers: the remaining layers, by original index, in order. factors: at each cut, what multiplies the stream on its way
-    into a layer (by its original index; N is the final norm); alpha, or for other repairs a factor per channel [C] or a
-    matrix [C, C]. Held, in host memory and the model's dtype: one state [samples, tokens, channels] per remaining layer; if
-    they do not fit into `common.pruning.importance.STATE_BYTES`, every k-th, and a removal runs up to k - 1 layers again.
+    layers: the remaining layers, by original index, in order. factors: at each interface, what multiplies the residual stream
+    on its way into a layer (by its original index; N is the final norm); alpha, or for other repairs a factor per channel [C]
+    or a matrix [C, C]. Held, in host memory and the model's dtype: one state [samples, tokens, channels] per remaining layer;
+    if they do not fit into `common.pruning.importance.STATE_BYTES`, every k-th, and a removal runs up to k - 1 layers again.
     """
 
     def __init__(self, decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> None:
@@ -106,7 +106,7 @@ class Stream:
                 fill_states(self.decoder, states, self.layers, self.factors)
         after = self.layers[place + 1] if place + 1 < len(self.layers) else self.decoder.num_layers
         self.layers.remove(layer)
-        # its input carries what acts at the cut before it; a cut behind it had something of its own
+        # its input carries what acts at the pruning interface before it; one behind it had something of its own
         gain = _product(factor, self.factors.pop(after, 1.0))
         if (before := self.factors.pop(layer, None)) is not None or not _is_one(gain):
             self.factors[after] = _product(1.0 if before is None else before, gain)

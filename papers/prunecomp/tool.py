@@ -17,7 +17,7 @@ from papers.prunecomp.steps import COSTLY, PruneAndComp
 
 
 def check(job: Job) -> None:
-    """Refuse a metric that cannot spare so many layers, and a model with patches; cut the windows."""
+    """Refuse a metric that cannot spare so many layers, and a model with patches; draw the sequences."""
     for count in job.counts:
         refuse(job, count)
     job.refuse_patches("prune and compensate the model that they were made for")
@@ -84,7 +84,7 @@ def _shorter(job: Job) -> dict | None:
 
 
 def _without_factors(job: Job, found: dict) -> dict:
-    """Return the cut alone, where weights were scaled while layers were chosen: each factor taken back at its cut."""
+    """Return no repair, where weights were scaled while layers were chosen: each factor taken back at its interface."""
     with ExitStack() as stack:
         for position, factor in found["cuts"]:
             stack.enter_context(scale_stream(job.model, position, 1 / factor))

@@ -2,8 +2,8 @@
 
 A cycle's training keeps the parameters that it trained (head and three layers of LLaMA-3.1-8B in float32: 4.7 GB; sixteen
 cycles: 75 GB). ``cycles.safetensors`` holds instead, once for all cycles, what differs from the dense model by then, in
-the model's own type, with the layers that are gone and the trainings' reports. Adapters, which are small and change every
-layer, stay in their cycles' folders, and their cycles are gone through again.
+the model's own type, with the layers that are removed and the trainings' reports. Adapters, which are small and change every
+layer, stay in their cycles' folders, and their cycles are run through again.
 """
 
 from __future__ import annotations

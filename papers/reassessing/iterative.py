@@ -1,6 +1,6 @@
 """One-shot against iterative pruning (section B): score, prune, fine-tune, merge; then score the model that came out.
 
-A schedule a:b:c (1:1:8, 1:4:8) prunes b layers a cycle until c are gone; a is 1 wherever the paper uses it.
+A schedule a:b:c (1:1:8, 1:4:8) prunes b layers a cycle until c are removed; a is 1 wherever the paper uses it.
 """
 
 from __future__ import annotations

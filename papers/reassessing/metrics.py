@@ -13,7 +13,7 @@ Where the official code differs, ``fidelity="code"`` follows it:
     random         keeps N - n layers drawn by `random.sample` and removes the rest; here the removed ones are drawn
     magnitude      counts the norms' gains too; l2 is a sum of squares, of which no root is taken
     taylor         counts the norms' gains too
-    ppl            the same loss, of windows of 128 tokens of WikiText-2's test split, on which it is measured afterwards.
+    ppl            the same loss, of sequences of 128 tokens of WikiText-2's test split, on which it is measured afterwards.
                    The tokens are the caller's here; the paper names no split, this repository's tables take validation
     bi             one cosine between the whole flattened batches; N - 1 scores, so the last layer never goes
 """
@@ -119,7 +119,7 @@ def select(
     seed: int = SEED,
     progress: bool = False,
 ) -> list[int]:
-    """Return the ``count`` layers that go, in order of removal, as present positions; the model is left as it is.
+    """Return the ``count`` layers to remove, in order of removal, as present positions; the model is left as it is.
 
     Arguments and errors as `scores`, and UserError for a count outside 1..N-2.
     """

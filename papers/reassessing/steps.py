@@ -121,7 +121,7 @@ class FineTuning(Tuning, Training):
 @register("iterative")
 @dataclass(frozen=True)
 class Iterative(Pruning):
-    """Score, prune, fine-tune, merge, until all of a schedule ``1:b:c`` are gone."""
+    """Score, prune, fine-tune, merge, until all of a schedule ``1:b:c`` are removed."""
 
     metric: str
     schedule: str
@@ -129,7 +129,7 @@ class Iterative(Pruning):
     seed: int | None = None
 
     def apply(self, context: Context) -> None:
-        """Cycle by cycle; after a kill it goes on after the last one that was done."""
+        """Cycle by cycle; after a kill it continues after the last one that was done."""
         cycles = Cycles(context.model, context.folder)
         removed, reports = prune_iteratively(
             context.model,

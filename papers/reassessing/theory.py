@@ -9,7 +9,8 @@ and set beside what is stated. What was found:
 - Eq. 6 is not the Jacobian: the factor of `x x^T` is 1 / (d r (r + eps)), not 1 / (d (r + eps)^2). The norm is the same.
 - `||B_RMS|| <= ||B_LN||` (Eq. 14) fails for the paper's RMSNorm, whose eps stands outside the root, when sigma < 1/2 and the
   mean is zero. With eps inside the root, as models have it, it holds.
-- `||B|| < 1` (Eq. 14) is an assumption on the stream (sigma > 1), not a consequence; the gain of a norm is left out too.
+- `||B|| < 1` (Eq. 14) is an assumption on the residual stream (sigma > 1), not a consequence; the gain of a norm is left out
+too.
 """
 
 from __future__ import annotations

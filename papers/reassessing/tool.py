@@ -26,7 +26,7 @@ from papers.reassessing.options import ReassessingOptions
 from papers.reassessing.recipe import reverse_order
 from papers.reassessing.steps import Metric
 
-# A model of the stand-in's size learns nothing at 1e-5; these are its settings in this repository's tables.
+# A model of the toy model's size learns nothing at 1e-5; these are its settings in this repository's tables.
 STANDIN = {"learning_rate": 1e-4, "batch": 8, "warmup_steps": 2, "evaluate_every": 12, "save_every": 12}
 STANDIN_ROWS = 96
 
@@ -35,8 +35,8 @@ def check(job: Job) -> None:
     """Refuse trainings that cannot be, before the weights are read, and read what metric and training need.
 
     Raises:
-        UserError: more layers to fine-tune than remain or are behind the cut, impossible settings, QLoRA without
-            bitsandbytes, missing or unfit data, a text with too few lines that are long enough.
+        UserError: more layers to fine-tune than remain or are behind the pruning interface, impossible settings, QLoRA
+            without bitsandbytes, missing or unfit data, a text with too few lines that are long enough.
     """
     options = job.options
     if options.metric in NEED_TOKENS and job.given is None:
@@ -113,7 +113,7 @@ def apply(job: Job) -> dict:
 
 
 def _check_behind(job: Job) -> None:
-    """Refuse to train what is behind a cut that is known beforehand, where there are too few layers behind it."""
+    """Refuse to train the layers behind a known pruning interface where there are too few."""
     for count in job.counts:
         removed = job.given or (reverse_order(job.layers, count) if job.options.metric == "reverse-order" else None)
         if removed is not None:

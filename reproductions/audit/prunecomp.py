@@ -205,7 +205,7 @@ def _between_papers() -> Iterator[Finding]:
 
 
 def _windows() -> Iterator[Finding]:
-    """LinearPatch's windows (Table 9) against the layers that Prune&Comp lists for the same selection."""
+    """LinearPatch's blocks (Table 9) against the layers that Prune&Comp lists for the same selection."""
     same = {"LinearPatch[S]": "CosSim(BI)", "LinearPatch[L]": "CosSim(CL)"}
     lists = {
         key: tables.removed(row)

@@ -1,4 +1,4 @@
-"""Measure the trained stand-in and write its model card: ``python -m reproductions.documents.toy_card``.
+"""Measure the trained toy model and write its model card: ``python -m reproductions.documents.toy_card``.
 
 Writes ``facts.json`` (every number of the card) and the tables of ``README.md`` beside the weights; its sentences are
 written by hand. ``python -m reproductions.documents.published_figures`` draws the card's figures from these files.
@@ -74,7 +74,7 @@ def magnitudes(decoder: Decoder, windows: Tensor) -> list[dict[str, float]]:
 
 
 def pruning_curve(decoder: Decoder, calibration: Tensor, windows: Tensor) -> list[dict]:
-    """For 1..LARGEST removed layers: the window of highest cosine and the one of lowest loss, with their perplexities."""
+    """For 1..LARGEST removed layers: the block of highest cosine and the one of lowest loss, with their perplexities."""
     n_layers = decoder.num_layers
     pairs = [(s, s + n) for n in range(1, LARGEST + 1) for s in range(n_layers - n + 1)]
     statistics = collect(decoder, calibration, span=LARGEST, pairs=pairs, rotate=False)
@@ -93,7 +93,7 @@ def pruning_curve(decoder: Decoder, calibration: Tensor, windows: Tensor) -> lis
 
 
 def alpha_sweep(decoder: Decoder, windows: Tensor, cut: tuple[int, int]) -> list[dict[str, float]]:
-    """Perplexity without layers ``[start, stop)`` when the stream at the cut is multiplied by alpha."""
+    """Return perplexity without layers ``[start, stop)``, with the residual stream there multiplied by alpha."""
     start, stop = cut
     kept = [i for i in range(decoder.num_layers) if not start <= i < stop]
     rows = []

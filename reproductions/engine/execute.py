@@ -31,7 +31,7 @@ from reproductions.engine.runner import Work
 from reproductions.measurements import shape_only
 from reproductions.spec import shape_recipes, steps
 
-# Pruned models of one table are held together up to this many bytes: a thousand stand-ins, ten models of 135 M, no larger.
+# Pruned models of one table are held together up to this many bytes: a thousand toy models, ten models of 135 M, no larger.
 HELD_TOGETHER = 4e9
 # Above so many parameters a CPU takes days for a table: it has to be asked for by name.
 MOST_ON_CPU = 3e9
@@ -162,7 +162,7 @@ def _provenance(context: Context) -> dict:
 def benchmark(context: Context | shape_only.Shape, name: str) -> tuple:
     """Values, standard errors and details of one benchmark: NAME or NAME@ARGUMENT, or an lm-eval task.
 
-    Perplexities and tasks have a fourth part: outcomes per window or item, numpy arrays by name.
+    Perplexities and tasks have a fourth part: outcomes per sequence or item, numpy arrays by name.
     """
     where = shape_only.benchmark if isinstance(context, shape_only.Shape) else measurements.measure
     return where(context, name)

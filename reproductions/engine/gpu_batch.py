@@ -5,7 +5,7 @@
 
 A batch is a list of stages, each some tables of one model. Several processes share the GPU, as one model of this size does
 not fill it. They take the stages in order, and within a stage the next configuration that nobody measures. When the time is
-over they are ended: every finished cell has its record, and the same command goes on with what is left.
+over they are ended: every finished cell has its record, and the same command continues with what is left.
 """
 
 from __future__ import annotations

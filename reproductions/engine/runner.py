@@ -217,7 +217,7 @@ def measured(
     """Measure these cells, each recipe unless another process does; return the number of failed ones.
 
     A recipe is locked from before its model is prepared until its records are written. Records and locks are all that
-    processes share, so any of them may be killed, and any other goes on.
+    processes share, so any of them may be killed, and any other continues.
 
     Args:
         work: What to measure, in this order.

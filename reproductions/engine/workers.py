@@ -6,7 +6,7 @@
 
 Every worker has all the work. It takes the next recipe whose lock is free, the longest first, until none is left
 (`reproductions.engine.runner.measured`). Records and locks are all that workers share. The system frees the lock of a worker
-that dies, another worker takes its recipe, and the same command goes on with what is left. Logs are in the work folder's
+that dies, another worker takes its recipe, and the same command continues with what is left. Logs are in the work folder's
 ``jobs``.
 """
 

@@ -25,7 +25,7 @@ def _labels(settings: Pairs) -> list[str]:
 
 
 def above(method: str, others: tuple[str, ...], column: str) -> Check:
-    """In every setting `method` is above each of `others` in a column, with as many layers gone.
+    """In every setting `method` is above each of `others` in a column, with as many layers removed.
 
     Above a baseline that has no such row (the paper prints each with a sparsity of its own) in all rows that it has.
     """
@@ -131,7 +131,7 @@ def again_retains(share: float) -> Check:
 
 
 def falls_with_size(cell: Lookup, settings: Pairs) -> list[Comparison]:
-    """Per model, the average falls whenever more layers go."""
+    """Per model, the average falls whenever more layers are removed."""
     found = []
     for model in dict.fromkeys(model for model, _ in settings):
         rows = {}
@@ -146,7 +146,7 @@ def falls_with_size(cell: Lookup, settings: Pairs) -> list[Comparison]:
 
 
 def half_retains(share: float) -> Check:
-    """With about half of the layers gone, `share` of the dense average is kept."""
+    """With about half of the layers removed, `share` of the dense average is kept."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []

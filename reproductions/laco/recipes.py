@@ -1,4 +1,4 @@
-"""The paper's settings as recipes: what a printed row, or a row of the stand-in, stands for."""
+"""The paper's settings as recipes: what a printed row, or a row of the toy model, stands for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SETTINGS = {
 }
 MAIN = {"llama-2-7b": 23, "llama-2-13b": 30, "baichuan2-7b": 23, "baichuan2-13b": 30}
 LEFT = {"12.0%": 28, "27.1%": 23, "45.0%": 17, "14.6%": 34, "24.6%": 30, "24.7%": 30, "49.7%": 20}
-# The stand-in: three layers at a time (C = 3), and thresholds at which merges are accepted, by merge and layers left. With
+# The toy model: three layers at a time (C = 3), and thresholds at which merges are accepted, by merge and layers left. With
 # the paper's own (C = 4, T = .65) Eq. 1 merges nothing there, which is Table 5's to show.
 STANDIN_C = 3
 STANDIN_T = {"paper": {14: 0.91, 12: 0.55, 8: 0.18}, "code": {14: 0.96, 12: 0.89, 8: 0.77}}
@@ -79,7 +79,7 @@ TRAINING = {
     "standin": {"corpus": "standin-train", "validation": "standin-valid", "tokens": 98_304, "length": 256, "seed": 0},
 }
 TRAINING["small"] = TRAINING["paper"] | {"tokens": 245_760, "length": 256}
-# Short runs: 240 steps of four windows, on the stand-in 48 of eight. Its own rate was 1.5e-3; 2e-4 barely moves it there.
+# Short runs: 240 steps of four sequences, on the toy model 48 of eight. Its own rate was 1.5e-3; 2e-4 barely moves it there.
 TRAINED_WITH = {
     "paper": {"save_every": 250, "evaluate_every": 250},
     "small": {"batch": 4, "micro_batch": 4, "save_every": 40, "evaluate_every": 40},
@@ -164,7 +164,7 @@ def shortgpt(subject: Subject, limit: int | None) -> Recipe:
 
 
 def baselines(subject: Subject, limit: int | None) -> list[tuple[int, str, Recipe]]:
-    """LLM-Pruner and SliceGPT on one model, with as many parameters gone as the layers of the main results have."""
+    """LLM-Pruner and SliceGPT on one model, with as many parameters removed as the layers of the main results have."""
     left = main_left(subject)
     count = subject.layers - left
     found = [(PRUNER, llm_pruner(subject.profile, layers=count))] if pruner_can(count, subject.layers) else []

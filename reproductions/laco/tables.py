@@ -73,7 +73,7 @@ def _without_dense(table: Table) -> Table:
 
 
 def _generation_rows(subject: Subject, limit: int | None) -> list[Row]:
-    """Table 8: LLaMA-2-7B's answer to one XSum prompt; on the stand-in three prompts of its own."""
+    """Table 8: LLaMA-2-7B's answer to one XSum prompt; on the toy model three prompts of its own."""
     if not subject.printed:
         return recipes.main_rows(subject, limit)
     found = []

@@ -1,4 +1,4 @@
-"""The columns of LinearPatch's tables, by profile: the paper's benchmarks, or the stand-in's own."""
+"""The columns of LinearPatch's tables, by profile: the paper's benchmarks, or the toy model's own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def question_answering(profile: str) -> list[Column]:
 def perplexities(profile: str, average: str, part: str = "quarter", label: str = "") -> list[Column]:
     """Perplexity on three texts, and their mean under the name the table has for it, shown as `label` if that is given.
 
-    part: how much of the stand-in's texts, ``quarter`` or ``thin`` (an eighth, where rows are trained); one table has one.
+    part: how much of the toy model's texts, ``quarter`` or ``thin`` (an eighth, where rows are trained); one table has one.
     """
     suffix = f"-{part}" if profile == "standin" else ""
     found = [

@@ -1,4 +1,4 @@
-"""The figures of LinearPatch, declared: the dense model's stream around a window, and the model without it."""
+"""The figures of LinearPatch, declared: the dense model's residual stream around a block, and the model without it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WINDOW = [Column("start", "magnitudes", "start", compare="exact"), Column("end"
 
 
 def _observed(counts: dict[str, int] | None = None) -> Callable[[Subject, int | None], list[Row]]:
-    """Return the rows of dense models looked at around the window that [L] removes.
+    """Return the rows of dense models looked at around the block that [L] removes.
 
     Counts: layers removed, default the larger.
     """
@@ -51,7 +51,7 @@ def _figure(number: str, title: str, counts: dict | None, columns: list[Column],
 
 # Section 3.3's numbers and Figure 1 are of LLaMA-2-7B without 9 layers.
 _FIGURE1 = {"llama-2-7b": 9, "standin": 5}
-# Ours: 4 of 16 layers leave more windows to look at.
+# Ours: 4 of 16 layers leave more blocks to look at.
 _CUTS = {"llama-2-7b": 9, "standin": 4}
 
 

@@ -1,4 +1,4 @@
-"""Figure 6 (extension): which part of the patch does the work, by perplexity at the cuts of Table 1."""
+"""Figure 6 (extension): which part of the patch does the work, by perplexity at the interfaces of Table 1."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FITTED = "a-by-least-squares"
 SEEDS = {"a-of-another-draw": 0, "a-of-a-third-draw": 1}
 TEXT = "a-of-another-text"
 # Of the tokens those whose states are massive stay as they are, or change alone
-# (`common.calibration.massive_activations`); the stand-in has none.
+# (`common.calibration.massive_activations`); the toy model has none.
 SPARED = {"A": "a-spared", "d": "d-spared"}
 FITTED_SPARED, SINK = "a-by-least-squares-spared", "a-on-massive-tokens"
 NAMES = {
@@ -95,7 +95,7 @@ def _on_other_text(made: Recipe, profile: str) -> Recipe:
 
 
 def causes(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return the rows at the window [L] and, where the model is not a printed one, at the lowest BI [S]."""
+    """Return the rows at the block [L] and, where the model is not a printed one, at the lowest BI [S]."""
     found = []
     for model, group, layers, count in rows.chosen(subject, {"llama-2-7b": 7, "standin": 4}):
         found.append(Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True))

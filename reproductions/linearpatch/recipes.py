@@ -18,7 +18,7 @@ PAPER_MODELS = {
     "llama-3-8b": ("LLaMA-3-8B", 32, (7, 5)),
 }
 BAICHUAN = {"baichuan2-7b": ("Baichuan2-7B", 32, (9, 7))}
-# LLaMA-2-7B's. On the stand-in 5 and 4 of 16 layers are the closest to the paper's 27 % and 21 % of the parameters.
+# LLaMA-2-7B's. On the toy model 5 and 4 of 16 layers are the closest to the paper's 27 % and 21 % of the parameters.
 SHARES = ((9, 32), (7, 32))
 STANDIN_COUNTS = (5, 4)
 # LLM-Pruner's flag, which the paper does not give, by model and layers that the other rows of its table remove: fitted to

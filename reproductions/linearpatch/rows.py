@@ -89,7 +89,7 @@ NAMES = (
 def chosen(subject: Subject, counts: Mapping[str, int]) -> list[tuple[str, str, int, int]]:
     """Return (registry name, group, layers, number removed) of the models a table shows, one number each.
 
-    counts: what the paper's models lose and what the stand-in does; any other model loses the first one's share.
+    counts: what the paper's models lose and what the toy model does; any other model loses the first one's share.
     """
     if subject.printed:
         return [(m, group, layers, counts[m]) for m, group, layers, _ in models_of(subject) if m in counts]
@@ -113,7 +113,7 @@ def _row(
 
 
 def variants(subject: Subject, count: int) -> dict[str, dict]:
-    """Return the choices of layers that a table shows: the window and, on other models than the paper's, the lowest BI."""
+    """Return the choices of layers that a table shows: the block and, on other models than the paper's, the lowest BI."""
     return {"": window(count)} if subject.printed else {"L": window(count), "S": lowest_bi(count)}
 
 
@@ -126,7 +126,7 @@ def of_variant(row: Row, variant: str) -> Row:
 def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
     """Tables 2 and 3: dense, LLM-Streamline(FFN) +FT, LinearPatch[L] without and with training.
 
-    Ours, the matrix, what leaves massive tokens alone, and the cut alone: a rival that is worse than that says nothing.
+    Ours, the matrix, what leaves massive tokens alone, and no repair: a rival that is worse than that says nothing.
     """
     found = []
     for setting in chosen(subject, {"llama-2-7b": 7, "llama-3-8b": 5, "standin": 4}):

@@ -29,7 +29,7 @@ NAMES = {
     LAYER: "LLM-Streamline(layer) +FT, layer output, MSE (extension)",
 }
 
-# LLM-Streamline's feed-forward network in the place of the window, before any training.
+# LLM-Streamline's feed-forward network in the place of the block, before any training.
 FFN = {"method": "streamline-ffn"}
 
 _LOGITS = {"target": "logits", "top_k": TOP_K}

@@ -16,7 +16,7 @@ from functools import cache
 from reproductions.spec import subsets
 
 TASK = "task"  # what every name that is not registered is taken for: an lm-eval task
-Measured = tuple  # values, standard errors, details[, outcomes per window or item: numpy arrays by name]
+Measured = tuple  # values, standard errors, details[, outcomes per sequence or item: numpy arrays by name]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def _endings(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     Raises:
         UserError: a task whose items do not give one context several endings.
     """
-    task = argument.partition("@")[0]  # a stand-in task's version is part of a benchmark's name alone
+    task = argument.partition("@")[0]  # a toy model task's version is part of a benchmark's name alone
     options = {"limit": context.recipe.limit, "batch_size": batch_size(context)}
     found = harness.evaluate(context.model, context.tokenizer, [task], **options)["endings"].get(task)
     if not found:
@@ -35,7 +35,7 @@ def _endings(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
 
 @benchmark("scaled")
 def _scaled(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
-    """Perplexity by the named protocol with the logits times the best one factor, found on the other half of the windows."""
+    """Measure perplexity with the logits times the best one factor, found on the other half of the sequences."""
     if argument not in PROTOCOLS:
         raise unknown("perplexity protocol", argument, PROTOCOLS)
     protocol = PROTOCOLS[argument]

@@ -22,7 +22,7 @@ def _parameters(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("perplexity")
 def _perplexity(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
-    """Perplexity by the named protocol, and the mean loss it comes from (nats per token), of each window too."""
+    """Perplexity by the named protocol, and the mean loss it comes from (nats per token), of each sequence too."""
     name, tokens = subsets.whole(argument), subsets.tokens(argument)
     if name not in PROTOCOLS:
         raise unknown("perplexity protocol", name, PROTOCOLS)

@@ -58,14 +58,14 @@ def _distances(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 
 def _windows_shown(depth: int) -> slice:
-    """Return the windows of four that Fig. 5b shows, those within layers 10 to 19 of 32: the same share of any depth."""
+    """Return the blocks of four that Fig. 5b shows, those within layers 10 to 19 of 32: the same share of any depth."""
     start = min(round(9 * depth / 32), depth - 4)
     return slice(start, max(start + 1, round(19 * depth / 32) - 3))
 
 
 @benchmark("laco-outputs")
 def _outputs(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Fig. 5: cosines of adjacent outputs (a) and of merged windows of four (b); Eq. 1's norm beside them."""
+    """Fig. 5: cosines of adjacent outputs (a) and of merged blocks of four (b); Eq. 1's norm beside them."""
     texts = sentences(context)
     adjacent = layers.adjacent_cosines(context.model, context.tokenizer, texts)
     windows = layers.merged_outputs(context.model, context.tokenizer, texts)

@@ -42,9 +42,9 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """Measure what removing every block of the recipe's length costs by the named protocol, and which are chosen.
 
     Each is measured as it is, with the first token's own, dense state put back where the window ends, and with the neurons
-    carried over that write the massive activation, if their layer goes (`extensions.refit.graft`). values: the perplexities
-    (``kept``, ``carried``) at the windows that CHOICES names and at the cheapest. details: by first layer the mean increase
-    of the loss and its standard error, paired with the dense model's windows; norms at layers' inputs.
+    carried over that write the massive activation, if their layer is removed (`extensions.refit.graft`). values: the
+    perplexities (``kept``, ``carried``) at the windows that CHOICES names and at the cheapest. details: by first layer the
+    mean increase of the loss and its standard error, paired with the dense model's windows; norms at layers' inputs.
     """
     decoder, count = context.decoder, context.recipe.selection["count"]
     ids = PROTOCOLS[argument].windows(PROTOCOLS[argument], context.tokenizer)[: context.recipe.limit]

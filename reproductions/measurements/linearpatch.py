@@ -30,7 +30,7 @@ def _window(context: Context, argument: str) -> tuple[dict, dict, dict]:
 @benchmark("inserted")
 @torch.inference_mode()
 def _inserted(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Table 6: seconds that what was inserted takes for one batch of 16 windows, median of repeated calls.
+    """Table 6: seconds that what was inserted takes for one batch of 16 sequences, median of repeated calls.
 
     Paper: 2048 tokens, 1000 calls, the mean; here as many calls as fit in about two seconds, five at least.
     """

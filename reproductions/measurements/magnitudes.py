@@ -1,6 +1,6 @@
 """Measure for LinearPatch's figures: the residual stream around a block, and the pruned model as the patch varies.
 
-The layers before a window are run once; every patch tried continues from there. The
+The layers before a block are run once; every patch tried continues from there. The
 recipe's selection is ``observed-window``.
 """
 
@@ -22,18 +22,19 @@ from common.pruning.pipeline import Context
 from papers.linearpatch import LinearPatch, measures, patch_values  # noqa: F401 - measures: its protocols
 from reproductions.measurements import benchmark
 
-# The text that perplexities of figures are measured on: protocols, and the windows taken from each.
+# The text that perplexities of figures are measured on: protocols, and the sequences taken from each.
 TEXTS = {
     "standin": (("standin-standard-library", "standin-numerical", "standin-learning"), 8),
     "paper": (("linearpatch-wikitext2",), 12),
 }
 READS = tuple(PROTOCOLS[name].corpus for name in TEXTS["paper"][0])
 ALPHAS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.7)
-# One factor at every cut is looked for on a grid, each STEP times the last, then half-way to the neighbours of the best one.
+# One factor at every interface is looked for on a grid, each STEP times the last, then half-way to the neighbours of the best
+# one.
 # Perplexity may have several minima: SmolLM2's without layers 21 to 28 has one at 0.65, and is a thousand times less at 6.5.
 STEP = 1.4
 FACTORS = tuple(STEP**k for k in range(-3, 8))
-# What a cut's states are compared on with the dense model's, and what perplexity is measured on of wide models.
+# What an interface's states are compared on with the dense model's, and what perplexity is measured on of wide models.
 END_TOKENS, FEW_WINDOWS = 4096, 4
 PREDICTIONS = ("ratio", "least_squares", "alike_at_end")
 # Of models wider than MANY_CUTS, whose cuts take hours on a CPU, some are looked at; wider than WIDE, C x C moments of few
@@ -43,29 +44,29 @@ WIDE, CUTS_AT_A_TIME = 1024, 4
 
 
 def _text(context: Context, most: int | None = None) -> Tensor:
-    """Windows of the texts, at most so many of each; None: as TEXTS says."""
+    """Sequences of the texts, at most so many of each; None: as TEXTS says."""
     names, count = TEXTS[context.recipe.profile]
     protocols = [PROTOCOLS[name] for name in names]
     return torch.cat([p.windows(p, context.tokenizer)[: context.recipe.limit or most or count] for p in protocols])
 
 
 class _Cut:
-    """The model without the layers ``[start, stop)``, as a function of what is done to the stream at the cut."""
+    """The model without the layers ``[start, stop)``, as a function of the patch at the pruning interface."""
 
     def __init__(self, context: Context, ids: Tensor, start: int, stop: int):
         self.decoder, self.start, self.stop = context.decoder, start, stop
         self.batches = [(batch, self.before(batch)) for batch in ids.split(context.batch_size)]
 
     def before(self, batch: Tensor) -> Tensor:
-        """Return the stream at the cut, of token ids [batch, tokens]."""
+        """Return the residual stream at the pruning interface, of token ids [batch, tokens]."""
         return self.decoder.run(self.decoder.embed_tokens(batch), 0, self.start)
 
     def factor(self, factor: float) -> float:
-        """Perplexity with the stream at the cut multiplied by this."""
+        """Perplexity with the residual stream at the pruning interface multiplied by this."""
         return self.perplexity(lambda hidden: hidden * factor)
 
     def perplexity(self, change: Callable[[Tensor], Tensor]) -> float:
-        """Perplexity with ``change`` at the cut (mean loss over windows of equal length)."""
+        """Perplexity with ``change`` at the pruning interface (mean loss over sequences of equal length)."""
         losses = [
             next_token_loss(self.decoder, self.decoder.run(change(hidden), self.stop), batch)
             for batch, hidden in self.batches
@@ -76,9 +77,9 @@ class _Cut:
 @benchmark("magnitudes")
 @torch.inference_mode()
 def magnitudes(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Magnitudes on calibration text: per layer, per channel around the window, and per token, plain and rotated.
+    """Magnitudes on calibration text: per layer, per channel around the block, and per token, plain and rotated.
 
-    values: the window, the mean ratio of magnitudes across it, sigma_d (Eq. 5) and the largest over the median |X| of a
+    values: the block, the mean ratio of magnitudes across it, sigma_d (Eq. 5) and the largest over the median |X| of a
     token. details: the lists behind them; per token they are of the first calibration sample.
     """
     start, stop = context.details["window"]
@@ -109,7 +110,7 @@ def magnitudes(context: Context, argument: str) -> tuple[dict, dict, dict]:
 @benchmark("alpha", reads=READS)
 @torch.inference_mode()
 def alpha(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Section 3.2: perplexity without the window when the stream at the cut is alpha X, alpha X d or alpha X A."""
+    """Measure section 3.2: perplexity without the block, with alpha X, alpha X d or alpha X A at the interface."""
     start, stop = context.details["window"]
     found = context.statistics(stop - start, (context.recipe.selection["cosine"],))
     cut = _Cut(context, _text(context), start, stop)
@@ -164,7 +165,7 @@ class _End:
         return self.decoder.norm(hidden).float()
 
     def unlike(self, cut: _Cut) -> Callable[[float], float]:
-        """Of a factor at the cut: 1 less the mean cosine, over tokens of calibration text, of states after the final norm."""
+        """Return 1 less the mean cosine of states after the final norm, for a factor at the interface."""
         befores = [cut.before(batch) for batch, _ in self.batches]
 
         def measured(factor: float) -> float:
@@ -178,7 +179,7 @@ class _End:
 
 
 def _look(cut: _Cut, end: _End, found: Statistics, start: int, stop: int) -> dict:
-    """Return one cut: the best factor and what predicts it, and perplexity by every repair."""
+    """Return one interface: the best factor and what predicts it, and perplexity by every repair."""
     moments = found.least_squares(start, stop)
     curve, unlike = searched(cut.factor), searched(end.unlike(cut))
     row = {
@@ -209,13 +210,14 @@ def _look(cut: _Cut, end: _End, found: Statistics, start: int, stop: int) -> dic
 @benchmark("cut-factors", reads=READS)
 @torch.inference_mode()
 def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
-    """Ours: at every window of the recipe's length, the factor that is best against what each estimator predicts.
+    """Ours: at every block of the recipe's length, the factor that is best against what each estimator predicts.
 
-    values: how far predictions are off, as mean |log(prediction / best)|: the ratio of magnitudes, least squares at the cut,
-    and the factor whose last states are most like the dense model's on calibration text (`_End`); the share of cuts at
-    which matching magnitudes (A), that factor and the least-squares matrix lower perplexity, and at which the error that A
-    leaves tells whether it does (less than doing nothing leaves: it helps). outcomes: how far off at each cut. details: a
-    row per cut. Of models wider than MANY_CUTS only FEW_CUTS windows, evenly spread, and FEW_WINDOWS of the text.
+    values: how far predictions are off, as mean |log(prediction / best)|: the ratio of magnitudes, least squares at the
+    pruning interface, and the factor whose last states are most like the dense model's on calibration text (`_End`); the
+    share of interfaces at which matching magnitudes (A), that factor and the least-squares matrix lower perplexity, and at
+    which the error that A leaves tells whether it does (less than doing nothing leaves: it helps). outcomes: how far off at
+    each interface. details: a row per interface. Of models wider than MANY_CUTS only FEW_CUTS blocks, evenly spread, and
+    FEW_WINDOWS of the text.
     """
     count, layers = context.recipe.selection["count"], context.decoder.num_layers
     starts = list(range(1, layers - count))
@@ -250,5 +252,5 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
 
 
 def _off(row: dict, prediction: str) -> float:
-    """Return how far a cut's prediction is from its best factor."""
+    """Return how far an interface's prediction is from its best factor."""
     return abs(math.log(row[prediction] / row["best_factor"]))

@@ -1,7 +1,7 @@
 """The record of a benchmark's part, taken from the record of its whole: what is known is not measured again.
 
-The outcomes kept beside the whole's record hold those of the part: the first items', or the windows that the part reads. The
-layers that were removed, and what training took, are part of every record.
+The outcomes kept beside the whole's record hold those of the part: the first items', or the sequences that the part reads.
+The layers that were removed, and what training took, are part of every record.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _items(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
 
 
 def _windows(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
-    """Of the windows that are spread over the text as `Protocol.of_tokens` spreads them; None where no length is told."""
+    """Of the sequences that are spread over the text as `Protocol.of_tokens` spreads them; None where no length is told."""
     if "window" not in record.details:  # as an earlier version wrote it
         return None
     means, length = outcomes["nll"], record.details["window"]

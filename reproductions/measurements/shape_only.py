@@ -126,8 +126,8 @@ def _macs(shape: Shape) -> dict:
 def _storage(shape: Shape) -> dict:
     """Numbers stored per training token for offline distillation: the student's input, and what it is to reproduce.
 
-    LLM-Streamline stores hidden states on both sides of the cut; LinearPatch a token id and the teacher's top-K logits,
-    which are of no use without their K indices.
+    LLM-Streamline stores hidden states on both sides of the pruning interface; LinearPatch a token id and the teacher's top-K
+    logits, which are of no use without their K indices.
     """
     repair = shape.recipe.repair
     if "top_k" in repair:

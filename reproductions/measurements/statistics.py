@@ -17,14 +17,14 @@ from reproductions.measurements import benchmark
 from reproductions.measurements.partial_records import held_out_loss, training_cost
 from reproductions.measurements.shape_only import MACS_TOKENS
 
-# Windows timed, and how often: the median of the passes is kept.
+# Sequences timed, and how often: the median of the passes is kept.
 WINDOWS, PASSES = 32, 3
-# The text of each profile, and the length of its windows.
+# The text of each profile, and the length of its sequences.
 TEXT = {"standin": ("standin-test", 256), "paper": ("wikitext2-test", 2048)}
 
 
 def _test_windows(context: Context, count: int) -> torch.Tensor:
-    """Held-out windows [count, tokens] of the profile's test text."""
+    """Held-out sequences [count, tokens] of the profile's test text."""
     corpus, length = TEXT[context.recipe.profile]
     return cut(corpora.joined_ids(context.tokenizer, corpus), length)[:count]
 

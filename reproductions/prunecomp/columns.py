@@ -1,4 +1,4 @@
-"""The columns of Prune&Comp's tables, by profile: the paper's benchmarks, or the stand-in's own."""
+"""The columns of Prune&Comp's tables, by profile: the paper's benchmarks, or the toy model's own."""
 
 from __future__ import annotations
 

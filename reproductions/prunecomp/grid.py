@@ -81,7 +81,7 @@ def grid_recipe(model: str, count: int, subject: Subject, limit: int | None, cel
 
 
 def rows(subject: Subject, limit: int | None) -> list[Row]:
-    """Dense, then repair by schedule by metric. CL removes one window at once: it has no iterative rows."""
+    """Dense, then repair by schedule by metric. CL removes one block at once: it has no iterative rows."""
     model, group, layers, counts = MODEL
     if not subject.printed:
         model, group, layers = subject.model, subject.group, subject.layers

@@ -21,7 +21,7 @@ VARIANTS = {
     "+Prune&Comp": (True, True),
 }
 # "128 sequences with a length of 2048 tokens from the WikiText-2 dataset are randomly selected", by the official code's
-# sampler. The stand-in, a thousandth of the size, gets 32 sequences of its context.
+# sampler. The toy model, a thousandth of the size, gets 32 sequences of its context.
 CROPS = {
     "paper": {"corpus": "wikitext2-train", "sampler": "prunecomp-train", "length": 2048, "count": 128, "seed": 0},
     "standin": {"corpus": "standin-calibration", "sampler": "prunecomp-train", "length": 256, "count": 32, "seed": 0},
@@ -71,7 +71,7 @@ class RepairSpec:
 
 
 def selection(size: str, metric: str, count: int, variant: str, fidelity: str = "paper") -> dict:
-    """Return a recipe's selection. CL removes one window at once, so it is never iterated."""
+    """Return a recipe's selection. CL removes one block at once, so it is never iterated."""
     iterative, compensate = VARIANTS[variant]
     chosen = {"method": "prunecomp", "metric": METRICS[metric], "count": count}
     chosen |= {"iterative": iterative and metric != "CosSim(CL)", "compensate": compensate}
@@ -150,7 +150,7 @@ def rows(
 ) -> Callable:
     """Return the rows of a table: as printed, or the same methods on one model.
 
-    standin: how many of its 16 layers the stand-in loses; shares: what any other model does, as many as those.
+    standin: how many of its 16 layers the toy model loses; shares: what any other model does, as many as those.
     """
 
     def made(subject: Subject, limit: int | None) -> list[Row]:

@@ -31,7 +31,7 @@ from reproductions.spec.registry import Claim, Lookup
 
 
 def points(accuracy: Number) -> Number:
-    """Return an accuracy in percent: the paper prints shares, the stand-in's columns are in percent."""
+    """Return an accuracy in percent: the paper prints shares, the toy model's columns are in percent."""
     return accuracy * 100 if np.max(accuracy) <= 1 else accuracy
 
 
@@ -228,7 +228,7 @@ def of_arms(metric: str) -> tuple[Claim, ...]:
 
 
 def at_the_cut(metric: str) -> Claim:
-    """Return as many layers trained, behind the cut and at the end: whether it matters where they are."""
+    """Return as many layers trained, behind the pruning interface and at the end: whether it matters where they are."""
     others = [method(metric, arm) for arm in (LORA, QLORA, LAST3, again(LORA), again(LAST3))]
     return Claim(
         "at-cut-beats-others-by-loss",

@@ -1,4 +1,4 @@
-"""The columns of Reassessing's tables, by profile: the paper's benchmarks, or the stand-in's own."""
+"""The columns of Reassessing's tables, by profile: the paper's benchmarks, or the toy model's own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASKS = {
 }
 # Tasks whose choices are letters or one sentence twice: lm-eval does not normalise them.
 PLAIN_ONLY = ("MMLU", "WinoGrande")
-# Of the stand-in's nine tasks the four that every many-armed table here uses, plain accuracy as well.
+# Of the toy model's nine tasks the four that every many-armed table here uses, plain accuracy as well.
 STANDIN_TASKS = {
     "Continue": "docstring_continuation",
     "ParName": "docstring_parameter_name",
@@ -137,7 +137,7 @@ def cost(profile: str) -> list[Column]:
 
 
 def calibration(table: str) -> Callable[[str], list[Column]]:
-    """Tables J and O: what was chosen, and what it costs; on the stand-in the perplexity and all layers in one cell."""
+    """Tables J and O: what was chosen, and what it costs; on the toy model the perplexity and all layers in one cell."""
 
     def chosen(profile: str) -> list[Column]:
         if profile == "standin":
@@ -154,7 +154,7 @@ def calibration(table: str) -> Callable[[str], list[Column]]:
 
 
 def single(label: str, benchmark: str, key: str) -> Callable[[str], list[Column]]:
-    """Return a table of one score in percent: the paper's benchmark, or the stand-in's generation."""
+    """Return a table of one score in percent: the paper's benchmark, or the toy model's generation."""
     paper = [Column(label, benchmark, key, scale=100)]
     return lambda profile: [GENERATION] if profile == "standin" else paper
 

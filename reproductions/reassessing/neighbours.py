@@ -64,14 +64,14 @@ def _laco(model: str, removed: int) -> dict:
 
 
 def _finercut(model: str, removed: int) -> dict:
-    """Twice as many halves as layers. It tries every half at every step, and so reads a few windows of what BI reads."""
+    """Twice as many halves as layers. It tries every half at every step, and so reads a few sequences of what BI reads."""
     calibration = CALIBRATION["paper"]
     few = calibration | {"count": SEARCHED}
     return {"selection": {"method": "finercut", "count": 2 * removed, "calibration": few}, "calibration": calibration}
 
 
-SEARCHED = 4  # windows
-# How a method is called -> f(registry name, layers that go) -> a recipe's fields. UMD is LLM-Drop's removal of whole layers
+SEARCHED = 4  # sequences
+# How a method is called -> f(registry name, removed layers) -> a recipe's fields. UMD is LLM-Drop's removal of whole layers
 # by block influence, DeeperLayers is UIDL.
 WHOLE_LAYERS = {
     "ShortGPT": _untrained("BI"),

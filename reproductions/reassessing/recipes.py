@@ -15,7 +15,7 @@ CORPORA = {
 CORPORA["small"] = CORPORA["paper"]
 WINDOWS = {"paper": None, "small": 64, "standin": 32}  # how many of them
 # Section 3.3 and official code: the defaults of `common.training.finetuning.Settings`. Of a small size 240 steps in
-# place of 1,555, on the stand-in 24, at ten times the rate: in so few steps 1e-5 moves nothing, whatever it trains.
+# place of 1,555, on the toy model 24, at ten times the rate: in so few steps 1e-5 moves nothing, whatever it trains.
 SETTINGS = {
     "paper": {"learning_rate": 1e-5},
     "standin": {
@@ -42,7 +42,7 @@ DATA = {
     "small": {"source": "alpaca-cleaned", "count": 960, "held_out": 64, "seed": SEED},
     "standin": {"source": "standin", "count": 96, "held_out": 16, "seed": SEED},
 }
-# Table B on the stand-in: text in place of instructions, as many rows of about their length.
+# Table B on the toy model: text in place of instructions, as many rows of about their length.
 PLAIN_TEXT = {"corpus": "standin-calibration", "length": 128, "count": 96, "held_out": 16, "seed": SEED}
 # Iterative pruning: so many rows a cycle, or it would cost many times what one-shot costs.
 CYCLE_ROWS = {"small": 240, "standin": 24}

@@ -1,4 +1,4 @@
-"""The rows of Reassessing's tables: every printed one with the recipe behind it, and the stand-in's own."""
+"""The rows of Reassessing's tables: every printed one with the recipe behind it, and the toy model's own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALIASES: dict[str, tuple[str, Arm | None]] = {
 }
 METRICS = ("Random", "PPL", "Magnitude-l1", "Magnitude-l2", "BI", "Taylor", "Reverse-order", "SLEB")
 SEVEN = tuple(metric for metric in METRICS if metric != "SLEB")
-# What the tables compare most: the paper's metric, and its recipe on the stand-in.
+# What the tables compare most: the paper's metric, and its recipe on the toy model.
 REVERSE = "Reverse-order"
 OURS = (ArmSpec(REVERSE, LAST3), 4)
 BASIC = ((ArmSpec(REVERSE), 4), OURS)

@@ -13,8 +13,8 @@ class Arm:
     """A way to fine-tune.
 
     kind: ``lora``, ``qlora``, ``full``, or ``partial``: the head and, beside it, so many layers, the `last` ones or, with
-    `at_cut`, those behind the first cut. faster: at ten times the learning rate. again: in another order of rows and with
-    other adapters. extension: whether the paper does not have it in the table.
+    `at_cut`, those behind the first interface. faster: at ten times the learning rate. again: in another order of rows and
+    with other adapters. extension: whether the paper does not have it in the table.
     """
 
     kind: str
@@ -92,7 +92,7 @@ class ArmSpec:
         return own or self.plain_text or self.variant == "untrained"
 
     def scaled(self, layers: int, of: int) -> ArmSpec:
-        """Return the same where so many layers go in the place of ``of``: its schedule, if it has one, ends with them."""
+        """Return the same with so many layers removed in place of ``of``, which its schedule, if any, ends with."""
         if self.schedule is None:
             return self
         step = self.schedule[0]

@@ -53,7 +53,7 @@ def table(
     Columns: the accuracies it prints.
 
     on_standin: specification and layers removed of each row; any other model loses the same shares. shape: the recipe over
-    a printed row's shape, for columns that need no weights. dense: whether the stand-in's dense model comes first. full:
+    a printed row's shape, for columns that need no weights. dense: whether the toy model's dense model comes first. full:
     whether tasks are asked whole of any model.
     """
     printed = on_paper or rows.printed(number, shape)

@@ -150,7 +150,7 @@ def _of_shape(row: Row) -> bool:
 
 
 def published(table: Table, store: Store, limit: int | None = None) -> list[Subject]:
-    """Return what a table is shown for when nobody says for whom: the real models with records of it, then the stand-in.
+    """Return what a table is shown for when nobody says for whom: the real models with records of it, then the toy model.
 
     The dense row's records are those of many tables: alone they are not this one's, where it has other rows.
     """
@@ -290,7 +290,7 @@ def drawn(
 
     folder, forms: as `figures.style.save` takes them.
 
-    The drawing function gets `entries`. The stand-in's picture, the paper models', any other model's, one of some rows alone
+    The drawing function gets `entries`. The toy model's picture, the paper models', any other model's, one of some rows alone
     and one of a quick look go to files of different names.
 
     Raises:

@@ -12,7 +12,7 @@ from common.pruning.recipe import Recipe
 class Changes:
     """Options that replace a row's own. None: as the table has it.
 
-    samples: calibration windows, lines or sentences. seed: of what is drawn at random from the calibration text. text: a
+    samples: calibration sequences, lines or sentences. seed: of what is drawn at random from the calibration text. text: a
     corpus to calibrate on. alpha: LinearPatch's perturbation coefficient, by which the patch is multiplied (section 3.2).
     """
 

@@ -26,7 +26,7 @@ QUESTIONS = {
     "Race-h": ("race_v2", "acc"),
     "CoPa": ("copa", "acc"),
 }
-# The stand-in's tasks where questions are not what a table is about.
+# The toy model's tasks where questions are not what a table is about.
 FEW = ("Continue", "ParName", "ParType", "Section")
 # Labels are those of the papers' tables; (label, key) or (label, benchmark, key).
 _MMLU = {
@@ -116,7 +116,7 @@ def chance(benchmarks: Iterable[str]) -> dict[str, float]:
     """Benchmark, its first items, or MMLU in a paper's form -> the share that guessing gets right, where that is known."""
     known = {name: 1 / choices for name, choices in _CHOICES.items()} | dict.fromkeys(_WRITTEN, 0.0)
     known |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in STANDIN_QUESTIONS.items()}
-    known |= {benchmark: known["mmlu"] for benchmark, _ in _MMLU.values()}  # the stand-in's has four options, too
+    known |= {benchmark: known["mmlu"] for benchmark, _ in _MMLU.values()}  # the toy model's has four options, too
     return {name: known[subsets.whole(name)] for name in benchmarks if subsets.whole(name) in known}
 
 
@@ -127,7 +127,7 @@ def mmlu(profile: str) -> list[Column]:
 
 
 def laco(profile: str, hidden: bool = False) -> list[Column]:
-    """LaCo's scores in the order of its Table 1; on the stand-in its nine tasks, the examination and two generated ones.
+    """LaCo's scores in the order of its Table 1; on the toy model its nine tasks, the examination and two generated ones.
 
     hidden: measured, for the averages of `laco_averages`, but not shown.
     """
@@ -155,7 +155,7 @@ def laco_averages(profile: str) -> list[Column]:
 
 
 def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Column]:
-    """Return the nine tasks. few: on the stand-in only the four FEW."""
+    """Return the nine tasks. few: on the toy model only the four FEW."""
     chosen = QUESTIONS
     if profile == "standin":  # a task of ours may change: its version is part of the benchmark's name
         every = {label: (f"{task}@{TASKS_VERSION}", metric) for task, (label, metric) in STANDIN_TASKS.items()}

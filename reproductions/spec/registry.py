@@ -153,7 +153,7 @@ class Table:
     """A table or figure of a paper, or of ours (LEAGUE). ``number``: of the table in the paper's CSV files, if it is there.
 
     draw: ``module:function`` that draws a figure from its records, see `reproductions.render.show.drawn`. full: any
-    model of up to 300 million parameters reads its tasks and texts whole, not only the paper's own and the stand-in (see
+    model of up to 300 million parameters reads its tasks and texts whole, not only the paper's own and the toy model (see
     `reproductions.spec.subsets`).
     """
 

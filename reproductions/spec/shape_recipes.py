@@ -1,7 +1,7 @@
 """Recipes over a model's shape, for cells that need no weights. `reproductions.measurements.shape_only` carries them out.
 
-A shape recipe says how many layers go, what is put in their place and what is trained; which layers they are does not
-matter, because all layers of these models have one shape.
+A shape recipe says how many layers are removed, what is put in their place and what is trained; which layers they are does
+not matter, because all layers of these models have one shape.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reproductions.spec.subjects import Subject
 
-# Section 4.2: 128 sequences of 2048 tokens of WikiText-2; crops as in the official code. The stand-in's context is 256.
+# Section 4.2: 128 sequences of 2048 tokens of WikiText-2; crops as in the official code. The toy model's context is 256.
 CALIBRATION = {
     "paper": {"corpus": "wikitext2-train", "sampler": "linearpatch-train", "length": 2048, "count": 128, "seed": 2},
     "standin": {
@@ -27,9 +27,9 @@ PRUNER_LINES = {
     "paper": {"corpus": "bookcorpus", "sampler": "line-crops", "length": 64, "count": 10, "seed": 42},
     "standin": {"corpus": "standin-calibration", "sampler": "line-crops", "length": 64, "count": 10, "seed": 42},
 }
-# LaCo, section 3.4: ten sentences of English Wikipedia. The stand-in's are sentences of its own training text.
+# LaCo, section 3.4: ten sentences of English Wikipedia. The toy model's are sentences of its own training text.
 SENTENCES = {"paper": "wikipedia-en", "standin": "standin-calibration"}
-# LinearPatch, section 4.2, for every method that is distilled; the stand-in sees about a twentieth of the samples at twenty
+# LinearPatch, section 4.2, for every method that is distilled; the toy model sees about a twentieth of the samples at twenty
 # times the rate, other models a tenth at ten times the rate, of an eighth of their length.
 DISTILLING = {
     "paper": {"samples": 5000, "learning_rate": 1e-4},
@@ -54,7 +54,7 @@ def lowest_bi(count: int, cosine: str = "token") -> dict:
 
 
 def window(count: int, cosine: str = "token", exclude_ends: bool = False) -> dict:
-    """Return [L], Eq. 2: the cosine per token, the best of all windows.
+    """Return [L], Eq. 2: the cosine per token, the best of all blocks.
 
     The official code: per channel, without the ends.
     """

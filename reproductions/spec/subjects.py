@@ -107,7 +107,7 @@ class Subject:
     def counts(self, *shares: tuple[int, int], standin: Sequence[int] | int) -> tuple[int, ...]:
         """Numbers of layers to remove: ``remove``.
 
-        Else on the stand-in what the table says; else the paper's shares n/N of this model's layers, rounded, each
+        Else on the toy model what the table says; else the paper's shares n/N of this model's layers, rounded, each
         once.
 
         Raises:
@@ -154,7 +154,7 @@ def subject(which: Subject | str) -> Subject:
 def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) -> Subject:
     """Return the subject of a model by registry name, hub id or directory. Reads its config, not its weights.
 
-    profile: None: the stand-in's own for the stand-in, the papers' for any other.
+    profile: None: the toy model's own for the toy model, the papers' for any other.
 
     Raises:
         UserError: the model cannot be had, its architecture is not supported, a profile it cannot be measured in.
@@ -190,7 +190,7 @@ def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) 
 
 @lru_cache(maxsize=1)
 def standin_digest() -> str:
-    """SHA-256 of the stand-in's weights, first sixteen digits: other weights are another model."""
+    """SHA-256 of the toy model's weights, first sixteen digits: other weights are another model."""
     return hashlib.sha256((WEIGHTS / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 

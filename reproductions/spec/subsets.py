@@ -4,7 +4,7 @@ Full test sets and texts take a small machine most of an hour a row. So tables t
 paper's (`settings.Subject.small`) ask
 
     ``arc_easy@first-500`` in place of ``arc_easy``: the first 500 items in lm-eval's order;
-    ``perplexity@linearpatch-ptb@49152-tokens`` in place of ``perplexity@linearpatch-ptb``: as many of its windows as hold
+    ``perplexity@linearpatch-ptb@49152-tokens`` in place of ``perplexity@linearpatch-ptb``: as many of its sequences as hold
     49,152 tokens, evenly spread over the text.
 
 A part and its whole are different measurements with records of their own. Where the whole's outcomes are kept, the part's

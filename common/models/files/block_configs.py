@@ -26,7 +26,7 @@ from common.utils.errors import UserError
 log = logging.getLogger(__name__)
 
 FILE = "config.nemotron-nas.json"
-STEP = 256  # widths of MLPs are given as multiples of the stream's, and rounded up to this
+STEP = 256  # widths of MLPs are given as multiples of the residual stream's, and rounded up to this
 
 
 def write(model: nn.Module, directory: Path) -> None:

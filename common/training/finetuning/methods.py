@@ -3,7 +3,7 @@
     lora     W x + (alpha / rank) B A x with trainable A [rank, in], B [out, rank]; then merged (Reassessing Eq. 2)
     qlora    the same over projections quantised to 4-bit NF4; merged in 4-bit, so the quantisation error stays
     partial  head, final norm and the last k layers. The paper names no norm; its official code trains it too. Or k others
-             in a row: those next to the cut are what CLP trains (arXiv 2510.23652, on both sides of it)
+             in a row: those next to the pruning interface are what CLP trains (arXiv 2510.23652, on both sides of it)
     full     every parameter
 
 `attach` changes the model in place; `Attached.finish` makes it plain again. In a Mixtral only the attention projections

@@ -21,7 +21,7 @@ class Settings:
     """Settings of one fine-tuning; the defaults are Reassessing's (section 3.3 and official code).
 
     method: see `common.training.finetuning.methods`. last: how many layers `partial` trains besides head and final
-    norm. first: the first of these, of the pruned model; None: they are its last ones; CUT: those behind the first cut
+    norm. first: the first of these, of the pruned model; None: they are its last ones; CUT: those behind the first interface
     (see `at`). rank, alpha, dropout, targets: of LoRA and QLoRA. epochs, or max_steps optimiser steps if given.
     batch: rows per optimiser step, in micro-batches of `micro_batch`; the loss is the mean over the step's predicted
     tokens (the official code's Trainer averaged the micro-batches' means).
