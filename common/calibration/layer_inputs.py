@@ -18,18 +18,30 @@ def paths(spec: Architecture) -> dict[str, str]:
     return {ATTENTION: attention, MLP: mlp} | pair
 
 
-class Watched:
-    """Keep the inputs of a layer's matrices, the outputs of gate and up, and the residual stream after attention.
+def multiplier(decoder: Decoder) -> float | None:
+    """Return the number by which what a half adds is multiplied (`Architecture.multiplier`); None where there is none."""
+    return getattr(decoder.config, decoder.spec.multiplier) if decoder.spec.multiplier else None
 
-    What goes into the matrices that write is multiplied as their output is (`Architecture.multiplier`).
-    """
+
+def multiplied(value: Tensor, name: str, factor: float | None) -> Tensor:
+    """Return what a matrix reads or writes, times ``factor`` if that matrix writes into the residual stream."""
+    return value if factor is None or name in (GATE, UP) else value * factor
+
+
+class Watched:
+    """Keep the inputs of a layer's matrices, the outputs of gate and up, and the residual stream after attention."""
 
     def __init__(self, decoder: Decoder, layer: int):
         self.layer, spec = decoder.layers[layer], decoder.spec
         self.paths, self.norm = paths(spec), spec.mlp.norm
-        self.factor = getattr(decoder.config, spec.multiplier) if spec.multiplier else None
-        self.inputs: dict[str, Tensor] = {}
+        self.factor = multiplier(decoder)
+        self.read: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """Inputs of each matrix. Those of o_proj and down_proj are multiplied as their outputs are."""
+        return {name: multiplied(value, name, self.factor) for name, value in self.read.items()}
 
     def value(self, name: str, out: Tensor) -> Tensor:
         """Return what a matrix's target is compared with; ``out``: the residual stream after the layer."""
@@ -37,8 +49,7 @@ class Watched:
 
     def __enter__(self) -> Watched:
         def reads(name: str):
-            factor = None if name in (GATE, UP) else self.factor
-            return lambda module, args: self.inputs.__setitem__(name, args[0] if factor is None else args[0] * factor)
+            return lambda module, args: self.read.__setitem__(name, args[0])
 
         def gives(name: str):
             return lambda module, args, out: self.outputs.__setitem__(name, out)

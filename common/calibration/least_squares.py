@@ -19,7 +19,7 @@ are the weights, the ridge as a share of the mean eigenvalue, the families betwe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -38,6 +38,7 @@ WIDE_BYTES = 2**27
 # What a token's squared error is multiplied by: one over the squared norm of the residual stream there, or 1.
 WEIGHTS = ("inverse-norm", "none")
 _SQUARE = ("gram", "cross")  # the sums that are matrices
+SYMMETRIC_BLOCK = 256  # columns of a symmetric product at once; of many a sixteenth
 
 
 def check_weights(name: str) -> None:
@@ -195,26 +196,35 @@ class Moments:
         return float(error) / nothing
 
 
-def _added(total: Tensor | None, rows: Tensor, others: Tensor | None = None) -> Tensor:
-    """Return ``total``, in place, and rows' rows, or rows' others; None is zero."""
-    others = rows if others is None else others
-    return rows.T @ others if total is None else total.addmm_(rows.T, others)
+def _step(matrix: Tensor) -> int:
+    """Return how many columns of a symmetric matrix are computed at once."""
+    return max(SYMMETRIC_BLOCK, len(matrix) // 16)
+
+
+def _lower(total: Tensor | None, rows: Tensor) -> Tensor:
+    """Return ``total`` plus rows' rows, in place; None is zero. Blocks above the diagonal are not computed.
+
+    So a symmetric product takes little more than half the operations of a general one.
+    """
+    size = rows.shape[1]
+    total = rows.new_zeros(size, size) if total is None else total
+    step = _step(total)
+    for start in range(0, size, step):
+        total[start:, start : start + step].addmm_(rows[:, start:].T, rows[:, start : start + step])
+    return total
 
 
 @dataclass
-class Regression:
-    """Sums over tokens, float64, of the regression of what the residual stream lacks on some inputs.
+class _Weighed:
+    """Regress what the residual stream lacks on some inputs. Rows are tokens, in float64.
 
-    gram, cross: H'H [features, features] and H'E [features, channels] of the inputs H and of what lacks, E; error: |E|^2;
-    target: |T|^2 of the residual stream that is wanted. intercept: H has a last column of ones, which is not damped. weights:
-    the rows are divided by the norms of T ("inverse-norm"), or not.
+    error: |E|^2 of what lacks, E; target: |T|^2 of the residual stream that is wanted. intercept: the inputs H have a last
+    column of ones, which is not damped. weights: the rows are divided by the norms of T ("inverse-norm"), or not.
     """
 
     intercept: bool = False
     weights: str = "none"
     tokens: int = 0
-    gram: Tensor | None = None
-    cross: Tensor | None = None
     error: float = 0.0
     target: float = 0.0
 
@@ -223,7 +233,7 @@ class Regression:
     ) -> None:
         """A batch: ``inputs`` [..., features], ``missing`` and ``target`` [..., channels]; ``keep`` [...], None for all.
 
-        gram: add to H'H, too; another regression on the same inputs may do so for several.
+        gram: add to H'H, too; another regression on the same inputs may do so for several (`share`).
         """
         rows = (inputs, missing, target)
         rows = [value.flatten(0, -2) if keep is None else value[keep.to(value.device)] for value in rows]
@@ -238,11 +248,55 @@ class Regression:
         if self.weights == "inverse-norm":
             norm = torch.linalg.vector_norm(target, dim=-1, keepdim=True)
             inputs, missing, target = (torch.where(norm > 0, v / norm, 0.0) for v in (inputs, missing, target))
-        if gram:
-            self.gram = _added(self.gram, inputs)
-        self.cross = _added(self.cross, inputs, missing)
         self.error += missing.square().sum().item()
         self.target += target.square().sum().item()
+        self._take(inputs, missing, gram)
+
+    def _take(self, inputs: Tensor, missing: Tensor, gram: bool) -> None:
+        raise NotImplementedError
+
+    def _undetermined(self, inputs: int) -> UserError:
+        if not math.isfinite(self.target + self.error):
+            return UserError(
+                "the calibration's states are not finite: the model's dtype cannot hold them; use --dtype bfloat16 or float32"
+            )
+        return UserError(
+            f"{self.tokens} calibration tokens do not determine a matrix of {inputs} inputs; use more text or a ridge"
+        )
+
+    def _totals(self, other: _Weighed, *names: str) -> dict:
+        """Return the arguments of the regression over both's tokens; names: of what else is added."""
+        names = ("tokens", "error", "target", *names)
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return {"intercept": self.intercept, "weights": self.weights} | sums
+
+
+@dataclass
+class Regression(_Weighed):
+    """Keep sums over the tokens of a regression, in float64.
+
+    lower, cross: H'H [features, features], valid on and below its diagonal, and H'E [features, channels].
+    """
+
+    lower: Tensor | None = None
+    cross: Tensor | None = None
+
+    @property
+    def gram(self) -> Tensor:
+        """H'H [features, features], whole."""
+        step = _step(self.lower)
+        for start in range(0, len(self.lower), step):
+            self.lower[start : start + step, start + step :] = self.lower[start + step :, start : start + step].T
+        return self.lower
+
+    def _take(self, inputs: Tensor, missing: Tensor, gram: bool) -> None:
+        if gram:
+            self.lower = _lower(self.lower, inputs)
+        self.cross = inputs.T @ missing if self.cross is None else self.cross.addmm_(inputs.T, missing)
+
+    def share(self, other: Regression) -> None:
+        """Take over what ``other`` has of the same inputs; this one was added without ``gram``."""
+        self.lower = other.lower
 
     def solved(self, ridge: float, absolute: bool = False, towards: Tensor | None = None) -> Tensor:
         """D [features, channels] of least |H D - E|^2 + r |D - P|^2; with an intercept, that is its last row.
@@ -252,16 +306,38 @@ class Regression:
         Raises:
             UserError: there is no single such D: r is 0, and the tokens do not span all features.
         """
-        damped, penalty = self.gram.clone(), self._penalty(ridge, absolute)
+        damped, penalty = self.lower.clone(), self._penalty(ridge, absolute)
         damped.diagonal().add_(penalty)
         cross = self.cross if towards is None else self.cross + penalty[:, None] * towards
         factor, failed = torch.linalg.cholesky_ex(damped)
         pivots = factor.diagonal()
         singular = failed or (pivots.min() / pivots.max()) ** 2 < len(damped) * torch.finfo(torch.float64).eps
-        solution = torch.linalg.solve_ex(damped, cross)[0] if failed else torch.cholesky_solve(cross, factor)
+        if failed:
+            damped = self.gram.clone()
+            damped.diagonal().add_(penalty)
+            solution = torch.linalg.solve_ex(damped, cross)[0]
+        else:
+            solution = torch.cholesky_solve(cross, factor)
         if not torch.isfinite(solution).all() or (ridge == 0 and singular):
             raise self._undetermined(len(damped))
         return solution
+
+    def fitted(self, ridge: float, towards: Tensor | None = None) -> tuple[Tensor, float]:
+        """Return what `solved` and `left` give, for a positive ``ridge``.
+
+        With R the damping, H'H D is H'E + R (P - D), so that no product with H'H is needed.
+        """
+        change = self.solved(ridge, towards=towards)
+        pull = -change if towards is None else towards - change
+        moved = (change * (self._penalty(ridge)[:, None] * pull - self.cross)).sum().item()
+        return change, max(self.error + moved, 0.0)
+
+    def lefts(self, held: Regression, ridges: Iterable[float], towards: Tensor | None = None) -> dict[float, float]:
+        """Return {ridge: what its D leaves of the tokens of ``held``}; of an infinite ridge D is zero."""
+        return {
+            ridge: held.error if ridge == math.inf else held.left(self.solved(ridge, towards=towards))
+            for ridge in ridges
+        }
 
     def consumed(self, ridge: float) -> tuple[Tensor, float]:
         """Return the values of `solved` and `left` for a positive ``ridge``, in the memory of the sums, which are lost.
@@ -270,7 +346,7 @@ class Regression:
         the best D leaves |E|^2 - |L^-1 H'E|^2 - <D, R D>.
         """
         penalty = self._penalty(ridge)
-        factor, change, self.gram, self.cross = self.gram, self.cross, None, None
+        factor, change, self.lower, self.cross = self.lower, self.cross, None, None
         factor.diagonal().add_(penalty)
         if not cholesky.factor_(factor):
             raise self._undetermined(len(factor))
@@ -282,20 +358,11 @@ class Regression:
 
     def _penalty(self, ridge: float, absolute: bool = False) -> Tensor:
         """Return what is added to the diagonal of H'H, [features]; nothing to an intercept's."""
-        found = self.gram.diagonal().clone()
+        found = self.lower.diagonal().clone()
         own = found[:-1] if self.intercept else found
         own.fill_(ridge if absolute else ridge * own.sum().item() / len(own))
         found[len(own) :] = 0
         return found
-
-    def _undetermined(self, inputs: int) -> UserError:
-        if not math.isfinite(self.target + self.error):
-            return UserError(
-                "the calibration's states are not finite: the model's dtype cannot hold them; use --dtype bfloat16 or float32"
-            )
-        return UserError(
-            f"{self.tokens} calibration tokens do not determine a matrix of {inputs} inputs; use more text or a ridge"
-        )
 
     def left(self, change: Tensor) -> float:
         """|H D - E|^2 for D ``change`` [features, channels]."""
@@ -304,7 +371,55 @@ class Regression:
 
     def with_(self, other: Regression) -> Regression:
         """Return the sums over both regressions' tokens."""
-        totals = {
-            name: getattr(self, name) + getattr(other, name) for name in ("gram", "cross", "error", "target", "tokens")
-        }
-        return Regression(self.intercept, self.weights, **totals)
+        return Regression(**self._totals(other, "lower", "cross"))
+
+
+@dataclass
+class RowRegression(_Weighed):
+    """Keep the rows of a regression with fewer tokens than features, and solve it in the number of tokens.
+
+    With K = H H' [tokens, tokens] the best D is H'A, A = (K + r)^-1 E, and it leaves r^2 |A|^2. inputs, missing: rows of H
+    and of E, in float64. It has no intercept.
+    """
+
+    inputs: list[Tensor] = field(default_factory=list)
+    missing: list[Tensor] = field(default_factory=list)
+
+    def _take(self, inputs: Tensor, missing: Tensor, gram: bool) -> None:
+        if gram:
+            self.inputs.append(inputs)
+        self.missing.append(missing)
+
+    def share(self, other: RowRegression) -> None:
+        """Take over what ``other`` has of the same inputs; this one was added without ``gram``."""
+        self.inputs = other.inputs
+
+    def fitted(self, ridge: float) -> tuple[Tensor, float]:
+        """Return what `Regression.fitted` gives."""
+        inputs = torch.cat(self.inputs)
+        factors, damping = self._factors(_lower(None, inputs.T), inputs, ridge)
+        return inputs.T @ factors, (damping * torch.linalg.vector_norm(factors).item()) ** 2
+
+    def lefts(self, held: RowRegression, ridges: Iterable[float]) -> dict[float, float]:
+        """Return what `Regression.lefts` gives; no D is computed."""
+        inputs, missing = torch.cat(self.inputs), torch.cat(held.missing)
+        lower, crossed = _lower(None, inputs.T), torch.cat(held.inputs) @ inputs.T
+        found = {}
+        for ridge in ridges:
+            rest = missing if ridge == math.inf else missing - crossed @ self._factors(lower, inputs, ridge)[0]
+            found[ridge] = rest.square().sum().item()
+        return found
+
+    def with_(self, other: RowRegression) -> RowRegression:
+        """Return the rows of both regressions."""
+        return RowRegression(**self._totals(other, "inputs", "missing"))
+
+    def _factors(self, lower: Tensor, inputs: Tensor, ridge: float) -> tuple[Tensor, float]:
+        """Return A [tokens, channels], and r."""
+        damping = ridge * lower.trace().item() / inputs.shape[1]
+        damped = lower.clone()
+        damped.diagonal().add_(damping)
+        factor, failed = torch.linalg.cholesky_ex(damped)
+        if failed or not math.isfinite(damping):
+            raise self._undetermined(inputs.shape[1])
+        return torch.cholesky_solve(torch.cat(self.missing), factor), damping

@@ -230,8 +230,8 @@ class _ResidualSums:
 
     def left(self, ridge: float) -> dict[Run, float]:
         for run, one in self.found.items():
-            one.gram = self.found[self.gram_of[run]].gram
-        return {run: one.left(one.solved(ridge)) / one.target for run, one in self.found.items()}
+            one.share(self.found[self.gram_of[run]])
+        return {run: one.fitted(ridge)[1] / one.target for run, one in self.found.items()}
 
 
 @register("least-left-refit")
@@ -312,4 +312,4 @@ def choices(
             hidden = ours.run(hidden, place - 1, place)
             target = wanted[alive[place + 1]]
             one.add(hidden, target.double() - hidden.double(), target, keep)
-    return {place: one.left(one.solved(ridge)) / one.target for place, one in sums.items()}
+    return {place: one.fitted(ridge)[1] / one.target for place, one in sums.items()}

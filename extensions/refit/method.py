@@ -26,9 +26,11 @@ half and the removed layers' same halves added in the original model, in place o
 is the target of CoMe's public code (methods/fdd_ridge.py), which removes one layer at a time. `towards` "zero" pulls each
 matrix towards zero in place of its old weights. Without `before`, down_proj before the pruning interface stays as it is.
 
-Nothing is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Every refitted matrix takes
-one pass through its layer; sums alone grow with the model. Of all tokens five states are kept at a time (with `gate_up`
-eight), in memory up to a bound, beyond it on disk (`common.forward.spill_buffer`).
+Nothing is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Attention and MLP of a layer
+run apart. Where half of the memory for states has room, the inputs of a refitted matrix are kept: then the matrix alone runs
+again. Of all tokens five states are kept at a time (with `gate_up` eight), in memory up to a bound, beyond it on disk
+(`common.forward.spill_buffer`). Sums alone grow with the model. If a matrix has more inputs than there are tokens, the
+tokens' rows take the place of the sums.
 
 Sources: ReplaceMe (arXiv 2505.02819) maps the last kept MLP's output by one C x C matrix, fused into `down_proj`, towards
 X[b]; Ghosted Layers (2605.15491) maps the residual stream itself, by a matrix that stays in the model. Refitting the whole of
@@ -46,11 +48,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from common.calibration.layer_inputs import ATTENTION, GATE, MLP, UP, Watched, paths
-from common.calibration.least_squares import Regression, check_weights, counted
+from common.calibration.layer_inputs import ATTENTION, GATE, MLP, UP, Watched, multiplied, multiplier, paths
+from common.calibration.least_squares import Regression, RowRegression, check_weights, counted
 from common.console.progress import track
 from common.forward.hidden_state_cache import CachedHiddenStates
 from common.forward.spill_buffer import Held
+from common.hooks import refuse_patches
 from common.models import offload
 from common.models.architectures import SUPPORTED, at_hand
 from common.models.decoder import Decoder
@@ -86,9 +89,10 @@ class Fit:
     target: str = STREAM
     towards: str = OLD
 
-    def regression(self) -> Regression:
-        """Return the settings of one regression."""
-        return Regression(intercept=self.intercept, weights=self.weights)
+    def regression(self, tokens: int, features: int) -> Regression | RowRegression:
+        """Return an empty regression for ``tokens`` tokens and matrices of ``features`` inputs."""
+        rows = tokens < features and not self.intercept and self.towards == OLD
+        return (RowRegression if rows else Regression)(intercept=self.intercept, weights=self.weights)
 
 
 @torch.no_grad()
@@ -153,6 +157,7 @@ def refit(
     removed = sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
     check_architecture(decoder.architecture)
+    refuse_patches(model, "A refit")
     _check(decoder, ids, following, ridge, held_out, weights)
     if gate_up and GATE not in paths(decoder.spec):
         raise UserError(f"architecture {decoder.architecture!r} has no gate_proj and up_proj. Leave gate_up out")
@@ -319,7 +324,8 @@ class _RefitBatch:
 
     held: whether it only chooses ridges. out, ahead: the dense residual stream after the layer there, and after the layers
     that are removed behind it. branches: what halves of removed layers added to the dense residual stream since the layer
-    before them.
+    before them. middle: the repaired residual stream between attention and MLP of the layer at hand. read: the inputs of its
+    o_proj and down_proj in the repaired model, as far as they are kept.
     """
 
     ids: Tensor
@@ -330,6 +336,8 @@ class _RefitBatch:
     ahead: Tensor | None = None
     targets: dict[str, Tensor] = field(default_factory=dict)
     branches: dict[str, Tensor] = field(default_factory=dict)
+    middle: Tensor | None = None
+    read: dict[str, Tensor] = field(default_factory=dict)
 
 
 class _Streams:
@@ -351,6 +359,7 @@ class _Streams:
         # what a tool streams lies where all its states do
         place, limit = (cache.folder(), origin.model.streamed.states) if origin.streamed else (work_folder(), None)
         self.pool = Held(place, limit)
+        self.factor = multiplier(decoder)
         self.stream = CachedHiddenStates(origin)
         tokens = [ids for ids, _ in batches]
         starts = owns = self._through(origin, tokens, range(self.alive[first]))
@@ -380,7 +389,10 @@ class _Streams:
         own, ahead = self.alive[layer], self.alive[after]
         wanted = {name for stage in stages for name in stage} - {MLP}
         summed = self.fit.target == BRANCHES
-        for batch in self.batches if wanted or (summed and stages) else ():
+        # up to the first repair both residual streams are one: the dense pass shows the inputs of the first matrix
+        alike = bool(stages) and not summed and graft is None and self.batches[0].repaired is self.batches[0].dense
+        apart = bool(wanted or alike or (summed and stages))
+        for batch in self.batches if apart else ():
             before = batch.dense.to(self.origin.device)
             if summed:
                 batch.ahead = batch.out = self._with_branches(batch, before, own)
@@ -390,7 +402,11 @@ class _Streams:
                 out = self.origin.run(before, own, own + 1)
             batch.ahead = batch.out = self.pool.keep(out)
             batch.targets = {name: self.pool.keep(seen.value(name, out)) for name in wanted}
-        for passed in range(own + bool(wanted or (summed and stages)), ahead):
+            if alike:
+                first = stages[0][0]
+                batch.middle = None if first == ATTENTION else self.pool.keep(seen.outputs[ATTENTION])
+                self._note(batch, first, seen)
+        for passed in range(own + apart, ahead):
             for batch in self.batches:
                 before = (batch.dense if passed == own else batch.ahead).to(self.origin.device)
                 if summed and passed > own:
@@ -402,13 +418,48 @@ class _Streams:
             if self.fit.share and ahead > own + 1 and ATTENTION in batch.targets:
                 change = batch.ahead.float() - batch.out.float()
                 batch.targets[ATTENTION] = self.pool.keep(batch.targets[ATTENTION].float() + self.fit.share * change)
+        for batch in self.batches:
+            batch.dense, batch.out = batch.ahead, None
         if graft is not None:
             graft.into(self.decoder.layers[layer])
         reports = [report for stage in stages for report in self._stage(layer, stage)]
         for batch in self.batches:
-            out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
-            batch.dense, batch.repaired, batch.out, batch.targets = batch.ahead, self.pool.keep(out), None, {}
+            if stages:
+                _, out = self._half(batch, layer, MLP)
+            else:
+                out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
+            batch.repaired, batch.middle, batch.targets, batch.read = self.pool.keep(out), None, {}, {}
         return reports
+
+    def _half(self, batch: _RefitBatch, layer: int, name: str) -> tuple[Watched | None, Tensor]:
+        """Run the half of a layer that ends with this matrix, in the repaired model.
+
+        Returns what was seen of it (None if `read` has the inputs of the matrix) and the residual stream after it.
+        """
+        part = at_hand(self.decoder.layers[layer])
+        linear = part.get_submodule(paths(self.decoder.spec)[name])
+        entered = (batch.repaired if name == ATTENTION else self._middle(batch, layer)).to(linear.weight.device)
+        if name in batch.read:
+            written = linear(batch.read[name].to(linear.weight.device))
+            return None, entered + multiplied(written, name, self.factor)
+        with Watched(self.decoder, layer) as seen:
+            out = entered + self.decoder.added(entered, layer, "attention" if name == ATTENTION else "mlp")
+        return seen, out
+
+    def _middle(self, batch: _RefitBatch, layer: int) -> Tensor:
+        """Return the repaired residual stream between attention and MLP. Attention is not refitted after this."""
+        if batch.middle is None:
+            batch.middle = self.pool.keep(self._half(batch, layer, ATTENTION)[1])
+            batch.read.pop(ATTENTION, None)
+            batch.repaired = None
+        return batch.middle
+
+    def _note(self, batch: _RefitBatch, name: str, seen: Watched) -> None:
+        """Keep the inputs of o_proj or down_proj if half of the room is free: states come first."""
+        if name in (ATTENTION, MLP) and not self.decoder.streamed:
+            value = seen.read[name]
+            if self.pool.used + value.nbytes <= self.pool.limit // 2:
+                batch.read[name] = self.pool.keep(value)
 
     def _with_branches(self, batch: _RefitBatch, before: Tensor, layer: int) -> Tensor:
         """Return the dense residual stream after a layer, and add what its halves add to the batch's branches."""
@@ -422,24 +473,34 @@ class _Streams:
 
     def _stage(self, layer: int, names: Sequence[str]) -> list[dict]:
         """Refit matrices that read the same, in one pass; gate and up share H'H, unless tokens weigh by each one's target."""
-        shared = self.fit.weights == "none"
-        sums = {(name, held): self.fit.regression() for name in names for held in {b.held for b in self.batches}}
+        shared, half = self.fit.weights == "none", ATTENTION if names == (ATTENTION,) else MLP
+        linear = self.decoder.layers[layer].get_submodule(paths(self.decoder.spec)[names[0]])
+        tokens = sum(batch.ids.numel() for batch in self.batches)
+        held = {batch.held for batch in self.batches}
+        sums = {(name, part): self.fit.regression(tokens, linear.in_features) for name in names for part in held}
         with _alone(self.decoder):
             for batch in self.batches:
-                with Watched(self.decoder, layer) as seen:
-                    out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
+                seen, out = self._half(batch, layer, half)
                 for name in names:
                     target = batch.targets[name].to(out.device, torch.float32)
                     if self.fit.target == BRANCHES:
-                        entered = batch.repaired if name == ATTENTION else seen.value(ATTENTION, out)
+                        entered = batch.repaired if name == ATTENTION else batch.middle
                         target = target + entered.to(out.device, torch.float32)
                     keep = counted(out[..., 0], first=self.fit.first)
-                    missing = target - seen.value(name, out).float()
+                    read = (batch.read if seen is None else seen.read)[name].to(out.device)
+                    value = seen.outputs[name] if name in (GATE, UP) else out
                     sums[name, batch.held].add(
-                        seen.inputs[name], missing, target, keep, gram=name == names[0] or not shared
+                        multiplied(read, name, self.factor),
+                        target - value.float(),
+                        target,
+                        keep,
+                        gram=name == names[0] or not shared,
                     )
-        for (_, held), one in sums.items() if shared else ():
-            one.gram = sums[names[0], held].gram
+                if seen is not None and half in names:
+                    self._note(batch, half, seen)
+        for (name, part), one in sums.items() if shared else ():
+            if name != names[0]:
+                one.share(sums[names[0], part])
         return [self._write(layer, name, sums.pop((name, False)), sums.get((name, True))) for name in names]
 
     def _write(self, layer: int, name: str, sums: Regression, held: Regression | None) -> dict:
@@ -447,26 +508,28 @@ class _Streams:
             self.decoder.model.streamed.let_go()
         ridge, chosen, error = self.fit.ridge, {}, sums.error
         linear = at_hand(self.decoder.layers[layer]).get_submodule(paths(self.decoder.spec)[name])
-        pull = None
+        pull = {}
         if self.fit.towards == ZERO:  # the change that leaves nothing of the old weights
-            pull = torch.zeros_like(sums.cross)
-            pull[: linear.weight.shape[1]] = -linear.weight.T.to(pull)
+            pull = {"towards": torch.zeros_like(sums.cross)}
+            pull["towards"][: linear.weight.shape[1]] = -linear.weight.T.to(sums.cross)
         if held is not None:
-            lefts = {r: held.left(_change(sums, r, pull)) / held.target for r in RIDGES}
+            lefts = {r: left / held.target for r, left in sums.lefts(held, RIDGES, **pull).items()}
             ridge = lowest(lefts)
             chosen = {"ridge": ridge, "held_out": lefts[ridge]}
             sums = sums.with_(held)
             error = sums.error
-        if held is None and pull is None and name == MLP and len(sums.gram) >= LARGE:
+        if ridge == float("inf"):
+            change, left = None, error
+        elif isinstance(sums, Regression) and held is None and not pull and name == MLP and len(sums.lower) >= LARGE:
             change, left = sums.consumed(ridge)
         else:
-            change = _change(sums, ridge, pull)
-            left = sums.left(change)
-        rows = change[:-1] if sums.intercept else change
-        for own, part in zip(linear.weight.split(ROWS), rows.split(ROWS, 1), strict=True):
-            own.copy_(own.double() + part.T.to(own.device))
-        if sums.intercept:
-            linear.bias.copy_(linear.bias.double() + change[-1].to(linear.bias.device))
+            change, left = sums.fitted(ridge, **pull)
+        if change is not None:
+            rows = change[:-1] if sums.intercept else change
+            for own, part in zip(linear.weight.split(ROWS), rows.split(ROWS, 1), strict=True):
+                own.copy_(own.double() + part.T.to(own.device))
+            if sums.intercept:
+                linear.bias.copy_(linear.bias.double() + change[-1].to(linear.bias.device))
         shares = {"error": error / sums.target, "left": left / sums.target}
         return {"layer": self.alive[layer], "matrix": name} | shares | chosen
 
@@ -474,7 +537,3 @@ class _Streams:
 def _alone(decoder: Decoder) -> AbstractContextManager:
     """Return where layers are read as they are called: none is read ahead inside, since sums need the room."""
     return decoder.model.streamed.alone() if decoder.streamed else nullcontext()
-
-
-def _change(sums: Regression, ridge: float, towards: Tensor | None = None) -> Tensor:
-    return torch.zeros_like(sums.cross) if ridge == float("inf") else sums.solved(ridge, towards=towards)

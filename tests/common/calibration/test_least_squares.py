@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from common.calibration import cholesky, collect, least_squares
-from common.calibration.least_squares import Moments, Regression, silent
+from common.calibration.least_squares import Moments, Regression, RowRegression, silent
 from common.hadamard import hadamard_matrix, hadamard_transform
 from common.models.decoder import Decoder
 from common.utils.errors import UserError
@@ -174,6 +174,7 @@ def test_what_is_not_positive_definite_is_told(monkeypatch):
 @pytest.mark.parametrize("weights", ["none", "inverse-norm"])
 def test_a_regression_in_the_memory_of_its_sums_is_the_same(intercept, weights, monkeypatch):
     monkeypatch.setattr(least_squares, "WIDE_BYTES", 8 * 12 * 5)  # five rows at a time
+    monkeypatch.setattr(least_squares, "SYMMETRIC_BLOCK", 5)
     monkeypatch.setattr(cholesky, "BLOCK", 4)
     generator = torch.Generator().manual_seed(3)
     inputs, missing, target = (torch.randn(2, 24, n, generator=generator) for n in (12, 6, 6))
@@ -192,6 +193,42 @@ def test_a_regression_in_the_memory_of_its_sums_is_the_same(intercept, weights, 
     left = (lacks - rows @ best).square().sum().item()
     torch.testing.assert_close(sums.solved(0.01), best, rtol=1e-6, atol=1e-8)
     assert sums.left(best) == pytest.approx(left, rel=1e-6)
+    torch.testing.assert_close(sums.gram, rows.T @ rows)
+    assert sums.fitted(0.01)[1] == pytest.approx(left, rel=1e-6)
     change, rest = sums.consumed(0.01)
     torch.testing.assert_close(change, best, rtol=1e-6, atol=1e-8)
-    assert rest == pytest.approx(left, rel=1e-6) and sums.gram is None
+    assert rest == pytest.approx(left, rel=1e-6) and sums.lower is None
+
+
+@pytest.mark.parametrize("weights", ["none", "inverse-norm"])
+def test_fewer_tokens_than_features_are_solved_by_their_rows(weights, monkeypatch):
+    monkeypatch.setattr(least_squares, "WIDE_BYTES", 8 * 40 * 5)
+    monkeypatch.setattr(least_squares, "SYMMETRIC_BLOCK", 7)
+    generator = torch.Generator().manual_seed(3)
+    parts, rows = [RowRegression(weights=weights) for _ in range(2)], []
+    for part, tokens in zip(parts, (24, 11), strict=True):
+        batch = [torch.randn(tokens, size, generator=generator) for size in (40, 6, 6)]
+        part.add(*batch)
+        norm = batch[2].double().norm(dim=1, keepdim=True) if weights == "inverse-norm" else 1
+        rows.append([value.double() / norm for value in batch[:2]])
+
+    def best(inputs, missing, ridge):
+        penalty = (ridge * inputs.square().sum() / 40).sqrt() * torch.eye(40, dtype=torch.float64)
+        stacked = torch.cat([inputs, penalty]), torch.cat([missing, missing.new_zeros(40, 6)])
+        return torch.linalg.lstsq(*stacked).solution
+
+    def rest(inputs, missing, change):
+        return (missing - inputs @ change).square().sum().item()
+
+    lefts = parts[0].lefts(parts[1], [1e-4, 1.0, float("inf")])
+    wanted = {ridge: rest(*rows[1], best(*rows[0], ridge)) for ridge in (1e-4, 1.0)}
+    assert lefts == pytest.approx(wanted | {float("inf"): rest(*rows[1], 0 * best(*rows[0], 1.0))}, rel=1e-6)
+    for sums, (inputs, missing) in (
+        (parts[0], rows[0]),
+        (parts[0].with_(parts[1]), [torch.cat(both) for both in zip(*rows, strict=True)]),
+    ):
+        for ridge in (1e-4, 1.0):
+            change, left = sums.fitted(ridge)
+            torch.testing.assert_close(change, best(inputs, missing, ridge), rtol=1e-6, atol=1e-9)
+            assert left == pytest.approx(rest(inputs, missing, change), rel=1e-6)
+        assert sums.error == pytest.approx(missing.square().sum().item()) and sums.tokens == len(inputs)

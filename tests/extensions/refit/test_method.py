@@ -41,9 +41,11 @@ def by_least_squares(dense, ids, ridge):
     return change.T, *errors
 
 
+@pytest.mark.parametrize("samples", [6, 2])  # more tokens than features, and fewer
 @pytest.mark.parametrize("kind", PLAIN)
-def test_the_matrix_before_the_cut_is_the_ridge_regression_of_all_tokens_at_once(kind, ids, make_tiny):
-    model = make_tiny(kind)
+def test_the_matrix_before_the_cut_is_the_ridge_regression_of_all_tokens_at_once(kind, samples, ids, make_tiny):
+    model, ids = make_tiny(kind), ids[:samples]
+    assert (ids.numel() < model.config.intermediate_size) == (samples == 2)
     dense, ridge = copy.deepcopy(model), 1e-2
     [report] = refit.refit(model, ids, [2, 3], following=0, ridge=ridge, batch_size=4)
     wanted, error, left = by_least_squares(dense, ids, ridge)
@@ -71,7 +73,7 @@ def test_a_half_precision_matrix_is_refitted_and_rounded_once(ids, make_tiny):
     assert (found != once).double().mean() < 1e-3
 
 
-@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize("kind", [*PLAIN, "granite"])
 def test_every_refit_brings_the_stream_nearer_to_the_dense_one(kind, ids, make_tiny):
     dense = make_tiny(kind)
     distances = {}

@@ -289,20 +289,34 @@ def test_the_tool_holds_windows_out_unless_told_otherwise_or_the_layers_are_wide
     assert options.held_out == expected
 
 
+@pytest.mark.parametrize("room", [True, False])
 @pytest.mark.parametrize(
-    ("removed", "following", "gate_up"), [([2, 3], 1, False), ([1], 0, False), ([1, 3], 1, True), ([0], 2, False)]
+    ("removed", "following", "options"),
+    [
+        ([2, 3], 1, {}),
+        ([1], 0, {}),
+        ([1, 3], 1, {"gate_up": True}),
+        ([0], 2, {}),
+        ([2], 1, {"share": 0.5, "matrices": "attention"}),
+    ],
 )
-def test_the_cost_said_before_is_the_layer_calls_made(removed, following, gate_up, ids, make_tiny):
-    model, calls = make_tiny("llama"), []
-    for layer in model.model.layers:
-        layer.register_forward_pre_hook(lambda module, args: calls.append(len(args[0])))
-    options = SimpleNamespace(
-        following=following, gate_up=gate_up, samples=len(ids), held_out=None, matrices=None, share=None
+def test_the_cost_said_before_is_the_work_done(removed, following, options, room, ids, make_tiny, monkeypatch):
+    """Weights that tokens meet. Without room for what matrices read halves run again, as in a streamed model."""
+    model, met, layer = make_tiny("llama"), [], 0
+    for module in model.model.layers.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(lambda m, args, out: met.append(m.weight.numel() * args[0][..., 0].numel()))
+            layer += module.weight.numel() / 6
+    if not room:
+        monkeypatch.setattr(spill_buffer, "HELD_BYTES", 0)
+    own = {"gate_up": False, "matrices": None, "share": None} | options
+    chosen = SimpleNamespace(
+        following=following, samples=len(ids), held_out=None, intercept=None, stream=None if room else 1.0, **own
     )
-    job = SimpleNamespace(options=options, config=model.config, layers=6, given=removed, length=ids.shape[1])
+    job = SimpleNamespace(options=chosen, config=model.config, layers=6, given=removed, length=ids.shape[1])
     said = Cost.of(job)
-    refit.refit(model, ids, removed, following=following, gate_up=gate_up, batch_size=4)
-    assert said.passes * 6 * len(ids) == pytest.approx(sum(calls))
+    refit.refit(model, ids, removed, following=following, batch_size=4, **options)
+    assert said.passes * 6 * layer * ids.numel() == pytest.approx(sum(met))
     assert said.operations > 0 and said.bytes > 8 * model.config.intermediate_size**2
 
 
@@ -386,7 +400,14 @@ def test_one_by_one_with_a_share_asks_o_proj_before_the_newest_cut_alone(pair, i
 def test_the_cost_of_more_following_layers_than_there_are_is_that_of_all(make_tiny):
     def cost(following):
         options = SimpleNamespace(
-            following=following, gate_up=False, samples=4, held_out=None, matrices=None, share=None
+            following=following,
+            gate_up=False,
+            samples=4,
+            held_out=None,
+            matrices=None,
+            share=None,
+            intercept=None,
+            stream=None,
         )
         config = make_tiny("llama").config
         return Cost.of(SimpleNamespace(options=options, config=config, layers=6, given=None, count=2, length=16))
