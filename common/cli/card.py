@@ -47,7 +47,7 @@ def card(method, report: dict) -> str:
         f"- Layers removed (0-based, in order of removal): {removed}",
         f"- Parameters: {_change(report['parameters'])}",
         f"- Size: {_change(report['bytes'], ' MB', 1e6)}, stored in {report['dtype']}, computed in {report['computed_in']}",
-        f"- {_texts(report['text'])}, windows of {report['text']['window']} tokens",
+        f"- {_texts(report['text'])}, sequences of {report['text']['window']} tokens",
         *(f"- {note}" for note in report["notes"]),
         "",
         *_numbers(report),
@@ -162,7 +162,7 @@ def _results(report: dict) -> list[tuple[str, str, str, float]]:
     after = report["evaluation"]["after"]
     if not after:
         return []
-    about = f"perplexity per token, windows of {report['text']['window']} tokens"
+    about = f"perplexity per token, sequences of {report['text']['window']} tokens"
     rows = [(report["text"]["test"], "perplexity", about, after["perplexity"])]
     for task, scores in after.get("tasks", {}).items():
         kept = (metric for metric in scores if metric != "n" and not metric.endswith("_stderr"))

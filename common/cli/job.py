@@ -201,8 +201,8 @@ class Job:
         if times < MANY:
             return None
         return (
-            f"{fewest} has {tokens:,} tokens, of which the calibration windows read each {times:.0f} times on average: name "
-            "more text, or fewer --samples"
+            f"{fewest} has {tokens:,} tokens, of which the calibration sequences read each {times:.0f} times on average: "
+            "name more text, or fewer --samples"
         )
 
     @cached_property

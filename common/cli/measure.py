@@ -73,7 +73,7 @@ def cut_alone(job: Job) -> dict:
     if job.options.no_evaluation:
         return {}
     with without_layers(job.model, job.removed):
-        return perplexity(job, job.model, "of the cut alone")
+        return perplexity(job, job.model, "without a repair")
 
 
 def note_unrepaired(job: Job) -> None:
@@ -93,11 +93,11 @@ def massive_activation(job: Job) -> str:
         return ""
     layer, first, median = norms.writer, norms.first, norms.median
     own = job.method.paper == "refit"
-    elsewhere = "" if own else "; `python -m extensions.refit` can carry over the neurons that write it"
+    elsewhere = "" if own else ". `python -m extensions.refit` can graft the neurons that write it"
     return (
-        f"layer {layer}, which goes, writes the first token's massive activation (its norm: {first[layer]:,.0f} before it, "
-        f"{first[layer + 1]:,.0f} after it, the median token's {median[layer + 1]:,.0f}); unrepaired, a "
-        f"cut that takes it may cost far more than one that does not{elsewhere}"
+        f"layer {layer}, which is removed, writes the first token's massive activation (its norm is {first[layer]:,.0f} "
+        f"before the layer and {first[layer + 1]:,.0f} after it, the median token's {median[layer + 1]:,.0f}). Without a "
+        f"repair, removing such a layer may cost far more than keeping it{elsewhere}"
     )
 
 
@@ -108,7 +108,7 @@ def perplexity(job: Job, model, when: str) -> dict:
     nlls = token_nlls(model, windows, progress=f"perplexity {when}")
     found = summarise(nlls)
     value, seconds = found["perplexity"], time.perf_counter() - started
-    say(f"perplexity {when}: {shown(value)} ({plural(len(windows), 'window')} of {windows.shape[1]} tokens)")
+    say(f"perplexity {when}: {shown(value)} ({plural(len(windows), 'sequence')} of {windows.shape[1]} tokens)")
     each = [round(loss, 6) for loss in nlls.double().mean(dim=1).tolist()]
     whole = {"perplexity": value, "perplexity_stderr": found["stderr"], "windows": len(windows)}
     return whole | {"window_nlls": each, "seconds": seconds}

@@ -146,7 +146,7 @@ def _table(report: dict) -> str:
     for row in report["rows"]:
         alone, repaired = ("" if row[key] is None else measure.shown(row[key]) for key in ("cut_alone", "repaired"))
         lines.append([row["removed"], alone, repaired, ", ".join(map(str, row["layers"])) or row["reason"]])
-    table = markdown(["removed", "cut alone", "repaired", "layers"], lines, "rrrl")
+    table = markdown(["removed", "no repair", "repaired", "layers"], lines, "rrrl")
     left = ", ".join(map(str, report["missing"]))
     stopped = f"\nNot measured yet: {left}. The same command goes on from here.\n" if left else ""
     return f"**{_title(report)}**\n\n{table}\n{stopped}"
@@ -163,7 +163,7 @@ def _draw(path: Path, report: dict) -> None:
     axes = figure.add_subplot()
     before, rows = report["dense"], [row for row in report["rows"] if row["repaired"] is not None]
     counts = [row["removed"] for row in rows]
-    for key, label, style in (("cut_alone", "cut alone", "o--"), ("repaired", "repaired", "s-")):
+    for key, label, style in (("cut_alone", "no repair", "o--"), ("repaired", "repaired", "s-")):
         axes.plot(counts, [row[key] for row in rows], style, label=label, color={"o": "0.5", "s": "C0"}[style[0]])
     axes.axhline(before["perplexity"], color="black", linewidth=0.8, label="dense")
     broken = measure.BROKEN * before["perplexity"]

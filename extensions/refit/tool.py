@@ -91,17 +91,17 @@ def apply(job: Job) -> dict:
     if "graft" in context.details:
         graft = context.details["graft"]
         job.notes.append(
-            "no layer before the cut can take over the neurons that write the massive activation"
+            "no layer before the pruning interface can take over the neurons that write the massive activation"
             if graft is None
             else f"{len(graft['neurons'])} neurons of layer {graft['writer']}, which write the massive activation, were "
-            f"carried over into layer {graft['host']}, in the place of as many that it used least"
+            f"grafted into layer {graft['host']}, in place of as many that it used least"
         )
     count = sum(matrix.get("ridge") != float("inf") for matrix in context.details["refitted"])
     left = len(context.details["refitted"]) - count
-    spared = f" ({left} more are left as they are: no damping lowered what they leave of held-out text)" if left else ""
+    spared = f". {left} more stay as they are: on held-out text no damping lowered their error" if left else ""
     were = "matrix was" if count == 1 else "matrices were"
-    trained = "" if original is not None else ", nothing trained"
-    job.notes.append(f"{count} {were} refitted in closed form{spared}; nothing was added{trained}")
+    trained = "" if original is not None else " and nothing was trained"
+    job.notes.append(f"{count} {were} refitted in closed form{spared}. Nothing was added{trained}")
     if original is not None:
         context.details["distilled"] = distill.distilled(job, original, removed)
     return context.details

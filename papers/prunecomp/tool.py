@@ -88,7 +88,7 @@ def _without_factors(job: Job, found: dict) -> dict:
     with ExitStack() as stack:
         for position, factor in found["cuts"]:
             stack.enter_context(scale_stream(job.model, position, 1 / factor))
-        return measure.perplexity(job, job.model, "of the cut alone")
+        return measure.perplexity(job, job.model, "without a repair")
 
 
 def _work(job: Job) -> float:

@@ -62,7 +62,7 @@ def test_a_tool_says_that_the_writer_goes(tiny_llama, ids):
 
     assert told({"norms": norms}, [3]) == told({}, [2]) == ""
     said = told({"norms": norms}, [1, 2])
-    assert said.startswith("layer 2, which goes, writes the first token's massive activation")
+    assert said.startswith("layer 2, which is removed, writes the first token's massive activation")
     assert "extensions.refit" in said and "extensions.refit" not in told({"norms": norms}, [2], "refit")
     assert all(f"{norm:,.0f}" in said for norm in (norms.first[2], norms.first[3], norms.median[3]))
 
@@ -80,5 +80,5 @@ def test_the_card_has_it(write_checkpoint, tmp_path, monkeypatch):
         said = [note for note in notes if "massive activation" in note]
         cards.append(bool(said))
         assert all(note in (tmp_path / layers / "README.md").read_text() for note in said)
-        assert all(note.startswith(f"layer {layers}, which goes") for note in said)
+        assert all(note.startswith(f"layer {layers}, which is removed") for note in said)
     assert sum(cards) <= 1

@@ -536,7 +536,7 @@ def test_the_card_says_which_part_of_a_text_was_measured_and_in_which_dtype(sour
     assert tool("refit", source, tmp_path / "apart", "--remove", "1", "--test", str(other), "--dtype", "bfloat16") == 0
     shared, apart = ((tmp_path / name / "README.md").read_text() for name in ("shared", "apart"))
     assert "test text: text.txt (of text.txt the last tenth, which is no calibration text)" in shared
-    assert "test text: other.txt, windows" in apart
+    assert "test text: other.txt, sequences" in apart
     assert "stored in float32, computed in float32" in shared and "computed in bfloat16" in apart
     assert "the median and range of " in shared or "Times are left out: " in shared  # on a loaded machine
 

@@ -237,7 +237,7 @@ def test_a_text_that_is_read_many_times_over_is_named(samples, times, source, tm
     assert (samples * 16 / tokens > 3) == bool(times)  # so many windows of 16
     options = arguments(source, tmp_path / "out", "--samples", str(samples), "--length", "16", "--no-evaluation")
     assert main(method_of("linearpatch"), options) == 0
-    said = f"has {tokens:,} tokens, of which the calibration windows read each {times} on average"
+    said = f"has {tokens:,} tokens, of which the calibration sequences read each {times} on average"
     assert (said in capsys.readouterr().out) == (said in (tmp_path / "out" / "README.md").read_text()) == bool(times)
 
 

@@ -220,7 +220,7 @@ def test_the_tool_carries_over_unless_told_otherwise(
     options = arguments(write_checkpoint(tmp_path / "model", model=model), tmp_path / "text.txt") + more
     assert main(tool.METHOD, [*options, "--out", str(tmp_path / "out")]) in (0, 3)
     report = json.loads((tmp_path / "out" / "pruning.json").read_text())
-    said = [note for note in report["notes"] if "carried over" in note]
+    said = [note for note in report["notes"] if "were grafted" in note]
     assert bool(said) == bool(report["facts"].get("graft")) == carried
     for note in said:
         assert note.startswith(f"2 neurons of layer {WRITER}") and note in (tmp_path / "out" / "README.md").read_text()
@@ -232,4 +232,4 @@ def test_the_tool_says_what_cannot_be_carried_over(write_checkpoint, make_tiny, 
     for layer in (WRITER, WRITER + 1):
         assert main(tool.METHOD, [*options, "--layers", str(layer), "--out", str(tmp_path / str(layer))]) in (0, 3)
         notes = json.loads((tmp_path / str(layer) / "pruning.json").read_text())["notes"]
-        assert any(note.startswith("no layer before the cut") for note in notes) == (layer == WRITER)
+        assert any(note.startswith("no layer before the pruning interface") for note in notes) == (layer == WRITER)
