@@ -10,6 +10,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 
+from common.evaluation import significance  # noqa: E402
 from common.records.results import PUBLISHED  # noqa: E402
 from reproductions.render import show, tables  # noqa: E402
 from reproductions.render.evidence import Loaded  # noqa: E402
@@ -82,6 +83,7 @@ def drawn(table: registry.Table, store: Loaded, subject: subjects.Subject) -> li
 def main(targets: list[str]) -> None:
     """Print target -> its JSON form, its text and its figures."""
     store, found = Loaded(None, PUBLISHED), {}
+    significance.REPLICATES = 50  # two runs are compared, whose replicates are the same
     for target in targets or registry.targets():
         table = registry.get(target)
         shown = [*show.published(table, store), subjects.PAPER]

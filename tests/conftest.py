@@ -10,8 +10,9 @@ import copy
 import gc
 import os
 import sys
+import uuid
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from common.calibration import corpora
-from common.cli import measure, read_back
+from common.cli import forecast, measure, read_back
+from common.evaluation import significance
 from common.pruning import calibration_text
 from common.toy import corpus as standin_corpus
 from common.training.finetuning import memory
@@ -88,7 +90,7 @@ FAMILIES: dict[str, dict] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_objects_to_look_through():
-    """Hide what lives so far from the garbage collector: libraries and tests are a million objects, and Trainer collects often."""
+    """Hide what lives so far from the garbage collector: a million objects of libraries and tests. Trainer often collects."""
     gc.collect()
     gc.freeze()
 
@@ -132,9 +134,9 @@ def _tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(autouse=True)
-def _own_work_folder(tmp_path, monkeypatch):
+def _own_work_folder(tmp_path_factory, monkeypatch):
     """No test finds another's searches, checkpoints, directories of models and texts."""
-    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "long-work"))
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path_factory.getbasetemp() / "work" / uuid.uuid4().hex))
     monkeypatch.setattr("common.models.loading._DIRECTORIES", {})
     yield
     if "LAYERLAB_HUB" in os.environ:  # nor another's texts: two mirrors may name theirs alike
@@ -166,9 +168,18 @@ def _read_back_here(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _little_is_timed(monkeypatch):
-    """A tool's times are of a few tokens."""
+    """A tool's times are of a few tokens, and of small matrices."""
     for name, value in (("GENERATED", 2), ("BATCHES", (1, 2)), ("TIMED_PROMPT", 8)):
         monkeypatch.setattr(measure, name, value)
+    monkeypatch.setattr(forecast, "EDGE", 64)
+
+
+@pytest.fixture
+def few_replicates(monkeypatch):
+    """Verdicts come from 50 replicates, for tests in which no verdict counts; others do not meet these."""
+    monkeypatch.setattr(significance, "REPLICATES", 50)
+    for name in ("draws", "_resampled_means"):
+        monkeypatch.setattr(significance, name, lru_cache(getattr(significance, name).__wrapped__))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -51,7 +51,7 @@ def test_another_model_on_disk_is_told(damage, said, tiny_llama, tmp_path):
 FRESH = read_back.in_fresh_process
 
 
-@pytest.mark.parametrize("damage", [None, scaled, cut_off])
+@pytest.mark.parametrize("damage", [None, cut_off])
 def test_a_process_of_its_own_reads_what_was_saved(damage, write_checkpoint, tmp_path, monkeypatch):
     """Patches too, which only their method's package can rebuild."""
     monkeypatch.setattr(read_back, "in_fresh_process", FRESH)
@@ -79,8 +79,7 @@ def test_a_process_of_its_own_reads_what_was_saved(damage, write_checkpoint, tmp
     fixed = ["--samples", "4", "--windows", "2", "--no-evaluation", "--out", str(tmp_path / "out")]
     assert main(linearpatch.METHOD, [*command, *fixed]) == (0 if damage is None else 3)
     broken = json.loads((tmp_path / "out" / "pruning.json").read_text())["broken"]
-    said = {None: "", scaled: "is another model", cut_off: "cannot be read back"}[damage]
-    assert said in broken and bool(broken) == bool(damage)
+    assert ("cannot be read back" in broken) if damage else not broken
 
 
 def test_patches_count(tiny_llama, make_patch, tmp_path, monkeypatch):

@@ -1,12 +1,15 @@
 """What the tools say of a result: sizes, the cut alone, a broken model, own layers, plans, sweeps, the card's metadata."""
 
+import contextlib
 import copy
 import csv
 import gc
+import io
 import json
 import math
 import weakref
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +23,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2C
 
 from common import calibration
 from common.calibration import massive_activations
-from common.cli import Job, main, measure
+from common.cli import Job, main, measure, sweep
 from common.cli.card import source_facts
 from common.evaluation import significance
 from common.hooks import detach_patches
@@ -44,6 +47,26 @@ def source(tmp_path_factory, write_checkpoint):
     folder = tmp_path_factory.mktemp("results")
     (folder / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(120)))
     return write_checkpoint(folder / "tiny"), folder / "text.txt"
+
+
+@pytest.fixture(scope="module")
+def two_gone(source, tmp_path_factory):
+    """`two_gone(paper)`: the result without two layers, made once, and what the command printed."""
+
+    @cache
+    def made(paper):
+        out = tmp_path_factory.mktemp("two-gone") / paper
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            assert tool(paper, source, out, "--remove", "2") == 0
+        return out, printed.getvalue()
+
+    return made
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """A sweep's picture, half a second of its time, is left out."""
+    monkeypatch.setattr(sweep, "_draw", lambda path, report: path.write_bytes(b"\x89PNG"))
 
 
 pytestmark = pytest.mark.usefixtures("short")
@@ -74,15 +97,15 @@ def perplexity(model, source):
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_the_cut_alone_is_the_dense_model_without_the_layers(paper, source, tmp_path):
-    assert tool(paper, source, tmp_path / "out", "--remove", "2") == 0
-    report = report_of(tmp_path / "out")
+def test_the_cut_alone_is_the_dense_model_without_the_layers(paper, source, two_gone):
+    out, _ = two_gone(paper)
+    report = report_of(out)
     dense = AutoModelForCausalLM.from_pretrained(source[0]).eval()
     assert report["evaluation"]["before"]["perplexity"] == pytest.approx(perplexity(dense, source), rel=1e-4)
     remove_layers(dense, report["facts"]["removed"])
     assert report["evaluation"]["cut"]["perplexity"] == pytest.approx(perplexity(dense, source), rel=1e-4)
     for stage in ("original", "no repair", "repaired"):
-        assert stage in (tmp_path / "out" / "README.md").read_text()
+        assert stage in (out / "README.md").read_text()
 
 
 def test_the_cut_alone_of_the_official_loop_takes_the_factors_back(source, tmp_path):
@@ -258,14 +281,14 @@ def test_own_layers_go(source, tmp_path):
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_a_plan_says_what_would_go_and_writes_nothing(paper, source, tmp_path, capsys):
+def test_a_plan_says_what_would_go_and_writes_nothing(paper, source, two_gone, tmp_path, capsys):
     assert tool(paper, source, tmp_path / "out", "--remove", "2", "--plan", "--measure") == 0
     planned = capsys.readouterr().out
     assert not list(tmp_path.iterdir()) and "nothing was written" in planned
-    assert tool(paper, source, tmp_path / "out", "--remove", "2") == 0
-    removed = sorted(report_of(tmp_path / "out")["facts"]["removed"])
+    out, printed = two_gone(paper)
+    removed = sorted(report_of(out)["facts"]["removed"])
     assert f"layers that go: {', '.join(map(str, removed))}\n" in planned
-    found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("perplexity:")]
+    found = [line for line in printed.splitlines() if line.startswith("perplexity:")]
     assert found[0] in planned.splitlines()
 
 
@@ -276,14 +299,18 @@ def test_a_plan_tells_the_time_of_training_and_does_not_train(source, tmp_path, 
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_a_sweep_is_single_runs_side_by_side(paper, source, tmp_path, capsys):
-    assert tool(paper, source, tmp_path / "sweep", "--sweep", "1,3") == 0
+def test_a_sweep_is_single_runs_side_by_side(paper, source, two_gone, tmp_path, capsys, request):
+    if paper != "linearpatch":
+        request.getfixturevalue("undrawn")
+    single, _ = two_gone(paper)
+    capsys.readouterr()
+    assert tool(paper, source, tmp_path / "sweep", "--sweep", "2,3") == 0
     with (tmp_path / "sweep" / "sweep.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["removed"] for row in rows] == ["1", "3"]
-    for row in rows:
-        assert tool(paper, source, tmp_path / row["removed"], "--remove", row["removed"]) == 0
-        report = report_of(tmp_path / row["removed"])
+    assert [row["removed"] for row in rows] == ["2", "3"]
+    assert tool(paper, source, tmp_path / "3", "--remove", "3") == 0
+    for row, folder in zip(rows, (single, tmp_path / "3"), strict=True):
+        report = report_of(folder)
         assert list(map(int, row["layers"].split())) == report["facts"]["removed"]
         for column, stage in (("cut_alone", "cut"), ("repaired", "after")):
             assert float(row[column]) == pytest.approx(report["evaluation"][stage]["perplexity"], rel=1e-5)
@@ -293,7 +320,7 @@ def test_a_sweep_is_single_runs_side_by_side(paper, source, tmp_path, capsys):
     assert tool(paper, source, tmp_path / "sweep", "--sweep", "1") == 2  # not without --force
     assert tool(paper, source, tmp_path / "sweep", "--sweep", "1", "--force") == 0
     assert tool(paper, source, tmp_path / "sweep", "--remove", "1", "--force") == 2  # nor by something else
-    assert tool(paper, source, tmp_path / "1", "--sweep", "1", "--force") == 2
+    assert tool(paper, source, tmp_path / "3", "--sweep", "1", "--force") == 2
     printed = capsys.readouterr().err
     assert "holds a sweep, which --force does not replace by a checkpoint" in printed
     assert "holds a checkpoint, which --force does not replace by a sweep" in printed
@@ -325,7 +352,7 @@ def test_a_sweep_keeps_what_it_measured_whatever_stops_it(source, tmp_path, monk
     assert not (tmp_path / "c").exists()
 
 
-def test_a_sweep_that_was_stopped_goes_on_by_the_same_command_alone(source, tmp_path, monkeypatch, capsys):
+def test_a_sweep_that_was_stopped_goes_on_by_the_same_command_alone(source, tmp_path, monkeypatch, capsys, undrawn):
     """To the numbers of one that was not; nothing is measured twice, and not from what changed since."""
     apply, applied = linearpatch_tool.METHOD.apply, []
 
@@ -358,7 +385,7 @@ def test_a_sweep_that_was_stopped_goes_on_by_the_same_command_alone(source, tmp_
     assert run("changed") == 2 and "model or texts have changed since" in capsys.readouterr().err
 
 
-def test_a_sweep_holds_one_model_at_a_time(source, tmp_path, monkeypatch):
+def test_a_sweep_holds_one_model_at_a_time(source, tmp_path, monkeypatch, undrawn):
     load, made, alive = models.load, [], []
 
     def loading(*arguments, **options):

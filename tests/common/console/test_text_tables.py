@@ -144,7 +144,7 @@ def test_latex_compiles(tmp_path):
 
 
 @pytest.mark.parametrize("paper", registry.PAPERS)
-def test_every_target_fits_and_keeps_every_character(paper):
+def test_every_target_fits_and_keeps_every_character(paper, few_replicates):
     """Blocks repeat labels and headers; nothing of what the unlimited table says is missing."""
     store = Store(NOWHERE)
     for name, table in registry.targets().items():

@@ -1,8 +1,8 @@
 """A streamed model does to the last bit what the same model in memory does, with two of its parts there at a time."""
 
 import json
-import subprocess
-import sys
+import multiprocessing
+import time
 
 import pytest
 import torch
@@ -19,7 +19,6 @@ from common.models.architectures import at_hand
 from common.models.decoder import Decoder
 from common.models.files.safetensors_reader import entries
 from common.models.surgery import remove_layers
-from common.records.results import ROOT
 from common.utils.errors import UserError
 
 
@@ -240,36 +239,41 @@ def test_a_damaged_file_and_a_missing_tensor_are_named(write_checkpoint, tmp_pat
         checkpoint.load(folder, stream=0)
 
 
-CHANGES = """import sys, time
-from common.models import checkpoint
-from common.models.decoder import Decoder
-model, _ = checkpoint.load(sys.argv[1], stream=0)
-for layer in (1, 2):
-    for writer in Decoder(model).residual_writers(layer):
-        writer.scale_(2.0)
-print("changed", flush=True)
-time.sleep(600)
-"""
+def changed(folder):
+    """A streamed model of which two layers were changed."""
+    model, _ = checkpoint.load(folder, stream=0)
+    for layer in (1, 2):
+        for writer in Decoder(model).residual_writers(layer):
+            writer.scale_(2.0)
+    return model
 
 
 def test_changed_layers_of_a_killed_process_are_swept_and_a_living_ones_stay(write_checkpoint, tmp_path, monkeypatch):
     folder = write_checkpoint(tmp_path / "model", "llama")
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    command = [sys.executable, "-c", CHANGES, str(folder)]
-    processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    forked = multiprocessing.get_context("fork")
+
+    def change(done):
+        model = changed(folder)
+        done.set()
+        time.sleep(600)
+        del model
+
+    done = [forked.Event() for _ in range(2)]
+    processes = [forked.Process(target=change, args=(one,)) for one in done]
     try:
-        assert [process.stdout.readline() for process in processes] == ["changed\n"] * 2
+        for process in processes:
+            process.start()
+        assert all(one.wait(120) for one in done)
         there = set((tmp_path / "cache").glob("changed-layers-*"))
         assert len(there) == 2
         processes[0].kill()
-        processes[0].wait()
-        model, _ = checkpoint.load(folder, stream=0)
-        for layer in (1, 2):
-            for writer in Decoder(model).residual_writers(layer):
-                writer.scale_(2.0)
+        processes[0].join()
+        model = changed(folder)
         left = set((tmp_path / "cache").glob("changed-layers-*"))
         assert len(left) == 2 and len(left & there) == 1
+        del model
     finally:
         for process in processes:
             process.kill()
-            process.communicate()
+            process.join()

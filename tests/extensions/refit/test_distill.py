@@ -103,11 +103,13 @@ def test_a_half_precision_model_trains_in_float32_and_keeps_its_type(make_tiny, 
     original = make_tiny("llama").bfloat16()
     model = copy.deepcopy(original)
     refit.refit(model, ids, REMOVED, following=1)
-    slow = replace(QUICK, learning_rate=1e-6)  # each step is below bfloat16's resolution
+    slow = replace(QUICK, learning_rate=3e-5)  # each step is below bfloat16's resolution of what is above 0.1
     before = copy.deepcopy(model.state_dict())
-    distill(model, original, ids, REMOVED, 400, following=1, how=slow)
+    distill(model, original, ids, REMOVED, 30, following=1, how=slow)
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-    assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert any(
+        ((value != before[name]) & (before[name].abs() > 0.1)).any() for name, value in model.state_dict().items()
+    )
 
 
 def test_a_killed_distillation_ends_as_an_uninterrupted_one(pair, ids, tmp_path, monkeypatch):

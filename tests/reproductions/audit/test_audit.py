@@ -284,7 +284,7 @@ def test_the_report_in_the_repository_is_the_current_one(capsys):
     assert len(json.loads(capsys.readouterr().out)) == len(audit.findings())
 
 
-def test_a_table_names_the_finding_at_its_cell(capsys):
+def test_a_table_names_the_finding_at_its_cell(capsys, few_replicates):
     assert main(["show", "table1-linearpatch", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     row = next(r for r in rows if (r["model"], r["sparsity"], r["method"]) == ("LLaMA-3-8B", "7/32", "SLEB"))

@@ -16,7 +16,7 @@ def test_counts_are_those_of_the_shown_table():
     store = Store(NOWHERE)
     found = readme.counts(table, store)
     assert found["reported"] == len(reported.numbers("linearpatch", "1"))
-    standin = [r for r in show.build(table, store, "standin")["rows"] if r["profile"] == "standin"]
+    standin = [r for r in show.build(table, store, "standin", claims=False)["rows"] if r["profile"] == "standin"]
     own = [cell for row in standin if not row["dense"] for cell in row["cells"].values()]
     assert found["toy model"] == sum(cell["reproduced"] is not None for cell in own) > 100
     assert found["paper"] == 0  # ratios and counts follow from shapes: nothing is measured on the paper's models

@@ -19,8 +19,8 @@ def test_every_published_mean_has_the_outcomes_that_it_is_the_mean_of():
     assert counted > 1000
 
 
-def test_every_row_has_the_columns_of_the_dictionary():
-    rows = list(value_lists.rows(Evidence(Loaded())))
+def test_every_row_has_the_columns_of_the_dictionary(evidence):
+    rows = list(value_lists.rows(evidence))
     assert {tuple(row) for row in rows} == {tuple(value_lists.FIELDS)}
     assert all(about for about in value_lists.FIELDS.values())
     refits = [row for row in rows if str(row["repair"]).startswith("refit")]
@@ -28,15 +28,15 @@ def test_every_row_has_the_columns_of_the_dictionary():
     assert {row["selection"].partition(":")[0] for row in refits} >= {"bi", "window"}
 
 
-def test_a_users_record_is_preferred_and_told_apart(tmp_path):
-    published = next(one for one in Loaded() if one.benchmark == "removed")
+def test_a_users_record_is_preferred_and_told_apart(evidence, tmp_path):
+    published = next(one for one in evidence.store if one.benchmark == "removed")
     mine = dataclasses.replace(published, provenance=published.provenance | {"commit": "0000"})
     Store(tmp_path, None).put(mine, Recipe(**published.recipe))
-    found, alone = Evidence(Loaded(tmp_path)), Evidence(Loaded())
+    found = Evidence(Loaded(tmp_path))
     record = found.records[published.recipe_hash]["removed"]
     assert record.origin == "yours" and record.provenance["commit"] == "0000"
-    assert alone.records[published.recipe_hash]["removed"].origin == "published"
-    assert len(found.records) == len(alone.records)
+    assert evidence.records[published.recipe_hash]["removed"].origin == "published"
+    assert len(found.records) == len(evidence.records)
 
 
 def test_every_record_on_disk_is_loaded_where_it_has_a_value(tmp_path):
@@ -59,8 +59,8 @@ def test_steps_are_told_in_one_line():
     assert value_lists.described({"corpus": "c4", "count": 8, "seed": None}) == "c4: count 8"
 
 
-def test_what_removes_parts_of_layers_or_looks_at_windows_has_its_rows_share():
-    evidence, compared = Evidence(Loaded()), 0
+def test_what_removes_parts_of_layers_or_looks_at_windows_has_its_rows_share(evidence):
+    compared = 0
     for subject in (subjects.STANDIN, subjects.of_model("smollm2-135m-instruct")):
         for target, repairs in (
             ("league", {league.PRUNER, league.SLICEGPT, league.NBL}),

@@ -1,11 +1,11 @@
 """Reported and measured numbers stand in one row where ids or specifications say that they are of one method."""
 
+import copy
 from dataclasses import replace
 
 import pytest
 
 from reproductions.render import show
-from reproductions.render.evidence import Evidence, Loaded
 from reproductions.site import beside, cells
 from reproductions.site.cells import Cell, Grid, Heading, Line, ShownNumber
 from reproductions.spec import registry, reported
@@ -15,15 +15,15 @@ TARGETS = ("table5-reassessing", "tableK-reassessing", "tableJ-reassessing", "ta
 
 
 @pytest.fixture(scope="module")
-def grids():
+def grids(evidence):
     """The grids of a few targets, from the published results."""
-    evidence = Evidence(Loaded(None))
-    evidence.__dict__["tables"] = {
+    found = copy.copy(evidence)
+    found.__dict__["tables"] = {
         target: (table, subjects, show.build(table, evidence.store, subjects, claims=False))
         for target in TARGETS
         for table, subjects in [(registry.get(target), evidence.subjects[target])]
     }
-    return {target: cells.grids(evidence, target) for target in TARGETS}
+    return {target: cells.grids(found, target) for target in TARGETS}
 
 
 def line(method, name, *numbers, spec=None, dense=False, compared=False):

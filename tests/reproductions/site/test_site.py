@@ -21,26 +21,13 @@ from common.records.results import NOWHERE, PUBLISHED, ROOT, Recipe, Record, Sto
 from common.utils.errors import UserError
 from reproductions import audit
 from reproductions.documents import findings
-from reproductions.render import tables
-from reproductions.render.evidence import Evidence, Loaded
+from reproductions.render import show, tables
 from reproductions.site import cells, data, items, pages, pictures, prose, recipes, views
 from reproductions.site.__main__ import main
 from reproductions.spec import registry, reported
 from reproductions.spec.subjects import STANDIN
 
 RECORDS = {f"{one['recipe_hash']}/{one['benchmark']}": one for one in Published(PUBLISHED)}
-
-
-@pytest.fixture(scope="module")
-def evidence():
-    return Evidence(Loaded(None))
-
-
-@pytest.fixture(scope="module")
-def site(evidence, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site") / "report"
-    pages.build(evidence, folder)
-    return folder
 
 
 @cache
@@ -156,7 +143,7 @@ def test_a_row_of_table_1_from_its_files_alone(site):
 
 def test_downloads_are_the_tables_of_the_command_line(site, evidence):
     for target in ("table1-linearpatch", "table6-reassessing"):
-        built = evidence.tables[target][2]
+        built = show.build(registry.get(target), evidence.store, evidence.subjects[target])
         for form, ending in {"csv": "csv", "md": "md", "latex": "tex", "json": "json"}.items():
             assert (site / "targets" / f"{target}.{ending}").read_text() == tables.render(built, form)
 

