@@ -8,6 +8,10 @@ import re
 import shlex
 from pathlib import Path
 
+import huggingface_hub
+import yaml
+from huggingface_hub import EvalResult, ModelCardData
+
 from common.cli import elsewhere, printable
 from common.cli.measure import REPEATS, shown
 from common.console.progress import clock
@@ -35,7 +39,7 @@ def card(method, report: dict) -> str:
     removed = ", ".join(map(str, report["facts"].get("removed", []))) or "see pruning.json"
     lines = [
         "---",
-        *_front(report),
+        _front(report),
         "---",
         "",
         f"# {report['model']}, {layers['before'] - layers['after']} of {layers['before']} layers removed",
@@ -102,13 +106,12 @@ def source_facts(name: str, source: Path) -> dict:
     if re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
         facts["base_model"] = hub_id
     try:
-        text = (source / "README.md").read_text(encoding="utf-8")
-    except (OSError, ValueError):
+        own = huggingface_hub.metadata_load(source / "README.md") or {}
+    except (OSError, ValueError, yaml.YAMLError):
         return facts
-    front = re.match(r"---\n(.*?)\n---", text, re.S)
     for key in ("license", "license_name", "license_link"):
-        if front and (line := re.search(rf"^{key}:[ \t]*([^\s\[{{|>][^\n]*)$", front[1], re.M)):
-            facts[key] = line[1].strip().strip("\"'")
+        if isinstance(own.get(key), str):
+            facts[key] = own[key]
     return facts
 
 
@@ -148,17 +151,18 @@ def already_pruned(found: dict | None) -> str | None:
     )
 
 
-def _front(report: dict) -> list[str]:
-    """Return the YAML that the hub reads; strings are written as JSON, which YAML reads."""
-    lines = ["library_name: transformers", "pipeline_tag: text-generation"]
-    lines += [f"{key}: {json.dumps(value)}" for key, value in report["source"].items()]
-    lines += ["tags:", "- layer-pruning", f"- {report['paper']}", *(["- broken"] if report["broken"] else [])]
-    found = _results(report)
-    return lines + (["model-index:", *_entry(report, found)] if found else [])
+def _front(report: dict) -> str:
+    """Return the YAML that the hub reads."""
+    about = {"tags": ["layer-pruning", report["paper"], *(["broken"] if report["broken"] else [])]}
+    if results := _results(report):
+        about["model_name"] = f"{report['model']}-{report['paper']}-{report['layers']['after']}-layers"
+        about["eval_results"] = results
+    card = ModelCardData(library_name="transformers", pipeline_tag="text-generation", **report["source"], **about)
+    return card.to_yaml()
 
 
-def _results(report: dict) -> list[tuple[str, str, str, float]]:
-    """Return (data set, metric's type, its name, value) of the finished model, numbers alone."""
+def _results(report: dict) -> list[EvalResult]:
+    """Return the finished model's scores, numbers alone."""
     after = report["evaluation"]["after"]
     if not after:
         return []
@@ -167,17 +171,11 @@ def _results(report: dict) -> list[tuple[str, str, str, float]]:
     for task, scores in after.get("tasks", {}).items():
         kept = (metric for metric in scores if metric != "n" and not metric.endswith("_stderr"))
         rows += [(task, metric, f"{metric}, zero-shot", scores[metric]) for metric in kept]
-    return [row for row in rows if math.isfinite(row[-1])]
-
-
-def _entry(report: dict, rows: list[tuple[str, str, str, float]]) -> list[str]:
-    name = f"{report['model']}-{report['paper']}-{report['layers']['after']}-layers"
-    lines = [f"- name: {json.dumps(name)}", "  results:"]
-    for data, kind, about, value in rows:
-        lines += ["  - task:", "      type: text-generation", "    dataset:", f"      type: {json.dumps(data)}"]
-        lines += [f"      name: {json.dumps(data)}", "    metrics:", f"    - type: {json.dumps(kind)}"]
-        lines += [f"      name: {json.dumps(about)}", f"      value: {value:.6g}"]
-    return lines
+    return [
+        EvalResult("text-generation", data, data, kind, float(f"{value:.6g}"), metric_name=name)
+        for data, kind, name, value in rows
+        if math.isfinite(value)
+    ]
 
 
 def _rows(evaluation: dict) -> list[tuple[str, str, str, str]]:
