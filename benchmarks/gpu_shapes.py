@@ -24,7 +24,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from common.baselines.streamline import FeedForward
-from common.console.command_line import option, parse
+from common.console.command_line import answering, option, parse
 from common.models import loading
 from common.models.surgery import remove_layers
 from common.training.finetuning.methods import attach
@@ -267,17 +267,14 @@ class Options:
     tiny: bool = option(False, "tiny shapes on any device: checks the code")
 
 
+@answering
 def main(arguments: list[str] | None = None) -> int:
     """Print the cells; 2 where nothing can be measured."""
     options = parse(Options, arguments, description=__doc__)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        if unknown := set(options.parts) - set(PARTS):
-            raise UserError(f"unknown part {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
-        cells = measure(options.parts or list(PARTS), device, options.tiny)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if unknown := set(options.parts) - set(PARTS):
+        raise UserError(f"unknown part {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
+    cells = measure(options.parts or list(PARTS), device, options.tiny)
     print(f"on {torch.cuda.get_device_name() if device == 'cuda' else 'a CPU; the numbers mean nothing'}")
     for c in cells:
         numbers = ["" if c[name] is None else f"{c[name]:.6g}" for name in ("printed", "measured")]

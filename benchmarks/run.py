@@ -25,8 +25,8 @@ from pathlib import Path
 
 import torch
 
-from common.console.command_line import option, parse
-from common.utils.errors import UserError, unknown
+from common.console.command_line import answering, option, parse
+from common.utils.errors import unknown
 from common.utils.ratios import VARIABLE, Ratio
 
 HERE = Path(__file__).parent
@@ -266,15 +266,12 @@ class Options:
     only: list[str] = option([], f"any of {', '.join(e.name for e in ENTRIES)}", metavar="NAME", positional=True)
 
 
+@answering
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks that the command line names and return the exit status."""
     options = parse(Options, arguments, description=__doc__.splitlines()[0])
     only = [name for part in options.only for name in re.split(r"[,\s]+", part) if name]
-    try:
-        failed = run(ENTRIES, only, HERE)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    failed = run(ENTRIES, only, HERE)
     print(f"written to {(HERE / 'README.md').relative_to(ROOT)}" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 

@@ -423,6 +423,7 @@ def _audit(options: AuditCommand) -> int:
     return 0
 
 
+@command_line.answering
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     options = parser().parse_args(arguments)
@@ -430,14 +431,10 @@ def main(arguments: list[str] | None = None) -> int:
     commands = {"list": _list, "run": _run, "show": _show, "fetch": _fetch, "audit": _audit}
     try:
         return commands[options.command](options)
-    except UserError as error:
+    except UserError:
         if options.verbose:
             logging.exception("refused")
-        print(one_line(f"error: {error}"), file=sys.stderr)
-        return 2
+        raise
     except KeyboardInterrupt:
         print("interrupted; finished measurements are kept, run the same command to go on", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.console.command_line import option, parse
+from common.console.command_line import answering, option, parse
 from common.pruning.recipe import Recipe
 from common.records.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
-from common.utils.errors import UserError, one_line, plural, quiet_logging
+from common.utils.errors import UserError, plural, quiet_logging
 from reproductions.render import cells
 from reproductions.spec import registry
 from reproductions.spec import subjects as settings
@@ -142,21 +142,18 @@ class PublishCommand:
     dry_run: bool = option(False, "say what would be published and write nothing")
 
 
+@answering
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status: 1 where a result was refused, 2 where nothing could be written."""
     options = parse(PublishCommand, arguments, prog="python -m reproductions.publish")
     quiet_logging(False)
-    try:
-        folder = options.folder or user_folder()
-        if options.folder and not folder.is_dir():
-            raise UserError(f"{folder} is no directory. --from takes a folder of results, as LAYERLAB_RESULTS does")
-        outcomes = run(folder, dry_run=options.dry_run)
-        print(summary(outcomes, options.dry_run))
-        if not options.dry_run:
-            cells.write(list(cells.rows(Store(NOWHERE))))
-    except UserError as error:
-        print(one_line(f"error: {error}"), file=sys.stderr)
-        return 2
+    folder = options.folder or user_folder()
+    if options.folder and not folder.is_dir():
+        raise UserError(f"{folder} is no directory. --from takes a folder of results, as LAYERLAB_RESULTS does")
+    outcomes = run(folder, dry_run=options.dry_run)
+    print(summary(outcomes, options.dry_run))
+    if not options.dry_run:
+        cells.write(list(cells.rows(Store(NOWHERE))))
     return 1 if any(one.refused for one in outcomes) else 0
 
 

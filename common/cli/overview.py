@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import os
-import sys
 import textwrap
 from collections.abc import Sequence
 
 from common.cli.options import tools
-from common.console.command_line import option, parse
+from common.console.command_line import answering, option, parse
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -20,14 +18,11 @@ class Overview:
     steps: bool = option(False, "list the steps that a recipe can name instead, with their options")
 
 
+@answering
 def main(package: str, arguments: Sequence[str] | None = None) -> int:
     """Print a package's tools, or the steps; returns the exit status."""
     options = parse(Overview, arguments, prog=f"python -m {package}")
-    try:
-        _steps(package) if options.steps else _tools(package)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _steps(package) if options.steps else _tools(package)
     return 0
 
 

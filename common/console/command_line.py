@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import inspect
 import math
+import os
 import re
 import shutil
 import sys
@@ -24,7 +26,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.utils.errors import one_line
+from common.utils.errors import UserError, one_line
 
 T = TypeVar("T")
 HIDDEN = argparse.SUPPRESS  # as an option's help: leave it out of --help
@@ -142,6 +144,25 @@ def add_commands(to: Parser, kinds: Mapping[str, type]) -> dict[str, Parser]:
         found[name] = commands.add_parser(name, description=text, help=text.splitlines()[0].rstrip("."))
         add(found[name], kind)
     return found
+
+
+def answering(main: Callable[..., int]) -> Callable[..., int]:
+    """Let a command's main answer what it cannot do in one line, by status 2, and a reader that closes the pipe by 0."""
+
+    @functools.wraps(main)
+    def answered(*arguments, **options) -> int:
+        try:
+            status = main(*arguments, **options)
+            sys.stdout.flush()
+            return status
+        except UserError as error:
+            print(one_line(f"error: {error}"), file=sys.stderr)
+            return 2
+        except BrokenPipeError:  # the reader (head, less) has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
+    return answered
 
 
 def value_in(about: OptionFacts, value: Any) -> str:

@@ -9,11 +9,10 @@ from pathlib import Path
 import torch
 import transformers
 
-from common.console import command_line
-from common.console.command_line import option
+from common.console.command_line import answering, option, parse
 from common.models import admission, checkpoint
 from common.models.architectures import SUPPORTED
-from common.utils.errors import UserError, one_line, quiet_logging
+from common.utils.errors import UserError, quiet_logging
 
 
 @torch.no_grad()
@@ -53,15 +52,12 @@ class ExtractCommand:
     out: Path = option(help="write the language model to this directory", positional=True, metavar="DIR")
 
 
+@answering
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return the exit status."""
-    options = command_line.parse(ExtractCommand, arguments, prog="python -m common.models.language_model")
+    options = parse(ExtractCommand, arguments, prog="python -m common.models.language_model")
     quiet_logging()
-    try:
-        print(f"saved to {extract(options.source, options.out)}")
-    except UserError as error:
-        print(one_line(f"error: {error}"), file=sys.stderr)
-        return 2
+    print(f"saved to {extract(options.source, options.out)}")
     return 0
 
 

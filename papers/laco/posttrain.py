@@ -22,12 +22,10 @@ from transformers import Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 from common.calibration import corpora
-from common.console import command_line
-from common.console.command_line import option
+from common.console.command_line import answering, option, parse
 from common.models import checkpoint, loading
 from common.training.finetuning.memory import LARGE, sized
 from common.training.finetuning.trainer import arguments
-from common.utils.errors import UserError
 from papers.laco import training
 
 
@@ -88,15 +86,10 @@ def train(options: PostTrainingCommand) -> None:
         checkpoint.save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, options.out / "model")
 
 
+@answering
 def main(given: Sequence[str] | None = None) -> int:
     """Read the command line and train; returns the exit status."""
-    try:
-        train(
-            command_line.parse(PostTrainingCommand, given, prog="python -m papers.laco.posttrain", description=__doc__)
-        )
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    train(parse(PostTrainingCommand, given, prog="python -m papers.laco.posttrain", description=__doc__))
     return 0
 
 

@@ -14,9 +14,9 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from common.console.command_line import option, parse
+from common.console.command_line import answering, option, parse
 from common.records.results import ROOT
-from common.utils.errors import UserError, one_line, unknown
+from common.utils.errors import unknown
 from reproductions.spec.registry import PAPERS
 
 TIMEOUT = 600  # seconds a cell
@@ -57,20 +57,17 @@ class NotebookCommand:
     papers: list[str] = option([], f"{', '.join(PAPERS)} (default: all)", positional=True, metavar="PAPER")
 
 
+@answering
 def main(arguments: list[str] | None = None) -> int:
     """Run the notebooks that a command line names and return the exit status."""
     papers = parse(NotebookCommand, arguments, prog="python -m reproductions.documents.notebooks").papers
-    try:
-        for paper in papers:
-            if paper not in PAPERS:
-                raise unknown("paper", paper, PAPERS)
-        for paper in papers or PAPERS:
-            target = source(paper).with_name(f"{paper}.ipynb")
-            nbformat.write(executed(source(paper)), target)
-            print(target)
-    except UserError as error:
-        print(one_line(f"error: {error}"), file=sys.stderr)
-        return 2
+    for paper in papers:
+        if paper not in PAPERS:
+            raise unknown("paper", paper, PAPERS)
+    for paper in papers or PAPERS:
+        target = source(paper).with_name(f"{paper}.ipynb")
+        nbformat.write(executed(source(paper)), target)
+        print(target)
     return 0
 
 

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.console.command_line import option, parse
-from common.utils.errors import UserError, one_line
+from common.console.command_line import answering, option, parse
 from figures import style, toy
 from reproductions.documents import findings
 from reproductions.render import chance_levels, show
@@ -97,18 +96,15 @@ class FigureCommand:
     check: bool = option(False, "only say which differ from the published records")
 
 
+@answering
 def main(arguments: list[str] | None = None) -> int:
     """Draw the published figures, or check them; returns the exit status."""
     options = parse(FigureCommand, arguments, prog="python -m reproductions.documents.published_figures")
-    try:
-        if options.check:
-            names = differing()
-            print("\n".join(names) or "every published figure shows the published records")
-            return 1 if names else 0
-        print(f"{len(publish())} figures in {style.RENDERED}")
-    except UserError as error:
-        print(one_line(f"error: {error}"), file=sys.stderr)
-        return 2
+    if options.check:
+        names = differing()
+        print("\n".join(names) or "every published figure shows the published records")
+        return 1 if names else 0
+    print(f"{len(publish())} figures in {style.RENDERED}")
     return 0
 
 

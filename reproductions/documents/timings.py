@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from common.console.command_line import option, parse
+from common.console.command_line import answering, option, parse
 from common.records.results import ROOT
 from common.utils import atomic_files
 from common.utils.errors import UserError, unknown
@@ -109,14 +109,12 @@ class TimingCommand:
     targets: list[str] = option(help="a table, a figure, or a paper for all of them", positional=True, metavar="TARGET")
 
 
+@answering
 def main(arguments: list[str] | None = None) -> int:
     """Time the targets named; returns the exit status."""
     options = parse(TimingCommand, arguments, prog="python -m reproductions.documents.timings")
     try:
         measure(options.targets)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("interrupted; the targets made so far are recorded", file=sys.stderr)
         return 130

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from common.console import startup, threads
-from common.console.command_line import option, parse
+from common.console.command_line import answering, option, parse
 from common.records.results import Store
-from common.utils.errors import UserError, one_line, plural, quiet_logging
+from common.utils.errors import plural, quiet_logging
 
 if __name__ == "__main__":
     startup.guard()
@@ -221,28 +221,25 @@ class BatchCommand:
     dry_run: bool = option(False, "print the forecast and measure nothing")
 
 
+@answering
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status: 0 also where the time was over before the work."""
     begun = time.time()
     options = parse(BatchCommand, arguments, prog="python -m reproductions.engine.gpu_batch")
     quiet_logging()
-    try:
-        device = options.device or _device()
-        workers = options.workers or WORKERS[device]
-        planned = plan(options.model or MODELS, Store(), limit=options.limit, speed=SPEED[device])
-        if not planned:
-            print("every cell has a record; nothing to measure")
-            return 0
-        print(forecast(planned, workers, options.minutes), flush=True)
-        if options.dry_run:
-            return 0
-        total = sum(one.cells for one in planned)
-        done = run(planned, device=device, workers=workers, ends=begun + 60 * options.minutes)
-        print(f"{done} of {total} cells have a record now; the same command goes on with what is left")
+    device = options.device or _device()
+    workers = options.workers or WORKERS[device]
+    planned = plan(options.model or MODELS, Store(), limit=options.limit, speed=SPEED[device])
+    if not planned:
+        print("every cell has a record; nothing to measure")
         return 0
-    except UserError as error:
-        print(one_line(f"error: {error}"), file=sys.stderr)
-        return 2
+    print(forecast(planned, workers, options.minutes), flush=True)
+    if options.dry_run:
+        return 0
+    total = sum(one.cells for one in planned)
+    done = run(planned, device=device, workers=workers, ends=begun + 60 * options.minutes)
+    print(f"{done} of {total} cells have a record now; the same command goes on with what is left")
+    return 0
 
 
 def _device() -> str:

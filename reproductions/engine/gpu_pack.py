@@ -25,9 +25,9 @@ from functools import partial
 from pathlib import Path
 
 from common.console import startup
-from common.console.command_line import Parser, add_commands, option
+from common.console.command_line import Parser, add_commands, answering, option
 from common.utils import cache
-from common.utils.errors import UserError, one_line
+from common.utils.errors import UserError
 
 if __name__ == "__main__":
     startup.guard()
@@ -161,6 +161,7 @@ def parser() -> Parser:
     return top
 
 
+@answering
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     options = parser().parse_args(arguments)
@@ -182,12 +183,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
         print(f"on the other machine, when all are there: python -m reproductions.engine.gpu_pack join {options.out}")
         return 0
-    except UserError as error:
-        print(one_line(f"error: {error}"), file=sys.stderr)
-        return 2
     except (OSError, tarfile.TarError) as error:
-        print(one_line(f"error: cannot write the pieces: {error}. Free space or name another folder."), file=sys.stderr)
-        return 2
+        raise UserError(f"cannot write the pieces: {error}. Free space or name another folder.") from error
 
 
 if __name__ == "__main__":
