@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from reproductions.prunecomp.columns import PERPLEXITY_LABELS
@@ -16,6 +18,7 @@ from reproductions.spec.comparisons import (
     ahead_by,
     alike_within,
     beats,
+    per_setting,
     where,
 )
 from reproductions.spec.registry import Claim, Lookup
@@ -53,35 +56,31 @@ def each_part_helps(column: str, lower: bool) -> Check:
     return check
 
 
-def sizes_agree(cell: Lookup, settings: Pairs) -> list[Comparison]:
+@per_setting
+def sizes_agree(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
     """Within 2 % of one another."""
-    found = []
-    for setting in settings:
-        names = [RepairSpec("CosSim(BI)", "+Prune&Comp", n).method for n in (16, 32, 64, 128, 256)]
-        for column in (*PERPLEXITY_LABELS["paper"], "AVG"):
-            keys = [key for name in names if cell(*(key := (*setting, name, column))) is not None]
-            if len(keys) > 1:
-                values = [cell(*key) for key in keys]
-                least = min(range(len(keys)), key=lambda i: np.mean(values[i]))
-                for key, value in zip(keys, values, strict=True):
-                    if key != keys[least]:
-                        what = (*where(*setting), ", ", Named("column", column), ": ", Named("method", key[2]))
-                        what += (" against the least",)
-                        change = 100 * (value / values[least] - 1)
-                        found.append(alike_within(what, change, PERCENT, (key, keys[least]), 2))
-    return found
+    names = [RepairSpec("CosSim(BI)", "+Prune&Comp", n).method for n in (16, 32, 64, 128, 256)]
+    for column in (*PERPLEXITY_LABELS["paper"], "AVG"):
+        keys = [key for name in names if cell(*(key := (*setting, name, column))) is not None]
+        if len(keys) > 1:
+            values = [cell(*key) for key in keys]
+            least = min(range(len(keys)), key=lambda i: np.mean(values[i]))
+            for key, value in zip(keys, values, strict=True):
+                if key != keys[least]:
+                    what = (*where(*setting), ", ", Named("column", column), ": ", Named("method", key[2]))
+                    what += (" against the least",)
+                    change = 100 * (value / values[least] - 1)
+                    yield alike_within(what, change, PERCENT, (key, keys[least]), 2)
 
 
 def each_better(pairs: list[tuple[str, str]], column: str = "AVG") -> Check:
     """In every setting, the second row of each pair has the lower number; pairs without both numbers do not count."""
 
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        found = []
-        for setting in settings:
-            for names in pairs:
-                (one, a), (two, b) = ((key := (*setting, name, column), cell(*key)) for name in names)
-                if a is not None and b is not None:
-                    found.append(against(setting, (two, b), [(one, a)], lower=True))
-        return found
+    @per_setting
+    def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
+        for names in pairs:
+            (one, a), (two, b) = ((key := (*setting, name, column), cell(*key)) for name in names)
+            if a is not None and b is not None:
+                yield against(setting, (two, b), [(one, a)], lower=True)
 
     return check

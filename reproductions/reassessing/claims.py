@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from reproductions.spec.comparisons import (
     alike_within,
     beats,
     every,
+    per_setting,
     where,
 )
 from reproductions.spec.registry import Claim, Lookup
@@ -157,16 +158,14 @@ def saves(share: float, before: str, after: str, columns: Iterable[str]) -> Chec
     """In every setting and column with both, ``after`` is smaller than ``before`` by more than so large a share."""
     columns = list(columns)
 
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        found = []
-        for setting in settings:
-            for column in columns:
-                keys = tuple((*setting, name, column) for name in (before, after))
-                large, small = (cell(*key) for key in keys)
-                if large is not None and small is not None:
-                    what, saved = (*where(*setting), ", ", Named("column", column), ": saved"), 1 - small / large
-                    found.append(Comparison(what, 100 * saved, PERCENT, keys, low=100 * share))
-        return found
+    @per_setting
+    def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
+        for column in columns:
+            keys = tuple((*setting, name, column) for name in (before, after))
+            large, small = (cell(*key) for key in keys)
+            if large is not None and small is not None:
+                what, saved = (*where(*setting), ", ", Named("column", column), ": saved"), 1 - small / large
+                yield Comparison(what, 100 * saved, PERCENT, keys, low=100 * share)
 
     return check
 

@@ -7,7 +7,7 @@ A check lists the comparisons that a claim is made of. It is given numbers, or a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -135,20 +135,23 @@ def alike_within(what: Words, difference: Number, unit: str, cells: tuple[Key, .
     return Comparison(what, difference, unit, cells, -most, most, closed=True)
 
 
+def per_setting(compare: Callable[[Lookup, tuple[str, str]], Iterable[Comparison]]) -> Check:
+    """Return the comparisons that a function makes of each setting."""
+    return lambda cell, settings: [one for setting in settings for one in compare(cell, setting)]
+
+
 def beats(
     method: str, *others: str, column: str = "RP", lower: bool = False, within: float = 0.0, unit: str = POINTS
 ) -> Check:
     """In every setting, ``method`` is above each of ``others`` that has a number; ``lower``: below. within: see `against`."""
 
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        found = []
-        for setting in settings:
-            key = (*setting, method, column)
-            ours = cell(*key)
-            theirs = [(k, v) for o in others if (v := cell(*(k := (*setting, o, column)))) is not None]
-            if ours is not None and theirs:
-                found.append(against(setting, (key, ours), theirs, lower=lower, within=within, unit=unit))
-        return found
+    @per_setting
+    def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
+        key = (*setting, method, column)
+        ours = cell(*key)
+        theirs = [(k, v) for o in others if (v := cell(*(k := (*setting, o, column)))) is not None]
+        if ours is not None and theirs:
+            yield against(setting, (key, ours), theirs, lower=lower, within=within, unit=unit)
 
     return check
 
@@ -209,19 +212,17 @@ def steady(methods: Iterable[str], columns: Iterable[str], within: float) -> Che
     """In every setting the numbers of several methods differ by no more than a share ``within`` of the first one's."""
     methods, columns = list(methods), list(columns)
 
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        found = []
-        for setting in settings:
-            for column in columns:
-                keys = [(*setting, method, column) for method in methods]
-                if any(cell(*key) is None for key in keys):
-                    continue
-                for key in keys[1:]:
-                    change = 100 * (cell(*key) / cell(*keys[0]) - 1)
-                    what = (*where(*setting), ", ", Named("column", column), ": ")
-                    what += (_method(key), " against ", _method(keys[0]))
-                    found.append(alike_within(what, change, PERCENT, (key, keys[0]), 100 * within))
-        return found
+    @per_setting
+    def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
+        for column in columns:
+            keys = [(*setting, method, column) for method in methods]
+            if any(cell(*key) is None for key in keys):
+                continue
+            for key in keys[1:]:
+                change = 100 * (cell(*key) / cell(*keys[0]) - 1)
+                what = (*where(*setting), ", ", Named("column", column), ": ")
+                what += (_method(key), " against ", _method(keys[0]))
+                yield alike_within(what, change, PERCENT, (key, keys[0]), 100 * within)
 
     return check
 
@@ -230,18 +231,16 @@ def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool
     """In every setting the best of ``ours`` is better than the best of ``others``."""
     ours, others = list(ours), list(others)
 
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        found = []
-        for setting in settings:
-            sides = [
-                [(k, v) for m in methods if (v := cell(*(k := (*setting, m, column)))) is not None]
-                for methods in (ours, others)
-            ]
-            if all(sides):
-                sign = 1 if lower else -1
-                best = min(sides[0], key=lambda found: sign * float(np.mean(found[1])))
-                found.append(against(setting, best, sides[1], lower=lower))
-        return found
+    @per_setting
+    def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
+        sides = [
+            [(k, v) for m in methods if (v := cell(*(k := (*setting, m, column)))) is not None]
+            for methods in (ours, others)
+        ]
+        if all(sides):
+            sign = 1 if lower else -1
+            best = min(sides[0], key=lambda found: sign * float(np.mean(found[1])))
+            yield against(setting, best, sides[1], lower=lower)
 
     return check
 
@@ -254,14 +253,12 @@ def chosen(ours: Iterable[str], others: Iterable[str], column: str, *, by: str, 
     """
     ours, others = list(ours), list(others)
 
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        found = []
-        for setting in settings:
-            known = [m for m in ours if cell(*setting, m, by) is not None]
-            if known:
-                best = min(known, key=lambda method: float(np.mean(cell(*setting, method, by))))
-                found += beats(best, *others, column=column, lower=lower)(cell, [setting])
-        return found
+    @per_setting
+    def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
+        known = [m for m in ours if cell(*setting, m, by) is not None]
+        if known:
+            best = min(known, key=lambda method: float(np.mean(cell(*setting, method, by))))
+            yield from beats(best, *others, column=column, lower=lower)(cell, [setting])
 
     return check
 
@@ -272,16 +269,14 @@ def without_number(method: str, column: str, beside: str, run: str) -> Check:
     run: a column in which ``method`` has a number where it was run at all; elsewhere nothing is said.
     """
 
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        found = []
-        for setting in settings:
-            key = (*setting, method, column)
-            if cell(*setting, beside, column) is not None and cell(*setting, method, run) is not None:
-                there = (value := cell(*key)) is not None and not np.isnan(value).any()
-                what = (*where(*setting), ": numbers for ", Named("column", column), " of ", _method(key))
-                what += (" (none: it diverged)",)
-                found.append(Comparison(what, float(there), "", (key,), high=0, closed=True))
-        return found
+    @per_setting
+    def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
+        key = (*setting, method, column)
+        if cell(*setting, beside, column) is not None and cell(*setting, method, run) is not None:
+            there = (value := cell(*key)) is not None and not np.isnan(value).any()
+            what = (*where(*setting), ": numbers for ", Named("column", column), " of ", _method(key))
+            what += (" (none: it diverged)",)
+            yield Comparison(what, float(there), "", (key,), high=0, closed=True)
 
     return check
 
@@ -290,17 +285,15 @@ def alike(method: str, other: str, columns: Iterable[str]) -> Check:
     """In a setting two methods have the same number in every column that either has one in."""
     columns = list(columns)
 
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        found = []
-        for setting in settings:
-            one, two = ([cell(*setting, name, column) for column in columns] for name in (method, other))
-            if any(value is not None for value in one) and any(value is not None for value in two):
-                same = sum(a == b for a, b in zip(one, two, strict=True))
-                what = (*where(*setting), ": columns alike of ", Named("method", method))
-                what += (" and ", Named("method", other))
-                keys = ((*setting, method, columns[0]),)
-                found.append(Comparison(what, float(same), "", keys, low=len(columns), closed=True))
-        return found
+    @per_setting
+    def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
+        one, two = ([cell(*setting, name, column) for column in columns] for name in (method, other))
+        if any(value is not None for value in one) and any(value is not None for value in two):
+            same = sum(a == b for a, b in zip(one, two, strict=True))
+            what = (*where(*setting), ": columns alike of ", Named("method", method))
+            what += (" and ", Named("method", other))
+            keys = ((*setting, method, columns[0]),)
+            yield Comparison(what, float(same), "", keys, low=len(columns), closed=True)
 
     return check
 
@@ -308,15 +301,13 @@ def alike(method: str, other: str, columns: Iterable[str]) -> Check:
 def column_below(column: str, other: str, method: str = "observed") -> Check:
     """In every setting one column of a figure's row is below another."""
 
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        found = []
-        for setting in settings:
-            keys = tuple((*setting, method, name) for name in (column, other))
-            one, two = (cell(*key) for key in keys)
-            if one is not None and two is not None:
-                what = (*where(*setting), ": ", Named("column", column), " against ", Named("column", other))
-                found.append(Comparison(what, 100 * (one / two - 1), PERCENT, keys, high=0))
-        return found
+    @per_setting
+    def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
+        keys = tuple((*setting, method, name) for name in (column, other))
+        one, two = (cell(*key) for key in keys)
+        if one is not None and two is not None:
+            what = (*where(*setting), ": ", Named("column", column), " against ", Named("column", other))
+            yield Comparison(what, 100 * (one / two - 1), PERCENT, keys, high=0)
 
     return check
 
@@ -324,14 +315,12 @@ def column_below(column: str, other: str, method: str = "observed") -> Check:
 def between(column: str, low: float, high: float, method: str = "observed", *, strict: bool = False) -> Check:
     """In every setting a column of a figure's row lies in a range, its ends included (`strict`: not included)."""
 
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        found = []
-        for setting in settings:
-            key = (*setting, method, column)
-            if (value := cell(*key)) is not None:
-                what = (*where(*setting), ": ", Named("column", column))
-                found.append(Comparison(what, value, "", (key,), low, high, not strict))
-        return found
+    @per_setting
+    def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
+        key = (*setting, method, column)
+        if (value := cell(*key)) is not None:
+            what = (*where(*setting), ": ", Named("column", column))
+            yield Comparison(what, value, "", (key,), low, high, not strict)
 
     return check
 
