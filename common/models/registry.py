@@ -30,7 +30,6 @@ class ModelSpec:
     name: str
     hub_id: str
     revision: str | None = None
-    gated: bool = False
     profile: str = "paper"
     facts: dict = field(default_factory=dict)
     refused: str = ""
@@ -192,7 +191,6 @@ _ENTRIES = [
         STANDIN,
         "",
         None,
-        False,
         "standin",
         {"model_type": "llama"},
         note="embedded; trained from scratch for this work",
@@ -233,13 +231,13 @@ _ENTRIES = [
     ModelSpec("smollm2-135m", "HuggingFaceTB/SmolLM2-135M", facts=_SMOLLM2_135M),
     ModelSpec("smollm2-360m", "HuggingFaceTB/SmolLM2-360M", facts=_SMOLLM2_360M),
     ModelSpec("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", facts=_SMOLLM2_1_7B),
-    ModelSpec("llama-2-7b", "meta-llama/Llama-2-7b-hf", gated=True, facts=_LLAMA_2_7B),
-    ModelSpec("llama-2-13b", "meta-llama/Llama-2-13b-hf", gated=True, facts=_LLAMA_2_13B),
+    ModelSpec("llama-2-7b", "meta-llama/Llama-2-7b-hf", facts=_LLAMA_2_7B),
+    ModelSpec("llama-2-13b", "meta-llama/Llama-2-13b-hf", facts=_LLAMA_2_13B),
     ModelSpec("vicuna-7b-v1.5", "lmsys/vicuna-7b-v1.5", facts=_LLAMA_2_7B),
-    ModelSpec("llama-3-8b", "meta-llama/Meta-Llama-3-8B", gated=True, facts=_LLAMA_3_8B, note=_AS_LLAMA_3),
-    ModelSpec("llama-3-70b", "meta-llama/Meta-Llama-3-70B", gated=True, facts=_LLAMA_3_70B),
-    ModelSpec("llama-3.1-8b", "meta-llama/Llama-3.1-8B", gated=True, facts=_LLAMA_31_8B),
-    ModelSpec("llama-3.1-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct", gated=True, facts=_LLAMA_31_8B),
+    ModelSpec("llama-3-8b", "meta-llama/Meta-Llama-3-8B", facts=_LLAMA_3_8B, note=_AS_LLAMA_3),
+    ModelSpec("llama-3-70b", "meta-llama/Meta-Llama-3-70B", facts=_LLAMA_3_70B),
+    ModelSpec("llama-3.1-8b", "meta-llama/Llama-3.1-8B", facts=_LLAMA_31_8B),
+    ModelSpec("llama-3.1-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct", facts=_LLAMA_31_8B),
     ModelSpec("qwen1.5-7b", "Qwen/Qwen1.5-7B", facts=_QWEN_15_7B),
     ModelSpec("codeqwen1.5-7b-chat", "Qwen/CodeQwen1.5-7B-Chat", facts=_CODEQWEN_15_7B),
     ModelSpec(
@@ -247,14 +245,14 @@ _ENTRIES = [
     ),
     ModelSpec("baichuan2-7b", "baichuan-inc/Baichuan2-7B-Base", facts=_BAICHUAN_2_7B, note="converted to Llama"),
     ModelSpec("baichuan2-13b", "baichuan-inc/Baichuan2-13B-Base", facts=_BAICHUAN_2_13B, refused=ALIBI),
-    ModelSpec("gemma-2-2b-it", "google/gemma-2-2b-it", gated=True, facts=_GEMMA_2_2B),
+    ModelSpec("gemma-2-2b-it", "google/gemma-2-2b-it", facts=_GEMMA_2_2B),
     ModelSpec(
         "tinyllama-1.1b",
         "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T",
         facts=_TINYLLAMA,
         note="the paper does not say which checkpoint",
     ),
-    ModelSpec("gemma-7b", "google/gemma-7b", gated=True, facts=_GEMMA_7B),
+    ModelSpec("gemma-7b", "google/gemma-7b", facts=_GEMMA_7B),
     ModelSpec("chatglm2-6b", "THUDM/chatglm2-6b", facts=_CHATGLM_2_6B, note="converted to GLM"),
     ModelSpec("mixtral-8x7b", "mistralai/Mixtral-8x7B-v0.1", facts=_MIXTRAL),
     ModelSpec("deepseek-r1-distill-qwen-7b", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", facts=_QWEN_25_MATH_7B),

@@ -75,21 +75,6 @@ def stated_norm(kind: str, x: Tensor, eps: float) -> float:
     return 1 / math.sqrt(float(square) + eps)
 
 
-def exact_norm(kind: str, x: Tensor, eps: float) -> float:
-    """Return the spectral norm in closed form for every width.
-
-    Along `x` (centred for LayerNorm) the Jacobian shrinks by eps / (r + eps) (eps / (r^2 + eps) where eps is inside the
-    root), along the ones LayerNorm's is zero, on the rest both are the stated scalar times the identity.
-    """
-    stated = stated_norm(kind, x, eps)
-    if len(x) > (2 if kind == "layer" else 1):
-        return stated
-    if kind == "layer" and len(x) == 1:
-        return 0.0
-    # nothing is orthogonal: 1 / (r + eps) = stated, and 1 / sqrt(r^2 + eps) = stated
-    return eps * stated**2 if kind == "rms" else eps * stated**3
-
-
 def stated_rms_jacobian(x: Tensor, eps: float) -> Tensor:
     """Eq. 6 as printed, float64 [d, d]."""
     x = x.double()
