@@ -2,6 +2,8 @@
 
 OpenMP reads its settings once, when torch loads it. By default it starts a thread for each core, and each thread spins while
 it waits for the others. Where another process holds a core, every small operation then waits for the slowest thread.
+
+Cgroup quotas are read here: psutil does not know them, and joblib, which does, takes longer to import than all else at start.
 """
 
 from __future__ import annotations
