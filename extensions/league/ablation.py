@@ -5,14 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 from extensions.league import rows
-from extensions.league.tables import perplexities
+from extensions.league.tables import AVERAGE, perplexities, with_average
 from extensions.league.texts import UNREAD
 from reproductions.spec import comparisons
-from reproductions.spec.columns import FEW, tasks
+from reproductions.spec.columns import FEW
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject
 
-AVERAGE = "average"
 STEPS = {name: step for name, (_, step) in rows.ABLATION.items()}
 LABELS = {name: label.removeprefix("+ ") for name, (label, _) in rows.ABLATION.items()}
 
@@ -46,10 +45,7 @@ def draws(subject: Subject, limit: int | None = None) -> list[Row]:
 
 def columns(profile: str) -> list[Column]:
     """Return the league's texts, tasks of which no row reads items, and their average."""
-    asked = UNREAD if profile == "paper" else FEW
-    scores = {column.id: column for column in tasks(profile)}
-    average = Column(AVERAGE, derived="average", of=asked, label="AVG of tasks")
-    return [*perplexities(profile), *(scores[task] for task in asked), average]
+    return with_average(profile, UNREAD if profile == "paper" else FEW)
 
 
 def _each_draw_lower(repair: str, before: str) -> comparisons.Check:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from extensions.league import rows
+from extensions.league.tables import AVERAGE
 from reproductions.spec import comparisons
 from reproductions.spec.columns import tasks
 from reproductions.spec.registry import Claim, Column, Row, Table
@@ -18,7 +19,6 @@ REPAIRS = (rows.PATCHED, rows.REPLACEME, rows.GHOSTED, rows.REFIT_LONG)
 ASKED = {"paper": ("HeSw", "ARC-e", "PIQA"), "standin": ("Continue", "ParType", "ParText")}
 TEXTS = {"paper": ("WIKI-2", "league-wikitext2"), "standin": ("Learning", "standin-learning-quarter")}
 SCALED, FACTOR = "{}/scaled", "{}/factor"
-AVERAGE = "average"
 NATS = "nats per 1,000 characters"
 RIGHT, WRONG, GAP = "{}/right", "{}/wrong", "{}/gap"
 

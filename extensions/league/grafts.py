@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from extensions.league import rows
 from extensions.league.answers import ASKED
-from extensions.league.tables import perplexities
+from extensions.league.tables import AVERAGE, with_average
 from extensions.league.texts import UNREAD
 from extensions.league.windows import SHARES as EVERY
 from reproductions.spec import comparisons
-from reproductions.spec.columns import tasks
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject
 
@@ -22,7 +21,6 @@ NONE, REFIT = (rows.name(rows.WINDOW, repair) for repair in BEFORE)
 GRAFT, BOTH = (rows.name(rows.WINDOW, repair) for repair in rows.GRAFTS)
 LEFT_REFIT = rows.name(rows.LEAST_LEFT, rows.REFIT_LONG)
 CHOSEN_BOTH = rows.name(rows.WITH_THEM, rows.CARRIED_REFIT)
-AVERAGE = "average"
 
 
 def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
@@ -51,13 +49,7 @@ def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
 
 def columns(profile: str) -> list[Column]:
     """Return the league's texts and some tasks."""
-    scores = {column.id: column for column in tasks(profile)}
-    asked = UNREAD if profile == "paper" else ASKED[profile]
-    return [
-        *perplexities(profile),
-        *(scores[task] for task in asked),
-        Column(AVERAGE, derived="average", of=asked, label="AVG of tasks"),
-    ]
+    return with_average(profile, UNREAD if profile == "paper" else ASKED[profile])
 
 
 def _lower(better: str, worse: str) -> comparisons.Check:

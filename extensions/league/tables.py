@@ -15,6 +15,7 @@ _TEXTS = {
         "Learning": "standin-learning-quarter",
     },
 }
+AVERAGE = "average"  # the id of the column that averages some tasks
 _LABELS = tuple(label for texts in _TEXTS.values() for label in texts)
 
 
@@ -25,6 +26,13 @@ def perplexities(profile: str) -> list[Column]:
         for label, protocol in _TEXTS[profile].items()
     ]
     return [*texts, Column("PPL AVG", derived="average", compare="perplexity", of=tuple(_TEXTS[profile]))]
+
+
+def with_average(profile: str, asked: tuple[str, ...], label: str = "AVG of tasks") -> list[Column]:
+    """Return the league's texts, some tasks, and the average of these tasks."""
+    scores = {column.id: column for column in tasks(profile)}
+    average = Column(AVERAGE, derived="average", of=asked, label=label)
+    return [*perplexities(profile), *(scores[task] for task in asked), average]
 
 
 def columns(profile: str) -> list[Column]:

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from common.pruning.recipe import MIXED
 from extensions.league import rows
 from extensions.league.answers import ASKED, TASK_TEXT
-from extensions.league.tables import perplexities
+from extensions.league.tables import AVERAGE, perplexities, with_average
 from reproductions.spec import comparisons
 from reproductions.spec.columns import tasks
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject
 
-AVERAGE = "average"
 _ASKING, _BOTH = (rows.LeagueSpec(rows.WINDOW, rows.REFIT_LONG, text) for text in (rows.ITEMS, rows.BOTH))
 _LEFT_NONE, _LEFT_BOTH = (
     rows.LeagueSpec(rows.LEAST_LEFT, rows.NONE),
@@ -62,15 +61,10 @@ def columns(profile: str) -> list[Column]:
 
     On the toy model, which reads text like its questions in every row, some tasks beside the texts.
     """
-    scores = {column.id: column for column in tasks(profile)}
     if profile == "standin":
+        scores = {column.id: column for column in tasks(profile)}
         return [*perplexities(profile), *(scores[task] for task in ASKED[profile])]
-    unread = [scores[task] for task in UNREAD]
-    return [
-        *perplexities(profile),
-        *unread,
-        Column(AVERAGE, derived="average", of=UNREAD, label="AVG of tasks not read"),
-    ]
+    return with_average(profile, UNREAD, "AVG of tasks not read")
 
 
 TEXTS = Table(
