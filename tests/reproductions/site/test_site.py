@@ -4,6 +4,7 @@ import base64
 import csv
 import json
 import math
+import os
 import re
 from collections import Counter
 from functools import cache
@@ -41,18 +42,17 @@ def anchors(path: Path) -> frozenset[str]:
 
 
 def test_every_link_within_the_site_resolves(site):
-    checked = 0
+    files, checked = {str(path) for path in site.rglob("*") if path.is_file()}, 0
     for page in site.rglob("*.html"):
         for href in set(re.findall(r'(?:href|src)="([^"]*)"', page.read_text(encoding="utf-8"))):
             parts = urlsplit(href)
             if parts.scheme:
                 continue
-            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page.resolve()
-            assert target.is_file(), f"{page.relative_to(site)}: {href}"
-            assert target.is_relative_to(site.resolve()), href
+            target = os.path.normpath(page.parent / unquote(parts.path)) if parts.path else str(page)
+            assert target in files, f"{page.relative_to(site)}: {href}"
             fragment = unquote(parts.fragment)
             if fragment and "=" not in fragment:  # with = it is for the page's script
-                assert fragment in anchors(target), f"{page.relative_to(site)}: {href}"
+                assert fragment in anchors(Path(target)), f"{page.relative_to(site)}: {href}"
             checked += 1
     assert checked > 5000
 
@@ -66,23 +66,19 @@ def test_the_first_page_judges_as_the_list_of_findings_does(site):
         .partition("<!-- end findings -->")[0]
     )
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    found = {sentence: cell for number, sentence, *_, cell, _ in lines if number.isdigit()}  # on SmolLM2
+    assert len(found) == sum(line[0].isdigit() for line in lines)
     page = {
         row.th.get_text(" ", strip=True): row for row in parsed(site / "index.html").select("section.card tr") if row.th
     }
     compared = 0
-    for sentence, _, *measured, supported, _ in lines[2:]:
-        if sentence not in page:
-            continue
-        *cells, count = page[sentence].find_all("td")
-        assert count.get_text(strip=True) == supported, sentence
-        for cell, shown in zip(measured, cells[-len(measured) :], strict=True):
-            verdict, _, effect = cell.partition(": ")
-            words = shown.get_text(" ", strip=True)
-            if effect:
-                assert re.split(r" \(|;", verdict)[0] in words and effect in words, (sentence, cell, words)
-                compared += 1
+    for sentence in found.keys() & page.keys():
+        shown = page[sentence].find_all("td")[-3].get_text(" ", strip=True)  # then the toy model, then the count
+        verdict, _, effect = found[sentence].partition(": ")
+        if effect:
+            assert re.split(r" \(|;", verdict)[0] in shown and effect in shown, (sentence, found[sentence], shown)
+            compared += 1
     assert compared >= 20 and {one.sentence for one in findings.OURS} <= page.keys()
-    assert len({line[0] for line in lines}) == len(lines)
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
@@ -352,7 +348,8 @@ def test_what_follows_from_shapes_alone_is_not_called_measured_on_the_papers_mod
         if last["data-tab"] == "the paper’s models":
             facts = last.select_one("p.facts").get_text()
             assert not re.search(r"\d measured|what was measured", facts), page.name
-    headings = {th.get_text() for page in site.rglob("*.html") for th in parsed(page).select("table.claims thead th")}
+    judging = [page for page in site.rglob("*.html") if 'class="claims' in page.read_text(encoding="utf-8")]
+    headings = {th.get_text() for page in judging for th in parsed(page).select("table.claims thead th")}
     assert "on the paper’s models" not in headings and "on the paper’s models’ shapes" in headings
 
 
@@ -406,10 +403,10 @@ def test_guessing_has_its_line_in_a_picture_of_accuracies(site):
 
 def test_every_heading_of_a_table_has_a_scope_and_every_picture_a_sentence_of_its_own(site):
     for page in site.rglob("*.html"):
-        found = parsed(page)
-        assert all(th.get("scope") in ("col", "row", "colgroup") for th in found.select("th")), page
-        assert not found.select("svg.effect"), page
-        for figure in found.select("figure:has(img):has(figcaption)"):
+        text = page.read_text(encoding="utf-8")
+        assert all(re.search(r'\sscope="(col|row|colgroup)"', tag) for tag in re.findall(r"<th\b[^>]*>", text)), page
+        assert not re.search(r'<svg[^>]*\bclass="[^"]*\beffect\b', text), page
+        for figure in parsed(page).select("figure:has(img):has(figcaption)") if "<img" in text else ():
             assert figure.img["alt"] != figure.figcaption.get_text(strip=True), page
     for page in (site / "notebooks").glob("*.html"):
         assert not any(re.match(r"Output \d|Eq$", img["alt"]) for img in parsed(page).select("img")), page
