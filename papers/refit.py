@@ -15,5 +15,5 @@ def __getattr__(name: str) -> Any:
 
 
 if __name__ == "__main__":
-    print("note: papers.refit is now extensions.refit; the old name goes with the next release", file=sys.stderr)
+    print("note: papers.refit is now extensions.refit; the next release removes the old name", file=sys.stderr)
     runpy.run_module("extensions.refit", run_name="__main__", alter_sys=True)

@@ -436,5 +436,5 @@ def main(arguments: list[str] | None = None) -> int:
             logging.exception("refused")
         raise
     except KeyboardInterrupt:
-        print("interrupted; finished measurements are kept, run the same command to go on", file=sys.stderr)
+        print("interrupted; finished measurements are kept, run the same command to continue", file=sys.stderr)
         return 130

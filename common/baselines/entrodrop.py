@@ -91,6 +91,6 @@ def least_increase(
     if count > len(added):
         raise UserValueError(
             f"cannot remove {count}: from layer {start} on, where entropy rises, there are {len(added)} of kind {kind!r}; "
-            "choose fewer, or name the first layer that may go (start)"
+            "choose fewer, or name the first layer that may be removed (start)"
         )
     return sorted(added, key=added.__getitem__)[:count]

@@ -164,8 +164,8 @@ def _check(decoder: Decoder, objective: str, bias: bool, alpha: float, epochs: i
         raise unknown("objective", objective, OBJECTIVES)
     if not _writers(decoder, 0):
         raise UserError(
-            f"architecture {decoder.architecture!r} normalises what its MLP writes into the stream, so no matrix can be "
-            "fused there; use the repair ghosted-layers"
+            f"architecture {decoder.architecture!r} normalises what its MLP writes into the residual stream, so no "
+            "matrix can be fused there; use the repair ghosted-layers"
         )
     if (bias or objective == "bias") and not hasattr(decoder.config, "mlp_bias"):
         raise UserError(

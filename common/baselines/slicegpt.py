@@ -221,5 +221,5 @@ def _build(model: nn.Module, description: dict) -> None:
 
 
 register_structure(
-    "slicegpt", _describe, _build, "its stream is sliced, with shortcut matrices beside attention and MLP"
+    "slicegpt", _describe, _build, "its residual stream is sliced, with shortcut matrices beside attention and MLP"
 )

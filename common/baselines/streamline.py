@@ -186,7 +186,7 @@ def replace_with_layer(
     """
     found = runs(removed)
     if len(found) != 1 or len(removed) < 2:
-        raise UserValueError(f"one layer can replace one window of two or more layers, not {sorted(removed)}")
+        raise UserValueError(f"one layer can replace one block of two or more layers, not {sorted(removed)}")
     start, stop = found[0]
     decoder = Decoder(model)
     stand_in = _Layer(decoder, start)

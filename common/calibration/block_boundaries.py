@@ -61,7 +61,9 @@ def crossings(
         raise UserValueError(f"calibration tokens must be [samples, tokens], not {list(ids.shape)}")
     starts, last = {start for start, _ in runs}, max(stop for _, stop in runs)
     if watch and 0 in starts:
-        raise UserValueError("before layer 0 no MLP writes into the stream; keep layer 0, or use another repair")
+        raise UserValueError(
+            "before layer 0 no MLP writes into the residual stream; keep layer 0, or use another repair"
+        )
     stream = CachedHiddenStates(decoder)
     batches = ids.split(batch_size)
     paddings = [None] * len(batches) if padding is None else padding.split(batch_size)

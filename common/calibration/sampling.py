@@ -95,7 +95,7 @@ def sample_lines(
     ids = open_ended(tokenizer)("\n\n".join(lines[:count]), return_tensors="pt", verbose=False).input_ids[0]
     if len(ids) < length:
         raise UserError(
-            f"{min(count, len(lines))} calibration lines have {len(ids)} tokens, less than one window of {length}; "
+            f"{min(count, len(lines))} calibration lines have {len(ids)} tokens, less than one sequence of {length}; "
             "use more lines or a smaller length"
         )
     return ids[: len(ids) // length * length].view(-1, length)

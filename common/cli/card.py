@@ -86,7 +86,9 @@ def summary(report: dict) -> str:
     if report["unmeasured"]:
         lines.append(f"not measured: {report['unmeasured']}")
     if removed := report["facts"].get("removed"):
-        lines.append(f"the same cut, not repaired, in llama.cpp: --prune-layers {elsewhere.prune_layers(removed)}")
+        lines.append(
+            f"the same layers removed, without repair, in llama.cpp: --prune-layers {elsewhere.prune_layers(removed)}"
+        )
     return "\n".join([*lines, *report["notes"], *([report["broken"]] if report["broken"] else [])])
 
 
@@ -337,7 +339,7 @@ def _elsewhere(report: dict) -> list[str]:
         return []
     config = mergekit(report)
     return [
-        "## The same cut elsewhere",
+        "## The same layers in other programs",
         "",
         "Other programs can remove the same layers of the original model. "
         + (

@@ -50,8 +50,8 @@ def checked(method: Method, options: ToolOptions) -> Job:
     tokenizer = checkpoint.load_tokenizer(source)
     if structure.read(source):
         raise UserError(
-            f"parts of layers were taken out of the model in {source}, or its stream was made narrower; prune the model "
-            "that it was made from"
+            f"parts of layers were taken out of the model in {source}, or its residual stream was made narrower; prune "
+            "the model that it was made from"
         )
     if options.target_ratio is not None:
         options.remove = layers_of(options.target_ratio, source, config.num_hidden_layers)

@@ -298,10 +298,12 @@ class Job:
         shifted = [name for name, kept in lists.items() if getattr(pattern, name, None) not in (None, kept)]
         if not shifted:
             return None
-        what = {"layer_types": "attend to a window alone", "no_rope_layers": "have no rotary positions"}[shifted[0]]
+        what = {"layer_types": "attend to a sliding window alone", "no_rope_layers": "have no rotary positions"}[
+            shifted[0]
+        ]
         return (
             f"which layers {what} is in this model's config ({shifted[0]}), no longer in the pattern that its architecture "
-            "has: a program that goes by the pattern (llama.cpp does with some; not tried) computes something else"
+            "has: a program that follows the pattern (llama.cpp does with some; not tried) computes something else"
         )
 
     def refuse_patches(self, remedy: str) -> None:

@@ -88,7 +88,8 @@ def _carried_out(method: Method, options: ToolOptions) -> tuple[dict | None, int
         print(f"interrupted; --out is as it was, or holds {kept}", file=sys.stderr)
         if (work := work_folder(options.out)).is_dir():
             print(
-                f"{work} has what was trained or searched so far: the same command goes on from there", file=sys.stderr
+                f"{work} has what was trained or searched so far: the same command continues from there",
+                file=sys.stderr,
             )
         return None, 130
     if report.get("broken"):
@@ -137,7 +138,7 @@ def run(method: Method, options: ToolOptions) -> dict:
         expected = forecast.streamed(job)
         say(expected.line())
         if options.plan:
-            print(f"plan: {expected.line()}\nnothing was written; which layers go is known after the calibration pass")
+            print(f"plan: {expected.line()}\nnothing was written; the layers are known after the calibration pass")
             return {"forecast": asdict(expected)}
     if dtype is not None and torch.finfo(dtype).bits > torch.finfo(job.model.dtype).bits:
         kind = str(job.model.dtype).removeprefix("torch.")
@@ -272,7 +273,7 @@ def plan(report: dict, job: Job) -> str:
     peak = peak_memory_bytes()
     lines = [
         f"plan: {card.command(report, printable.said(vars(job.options)))}",
-        f"layers that go: {removed}",
+        f"layers to remove: {removed}",
         card.summary(report),
     ]
     if peak:

@@ -148,7 +148,7 @@ def _table(report: dict) -> str:
         lines.append([row["removed"], alone, repaired, ", ".join(map(str, row["layers"])) or row["reason"]])
     table = markdown(["removed", "no repair", "repaired", "layers"], lines, "rrrl")
     left = ", ".join(map(str, report["missing"]))
-    stopped = f"\nNot measured yet: {left}. The same command goes on from here.\n" if left else ""
+    stopped = f"\nNot measured yet: {left}. The same command continues from here.\n" if left else ""
     return f"**{_title(report)}**\n\n{table}\n{stopped}"
 
 

@@ -59,7 +59,7 @@ def fitted(losses: Tensor, factors: tuple[float, ...] = FACTORS) -> tuple[Tensor
         UserValueError: fewer than two sequences.
     """
     if len(losses) < 2:
-        raise UserValueError("one window leaves none to fit a factor on; measure two or more")
+        raise UserValueError("one sequence leaves none to fit a factor on; measure two or more")
     best = [int(losses[1 - half :: 2].mean(0).argmin()) for half in range(2)]
     found = torch.stack([row[best[place % 2]] for place, row in enumerate(losses)])
     return found, factors[int(losses.mean(0).argmin())]

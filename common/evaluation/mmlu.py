@@ -83,7 +83,7 @@ def letter_tokens(tokenizer) -> list[list[int]]:
     """Return the token of each bare letter: the last one of its encoding, as some tokenizers put a mark before it."""
     tokens = [tokenizer(letter, add_special_tokens=False)["input_ids"][-1:] for letter in LETTERS]
     if len({tuple(token) for token in tokens}) < len(LETTERS) or not all(tokens):
-        raise UserError(f"the tokenizer gives the letters {LETTERS} the tokens {tokens}, which cannot be told apart")
+        raise UserError(f"the tokenizer gives the letters {LETTERS} the tokens {tokens}, which cannot be distinguished")
     return tokens
 
 

@@ -43,7 +43,7 @@ def cut(tokens: Tensor, window: int) -> Tensor:
     if tokens.ndim != 1:
         raise UserValueError(f"expected one sequence of tokens, [T] or [1, T], but got shape {list(tokens.shape)}")
     if len(tokens) < window:
-        raise UserValueError(f"the text is too short: {len(tokens)} tokens do not fill one window of {window}")
+        raise UserValueError(f"the text is too short: {len(tokens)} tokens do not fill one sequence of {window}")
     return tokens[: len(tokens) // window * window].view(-1, window)
 
 
@@ -198,7 +198,7 @@ class Protocol:
         limit: the first so many sequences only. Raises UserError when the corpus cannot be had or is too short.
         """
         if limit is not None and limit < 1:
-            raise UserError(f"a limit of {limit} windows measures nothing; use 1 or more")
+            raise UserError(f"a limit of {limit} sequences measures nothing; use 1 or more")
         windows = self.windows(self, tokenizer)[:limit]
         nlls = token_nlls(model, windows, progress=self.name if progress else None)
         return {

@@ -104,8 +104,8 @@ def check_unpatched(model: nn.Module, runs: Iterable[tuple[int, int]]) -> None:
     for start, stop in runs:
         if met := sorted(positions & {*range(start, stop + 1)}):
             raise UserError(
-                f"the model carries a patch before layer {met[0]}, where layers {start} to {stop - 1} are to go; prune the "
-                "model that the patch was made for, all layers at once"
+                f"the model carries a patch before layer {met[0]}, where layers {start} to {stop - 1} are to be "
+                "removed; prune the model that the patch was made for, all layers at once"
             )
 
 

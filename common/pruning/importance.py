@@ -111,7 +111,7 @@ def losses_without_windows(
     Raises:
         UserError: a model with patches, as `losses_without_each`.
     """
-    refuse_patches(decoder.model, "trying a model without a window")
+    refuse_patches(decoder.model, "trying a model without a block")
     starts = sorted(starts)
     found, last = {start: [] for start in starts}, starts[-1] + (count if entering else 0)
     batches = track(ids.split(batch_size), "trial losses", unit="batch", leave=False, shown=progress, each=True)

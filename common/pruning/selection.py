@@ -63,10 +63,10 @@ def window_starts(layers: int, count: int, *, exclude_ends: bool, protect: Colle
     check_count(count, layers)
     starts = range(1, layers - count) if exclude_ends else range(layers - count + 1)
     if not starts:
-        raise UserValueError(f"no window of {count} layers leaves the first and last of {layers} in place")
+        raise UserValueError(f"no block of {count} layers leaves the first and last of {layers} in place")
     free = [start for start in starts if set(protect).isdisjoint(range(start, start + count))]
     if not free:
-        raise UserValueError(f"no window of {count} of {layers} layers is without a protected one")
+        raise UserValueError(f"no block of {count} of {layers} layers is without a protected one")
     return free
 
 
@@ -98,7 +98,7 @@ def sleb(
         removed.append(lowest(dict(zip(candidates, losses.tolist(), strict=True))))
         alive.remove(removed[-1])
         after(removed)
-        steps.note(f"layer {removed[-1]} goes")
+        steps.note(f"layer {removed[-1]} removed")
     return removed
 
 

@@ -155,7 +155,9 @@ class _Run:
         before, counted = dict(report), self.counter() if self.counter else 0
         batches = [batch for epoch in range(how.epochs) for batch in how.batches(epoch, self.samples)]
         if done and progress:
-            print(f"training goes on from {self.folder}: {done:,} of {len(batches):,} steps were done", file=sys.stderr)
+            print(
+                f"training continues from {self.folder}: {done:,} of {len(batches):,} steps were done", file=sys.stderr
+            )
         steps = track(range(done, len(batches)), "training", total=len(batches), initial=done, shown=progress)
         for step in steps:
             problem = self._step(step, batches[step], loss)

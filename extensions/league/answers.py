@@ -132,7 +132,7 @@ ANSWERS = Table(
             _from_task_better(AVERAGE, text=True),
         ),
     ),
-    note="The league's rows. Logits scaled: perplexity at the best one factor on all logits, half of the windows by "
+    note="The league's rows. Logits scaled: perplexity at the best one factor on all logits, half of the sequences by "
     "the factor that is best on the other half, and vice versa. Right, wrong: the mean loss of the right ending and of the "
     "wrong ones, in nats per 1,000 characters, by which these tasks pick; gap: wrong less right.",
 )

@@ -182,16 +182,16 @@ TABLES = [
         "by token cosine; UIDL: by the angle of the last token; LoRP: clusters of similar layers; least-residual: by the "
         "residual error of a least-squares repair; least-loss: by the loss of the first eight sequences without the block. "
         "Sublayers: attentions and MLPs in one ranking, none repaired, "
-        "by LLM-Drop, EntroDrop, BlockPruner and FinerCut, the last two on the first four windows. SLEB reads its own "
-        "lines. Slices of layers: as many parameters as those layers have, by LLM-Pruner (the first ten windows; out of "
+        "by LLM-Drop, EntroDrop, BlockPruner and FinerCut, the last two on the first four sequences. SLEB reads its own "
+        "lines. Slices of layers: as many parameters as those layers have, by LLM-Pruner (the first ten sequences; out of "
         "all layers but the first four and the last two) and SliceGPT; the attentions that NBL turns into linear maps "
-        "have fewer. Time of dense: of a pass over windows of 512 tokens, as a share of the dense model's on the same "
+        "have fewer. Time of dense: of a pass over sequences of 512 tokens, as a share of the dense model's on the same "
         "machine. Calibration tokens and seconds are the repair's, seconds those of the run that measured it: what other "
         "rows of that run had already computed is not in them (what each costs alone: benchmarks/README.md); a choice "
-        "reads the same text. Rows marked trained see the same windows once and learn from them. Loaded by: which "
+        "reads the same text. Rows marked trained see the same sequences once and learn from them. Loaded by: which "
         "programs read the saved checkpoint with all its repairs. Flips: the share of items that the row or the dense model "
         "alone answers right, in percent, averaged over the tasks. WIKI-2 and PTB are "
-        "48 and 24 windows of 512 tokens, evenly spread over the test splits.",
+        "48 and 24 sequences of 512 tokens, evenly spread over the test splits.",
     ),
     Table(
         target="league-seeds",

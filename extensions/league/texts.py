@@ -123,8 +123,8 @@ TEXTS = Table(
             comparisons.beats(BOTH, PLAIN, column="PPL AVG", lower=True, within=0.05),
         ),
     ),
-    note="The league's rows, and the same refit of the same layers from as many windows of other text: contexts of "
-    "HellaSwag's items with their right endings, all but the first 500, and one window of each text in turn. The tasks are "
+    note="The league's rows, and the same refit of the same layers from as many sequences of other text: contexts of "
+    "HellaSwag's items with their right endings, all but the first 500, and one sequence of each text in turn. The tasks are "
     "asked whole; no row reads items of theirs. The least-residual set with grafting and both texts is close "
-    "to what `extensions.refit` does by itself: its windows are of 2,048 tokens, and its choice reads 16 tokens a channel.",
+    "to what `extensions.refit` does by itself: its sequences are of 2,048 tokens, and its choice reads 16 tokens a channel.",
 )

@@ -49,7 +49,7 @@ WINDOWS = Table(
     declared=windows,
     draw="figures.windows:draw",
     columns=columns,
-    note="Measured on eight windows of 512 tokens of WIKI-2 (toy model: of 256 tokens of its learning docstrings), evenly "
+    note="Measured on eight sequences of 512 tokens of WIKI-2 (toy model: of 256 tokens of its learning docstrings), evenly "
     "spread. First token's state kept: where the layers are left out, the first token's state is the dense model's, that "
     "of the others is not. Neuron grafting: those of that layer that write the massive activation are copied into the "
     "last layer "

@@ -93,7 +93,9 @@ class LeastLeft(Selection):
 
     def _carried(self, context: Context, lengths: Sequence[int]) -> dict[Run, float]:
         if (self.inputs, self.weights, self.first) != ("stream", None, None):
-            raise UserError("carried reads the stream, and every token alike; leave inputs, weights and first out")
+            raise UserError(
+                "carried reads the residual stream, and every token alike; leave inputs, weights and first out"
+            )
 
         def search() -> list[list]:
             decoder, ids = context.decoder, context.windows()
@@ -134,7 +136,7 @@ def leftovers(
         raise UserValueError(f"ridge must be a positive number, not {ridge}")
     if inputs == "features" and decoder.spec.matrices != (ATTENTION, MLP):
         raise UserError(
-            f"architecture {decoder.architecture!r} has no down_proj that writes into the stream; use stream"
+            f"architecture {decoder.architecture!r} has no down_proj that writes into the residual stream; use stream"
         )
     layers = decoder.num_layers
     runs = [(a, a + n) for a in range(1, layers - 1) for n in sorted(set(lengths)) if n > 0 and a + n < layers]

@@ -217,7 +217,7 @@ def check_architecture(name: str) -> None:
         why = spec.no_halves or (
             "its attention and MLP run side by side"
             if spec.parallel
-            else "its output matrices do not write into the stream themselves"
+            else "its output matrices do not write into the residual stream themselves"
         )
         raise UserError(f"architecture {name!r} cannot be refitted: {why}; use another repair")
 

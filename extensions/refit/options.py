@@ -33,7 +33,9 @@ class RefitOptions(ToolOptions):
         choices=("token", "channel", "flat-batch", "flat-sentence", "last-token-angle"),
         usual="token",
     )
-    following: int = option(3, "kept layers after each cut that are refitted too", group=REPAIR, least=0, most=1000)
+    following: int = option(
+        3, "kept layers after each pruning interface that are refitted too", group=REPAIR, least=0, most=1000
+    )
     ridge: float | None = option(
         None,
         "damping, as a share of the inputs' mean eigenvalue",
@@ -58,14 +60,14 @@ class RefitOptions(ToolOptions):
         usual="both",
     )
     share: float | None = option(
-        None, "share of the change that o_proj before the cut takes over", group=REPAIR, least=0, most=1
+        None, "share of the change that o_proj before the interface takes over", group=REPAIR, least=0, most=1
     )
     gate_up: bool = option(False, "also refit gate and up projections of the following layers", group=REPAIR)
     intercept: bool = option(False, "also refit biases, where the architecture has any", group=REPAIR)
     one_by_one: bool = option(False, "refit after each removal", group=REPAIR)
     distill: int | None = option(
         None,
-        "then train the layers around the cuts for N steps towards the original's predictions",
+        "then train the layers around the interfaces for N steps towards the original's predictions",
         group=REPAIR,
         least=1,
         most=100_000,

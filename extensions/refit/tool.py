@@ -41,7 +41,7 @@ def check(job: Job) -> None:
     if options.choose == "left" and options.cosine is not None:
         raise UserError("--cosine says how --choose cosine compares; --choose left does not, leave one of the two out")
     if job.given is not None and (options.choose or options.cosine):
-        raise UserError("--layers says which layers go; leave --choose and --cosine out")
+        raise UserError("--layers says which layers to remove; leave --choose and --cosine out")
     if options.held_out and options.ridge is not None:
         raise UserError("--held-out chooses each matrix's ridge; leave --ridge or --held-out out")
     stages_of(options.matrices or "both", bool(options.gate_up))

@@ -173,5 +173,5 @@ def merged_outputs(
 def _check_window(layers: int, followers: int) -> None:
     if not 1 <= followers < layers:
         raise UserValueError(
-            f"no window of {followers + 1} layers in a model of {layers}; use 1 to {layers - 1} followers"
+            f"no block of {followers + 1} layers in a model of {layers}; use 1 to {layers - 1} followers"
         )

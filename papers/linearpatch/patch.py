@@ -79,7 +79,7 @@ def patch_values(
         raise unknown("estimator", estimator, ESTIMATORS)
     if kind == "matrix":
         if estimator != "least-squares":
-            raise UserValueError(f"a matrix cannot be had by {estimator!r}; use the estimator 'least-squares'")
+            raise UserValueError(f"a matrix cannot be computed by {estimator!r}; use the estimator 'least-squares'")
         values = statistics.least_squares(start, stop).matrix(ridge)
     elif kind == "scalar" and estimator == "least-squares":
         values = torch.tensor(statistics.least_squares(start, stop).scalar(), dtype=torch.float64)
@@ -133,7 +133,7 @@ class LinearPatch(nn.Module):
             )
         channels = values.shape[-1] if shape else channels
         if channels is None:
-            raise UserValueError("a patch of kind 'scalar' has to be told the stream's width: channels=...")
+            raise UserValueError("a patch of kind 'scalar' has to be told the residual stream's width: channels=...")
         self.options = {"kind": kind, "channels": channels} | ({} if acts_on == "all" else {"acts_on": acts_on})
         values = values.detach().double()
         if kind == "hadamard":

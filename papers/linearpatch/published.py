@@ -42,7 +42,7 @@ def published_window(model: str, count: int, variant: str = "L") -> tuple[int, i
         if model not in MODELS.values():
             raise unknown("model of Table 9", model, MODELS.values())
         known = ", ".join(f"{n} [{v}]" for name, n, v in windows if name == model)
-        raise UserError(f"Table 9 has no window of {count} layers [{variant}] of {model}; it has {known}")
+        raise UserError(f"Table 9 has no block of {count} layers [{variant}] of {model}; it has {known}")
     return windows[model, count, variant]
 
 

@@ -27,13 +27,15 @@ def check(job: Job) -> None:
     options = job.options
     job.refuse_patches("prune the model that they were made for, all layers at once")
     if options.patch == "matrix" and options.estimator not in (None, "least-squares"):
-        raise UserError(f"--patch matrix cannot be had by --estimator {options.estimator}; leave the estimator out")
+        raise UserError(
+            f"--patch matrix cannot be computed by --estimator {options.estimator}; leave the estimator out"
+        )
     if options.distill is not None and options.patch not in TRAINED:
         raise UserError(f"--distill does not train a patch of kind {options.patch}; use {', '.join(TRAINED)}")
     if options.stream is not None and options.distill is not None:
         raise UserError("--distill trains with the whole model in memory; leave --stream out")
     if options.window == "published" and job.given is not None:
-        raise UserError("--window published and --layers both say which layers go; give one of the two")
+        raise UserError("--window published and --layers both say which layers to remove; give one of the two")
     if job.given is not None:
         check_cuts(job.given, job.layers)
     for count in job.counts:
@@ -62,14 +64,14 @@ def apply(job: Job) -> dict:
     patch = _patch(job)
     if patch.acts_on != "ordinary" and patch.kind != "scalar" and _massive_at(job, removed):
         job.notes.append(
-            "the first token's massive activation crosses the cut and the patch changes it, too, which cost perplexity where "
-            "it was measured: compare --acts-on ordinary"
+            "the first token's massive activation crosses the pruning interface and the patch changes it, too, which "
+            "cost perplexity where it was measured: compare --acts-on ordinary"
         )
     if options.distill is None or options.plan:
         patch.patch(context, statistics, ends=job.given is None)
     else:
         context.details |= _distilled(job, context, statistics, patch)
-    job.notes.append(f"{len(context.details['patches'])} patch(es), one before the layer that follows each cut")
+    job.notes.append(f"{len(context.details['patches'])} patch(es), one before the layer that follows each interface")
     return context.details
 
 
@@ -129,7 +131,7 @@ def _distilled(job: Job, context: Context, statistics: Statistics, patch: Linear
     elif losses:
         tenth = max(1, len(losses) // 10)
         first, last = (sum(part) / len(part) for part in (losses[:tenth], losses[-tenth:]))
-        steps = f"{report['steps']:,} windows, {report['seconds']:,.0f} s"
+        steps = f"{report['steps']:,} sequences, {report['seconds']:,.0f} s"
         job.notes.append(f"distilled on {steps}: loss {first:.4f} -> {last:.4f} (means of the first and last tenth)")
     return {"patches": report.pop("patches"), "training": report}
 

@@ -36,7 +36,7 @@ def magnitude_factor(statistics: Statistics, start: int, stop: int | None = None
         UserError: an unknown ``how``, or a run longer than the statistics' span.
     """
     if how not in WINDOW_FACTORS:
-        raise unknown("factor of a window", how, WINDOW_FACTORS)
+        raise unknown("factor of a block", how, WINDOW_FACTORS)
     stop = start + 1 if stop is None else stop
     if how == "direct":
         return statistics.ratio(start, stop).mean().item()
@@ -99,11 +99,12 @@ def check_cut(position: int, layers: int) -> None:
     """Refuse a pruning interface that is not before one of the present model's layers."""
     if position == layers:
         raise UserValueError(
-            f"nothing follows the cut at X[{position}] but the final norm, which does not see the stream's scale: after "
-            "removing the last layer a factor has nothing to act on; keep the last layer, or prune without compensation"
+            f"nothing follows the pruning interface at X[{position}] but the final norm, which does not see the "
+            "residual stream's scale: after removing the last layer a factor has nothing to act on; keep the last "
+            "layer, or prune without compensation"
         )
     if not 0 <= position < layers:
-        raise UserValueError(f"no layer {position} to receive a scaled stream: the model has 0..{layers - 1}")
+        raise UserValueError(f"no layer {position} to receive a scaled residual stream: the model has 0..{layers - 1}")
 
 
 def check_architecture(name: str) -> None:

@@ -204,7 +204,7 @@ def _streamed(
         removed.append(layer)
         factors.append(alpha)
         after(removed, factors)
-        steps.note(f"layer {layer} goes" + ("" if alpha is None else f", factor {alpha:.4f}"))
+        steps.note(f"layer {layer} removed" + ("" if alpha is None else f", factor {alpha:.4f}"))
     chosen(removed)
     remove_layers(decoder.model, removed)
     fuse_factors(decoder.model, stream.cuts())
@@ -235,7 +235,7 @@ def _in_place(search: Search, decoder: Decoder, count: int, given: list[int] | N
             fuse_factor(decoder.model, place, alpha)
         removed.append(names.pop(place))
         factors.append(alpha)
-        steps.note(f"layer {removed[-1]} goes" + ("" if alpha is None else f", factor {alpha:.4f}"))
+        steps.note(f"layer {removed[-1]} removed" + ("" if alpha is None else f", factor {alpha:.4f}"))
     return _report(removed, factors if search.compensate else [], _cuts(removed, factors, total))
 
 

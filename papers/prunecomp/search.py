@@ -129,7 +129,7 @@ def choose(
     keep = None if protected is None else frozenset(protected)
     search = Search(metric, protected=keep, windows=stream.ids, batch_size=stream.batch_size, progress=progress)
     if metric == "cl":
-        raise UserError("CosSim(CL) removes one window at once; find it with common.pruning.selection.best_window")
+        raise UserError("CosSim(CL) removes one block at once; find it with common.pruning.selection.best_window")
     check(search, stream.decoder, 1 if count is None else count)
     layers, whole = stream.layers, stream.decoder.num_layers
     return search.lowest(stream, len(search.eligible(layers, whole)) if count is None else count)

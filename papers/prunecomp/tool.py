@@ -40,12 +40,12 @@ def apply(job: Job) -> dict:
     found = _shorter(job) or _pruned(job)
     job.only_removed = options.no_compensation
     if found["cuts"]:
-        job.notes.append("the embedding and the writers before each cut are multiplied by its factor")
+        job.notes.append("the embedding and the writers before each interface are multiplied by its factor")
         if job.decoder.tied:
             job.notes.append("the head stays tied to the embedding; the final norm takes the factors back out")
     if None in found["factors"]:
         job.notes.append(
-            "where the last layer went nothing is rescaled: only the final norm follows, which undoes a factor"
+            "where the last layer was removed, nothing is rescaled: only the final norm follows, which undoes a factor"
         )
     if not job.cut and not options.no_evaluation:
         job.cut = _without_factors(job, found)

@@ -23,7 +23,7 @@ def schedule(text: str) -> tuple[int, int]:
     """
     parts = text.split(":")
     if len(parts) != 3 or not all(part.isdigit() for part in parts) or parts[0] != "1":
-        raise UserValueError(f"a schedule is written 1:b:c (b layers a cycle until c are gone), not {text!r}")
+        raise UserValueError(f"a schedule is written 1:b:c (b layers a cycle until c are removed), not {text!r}")
     step, total = int(parts[1]), int(parts[2])
     if not 1 <= step <= total:
         raise UserValueError(f"schedule {text!r}: a cycle removes 1..{total} layers")

@@ -38,7 +38,7 @@ class ReassessingOptions(PaperOptions):
     )
     last: int = option(3, "layers that partial trains", group=REPAIR, least=0)
     train_at: str | None = option(
-        None, "partial trains the layers behind the first cut", group=REPAIR, choices=("cut",), usual="at the end"
+        None, "partial trains the layers behind the first interface", group=REPAIR, choices=("cut",), usual="at the end"
     )
     data: str | None = option(
         None,

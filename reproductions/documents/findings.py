@@ -381,7 +381,7 @@ LEGEND = (
     "the comparison that favours the claim least. Its 95 % confidence interval (CI) is paired over items. It covers the "
     "items, not another calibration text or training run. Points are of accuracy; in LinearPatch, Prune&Comp and `league` "
     "they are of the share of the dense model's score that is retained. Significant printed numbers differ by more than the "
-    "standard errors of as many questions, taken as independent. At least so many are significant. Limit: how far a number "
+    "standard errors of as many items, taken as independent. At least so many are significant. Limit: how far a number "
     "may fall behind, or has to be ahead. Inconclusive: one end of the interval is for the claim, the other against it. "
     f"{SUPPORTED}: on how many of the pretrained models that test the claim. No number: the paper prints none. Not tested: "
     "not measured, or about other models. Lines from one target rest on the same records."

@@ -238,7 +238,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     total = sum(one.cells for one in planned)
     done = run(planned, device=device, workers=workers, ends=begun + 60 * options.minutes)
-    print(f"{done} of {total} cells have a record now; the same command goes on with what is left")
+    print(f"{done} of {total} cells have a record now; the same command continues with what is left")
     return 0
 
 

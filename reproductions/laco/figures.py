@@ -87,7 +87,7 @@ FIGURES = [
             Column("validation-loss", "laco-training", "validation", label="validation loss"),
             Column("seconds", "laco-training", "seconds", unit="s"),
         ],
-        note="The toy model's run is short: 48 steps of eight windows of 256 tokens at a rate of 1e-3.",
+        note="The toy model's run is short: 48 steps of eight sequences of 256 tokens at a rate of 1e-3.",
     ),
     _figure(
         "figure4",
@@ -139,8 +139,8 @@ FIGURES = [
         ),
         "Cosines per token, mean over the tokens of twenty sentences. Windows of four within the same part of the model as "
         "the paper's layers 10 to 19 of 32. The norm is |theta*| over the merged layers' root mean square. If orthogonal: if "
-        "what each layer adds had its length, but nothing in common with the stream. If uncorrelated: with followers whose "
-        "matrices have their rows and columns shuffled.",
+        "what each layer adds had its length, but nothing in common with the residual stream. If uncorrelated: with "
+        "followers whose matrices have their rows and columns shuffled.",
     ),
     _figure(
         "figure-search",

@@ -68,7 +68,7 @@ _LARGER = Claim(
 FIGURES = [
     _figure(
         "1a",
-        "magnitudes per channel around the removed window",
+        "magnitudes per channel around the removed block",
         _FIGURE1,
         [*_WINDOW, _number("mean-ratio", "magnitudes", "ratio_plain", label="mean ratio")],
         claims=(_LARGER,),
@@ -188,7 +188,7 @@ FIGURES = [
         "factor by which, on "
         "calibration text, the states after the final norm have the highest mean cosine with the dense model's. Its error "
         "tells: A lowers perplexity where it leaves less of the weighted error |x A - y| on calibration text than doing "
-        "nothing, and only there. Intervals are over the cuts, which overlap, so they are narrower than they should be.",
+        "nothing, and only there. Intervals are over the blocks, which overlap, so they are narrower than they should be.",
     ),
     Table(
         target="figure5-linearpatch",

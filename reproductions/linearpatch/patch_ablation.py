@@ -183,10 +183,10 @@ CAUSES = Table(
             _below(SINK, CUT),
         ),
     ),
-    note="The layers are those that Table 1 removes. WIKI-2: 48 windows of 512 tokens, spread over the test text (toy model: "
-    "every eighth window of one domain). A at a share s is I + s (A - I). Massive: a channel whose mean magnitude at the cut "
-    "is ten times the median channel's. A massive token: one of more than ten times its window's median norm. Rows of fewer "
-    "tokens, and all below them, take their scales from 32 windows of 512 "
+    note="The layers are those that Table 1 removes. WIKI-2: 48 sequences of 512 tokens, spread over the test text (toy "
+    "model: every eighth sequence of one domain). A at a share s is I + s (A - I). Massive: a channel whose mean magnitude "
+    "at the interface is ten times the median channel's. A massive token: one of more than ten times its sequence's "
+    "median norm. Rows of fewer tokens, and all below them, take their scales from 32 sequences of 512 "
     "tokens (toy model: 128), each with its first token; another text: PTB's validation text (toy model: other docstrings).",
     draw="figures.patch_ablation:draw",
 )

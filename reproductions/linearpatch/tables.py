@@ -14,14 +14,14 @@ from reproductions.spec.subjects import Subject
 
 _RATIO_NOTE = "Ratio counts removed parameters less those of what is put in their place."
 _PERPLEXITY_NOTE = (
-    f"{_RATIO_NOTE} Perplexity per token over windows of 2048 tokens (toy model: 256), each read alone; its average is over "
-    "the three texts."
+    f"{_RATIO_NOTE} Perplexity per token over sequences of 2048 tokens (toy model: 256), each read alone; its average "
+    "is over the three texts."
 )
-_FEW_NOTE = "The toy model's questions are four of its nine tasks."
+_FEW_NOTE = "The toy model's columns are four of its nine tasks."
 _TRAINED_NOTE = (
-    "Trained, in the paper: once over 5,000 windows of 2,048 tokens at 1e-4; on a model that is neither the paper's nor the "
-    "toy model over {samples} of {length} at {learning_rate:g}. An eightieth of the tokens is less for a network that begins "
-    "at random than for a patch."
+    "Trained, in the paper: once over 5,000 sequences of 2,048 tokens at 1e-4; on a model that is neither the paper's "
+    "nor the toy model over {samples} of {length} at {learning_rate:g}. An eightieth of the tokens is less for a "
+    "network that begins at random than for a patch."
 ).format(**DISTILLING["small"])
 # Read whole of any model; the rows of Tables 13 and 14 are then those of 11 and 1.
 _FULL = ("1", "11", "13", "14")
@@ -269,7 +269,7 @@ TABLES = [
         "Rows marked (extension) are not in the paper: token-weighted least squares in place of ratios of magnitudes, "
         "from the "
         "same calibration text; refitted: `extensions/refit`, nothing is added. The toy model shows both selections, the "
-        "window [L] and the lowest BI [S]. " + _FEW_NOTE,
+        "block [L] and the lowest BI [S]. " + _FEW_NOTE,
     ),
     _table(
         "6",
@@ -289,9 +289,10 @@ TABLES = [
                 only_reported=True,  # of other shapes, on other machines, nobody has said it
             ),
         ),
-        "The inserted network alone, one batch of 16 windows (paper: 2048 tokens in float16 on a GPU; toy model: 256 tokens "
-        "in float32 on a CPU); median of repeated calls. Seconds are the machine's own. The row marked (extension) gives the "
-        "quotients, measured on a CPU in the paper's shape: 256 tokens, float32, random weights, least of five calls.",
+        "The inserted network alone, one batch of 16 sequences (paper: 2048 tokens in float16 on a GPU; toy model: "
+        "256 tokens in float32 on a CPU); median of repeated calls. Seconds are the machine's own. The row marked "
+        "(extension) gives the quotients, measured on a CPU in the paper's shape: 256 tokens, float32, random "
+        "weights, least of five calls.",
     ),
     _table(
         "7",
@@ -322,7 +323,7 @@ TABLES = [
                 enough=comparisons.in_most,
             ),
         ),
-        note="Windows are half-open: [start, end). For layers that are not one window, start and end are their outermost. "
+        note="Blocks are half-open: [start, end). For layers that are not one block, start and end are their outermost. "
         "Rows marked (extension) select by another cosine; the official code's is along tokens, per channel.",
     ),
     _table(

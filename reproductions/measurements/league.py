@@ -97,7 +97,7 @@ def _carried(context: Context, ids: Tensor, count: int, starts: Sequence[int]) -
     if decoder.spec.matrices != (ATTENTION, MLP):
         return found
     observed = Observed(decoder, context.windows())
-    for start in track(starts, "windows with neurons carried over", unit="window", shown=context.progress):
+    for start in track(starts, "blocks with neurons carried over", unit="window", shown=context.progress):
         if (graft := observed.graft(range(start, start + count))) is None:
             continue
         host = decoder.layers[graft.host]

@@ -230,7 +230,7 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     for i in range(0, len(windows), at_a_time):
         part = windows[i : i + at_a_time]
         found = context.statistics(count, matrices=part)
-        looked = track(part, f"cuts {i + 1} to {i + len(part)} of {len(windows)}", unit="cut", each=True)
+        looked = track(part, f"blocks {i + 1} to {i + len(part)} of {len(windows)}", unit="cut", each=True)
         rows += [_look(_Cut(context, ids, *window), end, found, *window) for window in looked]
 
     off = {f"off_{name}": np.array([_off(row, name) for row in rows]) for name in PREDICTIONS}

@@ -142,9 +142,9 @@ GRID = Table(
     ),
     note=(
         "Average perplexity of three texts. none: layers are only removed; factor: Prune&Comp's alpha, fused; d and A: a "
-        "patch at every cut by LinearPatch's ratios, per channel and per rotated channel; least squares: the patch that "
-        "brings the stream before the cut nearest to that after it. In iterative rows each removal is repaired before the "
-        "next choice, by the model as it is then; in one-shot rows by the dense model."
+        "patch at every interface by LinearPatch's ratios, per channel and per rotated channel; least squares: the "
+        "patch that brings the residual stream before the interface nearest to that after it. In iterative rows each "
+        "removal is repaired before the next choice, by the model as it is then; in one-shot rows by the dense model."
     ),
     draw="figures.prunecomp:grid",
 )

@@ -32,7 +32,7 @@ def _order_table(number: str, models: str) -> Table:
     return _table(number, f"layers removed from {models}", made, columns, note=_ORDER_NOTE)
 
 
-_PPL_NOTE = "Perplexity per token in windows of 2048 (toy model: 256, every eighth window of the held-out text)."
+_PPL_NOTE = "Perplexity per token in sequences of 2048 (toy model: 256, every eighth sequence of the held-out text)."
 _RP_NOTE = "RP is the ratio of the averages, as the paper forms it (LinearPatch: the average of ratios)."
 _ORDER_NOTE = (
     "Original 0-based indices in order of removal. Rows as printed follow the official code's settings, rows marked "
@@ -72,8 +72,8 @@ TABLES = [
         rows("A5", PARTS, (5,)),
         qa_columns,
         (Claim("each-part-helps", _ABLATION_CLAIM, each_part_helps("AVG", False)),),
-        "The caption says 7 layers, but the first and the last row are Table 2's with 5 gone, in every cell (PC-13, PC-14): "
-        "its numbers are probably of 5. Measured: 7.",
+        "The caption says 7 layers, but the first and the last row are Table 2's with 5 removed, in every cell "
+        "(PC-13, PC-14): its numbers are probably of 5. Measured: 7.",
     ),
     _table(
         "A6",

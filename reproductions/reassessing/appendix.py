@@ -101,8 +101,8 @@ TABLES = [
         columns.statistics,
         note="MACs for 64 tokens: weight matrices once per token (head included), two per element of each norm; the products "
         "inside attention are left out. The printed memory is that of 32-bit weights. Latency is one A100's over "
-        "WikiText-2, by the official code one pass in windows of 128 tokens, ten at a time, in float32: not repeated; "
-        "the toy model's is the process's CPU time over 32 windows of 256 tokens.",
+        "WikiText-2, by the official code one pass in sequences of 128 tokens, ten at a time, in float32: not repeated; "
+        "the toy model's is the process's CPU time over 32 sequences of 256 tokens.",
         shape=rows.pruned_shape,
     ),
     table(
@@ -151,7 +151,7 @@ TABLES = [
                 ),
             ),
         ),
-        note="Neither the window nor the number of layers (20 % of 32) is given; here 7 layers and 128 tokens.",
+        note="Neither the length of sequences nor the number of layers (20 % of 32) is given; here 7 layers and 128 tokens.",
     ),
     table(
         "H",
@@ -220,7 +220,8 @@ TABLES = [
         ],
         columns.with_loss("M"),
         claims=(*claims.of_arms("Taylor"), claims.at_the_cut("Taylor")),
-        note="Training what is next to a cut is CLP's (arXiv 2510.23652, on both sides of it); here it is the three layers "
+        note="Training what is next to a pruning interface is CLP's (arXiv 2510.23652, on both sides of it); here it is "
+        "the three layers "
         f"behind the first one. {SIZES}",
     ),
     table(

@@ -25,7 +25,7 @@ FIELDS = {
     "column_id": ("string", "id of the column, which never changes"),
     "value": ("double", "measured value as the table shows it: accuracies in percent, perplexities per token"),
     "stderr": ("double", "standard error of the value in its unit; items are treated as independent"),
-    "items": ("int64", "questions or sequences that the value is over; empty for derived columns"),
+    "items": ("int64", "items or sequences that the value is over; empty for derived columns"),
     "reported": ("double", "number that the paper prints in this cell"),
     "status": ("string", "measured; match or differs beside a printed number; else why there is no value"),
     "status_id": ("string", "id of the status"),

@@ -240,9 +240,9 @@ def summary() -> str:
     head = [
         "Paper",
         "Model",
-        "a guesser's, %",
-        "most retained → of it above guessing, %",
-        "least retained → above guessing",
+        "chance level's, %",
+        "most retained → of it above chance level, %",
+        "least retained → above chance level",
     ]
     order = f"Which of two rows of one model and size retains more changes for {', '.join(turns)}."
     return f"{markdown(head, lines, 'llr')}\n\n{order}"

@@ -137,7 +137,7 @@ def effect(judged: dict) -> str:
 def notes(table: dict) -> list[str]:
     """Explain how claims were judged: intervals, unpaired ones, shared records, and what chance alone would do."""
     drawn = [
-        "Significant, of printed numbers: by the standard errors of shares of as many questions, taken as independent, since "
+        "Significant, of printed numbers: by the standard errors of shares of as many items, taken as independent, since "
         "the paper prints no outcomes. Paired errors are smaller, so at least so many are significant."
     ] * any(c.get("reported_beyond", (0, 0))[1] for c in table["claims"])
     every = [judged for c in table["claims"] for judged in c.get("judged", {}).values()]

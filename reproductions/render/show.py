@@ -34,7 +34,7 @@ TOLERANCE = (
 PERPLEXITY = 0.01
 GATE = (
     "The dense model is the gate: where it does not match, no row below it can be compared yet. Usual causes: perplexity "
-    "per word instead of per token, another window length or BOS, acc for acc_norm, another checkpoint or revision."
+    "per word instead of per token, another sequence length or BOS, acc for acc_norm, another checkpoint or revision."
 )
 
 

@@ -237,7 +237,7 @@ def targets() -> dict[str, Table]:
 
 _SKETCH = "a drawing of the method without numbers"
 NO_TARGETS = {
-    "table8-linearpatch": "download links of the models (docs/models.md has ours)",
+    "table8-linearpatch": "download links of the models (docs/models.md has those used here)",
     "figure1-linearpatch": "four panels, targets of their own: figure1a-linearpatch to figure1d-linearpatch",
     "figure2-linearpatch": _SKETCH,
     "figure3-prunecomp": _SKETCH,

@@ -125,7 +125,7 @@ class Subject:
                 if count < 1:
                     few = "; a table's share of so few rounds to none: use a deeper model"
                 if count < 1 and self.remove:
-                    few = "; at least one has to go"
+                    few = "; at least one has to be removed"
                 raise UserError(
                     f"{self.label} has {plural(self.layers, 'layer')}: {count} of them cannot be removed{few}"
                 )

@@ -397,7 +397,7 @@ def test_ctrl_c_keeps_what_is_finished(measured_by, capsys):
     assert main(["run", "table1-linearpatch", "--limit", "2"]) == 130
     said = capsys.readouterr()
     *begun, last = said.err.splitlines()
-    assert last == "interrupted; finished measurements are kept, run the same command to go on" and not said.out
+    assert last == "interrupted; finished measurements are kept, run the same command to continue" and not said.out
     assert " to measure: about " in begun[0] and all(line.startswith("measuring: ") for line in begun[1:])
     assert kept() == 3
 

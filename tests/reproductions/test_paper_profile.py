@@ -194,7 +194,7 @@ def _shorten(patch):
     patch.setattr(SharedContextLM, "generate_until", generate_until)
 
 
-GREEDY = {"sleb": 2, "finercut": 2}  # searches whose steps run the model once per layer: how many layers go
+GREEDY = {"sleb": 2, "finercut": 2}  # searches whose steps run the model once per layer: how many layers are removed
 STEPS = ("selection", "repair", "training", "calibration")
 NUMBERS = ("count", "layers", "ratio", "seed", "samples", "learning_rate", "T", "C", "H", "last", "schedule")
 

@@ -65,7 +65,7 @@ def config(model: nn.Module) -> dict:
         raise _refused(f"architecture {kept.model_type!r} is not Llama's")
     parts = structure.describe(model)
     if "slicegpt" in parts:
-        raise _refused("its stream is sliced, with shortcuts")
+        raise _refused("its residual stream is sliced, with shortcuts")
     if any(entry["state"] == "linear" for entry in parts.get("halves", [])):
         raise _refused("an attention is a linear map with an intercept")
     there, blocks = set(present(model)), []

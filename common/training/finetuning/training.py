@@ -134,7 +134,7 @@ def _train(learner: Learner, tokenizer, rows: dict, settings: Settings, folder: 
     if checkpoint is None:
         trainer.save_model(str(folder / state.START))
     else:
-        print(f"training goes on from {checkpoint}", file=sys.stderr)
+        print(f"training continues from {checkpoint}", file=sys.stderr)
     result: dict = {"status": "ok"}
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))

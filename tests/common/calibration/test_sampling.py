@@ -47,7 +47,7 @@ def test_crops_that_are_to_be_apart_share_no_token_with_the_others():
 def test_short_texts_and_unknown_shuffles_are_refused(tiny_tokenizer):
     with pytest.raises(UserError, match="calibration text has 40 tokens, too few for crops of 50"):
         sample_crops(torch.arange(40), length=50, count=1)
-    with pytest.raises(UserError, match="less than one window of 4000"):
+    with pytest.raises(UserError, match="less than one sequence of 4000"):
         sample_lines(tiny_tokenizer, ["a", "b"], length=4000)
     with pytest.raises(UserError, match="unknown shuffle 'numpy'"):
         sample_lines(tiny_tokenizer, ["a", "b"], length=1, shuffle="numpy")

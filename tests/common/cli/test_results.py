@@ -287,7 +287,7 @@ def test_a_plan_says_what_would_go_and_writes_nothing(paper, source, two_gone, t
     assert not list(tmp_path.iterdir()) and "nothing was written" in planned
     out, printed = two_gone(paper)
     removed = sorted(report_of(out)["facts"]["removed"])
-    assert f"layers that go: {', '.join(map(str, removed))}\n" in planned
+    assert f"layers to remove: {', '.join(map(str, removed))}\n" in planned
     found = [line for line in printed.splitlines() if line.startswith("perplexity:")]
     assert found[0] in planned.splitlines()
 

@@ -99,7 +99,7 @@ def test_one_window_has_no_standard_error_and_overflow_is_infinite():
     ("shape", "window", "message"),
     [
         ((20,), 1, "predicts nothing"),
-        ((20,), 21, "20 tokens do not fill one window of 21"),
+        ((20,), 21, "20 tokens do not fill one sequence of 21"),
         ((2, 9), 4, "one sequence"),
     ],
 )

@@ -120,7 +120,7 @@ def test_best_window_is_the_argmax_and_code_leaves_the_ends(tiny_llama, crops):
     assert selection.best_window(statistics, 2, exclude_ends=True) == (inner, inner + 2)
     free = max((s for s in range(5) if s not in (best - 1, best)), key=cosines.__getitem__)
     assert selection.best_window(statistics, 2, exclude_ends=False, protect=[best]) == (free, free + 2)
-    with pytest.raises(UserError, match="no window of 2 of 6 layers is without a protected one"):
+    with pytest.raises(UserError, match="no block of 2 of 6 layers is without a protected one"):
         selection.best_window(statistics, 2, protect=[1, 3, 5])
 
 

@@ -340,7 +340,7 @@ def test_a_checkpoint_that_cannot_be_read_does_not_count(make_tiny, tmp_path, mo
         damaged = folder / "checkpoint-4" / name
         damaged.write_bytes(damaged.read_bytes()[:-20])
         again, resumed = finetune(make_tiny(), None, train, (), settings, folder)
-        assert f"training goes on from {folder / 'checkpoint-2'}" in capsys.readouterr().err
+        assert f"training continues from {folder / 'checkpoint-2'}" in capsys.readouterr().err
         assert resumed["losses"] == report["losses"]
         assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
 

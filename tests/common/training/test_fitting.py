@@ -190,7 +190,7 @@ def test_that_a_training_goes_on_is_said(tmp_path, capsys):
         fit(parameters, killed, 12, Fitting(save_every=2), folder=tmp_path, progress=True)
     assert "goes on" not in capsys.readouterr().err
     fit(parameters, loss_of(parameters), 12, Fitting(save_every=2), folder=tmp_path, progress=True)
-    assert f"training goes on from {tmp_path}: 2 of 12 steps were done" in capsys.readouterr().err
+    assert f"training continues from {tmp_path}: 2 of 12 steps were done" in capsys.readouterr().err
 
 
 def test_the_counter_spans_interruptions(tmp_path):

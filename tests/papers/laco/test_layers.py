@@ -89,7 +89,7 @@ def test_outputs_of_adjacent_and_of_merged_layers_are_those_of_full_forwards(tin
         assert found[name][1] == pytest.approx(token_cosine(outputs(states(model), 1), target), abs=1e-5)
     assert found["no layer"][1] == pytest.approx(token_cosine(outputs(original, 0), target), abs=1e-5)
     assert found["first layer alone"][1] == pytest.approx(token_cosine(outputs(original, 1), target), abs=1e-5)
-    with pytest.raises(UserError, match="no window of 7 layers in a model of 6"):
+    with pytest.raises(UserError, match="no block of 7 layers in a model of 6"):
         merged_outputs(tiny, tiny_tokenizer, SENTENCES, followers=6)
 
 

@@ -190,7 +190,7 @@ def test_table_9_can_be_loaded_and_compared_with():
     found = linearpatch.compare_window([24, 23, 25, 26, 27, 28, 22], "llama-3-8b", "L")
     assert found == {"computed": list(range(22, 29)), "published": [23, 30], "same": False, "shared": 6}
     assert linearpatch.compare_window([1, 2], "standin") is None
-    with pytest.raises(UserError, match=r"no window of 6 layers \[L\] of llama-3-8b; it has 7 \[S\], 7 \[L\], 5 \[S\]"):
+    with pytest.raises(UserError, match=r"no block of 6 layers \[L\] of llama-3-8b; it has 7 \[S\], 7 \[L\], 5 \[S\]"):
         linearpatch.published_window("llama-3-8b", 6)
     with pytest.raises(UserError, match="did you mean 'llama-3-8b'"):
         linearpatch.published_window("llama3-8b", 6)
@@ -206,7 +206,7 @@ def test_bad_patches_and_cuts_are_named(tiny_llama, crops, make_tiny):
         linearpatch.prune(tiny_llama, crops, 2, layers=[21, 22])
     with pytest.raises(UserError, match="3 layers are given, but 2 are to be removed"):
         linearpatch.prune(tiny_llama, crops, 2, layers=[2, 3, 4])
-    with pytest.raises(UserError, match="a matrix cannot be had by 'pooled-l1'"):
+    with pytest.raises(UserError, match="a matrix cannot be computed by 'pooled-l1'"):
         linearpatch.patch_cuts(tiny_llama, statistics, [2], kind="matrix", estimator="pooled-l1")
     with pytest.raises(UserError, match="kind 'diagonal' cannot hold values of shape"):
         linearpatch.LinearPatch(torch.eye(4), "diagonal")

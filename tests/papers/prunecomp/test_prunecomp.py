@@ -476,7 +476,7 @@ def test_bad_input_is_named(tiny_llama, crops):
         prune_and_compensate(tiny_llama, crops, 2, protected=(0, 1, 2, 4, 5))
     with pytest.raises(UserError, match="choose 1..4"):
         prune_and_compensate(tiny_llama, crops, 5)
-    with pytest.raises(UserError, match="no window of 2 of 6 layers is without a protected one"):
+    with pytest.raises(UserError, match="no block of 2 of 6 layers is without a protected one"):
         prune_and_compensate(tiny_llama, crops, 2, metric="cl", protected=(1, 3, 5))
     with pytest.raises(UserError, match="one window at once"):
         prunecomp.next_layer(Stream(Decoder(tiny_llama), crops), "cl")

@@ -51,7 +51,7 @@ def test_windows_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
 
 @pytest.fixture
 def store(tmp_path):
-    """Made-up losses of 48 windows: of A always a tenth of a nat less than of the cut alone, of +d a noisy tenth."""
+    """Made-up losses of 48 windows: of A always a tenth of a nat less than without repair, of +d a noisy tenth."""
     store, noise = Store(tmp_path, None), np.random.default_rng(0)
     losses = {declared.CUT: noise.normal(4, 1, 48)}
     losses[declared.A] = losses[declared.CUT] - 0.1

@@ -85,7 +85,9 @@ def test_shares_are_rounded_and_what_is_said_wins():
     with pytest.raises(UserError, match="30 layers: 29 of them cannot be removed"):
         registry.get("table1-linearpatch").rows(settings.of_model("smollm2-135m-instruct", remove=(29,)))
     for count in (0, -1):
-        with pytest.raises(UserError, match=f"30 layers: {count} of them cannot be removed; at least one has to go$"):
+        with pytest.raises(
+            UserError, match=f"30 layers: {count} of them cannot be removed; at least one has to be removed$"
+        ):
             settings.of_model("smollm2-135m-instruct", remove=(count,)).counts((9, 32), standin=1)
     with pytest.raises(
         UserError, match="1 layer: 0 of them cannot be removed; a table's share of so few rounds to none"

@@ -77,7 +77,7 @@ def test_what_it_cannot_say_is_refused(model, make_tiny):
     linear_attention(linear, 2, *maps[2][1:])
     for refused, why in (
         (narrow, "layer 4 has heads of its own"),
-        (sliced, "its stream is sliced"),
+        (sliced, "its residual stream is sliced"),
         (linear, "an attention is a linear map"),
         (make_tiny("llama"), "the MLP of layer 0 has 96 channels, no multiple of 256"),
         (make_tiny("gemma2"), "architecture 'gemma2' is not Llama's"),
