@@ -136,7 +136,7 @@ def pruned(device: str, tiny: bool) -> torch.nn.Module:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     count = 1 if tiny else 8
     remove_layers(model, range(config.num_hidden_layers - count, config.num_hidden_layers))
-    _forget(device)  # the layers that went: the whole model has held more than a pass or a step of this one
+    _forget(device)  # the removed layers: the whole model has held more than a pass or a step of this one
     return model
 
 

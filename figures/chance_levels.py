@@ -23,7 +23,7 @@ class ScoredRow(Protocol):
 
 
 def draw(shown: Mapping[str, Sequence[ScoredRow]], title: str) -> plt.Figure:
-    """Across what is retained, up what of it is above guessing, a look for each label; a guesser lies on the dotted line.
+    """Draw what is retained (across) and its part above chance level (up), a look for each label.
 
     Where the points would lie if guessing gave nothing is the grey diagonal.
     """

@@ -20,6 +20,6 @@ def before(entry: dict, known: dict) -> bool:
 
 
 def _gone(entry: dict) -> tuple[list[int], list] | None:
-    """Return the removed layers, and the halves of layers; None: no record tells."""
+    """Return the removed layers, and the sub-layers; None: no record tells."""
     found = (record["details"] for record in entry["records"].values())
     return next(((sorted(one["removed"]), sorted(one.get("halves", ()))) for one in found if "removed" in one), None)

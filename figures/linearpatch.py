@@ -21,7 +21,7 @@ def _window_of(entry: dict) -> str:
 
 
 def _caption(figure: plt.Figure, texts: list[str]) -> plt.Figure:
-    """Say which model and cut a figure shows, in small print above it."""
+    """Say which model and interface a figure shows, in small print above it."""
     above(figure, "; ".join(dict.fromkeys(texts)))
     return figure
 

@@ -19,7 +19,7 @@ Change = tuple[float, float, float]  # percent, and the ends of its 95 % interva
 
 
 def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
-    """Return (group, sparsity, method) -> the change of perplexity against the same layers cut and nothing else.
+    """Return (group, sparsity, method) -> the change of perplexity against no repair of the same layers.
 
     The interval is that of the ratio on the same draws of sequences. Rows whose interface alone has no number are left out.
     """

@@ -53,7 +53,7 @@ def _error(records: dict, task: str | None) -> float:
 
 
 def _guessing(entry: dict, tasks: list[str], task: str | None) -> float | None:
-    """Return what guessing scores on a task, or on average over all; None where that is not known."""
+    """Return chance level on a task, or on average over all; None where that is not known."""
     known = [entry.get("chance", {}).get(name) for name in (tasks if task is None else [task])]
     return None if None in known else 100 * sum(known) / len(known)
 
@@ -61,7 +61,7 @@ def _guessing(entry: dict, tasks: list[str], task: str | None) -> float | None:
 def rates(entries: list[dict], profile: str) -> plt.Figure:
     """Figure A: accuracy against the number of removed layers, the dense model at zero; one panel a task, then their mean.
 
-    Bars are standard errors; the dotted line is what guessing scores.
+    Bars are standard errors; the dotted line is chance level.
     """
     tasks = [name for name, record in entries[0]["records"].items() if "acc" in record["values"]]
     dense = [e for e in entries if e["dense"]]

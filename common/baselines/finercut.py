@@ -1,7 +1,7 @@
 """FinerCut (Zhang et al. 2024, arXiv 2405.18218): one after the other, the half that the model's output misses least.
 
 All 2N attentions and MLPs are candidates. Each step removes the one without which the output is nearest to the *dense*
-model's on the same text; what went before stays removed. The distance is, of logits at every position,
+model's on the same text; what was removed before stays removed. The distance is, of logits at every position,
 
     jensen-shannon  JS(p, q) = KL(p || m) / 2 + KL(q || m) / 2 of the softmaxes, m = (p + q) / 2, in nats, mean over tokens
     angular         arccos of their cosine, in radians, mean over tokens

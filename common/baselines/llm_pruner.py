@@ -7,7 +7,7 @@ weights, g the gradient of the loss of one batch. Each layer loses the same shar
 
 As the official code rounds: of C channels C - int(C (1 - ratio)) go, and of these, in attention, whole heads. So the share
 that goes is below `ratio` where heads are few. With ``first=0, last=0`` all layers have one width, and the model is a plain
-one, where its architecture's config may say so (ours).
+one, where its architecture's config may say so (extension).
 
 Deviations: one head is always left; gradients exist for one layer at a time (`common.pruning.importance.taylor`), in
 float32; a mixture of experts, which the official code does not know, loses the same number of channels in every expert,
@@ -101,7 +101,7 @@ def check_layout(model: nn.Module) -> None:
 
 
 def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = LAST) -> tuple[float, float]:
-    """Return (ratio, of_channels) with which as many parameters go as ``count`` layers have (ours).
+    """Return (ratio, of_channels) with which as many parameters go as ``count`` layers have (extension).
 
     Of the heads as large a part as that is of the layers that are not spared, rounded as ever; channels make up for the rest.
 

@@ -56,7 +56,7 @@ class StreamlineSettings:
 
     target: 'output', mean squared error to the block's output; 'logits', KL to the dense model's `top_k` most likely
     tokens, with which LinearPatch's paper reports NaN. seed: of the feed-forward network's first weights. spare_massive: it
-    leaves massive tokens (`common.calibration.massive_activations`) as they are (ours). validate_every: steps between
+    leaves massive tokens (`common.calibration.massive_activations`) as they are (extension). validate_every: steps between
     two looks at held-out sequences, where there are any.
     """
 

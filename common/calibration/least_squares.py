@@ -11,8 +11,8 @@ over tokens, so memory does not grow with them. The four papers match magnitudes
 what the residual stream lacks, from any inputs.
 
 Who was first: ReplaceMe (arXiv 2505.02819, May 2025) fits a matrix by least squares to the last kept MLP's output, Ghosted
-Layers (2605.15491, May 2026) one to the residual stream, without weights and with a ridge of 1e-6 (`common.baselines`). Ours
-are the weights, the ridge as a share of the mean eigenvalue, the families between one factor and any matrix, and
+Layers (2605.15491, May 2026) one to the residual stream, without weights and with a ridge of 1e-6 (`common.baselines`).
+Extensions are the weights, the ridge as a share of the mean eigenvalue, the families between one factor and any matrix, and
 `unexplained`.
 """
 

@@ -99,7 +99,7 @@ class Statistics:
         ratio-of-means: per sample, mean over tokens of |X[b]| over that of |X[a]|; then mean over samples.
         pooled-l1: the same ratio of the whole set's sums. elementwise: mean of |X[b]| / |X[a]| over tokens and samples, but
         for entries that are `silent` beside their token's others; only for pairs named in ``collect(elementwise=...)``.
-        least-squares (ours): the factor of X[a] nearest to X[b], each token weighted by 1 / |X[a]|^2
+        least-squares (extension): the factor of X[a] nearest to X[b], each token weighted by 1 / |X[a]|^2
         (`common.calibration.least_squares`); only for pairs named in ``collect(moments=...)``.
 
         A channel that is zero at ``a`` has 1 by every estimator (`common.calibration.least_squares.silent`). The

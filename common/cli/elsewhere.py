@@ -1,4 +1,4 @@
-"""The same cut in other programs, for those who want the selection alone: lists of layers as these programs take them."""
+"""List the layers for other programs, for those who want the selection alone."""
 
 from __future__ import annotations
 

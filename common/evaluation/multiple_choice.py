@@ -243,7 +243,7 @@ class SharedContextLM(HFLM):
         return [-total / (1 + len(rest)) for (total, _), (_, _, rest) in zip(answers, texts, strict=True)]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
-        """Return as in lm-eval: each request's greedy or sampled continuation, cut at its stop strings.
+        """Return as in lm-eval: each request's greedy or sampled continuation, truncated at its stop strings.
 
         On a GPU at most so many at a time as the keys and values of the longest fit into its memory.
         """

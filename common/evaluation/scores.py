@@ -21,7 +21,7 @@ KINDS = ("mean-of-ratios", "ratio-of-means")
 Cells = Mapping[str, float]
 Errors = Mapping[str, float | None]
 
-# Subjects of MMLU in the categories of Hendrycks et al. (2021), with their numbers of test questions. lm-eval puts
+# Subjects of MMLU in the categories of Hendrycks et al. (2021), with their numbers of test items. lm-eval puts
 # anatomy in STEM; the papers' weighted columns follow this grouping (design notes: 3018 / 4705 / 3077 / 3242
 # questions).
 MMLU: dict[str, dict[str, int]] = {
@@ -162,7 +162,7 @@ def weighted_stderr(errors: Errors, questions: Mapping[str, int]) -> float | Non
 
 
 def weighted_mean(values: Cells, questions: Mapping[str, int]) -> float:
-    """Return the mean of values with their numbers of questions as weights."""
+    """Return the mean of values with their numbers of items as weights."""
     return sum(values[name] * count for name, count in questions.items()) / sum(questions.values())
 
 

@@ -1,7 +1,7 @@
 """Hidden states of the first layers, kept between evaluations of models that share them.
 
 A pruned model is its original up to the first change: on the same batch, `X[k]` is the same tensor, to the bit, for every
-`k` below it. Tables score many models that differ only behind their cut, on the same items, one after another in one
+`k` below it. Tables score many models that differ only behind their interface, on the same items, one after another in one
 process. So states are kept (`common.forward.hidden_state_files`) under a digest of the batch and of everything that makes
 them (embedding, the layers before, configuration), and an evaluation starts at the deepest state it shares.
 

@@ -247,7 +247,7 @@ class Decoder:
             try:
                 module = self.layers[layer].get_submodule(module_path)
             except AttributeError:
-                continue  # that half of the layer is gone, or a linear map (`common.models.layers.sublayers`)
+                continue  # that half of the layer is removed, or a linear map (`common.models.layers.sublayers`)
             offset = self.spec.offset_gain and "norm" in module_path
             for name in (parameter,) if parameter else ("weight", "bias"):
                 if getattr(module, name, None) is not None:

@@ -276,7 +276,7 @@ class Recipe:
     weights: digest or pinned revision of the weights. selection, repair, training and calibration may be given as steps or
     as mappings, which may leave out what a step has a default for; they are held as the mappings that steps write, so a
     default that is said and one that is not are the same recipe. (A step that is not registered yet cannot be asked; its
-    mapping stays as it is.) limit: the number of items a task is cut to, None for all;
+    mapping stays as it is.) limit: the number of items a task is limited to, None for all;
     a quick look is another recipe, so it never passes for the whole measurement. dtype: of the weights and the
     computation; float32 is left out of the canonical form, which is how recipes were spelled before there was one.
     """

@@ -26,7 +26,7 @@ RIGHT, WRONG, GAP = "{}/right", "{}/wrong", "{}/gap"
 def answers(subject: Subject, limit: int | None = None) -> list[Row]:
     """Return the league's rows of the leaders and of no repair, after [L] and [S], at its larger numbers of layers.
 
-    Not on the toy model, whose league is calibrated on text like its questions, two of them calibrated on text like
+    Not on the toy model, whose league is calibrated on text like its tasks, two of them calibrated on text like
     HellaSwag's.
     """
     shown = {

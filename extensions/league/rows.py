@@ -1,4 +1,4 @@
-"""The rows of the league: selection x repair x number of layers; beside them halves of layers, and trained rows."""
+"""The rows of the league: selection x repair x number of layers; beside them sub-layers, and trained rows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ OURS = (CARRIED_REFIT, REFIT_LONG, REFIT, ATTENTION, SHARED)
 
 LOWEST_BI, WINDOW, UIDL, LORP, SLEB = "s", "l", "uidl", "lorp", "sleb"
 LEAST_LEFT, LEAST_LEFT_WINDOW, LEAST_LOSS = "least-left", "least-left-window", "least-loss-window"
-WITH_THEM = "least-left-with-them"  # with the neurons that are carried over
+WITH_THEM = "least-left-with-them"  # with the grafted neurons
 ONE_BY_ONE = "one-by-one"
 WRP = "wrp"
 TRAINED_PATCH, TRAINED_LAYER, OVERREP = "linearpatch-trained", "streamline-layer-trained", "overrep"

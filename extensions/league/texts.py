@@ -59,7 +59,7 @@ def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
 def columns(profile: str) -> list[Column]:
     """Return the league's texts, tasks that are not read, and their average.
 
-    On the toy model, which reads text like its questions in every row, some tasks beside the texts.
+    On the toy model, which reads text like its tasks in every row, some tasks beside the texts.
     """
     if profile == "standin":
         scores = {column.id: column for column in tasks(profile)}

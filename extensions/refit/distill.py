@@ -1,4 +1,4 @@
-"""Distilling a refitted model shortly: some steps of the layers next to each pruning interface towards the original. Ours.
+"""Distil a refitted model shortly: train the layers next to each pruning interface towards the original (extension).
 
     min over the weights W of these layers of E_x KL(p_original(. | x) || p_W(. | x))
 

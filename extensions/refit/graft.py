@@ -1,7 +1,7 @@
-"""Carrying over the neurons that write the first token's massive activation, where their layer is removed. Ours.
+"""Graft the neurons that write the first token's massive activation, where their layer is removed (extension).
 
 In most LLMs one layer writes it (`common.calibration.massive_activations`), and of that layer's MLP a few neurons: two
-of SmolLM2's 1,536. A cut that takes the layer leaves the attention of all later ones without the token that it rests
+of SmolLM2's 1,536. A selection that takes the layer leaves the attention of all later ones without the token that it rests
 on, and no cosine averaged over tokens shows it. So those neurons are copied into the last layer kept before theirs, in
 the place of as many that it uses least:
 

@@ -1,4 +1,4 @@
-"""Choosing the layers whose removal a repair in closed form leaves least of. Ours.
+"""Select the layers for which a least-squares repair has the smallest residual error (extension).
 
 UIDL, LLM-Streamline and LinearPatch choose the block after which the residual stream is most like it was before. A linear
 repair makes good much of what changes, but not of every block alike. So here every block is scored by what is left of it
@@ -8,7 +8,7 @@ after its repair: for a run [a, b) of layers with inputs H and dense residual st
 
 with H = X[a], the map of the residual stream (Ghosted Layers), or H = what down_proj of layer a - 1 reads
 (`extensions.refit`). It takes one pass over the calibration tokens, sums alone, and no repair has to be made. A block is the
-run of least left; a set is the runs, with kept layers between them, whose shares add up to least, found by dynamic
+run of least residual; a set is the runs, with kept layers between them, whose shares add up to least, found by dynamic
 programming over all runs. Shares of several runs are added as if earlier repairs were exact. Of runs that begin with the
 layer which writes the massive activation `carried` says what is left where its neurons are carried over
 (`extensions.refit.graft`). NBL (arXiv 2505.21077) ranks single attentions in a like way, by a bound on what a linear map in

@@ -35,7 +35,7 @@ tokens' rows take the place of the sums.
 Sources: ReplaceMe (arXiv 2505.02819) maps the last kept MLP's output by one C x C matrix, fused into `down_proj`, towards
 X[b]; Ghosted Layers (2605.15491) maps the residual stream itself, by a matrix that stays in the model. Refitting the whole of
 `down_proj` (features x channels in place of channels x channels), and refitting later layers in turn on the repaired
-stream, was found in neither; 2606.02559 fits modules in the place of removed halves of layers.
+stream, was found in neither; 2606.02559 fits modules in the place of removed sub-layers.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from extensions.refit.options import RefitOptions
 from extensions.refit.steps import Refit
 
 HELD_OUT_OF = 8  # the league's share: 16 of 128 sequences
-WORSE = 1.2  # times the perplexity at which a choice that counts on neurons carried over is left
+WORSE = 1.2  # times the perplexity at which a choice that counts on grafted neurons is left
 FEW = 16  # times as many tokens as the residual stream has channels: by what a repair leaves of these the layers are chosen
 WIDE = 2048  # channels from which on a CPU takes hours for the sums of that
 
@@ -179,9 +179,9 @@ def _writer(job: Job) -> int | None:
 def _least_left(job: Job) -> list[list[int]]:
     """Return the layers, in runs or alone, of which a map of the residual stream leaves least.
 
-    With neurons carried over, if others do.
+    Neuron grafting may change them.
 
-    What carrying them over is worth to a refit is known by refitting alone: of few tokens the sums promise too much. Runs of
+    What grafting is worth to a refit is known by refitting alone: of few tokens the sums promise too much. Runs of
     a sweep share what they read.
     """
     if job.kept.get("left_up_to", 0) < job.count:

@@ -51,7 +51,7 @@ class CollapseOptions(Options):
     layers: int | None = None
 
     def run(self, context: Context) -> list[int]:
-        """Collapse the model at hand; the positions that went, and in the details settings, sentences and every attempt."""
+        """Collapse the model at hand; the removed positions, and in the details settings, sentences and every attempt."""
         options = self._options()
         texts, before = sentences(context), context.decoder.num_layers
         result = self.collapse(context.model, context.tokenizer, texts, progress=context.progress)
@@ -74,8 +74,8 @@ class CollapseOptions(Options):
 class LayerCollapse(CollapseOptions, Pruning):
     """Layers are merged into earlier ones as long as the outputs stay alike.
 
-    left_out: of what is chosen so nothing is merged (ours): the same layers are removed, and those that they would have been
-    merged into stay as they are. Holds a second copy of the model meanwhile.
+    left_out: of what is chosen so nothing is merged (extension): the same layers are removed, and those that they would have
+    been merged into stay as they are. Holds a second copy of the model meanwhile.
     """
 
     left_out: bool | None = None

@@ -45,7 +45,7 @@ def channel_scales(
     estimator: ``ratio-of-means`` (default) is what the official code computes: per sample, the mean over tokens of
     |X^(l+n)| over that of |X^(l)|, then the mean over samples. ``elementwise`` is Eq. 4 as printed, the mean of
     element-wise ratios, which near-zero denominators dominate. ``pooled-l1`` is the ratio of L1 norms of the whole set.
-    ``least-squares`` (ours) is the factor that brings X^(l) nearest to X^(l+n) (`common.calibration.least_squares`).
+    ``least-squares`` (extension) is the factor that brings X^(l) nearest to X^(l+n) (`common.calibration.least_squares`).
 
     A channel that is zero before the pruning interface has 1 by every estimator (zero in one sample: that sample's ratio is
     1). The official code divides by zero.
@@ -104,8 +104,8 @@ class LinearPatch(nn.Module):
             product at inference). ``rotated``: the same map, kept as d and applied by two fast transforms, so that d
             alone can be trained. ``diagonal``: d [channels], diag(d). ``scalar``: one factor, []. ``matrix``: any A [C, C].
         channels: the width of the residual stream; needed for a ``scalar``.
-        acts_on: ``all`` tokens; ``ordinary`` (ours): massive ones (`common.calibration.massive_activations`) stay as
-        they are; ``massive`` (ours):
+        acts_on: ``all`` tokens; ``ordinary`` (extension): massive ones (`common.calibration.massive_activations`) stay as
+        they are; ``massive`` (extension):
             they alone are multiplied. But for ``all`` states are [batch, tokens, channels], of sequences that begin with
             their first tokens (generation with a cache hands the later ones over alone, which are ordinary).
 
@@ -211,7 +211,7 @@ def check_fit(patch: LinearPatch, decoder: Decoder) -> None:
 
 
 def check_cuts(removed: Collection[int], layers: int) -> None:
-    """Refuse cuts at which a patch cannot work, in a model of ``layers``.
+    """Refuse interfaces at which a patch cannot work, in a model of ``layers``.
 
     A patch matches what layer l + n receives (Eq. 3) to what it used to receive. Before layer 0 there is no stream but
     the embedding, whose magnitudes the first layer sets anew; after layer N - 1 there is no layer, only the final norm,

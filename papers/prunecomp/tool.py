@@ -105,6 +105,6 @@ METHOD = Method(
     check,
     refuse=refuse,
     work=_work,
-    # the layers behind one that went run again: half of them on average
+    # the layers behind a removed one run again: half of them on average
     passes=lambda job: 1 if job.options.one_shot else 1 + job.count / 2,
 )

@@ -42,7 +42,7 @@ def key(finding: Finding) -> tuple[str, ...]:
 
 
 def questions(paper: str, table: str) -> dict[str, int]:
-    """Label -> number of questions in the test set, of those of a table's columns for which it is known."""
+    """Label -> number of items in the test set, of those of a table's columns for which it is known."""
     sizes = [module.PAPER.questions for module in MODULES if module.PAPER.name == paper]
     return {label: n for known in sizes for where, counts in known if table in where for label, n in counts.items()}
 

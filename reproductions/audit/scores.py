@@ -51,7 +51,7 @@ def mean(columns: Iterable[str], *, all_of_them: bool = True) -> Callable[[Row, 
 
 
 def weighted(row: Row, dense: Row) -> Computed | None:
-    """Return the mean of MMLU's groups, each with its number of questions."""
+    """Return the mean of MMLU's groups, each with its number of items."""
     inputs = [row[c] for c in MMLU if c in row]
     if len(inputs) < len(MMLU):
         return None

@@ -86,7 +86,7 @@ class Resampled(Looked):
 
     @cached_property
     def guessed(self) -> frozenset[str]:
-        """Ids of the tasks on which the dense model only guesses, and of what follows from them alone."""
+        """Ids of the tasks on which the dense model is at chance level, and of what follows from them alone."""
         models = {row.model for row, _, _ in self._measured}
         columns = list(self._columns.values())
         found = {label for model in models for label in derived_columns.at_guessing(columns, model, self._measured)}

@@ -104,7 +104,7 @@ def _run(column: Column, columns: Sequence[Column], model: str | None, rows: Mea
 
 
 def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) -> list[str]:
-    """Tasks on which a dense model is not two standard errors above guessing: there is nothing to be retained.
+    """Tasks on which a dense model is not two standard errors above chance level: there is nothing to be retained.
 
     A pruned model that guesses otherwise "retains" more than all there: SmolLM2 answers 39 % of BoolQ, saying yes 62 %.
     """
@@ -119,7 +119,7 @@ def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) ->
 
 
 def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict[str, float]:
-    """Return what guessing scores in each average of a model's rows.
+    """Return chance level in each average of a model's rows.
 
     Of those alone whose every task is known to have a level.
     """

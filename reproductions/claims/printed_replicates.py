@@ -1,7 +1,7 @@
-"""A table's printed numbers as replicates: what they might have been on as many other questions.
+"""A table's printed numbers as replicates: what they might have been on as many other items.
 
 The papers print no outcomes, so two rows' scores are drawn independently, each with the standard error of a share of so
-many questions. The rows answered the same ones, and what both find hard cancels in their difference: it varies less than
+many items. The rows answered the same ones, and what both find hard cancels in their difference: it varies less than
 here. So what is beyond this noise is as a rule beyond that of the pairs, too; of the rest nothing is said.
 """
 

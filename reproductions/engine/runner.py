@@ -436,7 +436,7 @@ def _prepared(
 
 
 def _other_layers(details: Mapping, known: Record) -> str | None:
-    """Return why a model is not the one of its recipe's record: what went from it is something else.
+    """Return why a model is not the one of its recipe's record: what was removed from it is something else.
 
     None: it is the same.
     """

@@ -51,7 +51,7 @@ def _figure(number: str, title: str, counts: dict | None, columns: list[Column],
 
 # Section 3.3's numbers and Figure 1 are of LLaMA-2-7B without 9 layers.
 _FIGURE1 = {"llama-2-7b": 9, "standin": 5}
-# Ours: 4 of 16 layers leave more blocks to look at.
+# Extension: 4 of 16 layers leave more blocks to look at.
 _CUTS = {"llama-2-7b": 9, "standin": 4}
 
 

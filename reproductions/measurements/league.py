@@ -92,7 +92,7 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
 
 
 def _carried(context: Context, ids: Tensor, count: int, starts: Sequence[int]) -> dict[int, Tensor]:
-    """Losses without the windows that need neurons carried over, with them, by first layer."""
+    """Losses without the windows that need grafted neurons, with them, by first layer."""
     decoder, found = context.decoder, {}
     if decoder.spec.matrices != (ATTENTION, MLP):
         return found

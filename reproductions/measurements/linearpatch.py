@@ -19,7 +19,7 @@ BATCH = 16  # Table 6
 
 @benchmark("window")
 def _window(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """First and last end of what was removed, in how many cuts, and how that stands to Table 9."""
+    """First and last end of what was removed, in how many blocks, and how that stands to Table 9."""
     removed = context.details["removed"]
     cuts = runs(removed)
     values = {"start": cuts[0][0], "end": cuts[-1][1], "cuts": len(cuts)}

@@ -210,7 +210,7 @@ def _look(cut: _Cut, end: _End, found: Statistics, start: int, stop: int) -> dic
 @benchmark("cut-factors", reads=READS)
 @torch.inference_mode()
 def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
-    """Ours: at every block of the recipe's length, the factor that is best against what each estimator predicts.
+    """Extension: at every block of the recipe's length, the factor that is best against what each estimator predicts.
 
     values: how far predictions are off, as mean |log(prediction / best)|: the ratio of magnitudes, least squares at the
     pruning interface, and the factor whose last states are most like the dense model's on calibration text (`_End`); the

@@ -1,13 +1,13 @@
 """Compute what is retained of a dense model's scores, and of their part above chance level (extension).
 
-RP (LinearPatch, Prune&Comp) and Per. (LaCo) are shares of the dense model's scores, so what anybody gets by guessing counts
-as retained. Here, over the tasks on which the dense model is more than two standard errors above guessing, the share that
-stays of what it is above guessing:
+RP (LinearPatch, Prune&Comp) and Per. (LaCo) are shares of the dense model's scores, so what anybody gets by chance counts
+as retained. Here, over the tasks on which the dense model is more than two standard errors above chance level, the share that
+stays of what it is above chance level:
 
     sum of (score - guess) / sum of (dense score - guess)
 
 Where guessing gives more than is taken for it here (LaCo's C3 has items of fewer than four options), the share is lower
-still. The Open LLM Leaderboard has ranked by scores above guessing since its second version (huggingface.co/docs/
+still. The Open LLM Leaderboard has ranked by scores above chance level since its second version (huggingface.co/docs/
 leaderboards, Scores Normalization); of these papers' tables it was found nowhere.
 """
 
@@ -86,7 +86,7 @@ _UNCHECKED = {"CMNLI": 12_241}  # by size of its development set; no printed sha
 class Kept:
     """One row, in per cent. method: its label. id: what finds it. own: of a method of the paper.
 
-    retained: as printed, or measured. guessing: what a guesser would retain. above: see the module;
+    retained: as printed, or measured. guessing: what chance retains. above: see the module;
     interval: of a measured one, paired over items.
     """
 
@@ -102,12 +102,12 @@ class Kept:
 
 
 def above(scores: Mapping[str, Number], dense: Mapping[str, Number], guess: Mapping[str, float]) -> Number:
-    """Of what the dense model scores above guessing on the tasks of ``guess``, the share that stays, in per cent."""
+    """Of what the dense model scores above chance level on the tasks of ``guess``, the share that stays, in per cent."""
     return 100 * sum(scores[t] - guess[t] for t in guess) / sum(dense[t] - guess[t] for t in guess)
 
 
 def known(dense: Mapping[str, float], guess: Mapping[str, float], error: Callable[[str], float]) -> dict[str, float]:
-    """Return the tasks on which the dense model is more than two standard errors above guessing."""
+    """Return the tasks on which the dense model is more than two standard errors above chance level."""
     return {task: by for task, by in guess.items() if dense[task] > by + 2 * error(task)}
 
 
@@ -194,7 +194,7 @@ def _guessed(found: Sequence[Column]) -> Iterator[tuple[Column, float]]:
 
 
 def turned(found: Sequence[Kept]) -> tuple[int, int]:
-    """Of the pairs of rows of one model and share, how many are in another order above guessing, and how many there are."""
+    """Count the pairs of rows of one model and share that are in another order above chance level, and all pairs."""
     # LaCo's rows of one model have a share each.
     where = {row: (row.model, row.sparsity if "/" in row.sparsity else "") for row in found}
     pairs = [(a, b) for a, b in combinations(found, 2) if where[a] == where[b] and a.retained != b.retained]
@@ -221,7 +221,7 @@ def _on_a_real_model(store: Store) -> list[Kept]:
 
 
 def shown(row: Kept) -> str:
-    """Return what stays above guessing, with its interval where there is one."""
+    """Return what stays above chance level, with its interval where there is one."""
     ends = "" if row.interval is None else f" [{', '.join(f'{end:.1f}' for end in row.interval)}]"
     return f"{row.above:.1f}{ends}".replace("-", "−")
 

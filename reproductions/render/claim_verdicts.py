@@ -69,7 +69,7 @@ def on_model(claims: Iterable[dict], name: str) -> ShownVerdict:
 def counted(claims: Sequence[dict]) -> str:
     """Count the comparisons of printed numbers that support claims, and the significant ones.
 
-    Significant is beyond what as many other questions might change. Comparisons of the same numbers count once.
+    Significant is beyond what as many other items might change. Comparisons of the same numbers count once.
     """
     known = {name: (holds, said) for claim in claims for name, holds, said in claim["reported_of"]}
     holding, drawn = sum(holds for holds, _ in known.values()), [said for _, said in known.values() if said]

@@ -253,7 +253,7 @@ def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -
     """Return what a drawing function gets: one entry per row that has records.
 
     The row's ids and labels (group, sparsity, method; model, name), its variant, spec, extension and dense.
-    The ``records`` by benchmark as they are on disk, and by benchmark what guessing scores
+    The ``records`` by benchmark as they are on disk, and by benchmark chance level
     (``chance``); by column the ``scores``, ``replicates``, which gives a column as `Resampled` does, and ``over`` how many of
     the others it is.
     """

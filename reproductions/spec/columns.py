@@ -113,7 +113,7 @@ _WRITTEN = ("laco_wsc_g", "laco_xsum")  # answers are written, not picked
 
 
 def chance(benchmarks: Iterable[str]) -> dict[str, float]:
-    """Benchmark, its first items, or MMLU in a paper's form -> the share that guessing gets right, where that is known."""
+    """Benchmark, its first items, or MMLU in a paper's form -> the share that chance gets right, where that is known."""
     known = {name: 1 / choices for name, choices in _CHOICES.items()} | dict.fromkeys(_WRITTEN, 0.0)
     known |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in STANDIN_QUESTIONS.items()}
     known |= {benchmark: known["mmlu"] for benchmark, _ in _MMLU.values()}  # the toy model's has four options, too

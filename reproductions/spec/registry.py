@@ -123,8 +123,8 @@ class Claim:
     id: names the claim among those of its table (see `Table.claim_id`); it never changes, the text may.
     compare: one side's numbers and the (model, sparsity) settings -> the comparisons it is made of
     (`reproductions.spec.comparisons.Comparison`), none where the numbers it needs are missing. only_reported: it names
-    the paper's own numbers. known: comparisons of tasks on which the dense model of ours only guesses are left out, as
-    averages do (`derived.at_guessing`). enough: (comparisons that hold, all of them) -> whether the claim does; None:
+    the paper's own numbers. known: comparisons of tasks on which the dense model measured here is at chance level are left
+    out, as averages do (`derived.at_guessing`). enough: (comparisons that hold, all of them) -> whether the claim does; None:
     all have to.
     """
 

@@ -1,8 +1,8 @@
 """Attention or MLP taken out of a layer, the other half left; or a linear map in the place of an attention.
 
-The layer stays the architecture's own: what is gone is replaced by a module without weights that adds nothing, its norms by
-identities. So the model runs, decodes with a cache, and loses further layers as any other does. In the cache a half that is
-gone counts the tokens, in one number each, because positions and masks follow from how many the layers have seen.
+The layer stays the architecture's own: what is removed is replaced by a module without weights that adds nothing, its norms
+by identities. So the model runs, decodes with a cache, and loses further layers as any other does. In the cache a half that
+is gone counts the tokens, in one number each, because positions and masks follow from how many the layers have seen.
 
 A config cannot say which halves are there: `common.models.checkpoint` saves and loads such a model; plain code makes up
 weights.
