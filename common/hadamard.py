@@ -28,20 +28,32 @@ from common.utils.errors import UserValueError
 
 
 def hadamard_matrix(n: int) -> Tensor:
-    """Return the orthonormal Hadamard matrix [n, n], float64.
+    """Return the orthonormal Hadamard matrix.
 
-    ValueError (a UserError too) names an order it cannot build.
+    Args:
+        n: Order.
+
+    Returns:
+        Matrix [n, n], float64.
+
+    Raises:
+        ValueError: (a UserError too) an order that the constructions do not reach.
     """
     odd_core, power = _split(n)
     return torch.kron(_core(odd_core), _sylvester(power)).double() / math.sqrt(n)
 
 
 def hadamard_transform(x: Tensor, transpose: bool = False) -> Tensor:
-    """Return `x @ H`, or `x @ H.T` (its inverse) with `transpose`.
-
-    `x` [..., n] of any float dtype, H = `hadamard_matrix(n)`.
+    """Return `x @ H`, or `x @ H.T` (its inverse) with `transpose`, without building H = `hadamard_matrix(n)`.
 
     Differentiable. Half precisions are computed in float32 and rounded once (the official code multiplies in fp16).
+
+    Args:
+        x: Tensor [..., n] of any float dtype.
+        transpose: Multiply by the transpose.
+
+    Returns:
+        Tensor [..., n] of the dtype of ``x``.
     """
     n = x.shape[-1]
     dtype = torch.promote_types(x.dtype, torch.float32)

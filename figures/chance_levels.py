@@ -30,8 +30,8 @@ def draw(shown: Mapping[str, Sequence[ScoredRow]], title: str) -> plt.Figure:
     figure, axes = plt.subplots(figsize=(6.4, 4.5))
     every = [row for rows in shown.values() for row in rows]
     low = min(row.interval[0] if row.interval else row.above for row in every)
-    axes.plot([35, 100], [35, 100], color=GREY, lw=0.8, label="if guessing gave nothing")
-    axes.axhline(0, color="black", ls=":", lw=1, label="a guesser")
+    axes.plot([35, 100], [35, 100], color=GREY, lw=0.8, label="if chance level were 0")
+    axes.axhline(0, color="black", ls=":", lw=1, label="chance level")
     for (label, rows), (colour, mark) in zip(shown.items(), _LOOKS, strict=False):
         look = {"color": colour, "marker": mark, "ms": 4, "ls": "", "mfc": "none", "mew": 0.9}  # none hides another
         for row in rows:
@@ -43,7 +43,7 @@ def draw(shown: Mapping[str, Sequence[ScoredRow]], title: str) -> plt.Figure:
     axes.set(xlim=(38, 101), ylim=(min(low, -10) - 3, 103))
     axes.set(
         xlabel="retained of the dense model's scores, as the paper averages them (%)",
-        ylabel="retained of what it scores above guessing (%)",
+        ylabel="retained above chance level (%)",
     )
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     above(figure, title)

@@ -198,5 +198,5 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
             axes.set_xlabel(f"first of the {length} layers removed")
             axes.legend(loc="lower left", bbox_to_anchor=(-0.15, 1.0), ncols=2, columnspacing=0.8, handletextpad=0.3)
             axes.xaxis.get_major_locator().set_params(integer=True)
-    told = "no intervals, since no losses per window were recorded"
+    told = "no intervals, since no losses per sequence were recorded"
     return _caption(figure, [*(f"{entry['model']}, {entry['sparsity']} layers removed" for entry in entries), told])

@@ -10,7 +10,7 @@ import numpy as np
 from figures.style import BLUE, GREY, ORANGE, above, plt, removed, whiskers
 
 ALONE = "cut"  # what the others are held against
-FEWER = "a-of-fewer-tokens"  # from this row on scales are of other windows: what those rows are to be held against
+FEWER = "a-of-fewer-tokens"  # from this row on scales are of other sequences
 CUTS = {"L": "[L], contiguous block", "S": "[S], lowest block influence"}  # by a row's variant
 LOOKS = (("o", BLUE), ("s", ORANGE))  # one a pruning interface
 REACH = 3.0  # the axis ends at so many times the third quartile of |change|; what is beyond is written
@@ -71,7 +71,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         axes.axhline(names.index(FEWER) - 0.5, color=GREY, lw=0.8, ls=":")
         told = {"xycoords": axes.get_yaxis_transform(), "xytext": (-3, -2), "textcoords": "offset points"}
         axes.annotate(
-            "scales from 32 other windows",
+            "scales from 32 other sequences",
             (1, names.index(FEWER) - 0.5),
             **told,
             ha="right",

@@ -34,7 +34,7 @@ def theory(entries: list[dict], profile: str) -> plt.Figure:
     middle.semilogy(range(len(bound)), bound, color=GREY, ls="--", marker=".", label="Eq. 16's bound")
     middle.semilogy(range(len(one)), one, color=BLUE, marker="o", ms=3.5, label="measured")
     middle.set(xlabel="boundary $l$", ylabel=r"$\|\partial L/\partial X_l\|$")
-    middle.set_title("gradient of the stream, trained", fontsize=9)
+    middle.set_title("gradient of the residual stream, trained", fontsize=9)
     middle.legend(fontsize=7)
     return figure
 
@@ -81,7 +81,7 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
             axes.plot(beside, accuracies, color=color, marker=marker, ls=line, ms=4, label=name)
             axes.errorbar(beside, accuracies, errors, fmt="none", ecolor=color, elinewidth=1, capsize=2)
         if (level := _guessing(entries[0], tasks, task)) is not None:
-            axes.axhline(level, color=GREY, ls=":", lw=1.2, label="guessing")
+            axes.axhline(level, color=GREY, ls=":", lw=1.2, label="chance level")
         title = "mean" if task is None else task.partition("@")[0].removeprefix("docstring_").replace("_", " ")
         axes.set_title(title, fontsize=9, fontweight="bold" if task is None else "normal")
         break_below(axes)

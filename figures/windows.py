@@ -74,7 +74,7 @@ def _text(found: tuple[dict, dict]) -> str:
     if protocol not in TEXTS:
         return f"{tokens} tokens of {protocol}"
     window, name = TEXTS[protocol]
-    return f"{tokens // window} windows of {window} tokens of {name}"
+    return f"{tokens // window} sequences of {window} tokens of {name}"
 
 
 def _records(entry: dict) -> list[dict]:

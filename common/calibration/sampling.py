@@ -28,14 +28,24 @@ def sample_crops(
     apart: int = 0,
     generator: random.Random | None = None,
 ) -> Tensor:
-    """Random crops of a token stream ``[T]`` as ``[count, length]``.
+    """Draw random crops of a text.
 
     As in LinearPatch's official code starts are drawn with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1,
-    ends included, one after the other, so the first 128 of 5,000 crops are the first 128 drawn. stretch: ``validation``
-    draws likewise from the last tenth (the official code with the same generator, behind the training's crops, from a crop's
-    length before that tenth on). apart: so many of the last crops share no token with those before them, or where the
-    text has no room for that, as few as `DRAWS` draws find. generator: draw with it, and leave it where the draws end, in
-    place of a new one with the seed.
+    ends included, one after the other, so the first 128 of 5,000 crops are the first 128 drawn.
+
+    Args:
+        ids: Token ids of the text [T].
+        length: Tokens a crop.
+        count: Crops.
+        seed: Seed of the draw.
+        stretch: ``train``; ``validation`` draws likewise from the last tenth (the official code with the same generator,
+            behind the training's crops, from a crop's length before that tenth on).
+        apart: So many of the last crops share no token with those before them, or where the text has no room for that, as few
+            as `DRAWS` draws find.
+        generator: Generator to draw with, in place of a new one with the seed.
+
+    Returns:
+        Token ids [count, length].
 
     Raises:
         UserError: a text whose stretch is shorter than one crop.

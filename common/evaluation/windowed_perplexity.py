@@ -92,9 +92,15 @@ def summarise(nlls: Tensor) -> dict[str, float | int | None]:
 
 
 def perplexity(model, tokens: Tensor, window: int) -> float:
-    """Perplexity of `tokens` [T] or [1, T] in non-overlapping sequences; see the module's text for the definition.
+    """Return the perplexity per token in non-overlapping sequences; see the module's text for the definition.
 
-    Raises UserValueError (a ValueError) for a window below 2 and a text shorter than one sequence.
+    Args:
+        model: A causal language model.
+        tokens: Token ids [T] or [1, T].
+        window: Tokens of a sequence, L.
+
+    Raises:
+        UserValueError: (a ValueError) a window below 2, or a text shorter than one sequence.
     """
     return summarise(token_nlls(model, cut(tokens, window)))["perplexity"]
 

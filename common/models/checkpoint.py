@@ -56,12 +56,24 @@ def save(
     texts: Mapping[str, str] | None = None,
     source: Path | None = None,
 ) -> Path:
-    """Write model, patches and tokenizer (None: no tokenizer) to the directory `path`, all or nothing.
+    """Write model, patches and tokenizer to a directory, all or nothing.
 
-    texts: more files to write there, by name, such as a model card. source: the directory that the model was read from, the
-    tokenizer too, unchanged (`common.models.files.older_transformers`). An earlier checkpoint at `path` is replaced if
-    it is all that is there (`not_replaceable`); a kill at any moment leaves it or the new one. UserError for anything
-    else there.
+    An earlier checkpoint there is replaced if it is all that is there (`not_replaceable`); a kill at any moment leaves it or
+    the new one.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer; None: none is written.
+        path: The directory.
+        texts: More files to write there, by name, such as a model card.
+        source: Directory that the model was read from, the tokenizer too, unchanged
+            (`common.models.files.older_transformers`).
+
+    Returns:
+        The directory.
+
+    Raises:
+        UserError: anything else is in the directory.
     """
     path = Path(path)
     if reason := not_replaceable(path):
@@ -130,10 +142,17 @@ def load(
     trust_remote_code: bool = False,
     stream: int | None = None,
 ) -> tuple[nn.Module, object]:
-    """Load `(model.eval(), tokenizer)` from a directory; tokenizer is None when it holds none.
+    """Load a model with its patches, and its tokenizer, from a directory.
 
-    device: 'auto' spreads the model over what there is. dtype None: as saved. trust_remote_code runs Python files from the
-    directory. stream: hold two layers at a time and so many bytes of hidden states (`common.models.offload`).
+    Args:
+        path: The directory.
+        device: As for `torch`; 'auto' spreads the model over what there is.
+        dtype: A torch dtype or its name; None: as saved.
+        trust_remote_code: Run Python files from the directory.
+        stream: Hold two layers at a time and so many bytes of hidden states (`common.models.offload`).
+
+    Returns:
+        ``(model.eval(), tokenizer)``; the tokenizer is None when the directory holds none.
 
     Raises:
         UserError: the directory is no checkpoint, is incomplete, has only pickled weights, an unsupported architecture, or

@@ -190,13 +190,21 @@ def load(
     trust_remote_code: bool = False,
     stream: int | None = None,
 ):
-    """Load `(model.eval(), tokenizer)` by registry name, hub id, or directory.
+    """Load a model and its tokenizer by registry name, hub id, or directory.
 
-    device: as for `torch`, or 'auto'. dtype (a torch dtype or its name) None: float32 on a CPU, else as saved. stream: two
-    layers at a time, as saved, and so many bytes of hidden states (`common.models.offload`). revision
-    overrides the pinned one. Only safetensors are read; remote code runs only with trust_remote_code. `model.source` says
-    where it came from: {"name", "path", "revision"} (revision: the hub commit, or the packaged file's digest and
-    the conversion's format; None for a directory or the mirror).
+    Only safetensors are read.
+
+    Args:
+        name_or_path: Registry name, hub id or directory.
+        device: As for `torch`, or 'auto'.
+        dtype: A torch dtype or its name; None: float32 on a CPU, else as saved.
+        revision: Revision in place of the pinned one.
+        trust_remote_code: Run Python files of the repository.
+        stream: Hold two layers at a time, as saved, and so many bytes of hidden states (`common.models.offload`).
+
+    Returns:
+        ``(model.eval(), tokenizer)``. `model.source` says where it came from: {"name", "path", "revision"} (revision: the hub
+        commit, or the packaged file's digest and the conversion's format; None for a directory or the mirror).
     """
     device, dtype = placement(device, dtype)
     path = resolve(name_or_path, revision, code=trust_remote_code)

@@ -295,18 +295,28 @@ def collapse_to(
     progress: bool = False,
     **settings,
 ) -> Collapse:
-    """Collapse `model` to exactly `layers` layers, in place: ours, the paper names its absence as LaCo's limitation.
+    """Collapse `model` to exactly `layers` layers, in place (extension; the paper names its absence as a limitation).
 
-    T decides everything, and only finitely many values of T matter: lowering it changes nothing until it passes the
-    highest similarity that was rejected. From T = 1 downwards every distinct run is walked once (attempts that two runs
-    share are computed once) until one leaves `layers`; that is the run of the highest T that does. The number of layers
-    is not monotone in T, so a bisection could miss it. Besides the model, one layer's weights per merge are held.
+    T decides everything, and only finitely many values of T matter: lowering it changes nothing until it passes the highest
+    similarity that was rejected. From T = 1 downwards every distinct run is walked once (attempts that two runs share are
+    computed once) until one leaves `layers`; that is the run of the highest T that does. The number of layers is not monotone
+    in T, so a bisection could miss it. Besides the model, one layer's weights per merge are held.
 
-    chosen, settings: as `collapse`.
+    Args:
+        model: The model; it is changed.
+        tokenizer: The model's tokenizer.
+        sentences: Calibration sentences.
+        layers: Layers to leave.
+        chosen: See `collapse`.
+        progress: Show a progress bar.
+        settings: See `collapse`.
+
+    Returns:
+        The removed layers, and every attempt of the search.
 
     Raises:
-        UserError: as `collapse`; no threshold leaves `layers` layers (those that can be had are named; the model is
-        left as it was).
+        UserError: as `collapse`; no threshold leaves `layers` layers (possible numbers are named; the model is left as it
+            was).
     """
     search = _Search(model, tokenizer, sentences, CollapseSettings(**settings), True, progress)
     T, reached = 1.0, set()

@@ -130,10 +130,16 @@ class Merge:
 
 
 def merge_layers(model: nn.Module, layer: int, followers: int, merge: str = "paper", norms: str | None = None) -> None:
-    """Collapse the `followers` layers after `layer` into it and drop them, in place (section 2.1).
+    """Merge the `followers` layers after `layer` into it and drop them, in place (section 2.1, Eq. 1).
 
-    layer: l, 0-based, in the present model. followers: m >= 1. merge, norms: see the module's docstring. The model
-    generates, saves and reloads as usual afterwards, with m layers fewer.
+    The model generates, saves and reloads as usual afterwards, with m layers fewer.
+
+    Args:
+        model: The model; it is changed.
+        layer: l, 0-based, in the present model.
+        followers: m >= 1.
+        merge: See the module's docstring, as norms.
+        norms: Rule for the norms' gains; None: as the merge.
 
     Raises:
         UserError: no such layers, layers of different shapes, a model with patches, or an unknown merge.

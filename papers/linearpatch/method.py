@@ -29,9 +29,16 @@ def select(
 ) -> list[int]:
     """Return the layers to remove: ``L``, the block of highest cosine (Eq. 2), or ``S``, the lowest BI as ShortGPT.
 
-    fidelity: ``paper`` takes the cosine per token and the argmax over all starts; ``code`` is the official code's cosine
-    along tokens per channel, over starts 1..N-n-1. For ``S`` both are the same. cosine: another kind than that
-    (`common.calibration.statistics`), which must have been collected.
+    Args:
+        statistics: Statistics of one pass with a span of ``count`` at least.
+        count: Layers to remove.
+        variant: ``L`` or ``S``.
+        fidelity: ``paper`` takes the cosine per token and the argmax over all starts; ``code`` is the official code's cosine
+            along tokens per channel, over starts 1..N-n-1. For ``S`` both are the same.
+        cosine: Another kind than that (`common.calibration.statistics`), which must have been collected.
+
+    Returns:
+        Original indices, in order of removal.
     """
     _check_names(variant, fidelity, cosine)
     cosine = cosine or default_cosine(variant, fidelity)
@@ -82,16 +89,32 @@ def prune(
     batch_size: int = 8,
     progress: bool = False,
 ) -> dict:
-    """Remove ``count`` layers and patch the pruning interface, in place, from calibration tokens [samples, tokens].
+    """Remove ``count`` layers and patch the pruning interface, in place (sections 3.1 to 3.4).
 
-    One pass over the tokens gives both selection and scales. Only the matrix of a computed selection takes a second pass:
-    its C x C moments are too large to be kept for every block there is. layers: these go, in place of a computed
-    selection (the published windows: `papers.linearpatch.published_window`). The other options are those of `select`
-    and `patch_cuts`. Returns the removed layers (original indices), and per patch its run, position and scales.
+    One pass over the tokens gives both selection and scales. Only the matrix of a computed selection takes a second pass: its
+    C x C moments are too large to be kept for every block there is.
+
+    Args:
+        model: The model; it is changed.
+        windows: Calibration tokens [samples, tokens].
+        count: Layers to remove.
+        variant: See `select`.
+        layers: Layers to remove in place of a computed selection (published ones: `papers.linearpatch.published_window`).
+        cosine: See `select`.
+        kind: See `patch_values`, as estimator and ridge.
+        estimator: See `channel_scales`.
+        ridge: Ridge of a ``matrix``, as a share of the mean eigenvalue.
+        acts_on: Tokens that are patched, see `LinearPatch`.
+        fidelity: See `select`.
+        batch_size: Sequences a batch.
+        progress: Show a progress bar.
+
+    Returns:
+        The removed layers (original indices), and per patch its run, position and scales.
 
     Raises:
-        UserError: an impossible count; an unknown variant, cosine, kind, estimator or fidelity; given layers that
-            include the first or the last; a model of mixed dtypes.
+        UserError: an impossible count; an unknown variant, cosine, kind, estimator or fidelity; given layers that include the
+            first or the last; a model of mixed dtypes.
     """
     choice = {"variant": variant, "layers": layers, "cosine": cosine, "kind": kind, "estimator": estimator}
     options = {"fidelity": fidelity, "batch_size": batch_size, "progress": progress}

@@ -39,16 +39,23 @@ def named_statistics(kind: str, estimator: str, pairs: Collection[tuple[int, int
 def channel_scales(
     statistics: Statistics, start: int, stop: int, *, rotated: bool = True, estimator: str = "ratio-of-means"
 ) -> Tensor:
-    """Return the scales d, float64 [channels], for the removed run ``[start, stop)`` (section 3.2, Eq. 4).
-
-    rotated: on X H, as LinearPatch; otherwise on X, the ablation "+d" of Table 5.
-    estimator: ``ratio-of-means`` (default) is what the official code computes: per sample, the mean over tokens of
-    |X^(l+n)| over that of |X^(l)|, then the mean over samples. ``elementwise`` is Eq. 4 as printed, the mean of
-    element-wise ratios, which near-zero denominators dominate. ``pooled-l1`` is the ratio of L1 norms of the whole set.
-    ``least-squares`` (extension) is the factor that brings X^(l) nearest to X^(l+n) (`common.calibration.least_squares`).
+    """Return the scales d for the removed run ``[start, stop)`` (section 3.2, Eq. 4).
 
     A channel that is zero before the pruning interface has 1 by every estimator (zero in one sample: that sample's ratio is
     1). The official code divides by zero.
+
+    Args:
+        statistics: Statistics of the model with all its layers.
+        start: First removed layer.
+        stop: Layer after the last removed one.
+        rotated: On X H, as LinearPatch; otherwise on X, the ablation "+d" of Table 5.
+        estimator: ``ratio-of-means`` is what the official code computes: per sample, the mean over tokens of |X^(l+n)| over
+            that of |X^(l)|, then the mean over samples. ``elementwise`` is Eq. 4 as printed, the mean of element-wise ratios,
+            which near-zero denominators dominate. ``pooled-l1`` is the ratio of L1 norms of the whole set. ``least-squares``
+            (extension) is the factor that brings X^(l) nearest to X^(l+n) (`common.calibration.least_squares`).
+
+    Returns:
+        Scales, float64 [channels].
     """
     return statistics.ratio(start, stop, estimator, rotated)
 
@@ -63,12 +70,21 @@ def patch_values(
     ridge: float = RIDGE,
     alpha: float = 1.0,
 ) -> Tensor:
-    """Return the values of a patch of ``kind`` for the removed run ``[start, stop)``: [channels], [] or [C, C].
+    """Return the values of a patch of ``kind`` for the removed run ``[start, stop)``.
 
-    alpha: section 3.2's perturbation coefficient, by which all of them are multiplied.
+    Args:
+        statistics: Statistics of the model with all its layers.
+        start: First removed layer.
+        stop: Layer after the last removed one.
+        kind: ``hadamard``, or an ablation. A ``scalar`` (extension) is the mean over channels of the plain ratios
+            (Prune&Comp's factor), or the least-squares factor. A ``matrix`` (extension) is the ridge regression of X^(l+n) on
+            X^(l), and has no other estimator.
+        estimator: See `channel_scales`.
+        ridge: Ridge of a ``matrix``, as a share of the mean eigenvalue.
+        alpha: Section 3.2's perturbation coefficient, by which all of them are multiplied.
 
-    A ``scalar`` is the mean over channels of the plain ratios (Prune&Comp's factor), or the least-squares factor.
-    A ``matrix`` is the ridge regression of X^(l+n) on X^(l), and has no other estimator. Both are ours.
+    Returns:
+        Scales [channels], one factor [], or a matrix [C, C].
 
     Raises:
         UserError: an unknown kind or estimator, one that does not go with the other, or values that are not finite.
@@ -267,13 +283,22 @@ def patch_cuts(
 ) -> list[dict]:
     """Remove layers and put one patch at the end of each maximal removed run (`cut_patches`), in place.
 
-    options: kind, estimator, ridge and alpha of `cut_patches`, as acts_on. ends: also patch a run that holds the first or the
-    last layer (before layer 0: the embedding, after the last: the final norm's input). Returns a summary per patch: run,
-    position in the pruned model, and the mean, least and largest scale (of a matrix: of its diagonal).
+    Args:
+        model: The model; it is changed.
+        statistics: Its statistics, with a span of the longest run.
+        removed: Layers to remove.
+        ends: Also patch a run that holds the first or the last layer (before layer 0: the embedding, after the last: the
+            final norm's input).
+        acts_on: Tokens that are patched, see `LinearPatch`.
+        options: Kind, estimator, ridge and alpha of `cut_patches`.
+
+    Returns:
+        A summary per patch: run, position in the pruned model, and the mean, least and largest scale (of a matrix: of its
+        diagonal).
 
     Raises:
-        UserError: statistics of a model of another shape, a pruning interface that holds the first or last layer without
-            ``ends``, or what `patch_values` refuses; the model is then as it was.
+        UserError: statistics of a model of another shape, a run that holds the first or last layer without ``ends``, or what
+            `patch_values` refuses; the model is then as it was.
     """
     decoder = Decoder(model)
     found = (statistics.layers, statistics.magnitudes[False].shape[-1])

@@ -23,14 +23,18 @@ WINDOW_FACTORS = ("direct", "product")
 
 
 def magnitude_factor(statistics: Statistics, start: int, stop: int | None = None, *, how: str = "direct") -> float:
-    """Alpha of the removed layers ``[start, stop)`` (one layer by default), in float64 (Eq. 9).
+    """Return alpha of the removed layers ``[start, stop)``, in float64 (Eq. 9).
 
-    Per calibration sequence and channel the L1 norm over tokens of X^(stop) over that of X^(start); the mean over channels
-    and sequences. The official code averages per channel over sequences first: the same number. A channel that is zero in
-    X^(start) of a sequence counts as 1 there; the official code divides by zero.
+    Per calibration sequence and channel it is the L1 norm over tokens of X^(stop) over that of X^(start); then the mean over
+    channels and sequences. The official code averages per channel over sequences first: the same number. A channel that is
+    zero in X^(start) of a sequence counts as 1 there; the official code divides by zero.
 
-    how: for several layers, which the paper leaves open: ``direct`` is the ratio across all of them (the official code
-    for CosSim(CL)), ``product`` the product of each layer's own.
+    Args:
+        statistics: Statistics of the model with these layers.
+        start: First removed layer.
+        stop: Layer after the last removed one; None: one layer.
+        how: For several layers, which the paper leaves open: ``direct`` is the ratio across all of them (the official code
+            for CosSim(CL)), ``product`` the product of each layer's own.
 
     Raises:
         UserError: an unknown ``how``, or a run longer than the statistics' span.
@@ -46,10 +50,15 @@ def magnitude_factor(statistics: Statistics, start: int, stop: int | None = None
 def fuse_factor(model: nn.Module, position: int, factor: float) -> None:
     """Let layer ``position`` of the pruned model receive ``factor`` times the residual stream, in place (Eqs. 11-13).
 
-    Scales the token embedding and, in layers 0 .. position - 1, what writes into the stream: weights and biases of
+    Scales the token embedding and, in layers 0 .. position - 1, what writes into the residual stream: weights and biases of
     ``o_proj`` and ``down_proj`` (of every expert), or Gemma 2's post-norm gains, w <- alpha (1 + w) - 1. A tied head is
-    scaled with the embedding and stays tied: the final norm's gain is divided by alpha. Exact as the norms' epsilon goes
-    to 0. The paper's "k in [1, l - 1]" counts layers from 1: with layer 0 left out, Eq. 10 would not hold.
+    scaled with the embedding and stays tied: the final norm's gain is divided by alpha. Exact as the norms' epsilon goes to
+    0. The paper's "k in [1, l - 1]" counts layers from 1: with layer 0 left out, Eq. 10 would not hold.
+
+    Args:
+        model: The pruned model; its weights are changed.
+        position: Layer after the pruning interface, in the pruned model.
+        factor: Alpha.
 
     Raises:
         UserError: no such position, the final norm (nothing after it sees the factor), a factor that is not a positive

@@ -112,7 +112,14 @@ def remove_and_compensate(
 ) -> dict:
     """Remove the given layers and fuse the dense model's factors at each run's end, in place (one-shot + MagComp).
 
-    Statistics are of the model as given. Returns the interfaces [position in the pruned model, factor].
+    Args:
+        model: The model; it is changed.
+        statistics: Its statistics before, with a span of the longest run.
+        removed: Layers to remove.
+        window_factor: Alpha of several adjacent layers, see `magnitude_factor`.
+
+    Returns:
+        The fused interfaces: [position in the pruned model, factor].
 
     Raises:
         UserError: the last layer is among them: a factor would have nothing to act on.

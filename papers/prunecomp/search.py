@@ -119,12 +119,22 @@ def choose(
     protected: Collection[int] | None = None,
     progress: bool = False,
 ) -> list[int]:
-    """Return ``count`` layers (None: all that may go) by the metric's scores in the model as it is, lowest first.
+    """Return the layers of lowest score in the model as it is; none is removed.
 
-    None is removed.
+    For all metrics but CL, whose block `common.pruning.selection.best_window` gives.
 
-    For all metrics but CL, whose block `common.pruning.selection.best_window` gives. Raises UserError as
-    `prune_and_compensate`.
+    Args:
+        stream: The model with its residual stream on the calibration tokens.
+        count: Number of layers; None: all that may be removed.
+        metric: BI, PPL, Taylor+ or Mag+, see `METRICS`.
+        protected: Layers that stay; None: those of the metric.
+        progress: Show a progress bar.
+
+    Returns:
+        Original indices, lowest score first.
+
+    Raises:
+        UserError: as `prune_and_compensate`.
     """
     keep = None if protected is None else frozenset(protected)
     search = Search(metric, protected=keep, windows=stream.ids, batch_size=stream.batch_size, progress=progress)

@@ -39,12 +39,19 @@ def prune_iteratively(
     earlier: tuple[list[int], list] = ((), ()),
     done: Callable[[list[int], list], None] = lambda removed, reports: None,
 ) -> tuple[list[int], list]:
-    """Prune ``total`` layers, ``step`` a cycle, in place; the last cycle takes what is left.
+    """Prune ``total`` layers, ``step`` a cycle, in place; the last cycle takes what is left (appendix B).
 
-    choose(decoder, count): the present positions that go, scored on the model as it is then. tune(model, cycle): trains
-    it in place (adapters merged); what it returns is collected. earlier: what this would have returned so far, if `model` is
-    what came of that. done(removed, reports) is called after every cycle with what there is then.
-    Returns the removed layers in order of removal, as original indices, and what the cycles' tunings returned.
+    Args:
+        model: The model; it is changed.
+        step: Layers a cycle.
+        total: Layers in all.
+        choose: ``choose(decoder, count)`` returns the present positions to remove, scored on the model as it is then.
+        tune: ``tune(model, cycle)`` trains it in place (adapters merged) and returns a report.
+        earlier: Return value so far, if `model` is the result of earlier cycles.
+        done: Called as ``done(removed, reports)`` after every cycle.
+
+    Returns:
+        The removed layers in order of removal, as original indices, and the reports of all cycles.
     """
     decoder = Decoder(model)
     removed, reports = map(list, earlier)

@@ -43,10 +43,23 @@ SAMPLES, LENGTH, SEED = 10, 128, 42
 def sample_line_crops(
     tokenizer, lines: Sequence[str], *, count: int = SAMPLES, length: int = LENGTH, seed: int = SEED
 ) -> Tensor:
-    """Calibration of section D: lines drawn uniformly until one has enough tokens and is new, then a random crop of it.
+    """Draw calibration tokens as appendix D: a line that has enough tokens and is new, then a random crop of it.
 
-    -> [count, length] token ids. Python's `random` with ``seed``, as in LLM-Pruner's code, which the paper follows, so the
-    first samples of a larger count are those of a smaller one. Raises UserError when too few lines are long enough.
+    Python's `random` is used as in LLM-Pruner's code, which the paper follows, so the first samples of a larger count are
+    those of a smaller one.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        lines: Lines of the text; they are drawn uniformly.
+        count: Crops.
+        length: Tokens a crop.
+        seed: Seed of the draw.
+
+    Returns:
+        Token ids [count, length].
+
+    Raises:
+        UserError: too few lines are long enough.
     """
     rng = random.Random(seed)
     short, used, crops = set(), set(), []
@@ -78,10 +91,21 @@ def scores(
     seed: int = SEED,
     progress: bool = False,
 ) -> Tensor:
-    """Scores of one metric, [N] float64, lowest removed first; infinite where the official code never prunes.
+    """Return the scores of one metric (section 3.1); the lowest is removed first.
 
-    ids: calibration tokens [samples, tokens] for taylor, ppl and bi. seed: of random. Raises UserError for an unknown
-    metric or fidelity, or missing tokens.
+    Args:
+        metric: One of `METRICS`.
+        decoder: The model's decoder view, with N layers.
+        ids: Calibration tokens [samples, tokens] for taylor, ppl and bi.
+        fidelity: ``paper`` or ``code``, see the module's docstring.
+        seed: Seed of random.
+        progress: Show a progress bar.
+
+    Returns:
+        Scores, float64 [N]; infinite where the official code never prunes.
+
+    Raises:
+        UserError: an unknown metric or fidelity, or missing tokens.
     """
     if metric not in METRICS:
         raise unknown("metric", metric, METRICS)

@@ -14,7 +14,11 @@ from common.training.finetuning import Settings, finetune
 
 
 def reverse_order(layers: int | nn.Module, count: int) -> list[int]:
-    """Return the layers that reverse-order pruning removes from a model or a number of layers, deepest first.
+    """Return the layers that reverse-order pruning removes, deepest first (section 3.4).
+
+    Args:
+        layers: Number of layers, or a model.
+        count: Layers to remove.
 
     >>> reverse_order(32, 3)
     [31, 30, 29]
@@ -34,12 +38,23 @@ def partial_finetune(
     progress: bool = False,
     **settings,
 ) -> tuple[nn.Module, dict]:
-    """Fine-tune ``lm_head``, the final norm and the last ``last`` layers of ``model``, in place; the rest keeps every bit.
+    """Fine-tune ``lm_head``, the final norm and the last ``last`` layers, in place; the rest keeps every bit (section 5).
 
-    train, valid: rows of input_ids and labels (`common.training.instructions`). settings: of
-    `common.training.finetuning.Settings`; the defaults are the paper's. Returns the model and its report
-    (`common.training.finetuning.finetune`).
-    Raises UserError for more layers than remain, and for bad rows.
+    Args:
+        model: The pruned model; it is changed.
+        tokenizer: The model's tokenizer.
+        train: Rows of input_ids and labels (`common.training.instructions`).
+        valid: Held-out rows.
+        last: Layers to train.
+        folder: Folder for checkpoints, see `common.training.finetuning.finetune`.
+        progress: Show a progress bar.
+        settings: Fields of `common.training.finetuning.Settings`; the defaults are the paper's.
+
+    Returns:
+        The model and the report of `common.training.finetuning.finetune`.
+
+    Raises:
+        UserError: more layers than remain, or bad rows.
     """
     chosen = Settings.of({**settings, "method": "partial", "last": last})
     return finetune(model, tokenizer, train, valid, chosen, folder, progress)

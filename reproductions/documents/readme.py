@@ -135,6 +135,7 @@ def overview(counted: dict[str, dict[str, dict]]) -> str:
         lines = []
         for name, c in found.items():
             heading = registry.get(name).title.removeprefix(f"{title}, ")
+            heading = re.sub(r"^(Table|Figure) \w+( \(appendix \d\))?: ", "", heading)
             cells = (*(c[key] for key in _TOTALS[:3]), f"{timed[name]:.1f}" if name in timed else "")
             lines.append([f"`{name}`", heading, *cells])
         blocks += [markdown(["Target", "Title", *COUNTED, "Minutes"], lines, "llr"), "\n</details>\n"]

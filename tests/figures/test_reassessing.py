@@ -39,7 +39,7 @@ def test_rates_have_standard_errors_and_the_level_of_guessing():
     figure = reassessing.rates([entry(None, 0, 0.8, 0.6), entry(ArmSpec("Taylor"), 4, 0.6, 0.5)], "standin")
     panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
     levels = {
-        name: next(x for x in a.lines if x.get_label() == "guessing").get_ydata()[0] for name, a in panels.items()
+        name: next(x for x in a.lines if x.get_label() == "chance level").get_ydata()[0] for name, a in panels.items()
     }
     assert levels == {"one": 50, "two": 25, "mean": 37.5}
     bars = {name: axes.collections[0].get_segments()[1][:, 1].tolist() for name, axes in panels.items()}

@@ -229,9 +229,9 @@ def test_cut_off_it_ends_with_the_same_bits(make_tiny, tmp_path, monkeypatch):
 
 
 def test_bad_input_is_named(tiny_llama):
-    with pytest.raises(UserError, match="one window of two or more layers"):
+    with pytest.raises(UserError, match="one block of two or more layers"):
         replace_with_layer(tiny_llama, [2, 4], WINDOWS)
-    with pytest.raises(UserError, match="one window of two or more layers"):
+    with pytest.raises(UserError, match="one block of two or more layers"):
         replace_with_layer(tiny_llama, [2], WINDOWS)
     with pytest.raises(UserError, match="unknown distillation target"):
         StreamlineSettings("hidden")

@@ -371,7 +371,7 @@ def test_a_sweep_that_was_stopped_goes_on_by_the_same_command_alone(source, tmp_
 
     stop = 3
     assert run("stopped") == 130 and applied == [4, 3]
-    assert "Not measured yet: 2, 3. The same command goes on" in (tmp_path / "stopped" / "sweep.md").read_text()
+    assert "Not measured yet: 2, 3. The same command continues" in (tmp_path / "stopped" / "sweep.md").read_text()
     assert run("stopped", "--seed", "7") == 2 and "holds a sweep" in capsys.readouterr().err
     stop = None
     assert run("stopped") == 0 and applied == [4, 3, 3, 2]
@@ -423,7 +423,7 @@ def test_distillation_changes_the_patch_and_nothing_else(source, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     report = report_of(tmp_path / "distilled")
     assert report["facts"]["training"]["steps"] == 6
-    assert any(note.startswith("distilled on 6 windows") for note in report["notes"])
+    assert any(note.startswith("distilled on 6 sequences") for note in report["notes"])
 
 
 def test_cosine_and_estimator_reach_the_method(source, tmp_path):

@@ -89,7 +89,7 @@ def test_examples_are_dropped_until_the_prompt_fits(tiny_tokenizer, answer):
 
 def test_the_letters_are_bare_and_must_differ(tiny_tokenizer):
     assert mmlu.letter_tokens(tiny_tokenizer) == [[tiny_tokenizer.convert_tokens_to_ids(x)] for x in "ABCD"]
-    with pytest.raises(UserError, match="cannot be told apart"):
+    with pytest.raises(UserError, match="cannot be distinguished"):
         mmlu.letter_tokens(lambda text, **_: {"input_ids": [7]})
 
 

@@ -188,7 +188,7 @@ def test_that_a_training_goes_on_is_said(tmp_path, capsys):
 
     with pytest.raises(Killed):
         fit(parameters, killed, 12, Fitting(save_every=2), folder=tmp_path, progress=True)
-    assert "goes on" not in capsys.readouterr().err
+    assert "continues" not in capsys.readouterr().err
     fit(parameters, loss_of(parameters), 12, Fitting(save_every=2), folder=tmp_path, progress=True)
     assert f"training continues from {tmp_path}: 2 of 12 steps were done" in capsys.readouterr().err
 

@@ -131,7 +131,7 @@ def test_the_picture_has_both_curves_the_choices_and_the_writer():
     assert {text.get_text(): text.xy[0] for text in axes.texts} == {"cosine": 2, "least residual, least loss": 1}
     assert any("layer 3" in patch.get_label() for patch in axes.patches)
     assert [bool(picture.draw([entry({})], "paper").axes[0].patches)] == [False]
-    assert "8 windows of 512 tokens of WIKI-2" in " ".join(figure.get_suptitle().split())
+    assert "8 sequences of 512 tokens of WIKI-2" in " ".join(figure.get_suptitle().split())
     assert picture.draw([{"model": "m", "sparsity": "2/6", "records": {}, "dense": False}], "paper") is None
 
 

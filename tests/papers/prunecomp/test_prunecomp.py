@@ -460,7 +460,7 @@ def test_bad_input_is_named(tiny_llama, crops):
     statistics = collect(Decoder(tiny_llama), crops, span=2)
     with pytest.raises(UserError, match="after removing the last layer a factor has nothing to act on"):
         prunecomp.remove_and_compensate(tiny_llama, statistics, [4, 5])
-    with pytest.raises(UserError, match="nothing follows the cut"):
+    with pytest.raises(UserError, match="nothing follows the pruning interface"):
         fuse_factor(tiny_llama, 6, 1.1)
     with pytest.raises(UserError, match="must be a positive number"):
         fuse_factor(tiny_llama, 3, float("nan"))
@@ -478,7 +478,7 @@ def test_bad_input_is_named(tiny_llama, crops):
         prune_and_compensate(tiny_llama, crops, 5)
     with pytest.raises(UserError, match="no block of 2 of 6 layers is without a protected one"):
         prune_and_compensate(tiny_llama, crops, 2, metric="cl", protected=(1, 3, 5))
-    with pytest.raises(UserError, match="one window at once"):
+    with pytest.raises(UserError, match="one block at once"):
         prunecomp.next_layer(Stream(Decoder(tiny_llama), crops), "cl")
     stream = Stream(Decoder(tiny_llama), crops)
     stream.remove(2)
