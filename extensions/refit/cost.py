@@ -47,7 +47,8 @@ class Cost:
             for k in range(min(plan), max(plan) + 1):
                 seen = k == min(plan) and k < min(removed)
                 if k not in removed:
-                    calls += _repeated(plan.get(k, ()), halves, halves if options.stream else last, seen)
+                    again = last if options.device == "cpu" and not options.stream else halves
+                    calls += _repeated(plan.get(k, ()), halves, again, seen)
         operations, most = 0.0, 0
         solved = len(RIDGES) if options.held_out else 1
         for name in (name for stages in plan.values() for stage in stages for name in stage):

@@ -27,9 +27,9 @@ is the target of CoMe's public code (methods/fdd_ridge.py), which removes one la
 matrix towards zero in place of its old weights. Without `before`, down_proj before the pruning interface stays as it is.
 
 Nothing is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Attention and MLP of a layer
-run apart. Where half of the memory for states has room, the inputs of a refitted matrix are kept: then the matrix alone runs
-again. Of all tokens five states are kept at a time (with `gate_up` eight), in memory up to a bound, beyond it on disk
-(`common.forward.spill_buffer`). Sums alone grow with the model. If a matrix has more inputs than there are tokens, the
+run apart. On a CPU, where half of the memory for states has room, the inputs of a refitted matrix are kept: then the matrix
+alone runs again. Of all tokens five states are kept at a time (with `gate_up` eight), in memory up to a bound, beyond it on
+disk (`common.forward.spill_buffer`). Sums alone grow with the model. If a matrix has more inputs than there are tokens, the
 tokens' rows take the place of the sums.
 
 Sources: ReplaceMe (arXiv 2505.02819) maps the last kept MLP's output by one C x C matrix, fused into `down_proj`, towards
@@ -455,8 +455,11 @@ class _Streams:
         return batch.middle
 
     def _note(self, batch: _RefitBatch, name: str, seen: Watched) -> None:
-        """Keep the inputs of o_proj or down_proj if half of the room is free: states come first."""
-        if name in (ATTENTION, MLP) and not self.decoder.streamed:
+        """Keep the inputs of o_proj or down_proj if half of the room is free: states come first.
+
+        A GPU computes them again in less time than it takes to copy them.
+        """
+        if name in (ATTENTION, MLP) and not self.decoder.streamed and self.decoder.device.type == "cpu":
             value = seen.read[name]
             if self.pool.used + value.nbytes <= self.pool.limit // 2:
                 batch.read[name] = self.pool.keep(value)

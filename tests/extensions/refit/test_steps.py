@@ -309,9 +309,15 @@ def test_the_cost_said_before_is_the_work_done(removed, following, options, room
             layer += module.weight.numel() / 6
     if not room:
         monkeypatch.setattr(spill_buffer, "HELD_BYTES", 0)
-    own = {"gate_up": False, "matrices": None, "share": None} | options
+    own = {"gate_up": False, "matrices": None, "share": None, "device": "cpu"} | options
     chosen = SimpleNamespace(
-        following=following, samples=len(ids), held_out=None, intercept=None, stream=None if room else 1.0, **own
+        following=following,
+        samples=len(ids),
+        held_out=None,
+        intercept=None,
+        device="cpu",
+        stream=None if room else 1.0,
+        **own,
     )
     job = SimpleNamespace(options=chosen, config=model.config, layers=6, given=removed, length=ids.shape[1])
     said = Cost.of(job)
@@ -407,6 +413,7 @@ def test_the_cost_of_more_following_layers_than_there_are_is_that_of_all(make_ti
             matrices=None,
             share=None,
             intercept=None,
+            device="cpu",
             stream=None,
         )
         config = make_tiny("llama").config
