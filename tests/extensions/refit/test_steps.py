@@ -309,7 +309,7 @@ def test_the_cost_said_before_is_the_work_done(removed, following, options, room
             layer += module.weight.numel() / 6
     if not room:
         monkeypatch.setattr(spill_buffer, "HELD_BYTES", 0)
-    own = {"gate_up": False, "matrices": None, "share": None, "device": "cpu"} | options
+    own = {"gate_up": False, "matrices": None, "share": None} | options
     chosen = SimpleNamespace(
         following=following,
         samples=len(ids),
