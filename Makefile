@@ -144,7 +144,7 @@ readme: $(STAMP)  ## write what README and docs say of the published records
 publish: $(STAMP)  ## add what was measured here to reproductions/results, and draw figures/rendered from it
 	@$(RUN) -m reproductions.publish; status=$$?; $(RUN) -m reproductions.documents.published_figures && exit $$status
 
-report: $(STAMP)  ## write the results as a static site, report/index.html
+report: $(STAMP)  ## write guides, notebooks, API reference and results as one site, report/index.html
 	@$(RUN) -m reproductions.site
 
 METHODS := refit linearpatch prunecomp laco reassessing

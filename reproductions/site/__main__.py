@@ -16,7 +16,7 @@ from common.utils.errors import UserError, one_line
 
 @dataclass(kw_only=True)
 class SiteCommand:
-    """Write the results as a static site."""
+    """Write documents, notebooks, API reference and results as one static site."""
 
     out: str = option(str(ROOT / "report"), "write to this folder", metavar="FOLDER", usual="report")
     published: bool = option(False, "show the published records alone, without your own")

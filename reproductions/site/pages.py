@@ -20,9 +20,9 @@ from reproductions.documents import findings
 from reproductions.render import cells as parquet_cells
 from reproductions.render import show, tables, value_lists
 from reproductions.render.evidence import Evidence
-from reproductions.site import beside, cells, claims, data, items, pictures, recipes, views
+from reproductions.site import beside, cells, claims, data, documents, items, pictures, recipes, views
 from reproductions.site.papers import ABOUT, citations
-from reproductions.site.prose import Prose, formula, place
+from reproductions.site.source_lines import place
 from reproductions.spec import printed_rows, registry, reported
 from reproductions.spec.subjects import PAPER, STANDIN
 
@@ -30,19 +30,14 @@ HERE = Path(__file__).parent
 FORMS = {"csv": "CSV", "md": "Markdown", "latex": "LaTeX", "json": "JSON"}
 ENDINGS = {"latex": "tex"}
 MARK = ".layerlab-report"  # in a folder that may be written anew
-GUIDES = ROOT / "docs"
 FOUND_HERE = 3  # findings of this project on the first page
-FIRST_GUIDES = (
-    *("quick-start.md", "prune-your-model.md", "read-a-paper.md", "league.md"),
-    *("add-a-method.md", "add-a-model.md", "glossary.md"),
-)
 
 
 class Site:
-    """The site of some evidence in a folder."""
+    """The site of some evidence: pages as sources for `generator` in one folder, the files that they load in another."""
 
-    def __init__(self, evidence: Evidence, folder: Path) -> None:
-        self.evidence, self.folder, self.prose = evidence, folder, Prose()
+    def __init__(self, evidence: Evidence, source: Path, folder: Path) -> None:
+        self.evidence, self.source, self.folder = evidence, source, folder
         self.rows = list(value_lists.rows(evidence))
         self.grids = {target: cells.grids(evidence, target) for target in registry.targets()}
         self.claims = {
@@ -55,12 +50,7 @@ class Site:
         self.environment.globals["site"] = self._facts()
 
     def _facts(self) -> dict:
-        pages = [("audit", "Audit"), ("records", "All records"), ("compare", "Compare")]
-        if registry.LEAGUE in registry.targets():
-            pages.insert(0, (f"targets/{registry.LEAGUE}", "League"))
         return {
-            "papers": [{"name": name, "title": printed_rows.title_of(name)} for name in registry.PAPERS],
-            "pages": pages,
             "records": sum(map(len, self.evidence.records.values())),
             "recipes": len(self.evidence.records),
             "numbers": len(self.rows),
@@ -70,8 +60,8 @@ class Site:
         }
 
     def write(self) -> None:
-        """Every page and file."""
-        self._front()
+        """Write every page and file."""
+        self._front(documents.copy(self.source))
         for paper in registry.PAPERS:
             self._paper(paper)
         for target in registry.targets():
@@ -83,13 +73,8 @@ class Site:
         self._records()
         self._compare(packed.values())
         self._put("data/recipes.js", data.script("recipes", data.choices(self.evidence, packed)))
-        self._texts()
-        for file in sorted(self.prose.code):
-            self._code(file)
-        for name in sorted(self.prose.figures):
-            self._copy(ROOT / "figures" / "rendered" / name, f"figures/{name}")
-        for name in ("style.css", "report.js"):
-            self._copy(HERE / "static" / name, f"static/{name}")
+        for path in views.FIGURES.glob("*.svg"):
+            self._put(f"figures/{path.name}", path.read_bytes())
 
     def _compare(self, packed: Collection[dict]) -> None:
         """Write the page that compares two recipes, and the items of the tasks that it shows."""
@@ -98,23 +83,17 @@ class Site:
             self._put(f"data/items/{task}.js", data.script(f"items/{task}", content))
         first, second = recipes.first_compared(self.evidence, self.originals)
         licences = {(one["source"], one["licence"]) for one in found.values() if one["source"]}
-        self._page("compare.html", "compare.html", here="compare", a=first, b=second, licences=sorted(licences))
+        self._page("compare.html", "compare.html", a=first, b=second, licences=sorted(licences))
 
     def _page(self, path: str, template: str, **content) -> None:
-        root = "../" * path.count("/")
-        self._put(
-            path, self.environment.get_template(template).render(root=root, here=content.pop("here", ""), **content)
-        )
+        """Write the source of a page: of HTML, or of Markdown where it has prose."""
+        page = self.environment.get_template(template).render(root="../" * path.count("/"), **content)
+        _write(self.source / path, page.encode())
 
     def _put(self, path: str, content: str | bytes) -> None:
-        target = self.folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content if isinstance(content, bytes) else content.encode())
+        _write(self.folder / path, content if isinstance(content, bytes) else content.encode())
 
-    def _copy(self, source: Path, path: str) -> None:
-        self._put(path, source.read_bytes())
-
-    def _front(self) -> None:
+    def _front(self, navigation: dict[str, list[str]]) -> None:
         found = []
         for paper in registry.PAPERS:
             about, target = ABOUT[paper], ABOUT[paper].headline[0]
@@ -126,20 +105,18 @@ class Site:
             )
         kinds = [*registry.PAPERS, *(registry.LEAGUE for _ in self._targets(registry.LEAGUE)[:1])]
         overviews = [{"title": printed_rows.title_of(kind), "lines": self._lines(kind)} for kind in kinds]
-        league = self._pictures(registry.get(registry.LEAGUE))[:1]
-        guides = [{"name": path.stem, "title": views.heading(path)} for path in map(GUIDES.joinpath, FIRST_GUIDES)]
-        new = self.prose.markdown(_found_here(), "docs/findings.md", "")
+        league = views.drawn(registry.get(registry.LEAGUE))[:1]
         self._page(
-            "index.html",
-            "index.html",
-            about=self.prose.markdown(_about(), "README.md", ""),
-            lead=self.prose.markdown(self._lead(), "README.md", ""),
+            "index.md",
+            "index.md",
+            about=_about(),
+            lead=self._lead(),
             own=self._own_models(self.grids.values()),
             summary=self._summary(found),
             findings=found,
             overviews=overviews,
-            guides=guides,
-            ours=new,
+            ours=_found_here(),
+            navigation=navigation,
             found_here=[self._sentence(one) for one in findings.OURS],
             league=league,
             tolerance=show.TOLERANCE,
@@ -226,18 +203,14 @@ class Site:
         return {name: "toy model" if name == STANDIN.model else name for name in names}
 
     def _paper(self, paper: str) -> None:
-        about, file = ABOUT[paper], f"papers/{paper}/README.md"
-        root, package = "../", f"papers.{paper}"
-        where = place(about.code, package)
+        about, folder = ABOUT[paper], ROOT / "papers" / paper
+        where = place(about.code, f"papers.{paper}")
         own = [claim for name in self._targets(paper) for claim in self.claims[name]]
         # every claim has a verdict per subject: those without rows in its table are open
         names = dict.fromkeys(v.subject for claim in own for v in claim.measured)
         last = (claims.PAPERS_OWN, claims.SHAPES)
         names = sorted(names, key=lambda name: (name in last, name == STANDIN.label))  # real models first
-        picture = about.figure if (ROOT / "figures/rendered" / f"{about.figure}.svg").is_file() else ""
-        if picture:
-            self.prose.figures.add(f"{picture}.svg")
-        book = ROOT / "papers" / paper / f"{paper}.ipynb"
+        picture = about.figure if (views.FIGURES / f"{about.figure}.svg").is_file() else ""
         facts = {
             "name": paper,
             "title": PAPER_NAMES[paper],
@@ -246,25 +219,22 @@ class Site:
             "published": about.published,
             "own": self._own_models([self.grids[target] for target in self._targets(paper)]),
             "idea": about.idea,
-            "equation": formula(about.equation, "block"),
+            "equation": about.equation,
             "where": about.where,
-            "code": self.prose.code_page(*where) if where else "",
+            "code": f"../../{where[0]}#L-{where[1]}",
             "figure": picture,
             "figure_title": registry.get(about.figure).title if picture else "",
             "figure_words": views.words_of(picture) if picture else "",
-            "notebook": book.is_file(),
+            "below": [
+                path.relative_to(folder).with_suffix("") for path in (*folder.glob("*.ipynb"), *folder.glob("*/*.md"))
+            ],
             "audit": PAPER_NAMES[paper],
             "findings": sum(f.paper == paper for f in audit.findings()),
             "claims": [claims.aligned(claim, names) for claim in own],
             "lines": self._lines(paper),
-            "readme": self.prose.markdown((ROOT / file).read_text(encoding="utf-8"), file, root, package),
+            "readme": (folder / "README.md").read_text(encoding="utf-8").partition("\n")[2],
         }
-        self._page(f"papers/{paper}.html", "paper.html", paper=facts, here=paper)
-        if book.is_file():
-            content = self.prose.notebook(book, root, lambda name, png: self._put(f"notebooks/{name}", png))
-            self._page(
-                f"notebooks/{paper}.html", "prose.html", title=f"{PAPER_NAMES[paper]}: notebook", content=content
-            )
+        self._page(f"papers/{paper}/README.md", "paper.md", paper=facts)
 
     def _target(self, target: str) -> None:
         table, subjects, built = self.evidence.tables[target]
@@ -278,7 +248,7 @@ class Site:
         grids = [views.ranked(grid) if ours else grid for grid in self.grids[target]]
         facts = {
             "title": table.title,
-            "page": f"papers/{table.paper}.html" if table.paper in registry.PAPERS else "index.html",
+            "page": f"papers/{table.paper}/README.html" if table.paper in registry.PAPERS else "index.html",
             "paper_title": printed_rows.title_of(table.paper),
             "note": table.note,
             "claims": self.claims[target],
@@ -290,18 +260,12 @@ class Site:
             "tolerance": show.TOLERANCE,
             "gate": show.GATE,
             "gated": any("gate" in row for row in built["rows"]),
-            "pictures": self._pictures(table),
+            "pictures": views.drawn(table),
             "findings": [f for f in audit.findings() if f.name in cited],
             "commands": [f"make {target}", *(f"make {target} MODEL={model}" for model in models)],
             "downloads": [(title, f"targets/{target}.{ENDINGS.get(form, form)}") for form, title in FORMS.items()],
         }
-        here = f"targets/{target}" if ours else table.paper
-        self._page(f"targets/{target}.html", "target.html", target=facts, filters=ours, here=here)
-
-    def _pictures(self, table: registry.Table) -> list[dict]:
-        found = views.drawn(table)
-        self.prose.figures |= {picture["file"] for picture in found}
-        return found
+        self._page(f"targets/{target}.html", "target.html", target=facts, filters=ours)
 
     def _recipe(self, digest: str, packed: dict) -> None:
         self._page(f"recipes/{digest}.html", "recipe.html", recipe=recipes.view(self.evidence, digest, self.originals))
@@ -317,7 +281,7 @@ class Site:
             ("verdict", list(VERDICTS)),
         ]
         self._page(
-            "audit.html", "audit.html", found=found, selects=selects, kinds=KINDS, titles=PAPER_NAMES, here="audit",
+            "audit.html", "audit.html", found=found, selects=selects, kinds=KINDS, titles=PAPER_NAMES,
             headlines=[f for f in found if f["headline"]], summary=summary(audit.findings()),
         )  # fmt: skip
 
@@ -325,28 +289,25 @@ class Site:
         value_lists.write_csv(self.rows, self.folder / "results.csv")
         parquet_cells.write(self.rows, self.folder / "results.parquet", value_lists.TYPED_FIELDS)
         self._put("data/values.js", data.script("values", data.all_values(self.rows)))
-        self._page("records.html", "records.html", fields=value_lists.FIELDS, here="records")
+        self._page("records.html", "records.html", fields=value_lists.FIELDS)
 
-    def _texts(self) -> None:
-        for path in sorted(GUIDES.glob("*.md")):
-            content = self.prose.markdown(path.read_text(encoding="utf-8"), f"docs/{path.name}", "../")
-            self._page(f"guides/{path.stem}.html", "prose.html", title=views.heading(path), content=content)
 
-    def _code(self, file: str) -> None:
-        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
-        self._page(f"code/{file.removesuffix('.py').replace('/', '.')}.html", "code.html", title=file, lines=lines)
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
 
 
 def _about() -> str:
-    """README's words on the whole, before its first heading, without what is generated."""
+    """Return README's words on the whole, between its title and the next heading, without what is generated."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.sub(r"<!-- (\S+) -->.*?<!-- end \1 -->", "", text.partition("\n## ")[0], flags=re.S)
+    return re.sub(r"<!-- (\S+) -->.*?<!-- end \1 -->", "", text.partition("\n## ")[0].partition("\n")[2], flags=re.S)
 
 
 def _found_here() -> str:
     """Return the first findings of docs/findings.md, as many as the first page has."""
     text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8").partition("## Findings of this project\n")[2]
-    return "\n".join(re.findall(r"^- .*(?:\n  .*)*", text, re.M)[:FOUND_HERE])
+    found = "\n".join(re.findall(r"^- .*(?:\n  .*)*", text, re.M)[:FOUND_HERE])
+    return re.sub(r"\]\((?!\w+:)", "](docs/", found)
 
 
 def _environment() -> Environment:
@@ -369,6 +330,10 @@ def build(evidence: Evidence, folder: Path) -> None:
     Raises:
         UserError: the folder holds something else, or cannot be written.
     """
+    try:
+        from reproductions.site import generator
+    except ImportError as error:
+        raise UserError(f"{error.name} is not installed. The site needs it. Install it with `make setup`.") from error
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is no folder; name an empty or a new one with --out")
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
@@ -378,7 +343,10 @@ def build(evidence: Evidence, folder: Path) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         (fresh / MARK).touch()
-        Site(evidence, fresh).write()
+        source = fresh / ".source"
+        Site(evidence, source, fresh).write()
+        generator.build(source, fresh)
+        shutil.rmtree(source)
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)
     except OSError as error:

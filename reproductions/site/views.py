@@ -20,11 +20,6 @@ FIGURES = ROOT / "figures" / "rendered"
 WIDE = 450  # points; in a narrow window such a drawing keeps its size
 
 
-def heading(path: Path) -> str:
-    """Return the first line of a Markdown file, its title."""
-    return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-
-
 def verdicts(counts: dict[str, int]) -> Markup:
     """Return a bar of how many claims have which verdict."""
     words = {"yes": "supported", "noise": "inconclusive", "no": "contradicted", "open": "not tested"}

@@ -28,14 +28,16 @@ OUTCOMES = Counter(one["recipe_hash"] for one in TOY if one["stderr"])
 KEPT = sorted(OUTCOMES, key=lambda name: (-OUTCOMES[name], name))  # those with most to compare first
 KINDS = {
     "front": "index.html",
-    "paper": "papers/prunecomp.html",
+    "paper": "papers/prunecomp/README.html",
     "table": "targets/table1-linearpatch.html",
     "figure": "targets/figure1-prunecomp.html",
     "recipe": f"recipes/{KEPT[0]}.html",
     "audit": "audit.html",
     "records": "records.html",
     "compare": f"compare.html#a={KEPT[0]}&b={KEPT[1]}",
-    "notebook": "notebooks/laco.html",
+    "document": "docs/comparing.html",
+    "notebook": "papers/laco/laco.html",
+    "reference": "api/papers.laco.html",
     "code": "code/papers.linearpatch.patch.html",
     **({"league": "targets/league.html"} if "league" in registry.targets() else {}),
 }
@@ -101,12 +103,12 @@ def test_no_page_is_wider_than_its_window(opened, kind):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("notebook", "code")])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("notebook", "reference", "code")])
 def test_axe_finds_nothing_serious(opened, kind, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=f"no axe: {HOW}")
     page = opened(KINDS[kind], 1200, scheme)
     page.wait_for_timeout(300)
-    found = axe.Axe().run(page, options={"preload": False}).response["violations"]  # else it asks for files itself
+    found = axe.Axe().run(page, "article", options={"preload": False}).response["violations"]  # else it asks for files itself
     serious = [f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found if v["impact"] in ("serious", "critical")]
     assert not serious
 
@@ -253,15 +255,28 @@ def test_comparing_gives_the_paired_interval(opened):
     page.wait_for_url(f"**#a={KEPT[1]}&b={KEPT[0]}")
 
 
-def test_the_theme_follows_the_system_and_the_switch(opened):
-    page = opened("index.html", scheme="dark")
-    ground = "getComputedStyle(document.documentElement).backgroundColor"
-    dark = page.evaluate(ground)
-    page.get_by_role("button", name="Use the light theme").click()
-    light = page.evaluate(ground)
-    assert light != dark and light == opened("index.html").evaluate(ground)
-    page.goto(page.url.replace("index.html", "audit.html"))
-    assert page.evaluate(ground) == light  # the choice is kept
+def test_the_theme_follows_the_system(opened):
+    ground = "getComputedStyle(document.querySelector('table.grid tr.dense th')).backgroundColor"
+    light, dark = (opened(KINDS["table"], scheme=scheme).evaluate(ground) for scheme in ("light", "dark"))
+    assert light != dark
+
+
+@pytest.mark.parametrize(
+    "words, page",
+    [
+        ("retained accuracy chance", "docs/guessing.html"),
+        ("Table 10 MMLU", "targets/table10-laco.html"),
+        ("channel_scales", "api/papers.linearpatch.html"),
+    ],
+)
+def test_the_search_finds_pages_from_disk(opened, words, page):
+    opened_page = opened("index.html")
+    opened_page.locator("input.sidebar-search").fill(words)
+    opened_page.keyboard.press("Enter")
+    opened_page.wait_for_url("**/search.html*")
+    found = opened_page.locator("#search-results li a")
+    found.first.wait_for()
+    assert any(href.startswith(page) for href in found.evaluate_all("all => all.map(one => one.getAttribute('href'))"))
 
 
 def test_pages_read_without_a_script(browser, site):

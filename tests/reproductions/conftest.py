@@ -1,6 +1,10 @@
 """Build once what several tests of the published results look at."""
 
+import contextlib
+import io
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -15,13 +19,30 @@ def evidence() -> Evidence:
     return Evidence(Loaded(None))
 
 
-@pytest.fixture(scope="session")
-def site(evidence, tmp_path_factory):
-    """The folder of the site, built once for all processes of a run."""
+def _once(tmp_path_factory: pytest.TempPathFactory, name: str, write: Callable[[Path], None]) -> Path:
+    """Return a folder that one process of a run has written."""
     own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "site" / "report"
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name / "report"
     folder.parent.mkdir(exist_ok=True)
     with FileLock(folder.parent / "lock"):
         if not folder.exists():
-            pages.build(evidence, folder)
+            write(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def site(evidence, tmp_path_factory):
+    """The sources of the site's pages, and the files that they load, in one folder. `finished` has the pages."""
+    return _once(tmp_path_factory, "site", lambda folder: pages.Site(evidence, folder, folder).write())
+
+
+@pytest.fixture(scope="session")
+def finished(evidence, tmp_path_factory):
+    """The folder of the finished site, which Sphinx built without a warning."""
+
+    def write(folder: Path) -> None:
+        with contextlib.redirect_stderr(io.StringIO()) as warnings:
+            pages.build(evidence, folder)
+        assert warnings.getvalue() == ""
+
+    return _once(tmp_path_factory, "finished", write)

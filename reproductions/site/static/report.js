@@ -1,4 +1,4 @@
-// The site's one script: theme, tabs, sorting, filters, all records, and comparing. Pages work without it but for the last two.
+// The site's own script: tabs, sorting, filters, all records, and comparing. Pages work without it but for the last two.
 "use strict";
 const layerlab = (() => {
   const found = {}, waiting = {};
@@ -28,29 +28,8 @@ const layerlab = (() => {
     return element;
   };
   const SHARES = ["acc", "acc_norm", "exact_match", "score", "weighted", "rouge_1", "rouge_l", "pass@1"];
-  const root = document.body?.dataset.root ?? "";
+  const root = document.documentElement.dataset.content_root;
   const fragment = () => new URLSearchParams(location.hash.slice(1).includes("=") ? location.hash.slice(1) : "");
-
-  function theme() {
-    const button = $("[data-theme-switch]");
-    const system = matchMedia("(prefers-color-scheme: dark)");
-    let chosen = null;
-    try { chosen = localStorage.getItem("theme"); } catch { /* pages from disk may have no storage */ }
-    const show = () => {
-      const dark = chosen ? chosen === "dark" : system.matches;
-      if (chosen) document.documentElement.dataset.theme = chosen;
-      button.textContent = dark ? "Light" : "Dark";
-      button.setAttribute("aria-label", `Use the ${dark ? "light" : "dark"} theme`);
-    };
-    button.hidden = false;
-    button.onclick = () => {
-      chosen = (chosen ? chosen === "dark" : system.matches) ? "light" : "dark";
-      try { localStorage.setItem("theme", chosen); } catch { /* then it holds for this page */ }
-      show();
-    };
-    system.addEventListener("change", show);
-    show();
-  }
 
   function tabs(container) {
     const panels = $$("[data-tab]", container);
@@ -409,7 +388,6 @@ const layerlab = (() => {
     follow();
   }
 
-  theme();
   $$("[data-tabs]").forEach(tabs);
   $$("[data-choices]").forEach(choices);
   $$("table[data-sortable]").forEach(sortable);

@@ -1,0 +1,202 @@
+"""The site as Sphinx builds it: one navigation and one search over documents, notebooks, API reference and results.
+
+This module is an extension of Sphinx: `setup` registers our pages as sources, formulas as MathML, and links into the source.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import posixpath
+import re
+import sys
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+import furo  # noqa: F401 - Sphinx loads theme and reader by name; here, so that it is said early which one is missing
+import myst_nb  # noqa: F401
+from docutils import nodes
+from latex2mathml.converter import convert
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.parsers import Parser
+from sphinx.util.docutils import docutils_namespace, patch_docutils
+
+from common.records.results import ROOT
+from reproductions.site.documents import API
+from reproductions.site.source_lines import SourcePages, name, place
+
+HERE = Path(__file__).parent
+UNLISTED = ("recipes", "code")  # folders of pages that neither navigation nor search has: there are a thousand
+STANDING_FOR = {"README.md": "index", "papers/AUDIT.md": "audit"}  # the site's pages in place of documents
+LIGHT = {
+    **dict.fromkeys(("color-brand-primary", "color-brand-content", "color-brand-visited"), "#00578a"),
+    **{"line": "#d4d8dd", "yes": "#00795c", "no": "#a33d00", "open": "#6b727b", "mark": "#a33d00", "data": "#0072b2"},
+    **{"fill-yes": "#00795c", "fill-no": "#b84f00", "fill-open": "#c9ced4", "fill-noise": "#6b7078"},
+    **{"on-fill": "#ffffff", "kept": "#bcd9ea", "paper": "#ffffff"},
+}
+DARK = {
+    **dict.fromkeys(("color-brand-primary", "color-brand-content", "color-brand-visited"), "#7cc0ee"),
+    **{"line": "#3a4149", "yes": "#5fcfa8", "no": "#ff9f66", "open": "#9aa3ad", "mark": "#ff9f66", "data": "#4aa3df"},
+    **{"fill-yes": "#5fcfa8", "fill-no": "#ff9f66", "fill-open": "#3a4149", "fill-noise": "#aab2bb"},
+    **{"on-fill": "#14171a", "kept": "#2f5e7c", "paper": "#f4f4f2"},
+}
+
+
+def build(source: Path, folder: Path) -> None:
+    """Build the pages of a folder of sources into another folder; warnings go to stderr."""
+    sources = SourcePages()
+    settings = {
+        "project": "Layer pruning, reproduced",
+        "extensions": ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.linkcode", __name__],
+        "exclude_patterns": [f"{name}/**" for name in UNLISTED],
+        "add_module_names": False,
+        "default_role": "py:obj",
+        "nb_execution_mode": "off",
+        "myst_enable_extensions": ["dollarmath"],
+        "myst_heading_anchors": 4,
+        "suppress_warnings": ["myst.header", "myst.xref_missing"],
+        "linkcode_resolve": lambda domain, about: sources.documented(about["module"], about["fullname"]),
+        "source_pages": sources,
+        "html_theme": "furo",
+        "html_title": "Layer pruning, reproduced",
+        "html_theme_options": {"light_css_variables": LIGHT, "dark_css_variables": DARK},
+        "html_static_path": [str(HERE / "static")],
+        "html_css_files": ["style.css"],
+        "html_js_files": ["report.js"],
+        "html_math_renderer": "mathml",
+        "html_show_copyright": False,
+        "html_copy_source": False,
+        "html_use_index": False,
+        "html_domain_indices": False,
+        "html_show_search_summary": False,  # a page opened from disk may not read other pages
+    }
+    with patch_docutils(), docutils_namespace():
+        made = Sphinx(
+            source, None, folder, source / ".doctrees", "html", settings, status=None, warning=sys.stderr, freshenv=True
+        )
+        made.build(force_all=True)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register what the site adds to Sphinx."""
+    app.add_config_value("source_pages", None, "")
+    app.add_source_suffix(".html", "fragment")
+    app.add_source_parser(Fragment)
+    app.add_html_math_renderer("mathml", (_inline_formula, None), (_formula, None))
+    app.connect("builder-inited", _import_lazy_names)
+    app.connect("autodoc-process-docstring", _plain_bars)
+    app.connect("doctree-read", _document_links)
+    app.connect("doctree-resolved", _name_links)
+    app.connect("html-collect-pages", _unlisted)
+    return {"parallel_read_safe": False, "parallel_write_safe": False}
+
+
+class Fragment(Parser):
+    """Reads a page of results: HTML with one ``h1``, cut at each ``<h2 id=...>`` into sections."""
+
+    supported = ("fragment",)
+
+    def parse(self, inputstring: str, document: nodes.document) -> None:
+        """Append the page's sections to a document."""
+        env, (title, text) = document.settings.env, _parts(inputstring)
+        first, *rest = re.split(r'<h2 id="([^"]+)">(.*?)</h2>', text)
+        page = _section("", title, first)
+        for anchor, heading, content in zip(*(rest[at::3] for at in range(3)), strict=True):
+            page += _section(anchor, heading, content)
+        document += page
+        env.metadata[env.docname] |= {"orphan": True, "hide-toc": True}
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Return a page's title and what else it has."""
+    before, title, after = re.split(r"<h1>(.*?)</h1>", text, maxsplit=1, flags=re.S)
+    return title, before + after
+
+
+def _section(anchor: str, heading: str, content: str) -> nodes.section:
+    title = nodes.title("", unescape(re.sub(r"<[^>]*>", "", heading)).strip())
+    return nodes.section("", title, nodes.raw("", content, format="html"), ids=[anchor or "page"], names=[])
+
+
+def formula(tex: str, display: str = "inline") -> str:
+    """Return a TeX formula as MathML, which browsers draw by themselves. display: ``inline`` or ``block``."""
+    return convert(tex, display=display)
+
+
+def _inline_formula(writer: nodes.NodeVisitor, node: nodes.Element) -> None:
+    writer.body.append(formula(node.astext()))
+    raise nodes.SkipNode
+
+
+def _formula(writer: nodes.NodeVisitor, node: nodes.Element) -> None:
+    drawn = formula(node.astext(), "block")
+    writer.body.append(f'<div class="wide formula" role="region" aria-label="Formula" tabindex="0">{drawn}</div>')
+    raise nodes.SkipNode
+
+
+def _import_lazy_names(app: Sphinx) -> None:
+    """Give packages the names that they import on demand, since autodoc documents names that are there."""
+    for package in map(importlib.import_module, API):
+        vars(package).update({name: getattr(package, name) for name in getattr(package, "__all__", ())})
+
+
+def _plain_bars(app: Sphinx, kind: str, name: str, described: object, options: object, lines: list[str]) -> None:
+    """Keep reStructuredText from reading |X| in a docstring as a substitution."""
+    lines[:] = [re.sub(r"(``.*?``)|\|", lambda found: found[1] or r"\|", line) for line in lines]
+
+
+def _document_links(app: Sphinx, tree: nodes.document) -> None:
+    """Lead a document's links to pages of results and to source files; links to other files become text."""
+    page = app.env.docname
+    for link in list(tree.findall(addnodes.pending_xref)):
+        path, _, anchor = link["reftarget"].partition("#")
+        if link["reftype"] != "myst" or link["refdomain"] == "doc" or not re.search("[./]", path):
+            continue
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
+        address = f"{STANDING_FOR[target]}.html" if target in STANDING_FOR else ""
+        if target.endswith(".py") and (ROOT / target).is_file():
+            address = app.config.source_pages.address(target)
+        address += f"#{anchor}" * bool(anchor)
+        if address:
+            link.replace_self(nodes.reference("", "", *link.children, refuri=_upwards(page) + address))
+        else:
+            link.replace_self(link.children)
+
+
+def _upwards(page: str) -> str:
+    return "../" * page.count("/")
+
+
+def _name_links(app: Sphinx, tree: nodes.document, page: str) -> None:
+    """Make names of code in documents links to the source; notebooks and the API reference have their own."""
+    paper = re.match(r"papers/(\w+)/README$", page)
+    if not paper and not page.startswith("docs/"):
+        return
+    for literal in list(tree.findall(nodes.literal)):
+        where = place(literal.astext(), f"papers.{paper[1]}" if paper else "")
+        if where and not isinstance(literal.parent, nodes.reference):
+            link = nodes.reference(
+                "", "", refuri=_upwards(page) + app.config.source_pages.address(*where), internal=True
+            )
+            literal.replace_self(link)
+            link += literal
+
+
+def _unlisted(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
+    """Yield the pages of recipes, and those of the source files that pages lead to."""
+    toctree = functools.cache(
+        functools.partial(app.builder._get_local_toctree, "recipes/any")
+    )  # the same on each of them
+    for path in sorted((Path(app.srcdir) / "recipes").glob("*.html")):
+        text = path.read_text(encoding="utf-8")
+        yield f"recipes/{path.stem}", {"title": _parts(text)[0], "body": text, "toctree": toctree}, "page.html"
+    style = HtmlFormatter(linenos="inline", lineanchors="L", anchorlinenos=True)
+    for file in sorted(app.config.source_pages.files):
+        code = highlight((ROOT / file).read_text(encoding="utf-8"), PythonLexer(), style)
+        body = f"<h1>{file}</h1>\n{code}"
+        yield name(file), {"title": file, "body": body, "toctree": toctree}, "page.html"
