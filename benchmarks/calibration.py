@@ -64,8 +64,8 @@ def main() -> None:
     ways = {
         "bare": lambda: bare(decoder, ids),
         ONE_PASS: gather(),
-        "the same with least-squares factors for every window": gather(moments=windows),
-        "the same with least-squares matrices for every window": gather(matrices=windows),
+        "the same with least-squares factors for every block": gather(moments=windows),
+        "the same with least-squares matrices for every block": gather(matrices=windows),
         "two naive passes for the same as one": lambda: naive(decoder, ids),
     }
     seconds, executions = in_turns({name: lambda way=way: counted(way) for name, way in ways.items()})

@@ -86,7 +86,7 @@ class Distillation:
             )
 
     def loss(self, samples: Sequence[int]) -> Tensor:
-        """Return the mean loss over the windows with these numbers, differentiable in the replacements' parameters."""
+        """Return the mean loss over the sequences with these numbers, differentiable in the replacements' parameters."""
         ids = self.windows[list(samples)]
         with torch.no_grad():
             prefix = self.decoder.run(self.decoder.embed_tokens(ids), 0, self.cuts[0][0])

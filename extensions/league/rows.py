@@ -22,7 +22,7 @@ SHARES = ((3, 30), (5, 30), (7, 30), (9, 30))
 STANDIN_COUNTS = (2, 3, 4, 5)
 # One budget for choice and repair alike. The toy model's is that of LinearPatch's tables, whose records it shares.
 BUDGET = {"paper": CALIBRATION["paper"] | {"length": 512}, "standin": CALIBRATION["standin"]}
-HELD_OUT = 16  # windows of the 128
+HELD_OUT = 16  # sequences of the 128
 
 NONE = "none"
 GHOSTED, REPLACEME, FACTOR = "ghosted", "replaceme", "factor"
@@ -91,8 +91,8 @@ WRP = "wrp"
 TRAINED_PATCH, TRAINED_LAYER, OVERREP = "linearpatch-trained", "streamline-layer-trained", "overrep"
 DROP, ENTRODROP, BLOCKPRUNER, FINERCUT = "llm-drop", "entrodrop", "blockpruner", "finercut"
 HALVES = "halves"  # in the place of a repair
-TRIED = 8  # windows on which every block of layers is tried
-SEARCHED = 4  # windows that a search by removing reads: about as many tokens as SLEB's lines of small models
+TRIED = 8  # sequences on which every block of layers is tried
+SEARCHED = 4  # sequences that a search by removing reads: about as many tokens as SLEB's lines of small models
 
 # What takes no whole layers: as many parameters out of layers that stay, and attentions that become linear maps.
 SLICES, MAPS = "slices", "attentions"
@@ -262,7 +262,7 @@ def name(selection: str, repair: str, text: str = "") -> str:
 def halves(count: int, calibration: dict) -> dict[str, dict]:
     """Attentions and MLPs in one ranking, as many of them as ``count`` layers have: by id, as a recipe's selection.
 
-    What tries every half at every step reads the first windows of the budget, as SLEB does with its lines.
+    What tries every half at every step reads the first sequences of the budget, as SLEB does with its lines.
     """
     twice, search = {"count": 2 * count}, {"calibration": calibration | {"count": SEARCHED}}
     return {
@@ -291,7 +291,7 @@ def others(count: int, layers: int, profile: str) -> dict[LeagueSpec, dict]:
 
 
 def trained(count: int, samples: int, learning_rate: float) -> dict[LeagueSpec, dict]:
-    """LinearPatch's and LLM-Streamline's training on the budget's windows alone: row -> selection and repair."""
+    """LinearPatch's and LLM-Streamline's training on the budget's sequences alone: row -> selection and repair."""
     training = {"samples": samples, "learning_rate": learning_rate}
     patch = {"method": "linearpatch-distilled", "trainable": "matrix", "target": "logits", "top_k": 100} | training
     layer = {"method": "streamline-layer", "target": "output"} | training
@@ -390,7 +390,7 @@ def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
 def reading(
     subject: Subject, limit: int | None, count: int, spec: LeagueSpec, *, step: dict | None = None, **text
 ) -> Row:
-    """Return a row of [L]'s window on the league's own budget, whose repair alone reads another text or draw.
+    """Return a row of [L]'s block on the league's own budget, whose repair alone reads another text or draw.
 
     Step: that repair.
     """

@@ -250,7 +250,7 @@ Markdown(tables.render(show.build(registry.get("table4-linearpatch"), store, pub
 # %% [markdown]
 # ## The ingredients (section 4.4, Table 5)
 #
-# Rows marked "(ours)" are extensions: one factor for all channels, least squares in place of magnitudes, and
+# Rows marked "(extension)" are extensions: one factor for all channels, least squares in place of magnitudes, and
 # `extensions.refit`, which refits output matrices and inserts nothing.
 
 # %%

@@ -119,7 +119,7 @@ _ = axes.legend()
 # %% [markdown]
 # ## Which way to train? (section 3.4, Table 2)
 #
-# The paper trains every row at one learning rate, 1e-5. Rows marked "(ours)" are extensions, among them LoRA at ten times
+# The paper trains every row at learning rate 1e-5. Rows marked "(extension)" are not in it, among them LoRA at ten times
 # that rate. Published results of SmolLM2:
 
 # %%
