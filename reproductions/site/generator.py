@@ -161,8 +161,8 @@ def _document_links(app: Sphinx, tree: nodes.document) -> None:
         address = f"{STANDING_FOR[target]}.html" if target in STANDING_FOR else ""
         if target.endswith(".py") and (ROOT / target).is_file():
             address = app.config.source_pages.address(target)
-        address += f"#{anchor}" * bool(anchor)
         if address:
+            address += f"#{anchor}" * bool(anchor)
             link.replace_self(nodes.reference("", "", *link.children, refuri=_upwards(page) + address))
         else:
             link.replace_self(link.children)
@@ -189,9 +189,8 @@ def _name_links(app: Sphinx, tree: nodes.document, page: str) -> None:
 
 def _unlisted(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
     """Yield the pages of recipes, and those of the source files that pages lead to."""
-    toctree = functools.cache(
-        functools.partial(app.builder._get_local_toctree, "recipes/any")
-    )  # the same on each of them
+    # The navigation is the same on each of them.
+    toctree = functools.cache(functools.partial(app.builder._get_local_toctree, "recipes/any"))
     for path in sorted((Path(app.srcdir) / "recipes").glob("*.html")):
         text = path.read_text(encoding="utf-8")
         yield f"recipes/{path.stem}", {"title": _parts(text)[0], "body": text, "toctree": toctree}, "page.html"
