@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def lines(subject: str) -> list[tuple[str, ...]]:
     return sorted({line(target, subject, row) for target, row in declared(subject)})
 
 
+@cache
 def published() -> list[dict]:
     """Every published record."""
     return list(Published(PUBLISHED))

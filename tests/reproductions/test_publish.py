@@ -23,8 +23,15 @@ def measured(store, recipe=ROW.recipe, benchmark="b", value=0.5, **fields):
     return record
 
 
+@pytest.fixture(scope="module")
+def shown():
+    return publish.shown_recipes()
+
+
 @pytest.fixture
-def mine(tmp_path):
+def mine(tmp_path, shown, monkeypatch):
+    """A user's results; which recipes tables show is looked up once for this file."""
+    monkeypatch.setattr(publish, "shown_recipes", lambda: shown)
     return Store(tmp_path / "mine", None)
 
 
