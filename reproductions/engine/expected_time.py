@@ -58,7 +58,8 @@ def _calibrating(work: Sequence[Work], store: Store, published: Callable) -> dic
         recipe, drawn = entry.recipe, entry.recipe.calibration or {}
         key = recipe.model, json.dumps(drawn, sort_keys=True)
         if (
-            recipe.profile == STANDIN.profile
+            not drawn
+            or recipe.profile == STANDIN.profile
             or key in read
             or any(store.get(recipe, benchmark) for benchmark in entry.benchmarks)
         ):
