@@ -341,14 +341,14 @@ def build(evidence: Evidence, folder: Path) -> None:
     fresh = folder.with_name(f"{folder.name}.new")
     try:
         shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
-        (fresh / MARK).touch()
-        source = fresh / ".source"
-        Site(evidence, source, fresh).write()
-        generator.build(source, fresh)
-        shutil.rmtree(source)
+        source, made = fresh / "source", fresh / "site"  # MyST-NB writes beside the second
+        made.mkdir(parents=True)
+        (made / MARK).touch()
+        Site(evidence, source, made).write()
+        generator.build(source, made)
         shutil.rmtree(folder, ignore_errors=True)
-        fresh.rename(folder)
+        made.rename(folder)
+        shutil.rmtree(fresh)
     except OSError as error:
         raise UserError(
             f"cannot write the report to {folder}: {error.strerror}; free space or name another with --out"

@@ -252,11 +252,16 @@ def test_a_folder_with_other_files_is_refused_and_a_report_is_replaced(evidence,
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "mine"
     monkeypatch.setattr(pages.Site, "__init__", lambda self, evidence, source, folder: source.mkdir())
     monkeypatch.setattr(pages.Site, "write", lambda self: None)
-    monkeypatch.setattr(generator, "build", lambda source, folder: (folder / "index.html").write_text("new"))
+
+    def build(source, folder):
+        for path in (folder / "index.html", folder.parent / "left"):
+            path.write_text("new")
+
+    monkeypatch.setattr(generator, "build", build)
     for _ in range(2):
         pages.build(evidence, tmp_path / "report")
     assert (tmp_path / "report" / "index.html").read_text() == "new"
-    assert [path.name for path in tmp_path.iterdir()].count("report.new") == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "report"}
 
 
 def test_bad_options_are_one_line(capsys, tmp_path, monkeypatch):
