@@ -64,6 +64,7 @@ ENTRIES = (
     Entry(
         "half_products", "What do half-precision products through float32 save on a CPU without instructions for them?"
     ),
+    Entry("threads", "Do threads by free cores help on a loaded machine, and cost nothing on an idle one?"),
     Entry("cluster", "How near to the ideal do many workers finish?"),
     Entry("larger_than_memory", "Are the forecasts for models larger than memory right?"),
     Entry(
