@@ -269,18 +269,21 @@ def parts(store: Store) -> dict[str, str]:
         chances = list(filter(None, (chance(name, built, papers) for name in names)))
         return [f"Comparisons of the papers' claims with an interval: {'; '.join(chances)}."] if chances else []
 
-    def table(titles: Iterable[str], sides: Sequence[str], first: int) -> str:
-        """Number the claims of these groups; the toy model's verdicts are on the site."""
+    def table(titles: Sequence[str], first: int, in_print: bool) -> str:
+        """Number the claims of these groups; models that test none of them have no column, the toy model's is on the site."""
+        names = tested_on([one for title in titles for one in rows[title]])
+        sides = [0] * in_print + [1 + subjects.PUBLISHED_MODELS.index(name) for name in names]
         lines, number = [], first
         for title in titles:
-            counts = tally(rows[title])[: 1 + len(subjects.PUBLISHED_MODELS)][-len(sides) :]
-            lines.append(["", f"**{title}**", *(f"**{count}**" for count in counts), ""])
+            counts = tally(rows[title])
+            lines.append(["", f"**{title}**", *(f"**{counts[side]}**" for side in sides), ""])
             for one in rows[title]:
-                lines.append([str(number), one.sentence, *one.brief()[-len(sides) :], f"`{one.target}`"])
+                brief = one.brief()
+                lines.append([str(number), one.sentence, *(brief[side] for side in sides), f"`{one.target}`"])
                 number += 1
-        return markdown(["No.", "Claim", *sides, SIDES[-1]], lines, "r" + "l" * (len(sides) + 2))
+        heads = ["No.", "Claim", *(SIDES[side] for side in sides), SIDES[-1]]
+        return markdown(heads, lines, "r" + "l" * (len(heads) - 1))
 
-    sides = SIDES[: 1 + len(subjects.PUBLISHED_MODELS)]
     of_papers = sum(map(len, ABSTRACTS.values()))
     verdicts = {
         f"verdict-{paper}": f"Of its {len(found)} claims on the [summary](../../README.md#what-reproduced), {by_side(found)}."
@@ -291,8 +294,8 @@ def parts(store: Store) -> dict[str, str]:
         "findings": "\n\n".join(
             (
                 own_models(store),
-                table((title for title in rows if title != TITLE_OF_OURS), sides, 1),
-                table([TITLE_OF_OURS], sides[1:], 1 + of_papers),
+                table([title for title in rows if title != TITLE_OF_OURS], 1, in_print=True),
+                table([TITLE_OF_OURS], 1 + of_papers, in_print=False),
                 " ".join((TALLIED, SHORT_LEGEND, *compared(subjects.PUBLISHED_MODELS), measured_in())),
             )
         ),
@@ -339,6 +342,11 @@ def own_models(store: Store) -> str:
     )
 
 
+def tested_on(rows: Sequence[JudgedLine]) -> list[str]:
+    """Return the pretrained models with published results that test any of these claims."""
+    return [name for name in subjects.PUBLISHED_MODELS if any(one.measured[name].tested for one in rows)]
+
+
 def by_side(rows: Sequence[JudgedLine]) -> str:
     """Return how many of these lines have which verdict in print, and on each measured model."""
     in_print = [one.printed.verdict for one in rows]
@@ -348,7 +356,7 @@ def by_side(rows: Sequence[JudgedLine]) -> str:
         f"the papers' own tables agree with **{supporting}** and contradict **{against}**"
         + f" ({left} have no number)" * bool(left)
     ]
-    for name in subjects.PUBLISHED_MODELS:
+    for name in tested_on(rows):
         side = [one.measured[name] for one in rows]
         left = sum(not verdict.tested for verdict in side)
         told.append(f"measured on {HEADS[name]} **{_counts(side)}**" + f" ({left} not tested)" * bool(left))

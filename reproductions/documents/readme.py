@@ -33,11 +33,11 @@ IDEAS = {
     "reassessing": "seven ways to select layers; fine-tuning of only the head and the last layers",
 }
 # The columns of numbers in docs/tables.md; README has their sums.
-COUNTED = ("In the paper", "SmolLM2", "Toy model")
+COUNTED = ("In the paper", "Pretrained models", "Toy model")
 
 
 def counts(table: registry.Table, store: Store) -> dict[str, int]:
-    """Count the numbers of one target: printed by the paper; measured on SmolLM2, the toy model and the paper's models."""
+    """Count one target's numbers: printed by the paper; measured on pretrained models, the toy model, the paper's models."""
     free = {column.label for column in table.columns_for(PAPER) if column.weight_free}
     paper = [
         cell
@@ -48,7 +48,7 @@ def counts(table: registry.Table, store: Store) -> dict[str, int]:
     ]
     return {
         "reported": len(reported.numbers(table.paper, table.number)),
-        "smollm2": sum(_measured(table, store, subjects.of_model(name)) for name in subjects.PUBLISHED_MODELS),
+        "pretrained": sum(_measured(table, store, subjects.of_model(name)) for name in subjects.PUBLISHED_MODELS),
         "toy model": _measured(table, store, STANDIN),
         "paper": sum(map(_has_content, paper)),
     }
@@ -96,7 +96,7 @@ def _took(paper: str, found: Iterable[str], timed: dict[str, float]) -> float:
     return timed.get(paper, own) + sum(timed.get(name, 0.0) for name in found if not name.endswith(f"-{paper}"))
 
 
-_TOTALS = ("reported", "smollm2", "toy model", "paper")
+_TOTALS = ("reported", "pretrained", "toy model", "paper")
 
 
 def _total(found: dict[str, dict]) -> dict[str, int]:
@@ -112,7 +112,7 @@ def summary(counted: dict[str, dict[str, dict]]) -> str:
         "Method",
         "Tables and figures",
         "Numbers in the paper",
-        "Measured on SmolLM2",
+        "Measured on pretrained models",
         "on the toy model",
     ]
     lines = []
@@ -129,7 +129,8 @@ def overview(counted: dict[str, dict[str, dict]]) -> str:
         total, title = _total(found), printed_rows.title_of(paper)
         blocks.append(
             f"<details><summary><b>{title}</b>: {len(found)} targets, {total['reported']} numbers in the paper; measured "
-            f"{total['smollm2']} on SmolLM2, {total['toy model']} on the toy model ({_took(paper, found, timed):.0f} min), "
+            f"{total['pretrained']} on pretrained models, {total['toy model']} on the toy model "
+            f"({_took(paper, found, timed):.0f} min), "
             f"{total['paper']} on the paper's models</summary>\n"
         )
         lines = []

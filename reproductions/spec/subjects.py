@@ -32,8 +32,8 @@ _AT_HAND = (_VALIDATION, "hellaswag-after-500")
 # one (`full` of a table in `reproductions.spec.registry`): a row of whole test sets takes two cores half an
 # hour with 135 million.
 _MOST_READ_WHOLE = 300_000_000
-# The real model whose records are published: shown first where no model is named.
-PUBLISHED_MODELS = ("smollm2-135m-instruct",)
+# The real models whose records are published: shown first where no model is named.
+PUBLISHED_MODELS = ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct")
 # What sentences and headings call a subject; its label also says which weights it has.
 HEADS = {
     "smollm2-135m-instruct": "SmolLM2-135M-Instruct",

@@ -21,7 +21,7 @@ from reproductions.spec import registry, subjects
 
 GOLDEN = Path(__file__).with_name("golden.csv")
 FIELDS = ("target", "subject", "model", "sparsity", "method", "recipe", "shape")
-SUBJECTS = ("standin", "paper", "smollm2-135m-instruct")
+SUBJECTS = ("standin", "paper", *subjects.PUBLISHED_MODELS)
 
 
 def subject_of(name: str) -> subjects.Subject:

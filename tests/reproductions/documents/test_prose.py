@@ -21,7 +21,8 @@ from reproductions.spec import registry, reported, subjects
 STORE = Store(NOWHERE)
 SMOLLM2 = subjects.of_model("smollm2-135m-instruct")
 # A section is about the model that its heading names; the league's page is about SmolLM2.
-SUBJECTS = {"SmolLM2": SMOLLM2, "toy model": subjects.STANDIN}
+QWEN = subjects.of_model("qwen2.5-coder-0.5b-instruct")
+SUBJECTS = {"SmolLM2": SMOLLM2, "Qwen2.5-Coder-0.5B": QWEN, "toy model": subjects.STANDIN}
 FILES = {paper: f"papers/{paper}/README.md" for paper in registry.PAPERS} | {registry.LEAGUE: "docs/league.md"}
 NUMBER = re.compile(r"(?<![\w.:@-])(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?!\w|[.,]\d)")
 # A difference with its interval: "6.7 % [5.1, 8.4]", "−1.7 [−5.2, 1.4]", "by 8.0 points [2.0, 13.9]".
@@ -36,6 +37,7 @@ OTHERWISE = {
         "8.06": "of the paper's shape",
         "4096": "channels",
         "10,042": "questions",
+        "49,152": "tokens",
         "2.2": "about",
         "2.6": "about",
     },

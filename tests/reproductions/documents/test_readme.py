@@ -73,7 +73,7 @@ def test_claim_ids_are_unique_and_stay_readable():
     assert all(re.fullmatch(r"[a-z]+/[a-z0-9-]+/[a-z0-9-]+", name) for name in ids), ids
 
 
-def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
+def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst(one_model):
     def judged(verdict, differences):
         counts = {"supported": sum(d > 1 for d in differences), "inconclusive": 0, "contradicted": 0}
         found = [
@@ -133,6 +133,13 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
     assert line.measured["smollm2-135m-instruct"].reason == "no results"
 
 
+@pytest.fixture
+def one_model(monkeypatch):
+    """Only SmolLM2's results are published."""
+    monkeypatch.setattr(findings.subjects, "PUBLISHED_MODELS", ("smollm2-135m-instruct",))
+    monkeypatch.setattr(findings, "SHOWN", ("smollm2-135m-instruct", "standin"))
+
+
 def line_of(printed, *measured):
     """A line of the findings with these verdicts: in print, on SmolLM2, on the toy model."""
     sides = map(claim_verdicts.ShownVerdict, measured)
@@ -141,7 +148,7 @@ def line_of(printed, *measured):
     )
 
 
-def test_a_group_counts_its_lines_by_verdict_on_every_side():
+def test_a_group_counts_its_lines_by_verdict_on_every_side(one_model):
     rows = [
         line_of("supported", "inconclusive", "contradicted"),
         line_of("no number", "not tested", "contradicted"),
@@ -211,7 +218,7 @@ def test_readme_is_short_and_its_parts_are_known():
         )
 
 
-def test_the_picture_has_every_claim_of_the_papers_with_its_verdicts(tmp_path, monkeypatch):
+def test_the_picture_has_every_claim_of_the_papers_with_its_verdicts(one_model, tmp_path, monkeypatch):
     """Without the toy model and the extensions: each line's verdicts in their order."""
     drawn, lines = [], {}
 
