@@ -252,13 +252,19 @@ OURS = (
 
 
 TITLE_OF_OURS = "Not in the papers"
+IDEAS = {
+    "linearpatch": "a Hadamard-diagonal-Hadamard matrix at the pruning interface, optionally distilled",
+    "prunecomp": "iterative pruning, a magnitude factor fused into the weights",
+    "laco": "later layers merged into an earlier one while the outputs stay similar",
+    "reassessing": "seven ways to select layers; fine-tuning of only the head and the last layers",
+}
 
 
 def parts(store: Store) -> dict[str, str]:
     """Return the parts of documents by name.
 
-    `summary`: counts of verdicts and the picture, for README. `findings`: all claims, for docs/findings.md.
-    `verdict-PAPER`: what became of a paper's claims, for the paper's README.
+    `papers`: the four papers with counts of verdicts, `summary`: their sums and the picture; both for README. `findings`: all
+    claims, for docs/findings.md. `verdict-PAPER`: what became of a paper's claims, for the paper's README.
     """
     papers = [one for sentences in ABSTRACTS.values() for one in sentences]
     built = _built_for([*papers, *OURS], store)
@@ -289,7 +295,19 @@ def parts(store: Store) -> dict[str, str]:
         f"verdict-{paper}": f"Of its {len(found)} claims on the [summary](../../README.md#what-reproduced), {by_side(found)}."
         for paper, found in ((paper, rows[printed_rows.title_of(paper)]) for paper in ABSTRACTS)
     }
+    claims = {paper: rows[printed_rows.title_of(paper)] for paper in ABSTRACTS}
+    models = tested_on([one for found in claims.values() for one in found])
+    lines = [
+        [
+            f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)",
+            IDEAS[paper],
+            _counts([one.printed for one in found]),
+            *(_counts([one.measured[name] for one in found]) for name in models),
+        ]
+        for paper, found in claims.items()
+    ]
     return verdicts | {
+        "papers": markdown(["Paper", "Method", SIDES[0], *(f"On {HEADS[name]}" for name in models)], lines, "llll"),
         "summary": f"{own_models(store)} {lead(rows)}\n\n{PICTURE}",
         "findings": "\n\n".join(
             (

@@ -26,13 +26,7 @@ DOCUMENTS = (
     *(f"papers/{paper}/README.md" for paper in registry.PAPERS),
 )
 FILES = tuple(ROOT / name for name in DOCUMENTS)
-IDEAS = {
-    "linearpatch": "a Hadamard-diagonal-Hadamard matrix at the pruning interface, optionally distilled",
-    "prunecomp": "iterative pruning, a magnitude factor fused into the weights",
-    "laco": "later layers merged into an earlier one while the outputs stay similar",
-    "reassessing": "seven ways to select layers; fine-tuning of only the head and the last layers",
-}
-# The columns of numbers in docs/tables.md; README has their sums.
+# The columns of numbers in docs/tables.md.
 COUNTED = ("In the paper", "Pretrained models", "Toy model")
 
 
@@ -103,25 +97,6 @@ def _total(found: dict[str, dict]) -> dict[str, int]:
     return {key: sum(c[key] for c in found.values()) for key in _TOTALS}
 
 
-def summary(counted: dict[str, dict[str, dict]]) -> str:
-    """Return one line a paper: targets, numbers that the paper prints, numbers measured on each model."""
-    totals = {paper: _total(found) for paper, found in counted.items()}
-    own = any(total["paper"] for total in totals.values())  # without such a number the text above the table says so
-    header = [
-        "Paper",
-        "Method",
-        "Tables and figures",
-        "Numbers in the paper",
-        "Measured on pretrained models",
-        "on the toy model",
-    ]
-    lines = []
-    for paper, total in totals.items():
-        cells = [len(counted[paper]), *(total[key] for key in _TOTALS[: 3 + own])]
-        lines.append([f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)", IDEAS[paper], *cells])
-    return markdown([*header, *["on the paper's models"] * own], lines, "llr")
-
-
 def overview(counted: dict[str, dict[str, dict]]) -> str:
     """Return the table of tables by paper: how many numbers are in the paper and measured here; minutes: see `minutes`."""
     blocks, timed = [], minutes()
@@ -147,15 +122,14 @@ def parts(names: Iterable[str]) -> dict[str, str]:
     """Return what the published records say, by the name of the part: the summary, all findings, tables, the league's."""
     store, found = Loaded(), {}
     names = set(names)
-    if names & {"summary", "findings"} or any(name.startswith("verdict-") for name in names):
+    if names & {"papers", "summary", "findings"} or any(name.startswith("verdict-") for name in names):
         found |= findings.parts(store)
     if "guessing" in names:
         found["guessing"] = chance_levels.summary()
     if "machines" in names:
         found["machines"] = machine_comparison.text(store)
-    if names & {"papers", "tables"}:
-        counted = by_paper(store)
-        found |= {"papers": summary(counted), "tables": overview(counted)}
+    if "tables" in names:
+        found["tables"] = overview(by_paper(store))
     if "standings" in names:
         real = [subjects.of_model(name) for name in subjects.PUBLISHED_MODELS]
         found |= standings.parts(store, real)
