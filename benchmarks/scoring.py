@@ -1,6 +1,6 @@
 """Scoring real tasks: against a bare forward pass, against lm-eval's own HFLM, and after another model.
 
-    LAYERLAB_HUB=../shared/hub python benchmarks/scoring.py [--items 40] [--repeats 2] [--tasks arc_easy,piqa]
+    LAYERLAB_HUB=DIR python benchmarks/scoring.py [--items 40] [--repeats 2] [--tasks arc_easy,piqa]
 
 scoring   what `SharedContextLM` takes from tokenised requests to log-likelihoods; tokens: distinct prefixes, no padding
 bare      body and head, no softmax, over as many tokens: random ids in sequences of the trees' mean length, without padding

@@ -34,9 +34,9 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, model.config.vocab_size, (SAMPLES, TOKENS), generator=generator)
 
-    def searched(way) -> tuple[int, list[int]]:
+    def searched(way) -> tuple[list[int], int]:
         decoder = Decoder(model)
-        return (way(decoder, ids, REMOVE), decoder.executions)
+        return way(decoder, ids, REMOVE), decoder.executions
 
     seconds, returned = in_turns({"naive": lambda: searched(naive), "ours": lambda: searched(sleb)})
     (expected, theirs), (order, executions) = returned["naive"], returned["ours"]

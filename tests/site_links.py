@@ -12,7 +12,7 @@ def anchors(path: Path) -> frozenset[str]:
     return frozenset(re.findall(r'\bid="([^"]*)"', path.read_text(encoding="utf-8")))
 
 
-def followed(site: Path) -> tuple[int, list[str]]:
+def followed(site: Path, markdown: bool = False) -> tuple[int, list[str]]:
     """How many links of HTML pages stay within the site, and those that lead nowhere.
 
     Where the page is still Markdown, its headings have no anchors yet, and the page alone counts.
@@ -27,7 +27,7 @@ def followed(site: Path) -> tuple[int, list[str]]:
             checked += 1
             target = os.path.normpath(page.parent / unquote(parts.path)) if parts.path else str(page)
             anchor = unquote(parts.fragment)
-            there = target in files or f"{os.path.splitext(target)[0]}.md" in files
+            there = target in files or markdown and f"{os.path.splitext(target)[0]}.md" in files
             if target in files and anchor and "=" not in anchor:  # with = it is for the page's script
                 there = anchor in anchors(Path(target))
             if not there:

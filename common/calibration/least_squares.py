@@ -408,6 +408,8 @@ class RowRegression(_Weighed):
         for ridge in ridges:
             rest = missing if ridge == math.inf else missing - crossed @ self._factors(lower, inputs, ridge)[0]
             found[ridge] = rest.square().sum().item()
+            if not math.isfinite(found[ridge]):
+                raise held._undetermined(inputs.shape[1])
         return found
 
     def with_(self, other: RowRegression) -> RowRegression:
@@ -420,6 +422,6 @@ class RowRegression(_Weighed):
         damped = lower.clone()
         damped.diagonal().add_(damping)
         factor, failed = torch.linalg.cholesky_ex(damped)
-        if failed or not math.isfinite(damping):
+        if failed or not math.isfinite(damping + self.error):
             raise self._undetermined(inputs.shape[1])
         return torch.cholesky_solve(torch.cat(self.missing), factor), damping

@@ -47,7 +47,7 @@ class Cost:
             for k in range(min(plan), max(plan) + 1):
                 seen = k == min(plan) and k < min(removed)
                 if k not in removed:
-                    again = last if options.device == "cpu" and not options.stream else halves
+                    again = last if options.device == "cpu" and options.stream is None else halves
                     calls += _repeated(plan.get(k, ()), halves, again, seen)
         operations, most = 0.0, 0
         solved = len(RIDGES) if options.held_out else 1

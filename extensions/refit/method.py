@@ -506,7 +506,9 @@ class _Streams:
                 one.share(sums[names[0], part])
         return [self._write(layer, name, sums.pop((name, False)), sums.get((name, True))) for name in names]
 
-    def _write(self, layer: int, name: str, sums: Regression, held: Regression | None) -> dict:
+    def _write(
+        self, layer: int, name: str, sums: Regression | RowRegression, held: Regression | RowRegression | None
+    ) -> dict:
         if self.decoder.streamed:  # its memory goes to the sums
             self.decoder.model.streamed.let_go()
         ridge, chosen, error = self.fit.ridge, {}, sums.error

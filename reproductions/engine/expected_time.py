@@ -102,9 +102,10 @@ class TimeLeft:
         for entry in work:
             seconds, prepared = _seconds(entry, store, published)
             cells |= {(entry.recipe.hash, benchmark): expected for benchmark, expected in seconds.items()}
-            reading = calibrating.get(entry.recipe.hash)
-            preparing[entry.recipe.hash] = prepared if reading is None else reading + (prepared or 0.0)
+            preparing[entry.recipe.hash] = prepared
         self._cells, self._preparing = _Part(cells), _Part(preparing)
+        for recipe, seconds in calibrating.items():
+            self._preparing.left[recipe] += seconds
 
     def prepared(self, recipe: str, seconds: float) -> None:
         """Note that the model of a recipe, given by its hash, is prepared, and how long that took."""

@@ -88,9 +88,11 @@ def cut(files: Mapping[str, Path], out: Path, *, size: int, each: int) -> list[P
         with tarfile.open(fileobj=whole, mode="w", dereference=True) as tar:
             for name, path in files.items():
                 tar.add(path, name)
+        last = -(-whole.tell() // size) - 1
         whole.seek(0)
+        digits = max(2, len(str(last // (each // size) + 1))), max(4, len(str(last)))  # names sort as the pieces do
         for number, content in enumerate(iter(partial(whole.read, size), b"")):
-            name = f"{number // (each // size) + 1:02}/{number:04}.piece"
+            name = f"{number // (each // size) + 1:0{digits[0]}}/{number:0{digits[1]}}.piece"
             (out / name).parent.mkdir(exist_ok=True)
             (out / name).write_bytes(content)
             sums.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
@@ -184,6 +186,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"on the other machine, when all are there: python -m reproductions.engine.gpu_pack join {options.out}")
         return 0
     except (OSError, tarfile.TarError) as error:
+        if options.command == "join":
+            fix = f"Free space in {cache.folder()}, or send the pieces again."
+            raise UserError(f"cannot join the pieces in {options.folder}: {error}. {fix}") from error
         raise UserError(f"cannot write the pieces: {error}. Free space or name another folder.") from error
 
 

@@ -152,7 +152,7 @@ class Site:
         return claims.headed(found, findings.HEADS)
 
     def _headline(self, target: str, column: str) -> tuple[str, str]:
-        """Return a column's numbers as a picture: of the first real model with several rows of it, else the stand-in's."""
+        """Return a column's numbers as a picture: of the first real model with several rows of it, else the toy model's."""
         for grid in self.grids[target]:
             at = next((i for i, h in enumerate(grid.headings) if h.id == column), None)
             if at is None or grid.compared:

@@ -232,3 +232,14 @@ def test_fewer_tokens_than_features_are_solved_by_their_rows(weights, monkeypatc
             torch.testing.assert_close(change, best(inputs, missing, ridge), rtol=1e-6, atol=1e-9)
             assert left == pytest.approx(rest(inputs, missing, change), rel=1e-6)
         assert sums.error == pytest.approx(missing.square().sum().item()) and sums.tokens == len(inputs)
+
+
+def test_rows_that_are_not_finite_are_refused():
+    """As by `Regression`: a float16 residual stream that overflows in the removed layers, of finite inputs."""
+    inputs, missing = torch.ones(3, 40), torch.ones(3, 6)
+    good, bad = RowRegression(), RowRegression()
+    good.add(inputs + torch.eye(3, 40), missing, missing)
+    bad.add(inputs, missing / 0, missing)
+    for refused in (lambda: bad.fitted(1.0), lambda: good.lefts(bad, [1.0]), lambda: good.lefts(bad, [float("inf")])):
+        with pytest.raises(UserError, match="states are not finite"):
+            refused()

@@ -316,7 +316,7 @@ def test_the_cost_said_before_is_the_work_done(removed, following, options, room
         held_out=None,
         intercept=None,
         device="cpu",
-        stream=None if room else 1.0,
+        stream=None if room else 0.0,
         **own,
     )
     job = SimpleNamespace(options=chosen, config=model.config, layers=6, given=removed, length=ids.shape[1])

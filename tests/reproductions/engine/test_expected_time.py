@@ -157,3 +157,12 @@ def test_each_calibration_text_is_read_once(store, monkeypatch):
     left.prepared(found[0].hash, 250.0)
     left.measured(found[0].hash, "piqa", 10.0)
     assert left.seconds() == 2 * 10 + 50 + 250  # the second reads nothing, the third another draw
+
+
+def test_reading_a_text_says_nothing_of_other_preparations(store, monkeypatch):
+    monkeypatch.setitem(PUBLISHED, expected_time._RUNNING, 100.0)
+    text = {"corpus": "wikitext2-train", "count": 48, "length": 2048}
+    reading = Recipe("llama-2-7b", "paper", calibration=text, repair={"method": "shift"})
+    unknown = Recipe("llama-2-7b", "paper", repair={"method": "other"})
+    left = expected_time.TimeLeft([runner.Work(recipe, "", ["piqa"]) for recipe in (reading, unknown)], store)
+    assert left._preparing.left == {reading.hash: 50 + 200, unknown.hash: 50}

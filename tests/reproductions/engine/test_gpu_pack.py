@@ -84,3 +84,23 @@ def test_folders_that_cannot_be_meant(files, tmp_path):
     shutil.rmtree(tmp_path / "out")
     with pytest.raises(UserError, match="has no folder with a SHA256SUMS"):
         gpu_pack.join(tmp_path / "out", tmp_path / "there")
+
+
+def test_names_sort_as_the_pieces_do(tmp_path):
+    """Beyond 99 folders, too: `cat */*.piece` joins them."""
+    (tmp_path / "a").write_bytes(bytes(range(256)) * 600)
+    folders = gpu_pack.cut({"a": tmp_path / "a"}, tmp_path / "out", size=1024, each=1024)
+    assert len(folders) > 99 and folders == sorted(folders, key=lambda folder: int(folder.name))
+    (names,) = {
+        tuple(line.split()[1] for line in (folder / gpu_pack.SUMS).read_text().splitlines()) for folder in folders
+    }
+    assert list(names) == sorted(names)
+
+
+def test_an_error_of_joining_says_so(tmp_path, monkeypatch, capsys):
+    def full(source, target):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(gpu_pack, "join", full)
+    assert gpu_pack.main(["join", str(tmp_path)]) == 2
+    assert "cannot join the pieces" in capsys.readouterr().err
