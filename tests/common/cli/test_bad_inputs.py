@@ -314,7 +314,7 @@ OWN = {
         (["--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
         (["--layers", "0-1"], "layers [0, 2) hold the first layer of 6"),
         (["--layers", "4,5"], "layers [4, 6) hold the last layer of 6"),
-        (["--layers", "2-3", "--window", "published"], "both say which layers go"),
+        (["--layers", "2-3", "--window", "published"], "both say which layers to remove"),
     ],
     "prunecomp": [
         KINDS,
