@@ -17,7 +17,8 @@ NARROW = $(call option,--profile,$(PROFILE)) $(foreach m,$(MODEL),$(call option,
 	$(if $(call on,$(FULL_TEST_SETS)),--full-test-sets) $(if $(call on,$(PAPER_BUDGET)),--paper-budget) \
 	$(call option,--samples,$(SAMPLES)) $(call option,--seed,$(SEED)) $(call option,--text,$(TEXT)) $(call option,--alpha,$(ALPHA))
 SHOWN = $(NARROW) $(call option,--format,$(FORMAT)) $(call option,--pictures,$(PICTURES))
-MEASURED = $(SHOWN) $(call option,--columns,$(COLUMNS)) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),--force)
+# Shells and terminals put the window's width into the environment as COLUMNS.
+MEASURED = $(SHOWN) $(if $(filter command,$(origin COLUMNS)),$(call option,--columns,$(COLUMNS))) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),--force)
 
 # Old names of options, for one release.
 renamed = $(if $(filter command line,$(origin $(1))),$(error $(1)= has a new name: use $(2)=1))

@@ -34,8 +34,8 @@ def make(tmp_path):
     (tmp_path / ".venv" / ".stamp").touch()
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 
-    def run(*arguments):
-        done = subprocess.run(["make", *arguments], cwd=tmp_path, env=kept, capture_output=True, text=True)
+    def run(*arguments, **variables):
+        done = subprocess.run(["make", *arguments], cwd=tmp_path, env=kept | variables, capture_output=True, text=True)
         return done.returncode, done.stdout.splitlines()[2:], done.stderr
 
     return run
@@ -164,3 +164,8 @@ def test_without_an_environment_that_is_said(make, tmp_path):
     status, asked, error = make("tabel1-laco")
     assert status == 2 and not asked
     assert error.splitlines()[0] == "error: make has no target tabel1-laco; make help lists all"
+
+
+def test_the_width_of_a_terminal_is_no_choice_of_columns(make):
+    assert make("table1-laco", COLUMNS="80")[1] == ["run", "table1-laco"]
+    assert make("table1-laco", "COLUMNS=HeSw", COLUMNS="80")[1] == ["run", "table1-laco", "--columns", "HeSw"]
