@@ -30,6 +30,10 @@ from common.pruning import calibration_text
 from common.toy import corpus as standin_corpus
 from common.training.finetuning import memory
 
+# No test reads a user's mirror of the hub or results.
+for name in ("LAYERLAB_HUB", "LAYERLAB_RESULTS"):
+    os.environ.pop(name, None)
+
 HIDDEN, LAYERS, VOCAB = 64, 6, 320
 _SIZES = {
     "vocab_size": VOCAB,
