@@ -40,6 +40,7 @@ class Cost:
         pairs = getattr(config, "num_key_value_heads", None) or heads
         halves = {ATTENTION: 2 * width * size * (heads + pairs), MLP: 3 * width * config.intermediate_size}
         last = {name: inputs[name] * width for name in halves}
+        again = last if options.device == "cpu" and options.stream is None else halves
         calls = 0.0
         if plan:
             # the dense residual stream, which the repaired one is until the first interface
@@ -47,7 +48,6 @@ class Cost:
             for k in range(min(plan), max(plan) + 1):
                 seen = k == min(plan) and k < min(removed)
                 if k not in removed:
-                    again = last if options.device == "cpu" and options.stream is None else halves
                     calls += _repeated(plan.get(k, ()), halves, again, seen)
         operations, most = 0.0, 0
         solved = len(RIDGES) if options.held_out else 1

@@ -277,8 +277,7 @@ def parts(store: Store) -> dict[str, str]:
 
     def table(titles: Sequence[str], first: int, in_print: bool) -> str:
         """Number the claims of these groups; models that test none of them have no column, the toy model's is on the site."""
-        names = tested_on([one for title in titles for one in rows[title]])
-        sides = [0] * in_print + [1 + subjects.PUBLISHED_MODELS.index(name) for name in names]
+        sides = sides_of([one for title in titles for one in rows[title]])[not in_print :]
         lines, number = [], first
         for title in titles:
             counts = tally(rows[title])
@@ -291,23 +290,17 @@ def parts(store: Store) -> dict[str, str]:
         return markdown(heads, lines, "r" + "l" * (len(heads) - 1))
 
     of_papers = sum(map(len, ABSTRACTS.values()))
+    claims = {paper: rows[printed_rows.title_of(paper)] for paper in ABSTRACTS}
     verdicts = {
         f"verdict-{paper}": f"Of its {len(found)} claims on the [summary](../../README.md#what-reproduced), {by_side(found)}."
-        for paper, found in ((paper, rows[printed_rows.title_of(paper)]) for paper in ABSTRACTS)
-    }
-    claims = {paper: rows[printed_rows.title_of(paper)] for paper in ABSTRACTS}
-    models = tested_on([one for found in claims.values() for one in found])
-    lines = [
-        [
-            f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)",
-            IDEAS[paper],
-            _counts([one.printed for one in found]),
-            *(_counts([one.measured[name] for one in found]) for name in models),
-        ]
         for paper, found in claims.items()
-    ]
+    }
+    sides, lines = sides_of([one for found in claims.values() for one in found]), []
+    for paper, found in claims.items():
+        link, counts = f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)", tally(found)
+        lines.append([link, IDEAS[paper], *(counts[side] for side in sides)])
     return verdicts | {
-        "papers": markdown(["Paper", "Method", SIDES[0], *(f"On {HEADS[name]}" for name in models)], lines, "llll"),
+        "papers": markdown(["Paper", "Method", *(SIDES[side] for side in sides)], lines, "llll"),
         "summary": f"{own_models(store)} {lead(rows)}\n\n{PICTURE}",
         "findings": "\n\n".join(
             (
@@ -363,6 +356,11 @@ def own_models(store: Store) -> str:
 def tested_on(rows: Sequence[JudgedLine]) -> list[str]:
     """Return the pretrained models with published results that test any of these claims."""
     return [name for name in subjects.PUBLISHED_MODELS if any(one.measured[name].tested for one in rows)]
+
+
+def sides_of(rows: Sequence[JudgedLine]) -> list[int]:
+    """Return the places in `SIDES` of the papers' own tables and of the pretrained models that test any of these claims."""
+    return [0, *(SIDES.index(f"On {HEADS[name]}") for name in tested_on(rows))]
 
 
 def by_side(rows: Sequence[JudgedLine]) -> str:
