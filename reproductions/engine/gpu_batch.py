@@ -60,14 +60,16 @@ _OTHERS = (
     "table12-linearpatch", "table3-prunecomp", "table4-prunecomp", "table1-laco", "table2-laco", "table1-reassessing",
     "table2-reassessing", "table4-reassessing", "tableK-reassessing",
 )  # fmt: skip
+_PARTS = ("table5-linearpatch", "figure6-linearpatch")
 # The most valuable first. The stages of a group are measured on one model before the next model has its turn.
 STAGES = (
     (
         Stage("perplexities of LinearPatch and Prune&Comp", _TEXTS),
         Stage("tasks of LinearPatch and Prune&Comp", _TASKS),
     ),
-    (Stage("league, perplexities", ("league",), columns=("WIKI-2", "PTB"), shares=True, most=1e9),),
     (Stage("other tables, nothing trained", _OTHERS),),
+    (Stage("parts of the patch", _PARTS),),
+    (Stage("league, perplexities", ("league", "ablation-league"), columns=("WIKI-2", "PTB"), shares=True, most=1e9),),
     (Stage("whole texts and test sets", (*_TEXTS, *_TASKS), whole=True),),
     (Stage("league", ("league",), most=1e9),),
     (Stage("what is trained", (*_TEXTS, *_TASKS, *_OTHERS), trains=True),),
