@@ -33,7 +33,7 @@ _AT_HAND = (_VALIDATION, "hellaswag-after-500")
 # hour with 135 million.
 _MOST_READ_WHOLE = 300_000_000
 # The real models whose records are published: shown first where no model is named.
-PUBLISHED_MODELS = ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct")
+PUBLISHED_MODELS = ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct")
 # What sentences and headings call a subject; its label also says which weights it has.
 HEADS = {
     "smollm2-135m-instruct": "SmolLM2-135M-Instruct",
