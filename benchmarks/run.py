@@ -179,18 +179,23 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
         "",
         "After this page you know what each benchmark compares and how to repeat it. `make benchmarks` runs the usual ones",
         "and writes this page. `make benchmarks ONLY=scoring,search` runs some; `python benchmarks/NAME.py` runs one script.",
-        "A ratio is to a baseline measured by the same script in the same run. Three or more rows of one kind are one row:",
-        "their median ratio (lowest to highest). The folder `results` has every row.",
         "",
-        "| Benchmark | Question | Command, if another | Measured on | Seconds | Date |",
-        "| --- | --- | --- | --- | ---: | --- |",
+        "| Benchmark | Question | Measured on | Seconds | Date |",
+        "| --- | --- | --- | ---: | --- |",
     ]
     for entry in entries:
         result = results[entry.name]
-        command = f"`{shlex.join(['python', *entry.command(Path('benchmarks'))])}`" if entry.arguments else ""
+        command = f": `{shlex.join(['python', *entry.command(Path('benchmarks'))])}`" if entry.arguments else ""
         facts = (_conditions(result, machines), result.get("seconds") or "", result["date"]) if result else ("", "", "")
-        lines.append(f"| {entry.name} | {entry.question} | {command} | {' | '.join(map(str, facts))} |")
-    lines += ["", "| Benchmark | What | Measured | Ratio | Goal | Baseline |", "| --- | --- | --- | ---: | --- | --- |"]
+        lines.append(f"| {entry.name} | {entry.question}{command} | {' | '.join(map(str, facts))} |")
+    lines += [
+        "",
+        "A ratio is to a baseline measured by the same script in the same run. An empty cell repeats the cell above.",
+        "Rows of one kind are one row: their median ratio (lowest to highest). The folder `results` has every row.",
+        "",
+        "| Benchmark | What | Measured | Ratio | Baseline | Goal |",
+        "| --- | --- | --- | ---: | --- | --- |",
+    ]
     for entry in entries:
         lines += _rows(entry, results[entry.name])
     lines += ["", f"| Machine | CPU | Cores | Products of matrices {EDGE} x {EDGE}, GFLOP/s | torch |"]
@@ -220,27 +225,40 @@ def _rows(entry: Entry, result: dict | None) -> list[str]:
     kinds: dict[tuple[str, ...], list[Ratio]] = {}
     for row in result["rows"]:
         ratio = Ratio(**{key: value for key, value in row.items() if key != "threads"})
-        kinds.setdefault((ratio.what.rpartition(": ")[2], ratio.baseline.partition(":")[0]), []).append(ratio)
-    lines = [
-        cells for alike in kinds.values() for cells in ([_series(alike)] if len(alike) > 2 else map(_single, alike))
-    ]
-    return [f"| {' | '.join(map(_plain, (entry.name, *cells)))} |" for cells in lines]
+        kinds.setdefault((_kind(ratio.what), ratio.baseline.partition(":")[0]), []).append(ratio)
+    lines, name, above = [], entry.name, ""
+    for alike in kinds.values():
+        for what, value, ratio, baseline, goal in [_series(alike)] if _collapse(alike) else map(_single, alike):
+            cells = (name, what, value, ratio, "" if baseline == above else baseline, goal)
+            lines.append(f"| {' | '.join(map(_plain, cells))} |")
+            name, above = "", baseline
+    return lines
+
+
+def _collapse(alike: Sequence[Ratio]) -> bool:
+    """Return whether rows of one kind become one row: three, or two that differ in a size alone."""
+    return len(alike) > (2 if ": " in alike[0].what else 1)
+
+
+def _kind(what: str) -> str:
+    """Return what rows of one kind share: the words after a colon, or else those before the number of tokens or a size."""
+    return what.rpartition(": ")[2] if ": " in what else re.split(r", (?:\d|each further)", what)[0]
 
 
 def _single(one: Ratio) -> tuple[str, ...]:
     goal = f"{_bounds(one)}: {'met' if one.met else 'missed'}" if _bounds(one) else ""
-    return one.what, one.measured, f"{one.ratio:.3g}", goal, one.baseline
+    return one.what, one.measured, f"{one.ratio:.3g}", one.baseline, goal
 
 
 def _series(alike: Sequence[Ratio]) -> tuple[str, ...]:
     """Return the cells of rows of one kind: the median of their ratios, and how many meet their goal."""
-    shared = os.path.commonprefix([one.what for one in alike]).rpartition(" ")[0]
-    what = f"{shared} ...: {alike[0].what.rpartition(': ')[2]}".strip()
+    shared, kind = os.path.commonprefix([one.what for one in alike]).rpartition(" ")[0], _kind(alike[0].what)
+    what = f"{shared} ...: {kind}".strip() if ": " in alike[0].what else kind
     ratios, aimed = sorted(one.ratio for one in alike), [one for one in alike if _bounds(one)]
     goals = ", ".join(sorted({_bounds(one) for one in aimed}))
     met = f"{goals}: {sum(bool(one.met) for one in aimed)} of {len(aimed)} met" if aimed else ""
     ratio = f"{statistics.median(ratios):.3g} ({ratios[0]:.3g} to {ratios[-1]:.3g})"
-    return what, f"{len(alike)} rows", ratio, met, alike[0].baseline.partition(":")[0]
+    return what, f"{len(alike)} rows", ratio, alike[0].baseline.partition(":")[0], met
 
 
 def _bounds(ratio: Ratio) -> str:
