@@ -17,7 +17,7 @@ from typing import ClassVar
 from common.console import command_line, startup
 from common.console.command_line import HIDDEN, Parser, option
 from common.pruning.recipe import MIXED
-from common.utils.errors import UserError, one_line, quiet_logging, unknown
+from common.utils.errors import UserError, one_line, plural, quiet_logging, unknown
 from reproductions.engine import workers
 from reproductions.spec.changes import Changes
 
@@ -330,13 +330,26 @@ def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) 
     lacking = fetch.lacking(work)
     every = _work(tables, store, jobs, force=True)
     untouched = sum(len(e.benchmarks) for e in work) == sum(len(e.benchmarks) for e in every)
-    if lacking.everything and untouched:  # where there are records, the rest is as good as it gets
+    alone = 0
+    if not options.recipe:
+        work, alone = _compared(work, tables, store, jobs, lacking, options.force)
+    if lacking.everything(work) and untouched:  # where there are records, the rest is as good as it gets
         why = fetch.summary(lacking, tables).replace("fetch TARGET", f"fetch {tables[0].target}")
-        mirror = "" if "LAYERLAB_HUB" in why else "; a mirror of the hub can be named in LAYERLAB_HUB"
-        raise UserError(f"nothing can be measured: {why}{mirror}")
+        mirror = (
+            ""
+            if os.environ.get("LAYERLAB_HUB") or "LAYERLAB_HUB" in why
+            else "; a mirror of the hub can be named in LAYERLAB_HUB"
+        )
+        original = ". --row 'Dense' measures the original model alone" if alone else ""
+        raise UserError(f"nothing can be measured: {why}{mirror}{original}")
     if lacking.benchmarks or lacking.recipes:
         why = fetch.summary(lacking, tables).replace("fetch TARGET", f"fetch {tables[0].target}")
         print(one_line(f"warning: {why}"), file=sys.stderr)
+    if alone:
+        left_out = (
+            f"{plural(alone, 'cell')} of the original model left out: no other row here can be compared with them"
+        )
+        print(one_line(f"{left_out}. --row 'Dense' measures them"), file=sys.stderr)
     at_hand = [
         part for entry in work for part in entry.of(lambda name, recipe=entry.recipe: lacking.why(recipe, name) is None)
     ]
@@ -345,6 +358,26 @@ def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) 
         return workers.spread(options, store, work, lacking.why)
     store.check_writable()
     return runner.measured(work, store, execute, device=device, force=options.force, lacking=lacking.why)
+
+
+def _compared(work: list, tables: list, store, jobs: list, lacking, force: bool) -> tuple[list, int]:
+    """Return the work without the original model's cells that no other row can be compared with, and how many these are.
+
+    Cells without data stay: their records say why they are empty.
+    """
+    from reproductions.engine import runner
+
+    worth = set()
+    for subject, chosen in jobs:
+        worth |= runner.worth_measuring(tables, store, subject, lacking.why, force=force, **chosen)
+    kept = [
+        part
+        for entry in work
+        for part in entry.of(
+            lambda name, recipe=entry.recipe: (recipe.hash, name) in worth or lacking.why(recipe, name) is not None
+        )
+    ]
+    return kept, sum(len(entry.benchmarks) for entry in work) - sum(len(entry.benchmarks) for entry in kept)
 
 
 def _show(options: RunCommand | ShowCommand) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from tqdm import tqdm
@@ -32,11 +32,17 @@ class Lacking:
     benchmarks: dict[str, str] = field(default_factory=dict)
     recipes: dict[str, str] = field(default_factory=dict)  # by hash
     texts: dict[tuple[str, str], str] = field(default_factory=dict)  # what these recipes read, by kind and name
-    everything: bool = False  # nothing of what reads data can be measured, and nothing else is to be
 
     def why(self, recipe: Recipe, benchmark: str) -> str | None:
         """Return why a cell has no data; None if it has, or reads none."""
         return self.benchmarks.get(benchmark) or self.recipes.get(recipe.hash)
+
+    def everything(self, work: Sequence[Work]) -> bool:
+        """Return whether nothing of this work that reads data can be measured, and nothing else is to be."""
+        if len(_of_data(work)) < len(work):
+            return False
+        cells = [(entry.recipe, name) for entry in work for name in entry.benchmarks if _readers(name)]
+        return bool(self.benchmarks or self.recipes) and all(self.why(*cell) for cell in cells)
 
 
 def fetch(
@@ -78,9 +84,7 @@ def fetch(
 
 def lacking(work: Sequence[Work]) -> Lacking:
     """Look once for all data that these cells read, before any of them is measured."""
-    real = [
-        entry for entry in work if entry.recipe.profile != "standin" and entry.recipe.weights != shape_recipes.WEIGHTS
-    ]
+    real = _of_data(work)
     texts = {entry.recipe.hash: _texts(entry.recipe) for entry in real}
     names = dict.fromkeys(name for entry in real for name in entry.benchmarks if _readers(name))
     jobs = [("benchmark", name) for name in names] + list(dict.fromkeys(job for jobs in texts.values() for job in jobs))
@@ -98,7 +102,7 @@ def lacking(work: Sequence[Work]) -> Lacking:
                 log.debug("%s %s: %r", kind, name, error)
     finally:
         library.setLevel(before)
-    found = Lacking(
+    return Lacking(
         benchmarks={name: absent["benchmark", name] for name in names if ("benchmark", name) in absent},
         recipes={
             key: f"for the row's {kind} {name}: {absent[kind, name]}"
@@ -108,9 +112,11 @@ def lacking(work: Sequence[Work]) -> Lacking:
         },
         texts={job: reason for job, reason in absent.items() if job[0] != "benchmark"},
     )
-    cells = [(entry.recipe, name) for entry in real for name in entry.benchmarks if _readers(name)]
-    nothing = bool(absent) and len(real) == len(work) and all(found.why(*cell) for cell in cells)
-    return replace(found, everything=nothing)
+
+
+def _of_data(work: Sequence[Work]) -> list[Work]:
+    """Return the work that reads data: the toy model's is at hand, and shapes need none."""
+    return [e for e in work if e.recipe.profile != "standin" and e.recipe.weights != shape_recipes.WEIGHTS]
 
 
 def summary(absent: Lacking, tables: Sequence[Table]) -> str:

@@ -7,7 +7,7 @@ import fnmatch
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -114,47 +114,92 @@ def missing(
     store: Store,
     subject: Subject | str,
     *,
+    force: bool = False,
+    **chosen,
+) -> list[Work]:
+    """Return what has to be measured, grouped by recipe.
+
+    What failed or had no data is tried again, and so is a part of what was measured anew; ``force`` measures all anew, as the
+    tables read it (`coverage.read`). chosen: see `_cells`.
+    """
+    work: dict[str, Work] = {}
+    for _, row, recipe, benchmark in _cells(tables, store, subject, force=force, **chosen):
+        record = None if force else store.get(recipe, benchmark)
+        if record is not None and record.status == "ok" and not _outdated(record, recipe, store):
+            continue
+        entry = work.setdefault(recipe.hash, Work(recipe, f"{row.label} {row.sparsity} {row.name}"))
+        if benchmark not in entry.benchmarks:
+            entry.benchmarks.append(benchmark)
+    return list(work.values())
+
+
+def worth_measuring(
+    tables: Sequence[Table],
+    store: Store,
+    subject: Subject | str,
+    lacking: Callable[[Recipe, str], str | None],
+    **chosen,
+) -> set[tuple[str, str]]:
+    """Return the chosen cells, by recipe's hash and benchmark, without those of the original model that nothing meets.
+
+    The original model's values are there for comparison. In a table with other rows of the model a benchmark is worth
+    measuring on it if one of these rows has a value, or data to get one. chosen: see `_cells`.
+    """
+    cells: dict[str, list] = {}
+    for table, row, recipe, benchmark in _cells(tables, store, subject, **chosen):
+        cells.setdefault(table.target, []).append((row, recipe, benchmark))
+    worth = set()
+    for of_table in cells.values():
+        others = [cell for cell in of_table if not cell[0].dense]
+        pruned = {row.model for row, _, _ in others}
+        compared = {
+            (row.model, benchmark)
+            for row, recipe, benchmark in others
+            if lacking(recipe, benchmark) is None
+            or ((record := store.get(recipe, benchmark)) is not None and record.status == "ok")
+        }
+        worth |= {
+            (recipe.hash, benchmark)
+            for row, recipe, benchmark in of_table
+            if not row.dense or row.model not in pruned or (row.model, benchmark) in compared
+        }
+    return worth
+
+
+def _cells(
+    tables: Sequence[Table],
+    store: Store,
+    subject: Subject | str,
+    *,
     models: Sequence[str] = (),
     pattern: str | None = None,
     limit: int | None = None,
     columns: Sequence[str] = (),
     force: bool = False,
-) -> list[Work]:
-    """Return what has to be measured, grouped by recipe.
-
-    What failed or had no data is tried again, and so is a part of what was measured anew; ``force`` measures all anew, as the
-    tables read it (`coverage.read`).
+) -> Iterator[tuple[Table, Row, Recipe, str]]:
+    """Yield the cells that a command names, each as its table, row, recipe and benchmark.
 
     Cells of the paper's models that need no weights are part of either profile. columns: patterns of labels or ids; where
-    there are any, only the columns that fit one.
+    there are any, only the columns that fit one. force: of parts or the whole, what the tables read (`coverage.read`).
     """
     subject = subjects.subject(subject)
-    work: dict[str, Work] = {}
     check_columns(tables, subject, columns)
 
     def asked_of(found: Iterable[Column]) -> list[Column]:
         return [c for c in found if c.benchmark and (not columns or any(_names(c, one) for one in columns))]
 
-    def want(recipe: Recipe, row: Row, benchmarks: Iterable[str]) -> None:
-        for benchmark in benchmarks:
-            record = None if force else store.get(recipe, benchmark)
-            if record is not None and record.status == "ok" and not _outdated(record, recipe, store):
-                continue
-            entry = work.setdefault(recipe.hash, Work(recipe, f"{row.label} {row.sparsity} {row.name}"))
-            if benchmark not in entry.benchmarks:
-                entry.benchmarks.append(benchmark)
-
     for table, rows in fitting(tables, subject, models, pattern, limit):
-        asked = coverage.read(table, store, subject, limit) if force else table.columns_for(subject)
+        asked = asked_of(coverage.read(table, store, subject, limit) if force else table.columns_for(subject))
         for row in rows:
-            if row.recipe is not None:
-                wanted = [c for c in asked_of(asked) if not c.shape_only or row.recipe == row.shapes]
-                want(row.recipe, row, [c.benchmark for c in wanted])
+            for column in asked if row.recipe is not None else ():
+                if not column.shape_only or row.recipe == row.shapes:
+                    yield table, row, row.recipe, column.benchmark
         shapes = (subject.standin or subject.printed) and not subject.changes
         for row in table.rows(PAPER, None) if shapes else []:
             if row.shapes is not None and fits(row, models, pattern):
-                want(row.shapes, row, [c.benchmark for c in asked_of(table.columns_for(PAPER)) if c.weight_free])
-    return list(work.values())
+                for column in asked_of(table.columns_for(PAPER)):
+                    if column.weight_free:
+                        yield table, row, row.shapes, column.benchmark
 
 
 def _outdated(record: Record, recipe: Recipe, store: Store) -> bool:

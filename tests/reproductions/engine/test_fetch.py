@@ -84,15 +84,44 @@ def test_a_benchmark_without_data_is_recorded_at_once(measured, data, tmp_path, 
 def test_rows_without_calibration_text_are_recorded_without_a_model(measured, data, tmp_path, capsys):
     absent, _ = data
     rows = [row for row in registry.get("table1-linearpatch").rows(_subject()) if row.recipe]
-    texts = {name for row in rows for _, name in fetch._texts(row.recipe)}
-    absent.update(texts)
+    absent.add("c4-train")
     assert main(COMMAND) == 0
-    free = {row.recipe.hash for row in rows if not list(fetch._texts(row.recipe))}
-    assert set(measured.prepared) == free and 0 < len(free) < len(rows)
-    warning = capsys.readouterr().err
-    assert warning.startswith("warning: no data for the rows that read ") and all(text in warning for text in texts)
+    free = {row.recipe.hash for row in rows if ("corpus", "c4-train") not in fetch._texts(row.recipe)}
+    assert set(measured.prepared) == free and 1 < len(free) < len(rows)
+    assert capsys.readouterr().err.startswith("warning: no data for the rows that read c4-train:")
     statuses = {(r["recipe_hash"] in free): {r["status"]} for r in records(tmp_path)}
     assert statuses == {True: {"ok"}, False: {"no data"}}
+
+
+def test_where_no_other_row_can_be_measured_the_original_model_is_not_either(measured, data, tmp_path, capsys):
+    """Its tasks would take most of an hour, and nothing would be compared with them."""
+    absent, _ = data
+    rows = [row for row in registry.get("table1-linearpatch").rows(_subject()) if row.recipe]
+    absent.update(name for row in rows for _, name in fetch._texts(row.recipe))
+    assert main(COMMAND) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: nothing can be measured: no data for the rows that read ")
+    assert error.rstrip().endswith("--row 'Dense' measures the original model alone")
+    assert not measured.prepared and not records(tmp_path)
+    assert main([*COMMAND, "--row", "Dense"]) == 0
+    (dense,) = {row.recipe.hash for row in rows if row.dense}
+    assert set(measured.prepared) == {dense} and "piqa" in {name for _, name in measured.cells}
+
+
+def test_the_original_model_is_measured_on_what_other_rows_have_values_of(
+    measured, data, monkeypatch, tmp_path, capsys
+):
+    """One command measures two columns of a row; then its text is gone, and the original model lacks all columns."""
+    absent, _ = data
+    rows = [row for row in registry.get("table1-linearpatch").rows(_subject()) if row.recipe]
+    (dense,) = {row.recipe.hash for row in rows if row.dense}
+    assert main([*COMMAND, "--row", "SLEB", "--columns", "PIQA,WG"]) == 0
+    assert dense not in measured.prepared
+    absent.update(name for row in rows for _, name in fetch._texts(row.recipe))
+    measured.cells.clear()
+    assert main(COMMAND) == 0
+    assert measured.cells == [(dense, "piqa"), (dense, "winogrande")]
+    assert "of the original model left out" in capsys.readouterr().err
 
 
 def test_where_nothing_can_be_measured_one_line_says_why(measured, tmp_path, capsys):
