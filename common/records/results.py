@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "reproductions" / "results"
+CODE = ("common", "extensions", "figures", "papers", "reproductions")  # the packages, as pyproject.toml has them
 PACKAGES = ("torch", "transformers", "datasets", "lm-eval", "tokenizers", "numpy", "scipy")
 
 
@@ -366,17 +367,26 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def _dirty() -> bool | None:
+    """Return whether the code differs from its commit: a tracked file is changed, or a package has a module more.
+
+    Pictures drawn again and records are what the code makes, and so are other untracked files. None: there is no git.
+    """
+    changed = _git("status", "--porcelain", "-uno", "--", ".", ":!figures/rendered", ":!reproductions/results")
+    modules = (f"{package}/*.py" for package in CODE)
+    added = _git("ls-files", "--others", "--exclude-standard", "--", *modules)
+    return None if changed is None or added is None else bool(changed or added)
+
+
 def environment() -> dict:
     """Versions, machine and code state: the part of a record's provenance that does not depend on the measurement."""
-    # pictures drawn again and records are what the code makes, not the code
-    status = _git("status", "--porcelain", "--", ".", ":!figures/rendered", ":!reproductions/results")
     return {
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
         "commit": _git("rev-parse", "HEAD"),
-        "dirty": None if status is None else bool(status),
+        "dirty": _dirty(),
     }
 
 

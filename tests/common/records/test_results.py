@@ -344,15 +344,43 @@ def test_provenance_names_versions_and_code():
     json.dumps(found)
 
 
-def test_code_is_dirty_when_code_changed_not_when_pictures_or_records_did(tmp_path, monkeypatch):
-    names = ["code.py", "figures/rendered/figure.svg", "reproductions/results/record.json"]
-    for name in names:
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository of one commit with code, a picture and a record."""
+    for name in ("common/code.py", "figures/rendered/figure.svg", "reproductions/results/record.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("first")
     for command in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "c"]):
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
     monkeypatch.setattr(results, "ROOT", tmp_path)
-    for name in reversed(names):
-        assert results.environment()["dirty"] is False
-        (tmp_path / name).write_text("second")
-    assert results.environment()["dirty"] is True
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "changed", ["common/code.py", "figures/rendered/figure.svg", "reproductions/results/record.json"]
+)
+def test_code_is_dirty_when_code_changed_not_when_pictures_or_records_did(repository, changed):
+    assert results.environment()["dirty"] is False
+    (repository / changed).write_text("second")
+    assert results.environment()["dirty"] is (changed == "common/code.py")
+
+
+@pytest.mark.parametrize(
+    ("added", "dirty"),
+    [
+        ("my-pruned/README.md", False),
+        ("my-pruned/modeling.py", False),
+        ("papers/notes.md", False),
+        ("common/patch.py", True),
+        ("papers/laco/a new folder/step.py", True),
+    ],
+)
+def test_an_untracked_file_is_a_change_if_it_is_a_module_of_a_package(repository, added, dirty):
+    (repository / added).parent.mkdir(parents=True, exist_ok=True)
+    (repository / added).write_text("new")
+    assert results.environment()["dirty"] is dirty
+
+
+def test_the_packages_of_code_are_those_that_are_installed():
+    folders = {path.parent.name for path in results.ROOT.glob("*/__init__.py")} - {"tests"}
+    assert folders <= set(results.CODE) and all((results.ROOT / folder).is_dir() for folder in results.CODE)
