@@ -1,5 +1,6 @@
 """Print what targets come to, as JSON; with ``--capitals`` every label is in capitals before any row is declared.
 
+It fails where a declaration, a table or a figure loads a library of models: `show` has to start quickly.
 Run by tests/reproductions/test_labels.py in a process of its own: a declaration that reads a label is made at import.
 """
 
@@ -90,6 +91,8 @@ def main(targets: list[str]) -> None:
         content = show.build(table, store, shown)
         figures = {subject.name: drawn(table, store, subject) for subject in shown if table.draw}
         found[target] = [content, tables.render(content, "md"), figures]
+    loaded = {"torch", "transformers", "datasets", "lm_eval"} & set(sys.modules)
+    assert not loaded, f"showing tables imports {loaded}"
     json.dump(found, sys.stdout)
 
 

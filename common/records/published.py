@@ -19,6 +19,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,16 @@ class Lines:
         with atomic_files.whole(self.path) as file:
             file.write_text(text, encoding="utf-8")
         self._text = text
+
+
+@cache
+def _model_folder(folder: Path, model: str) -> Path:
+    return folder / model.replace("/", "--")
+
+
+@cache
+def _records_file(folder: Path, benchmark: str) -> Path:
+    return folder / "records" / f"{benchmark}.jsonl"
 
 
 class Published:
@@ -144,14 +155,14 @@ class Published:
 
     def records_file(self, model: str, benchmark: str) -> Path:
         """Return the file with a benchmark's records."""
-        return self._of(model) / "records" / f"{benchmark}.jsonl"
+        return _records_file(self._of(model), benchmark)
 
     def items_file(self, model: str, benchmark: str) -> Path:
         """Return the file with a benchmark's outcomes per item."""
         return self._of(model) / "items" / f"{benchmark}.npz"
 
     def _of(self, model: str) -> Path:
-        return self.folder / model.replace("/", "--")
+        return _model_folder(self.folder, model)
 
     def _lines(self, path: Path, key: str = "id") -> Lines:
         return self._cached(path, lambda file: Lines(file, key)) or Lines(path, key)

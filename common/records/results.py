@@ -104,7 +104,7 @@ class Store:
         None: there is none. A damaged, misplaced or older-format file of the user's is set aside under another name with a
         warning and then missing; a published one is only warned of.
         """
-        own = self._read(str(self.path(recipe, benchmark)))
+        own = self._read(os.path.join(self.user, _place(recipe, benchmark)))
         if own is not None and own.status == "ok":
             return own
         theirs = self._of_published(lambda shelf: shelf.get(recipe.model, recipe.hash, benchmark))

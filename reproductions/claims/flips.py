@@ -21,9 +21,14 @@ def fill(rows: Measured, columns: Sequence[Column], store: Store) -> None:
     if not following:
         return
     found, asked = Resampled(store, rows, list(columns)), {column.id: column for column in columns}
+    names_of = {
+        (column.id, model): derived_columns.parts(column, columns, model, rows)[0]
+        for column in following
+        for model in {row.model for row, _, _ in rows}
+    }
     for row, _, scores in rows:
         for column in following:
-            names, _ = derived_columns.parts(column, columns, row.model, rows)
+            names = names_of[column.id, row.model]
             lacking = [scores[name] for name in names if isinstance(scores.get(name), Status)]
             scores[column.id] = lacking[0] if lacking else _flips(found, row, [asked[name] for name in names])
 

@@ -174,7 +174,10 @@ def _shorten(patch):
     quick = {"learning_rate": 1e-5, "max_steps": 1, "batch": 2, "micro_batch": 2, "targets": ["q_proj"]}
     patch.setitem(reassessed.SETTINGS, "paper", quick)
     patch.setitem(reassessed.DATA, "paper", {"source": "alpaca-cleaned", "held_out": 4})
-    patch.setitem(laco.TRAINING, "paper", {**laco.TRAINING["paper"], "tokens": 512, "length": 8})
+    patch.setitem(laco.TRAINING, "paper", {**laco.TRAINING["paper"], "tokens": 64, "length": 8})
+    patch.setitem(laco.TRAINED_WITH, "paper", {**laco.TRAINED_WITH["paper"], "batch": 4, "micro_batch": 2})
+    for model, (texts, data) in laco.CHINESE.items():
+        patch.setitem(laco.CHINESE, model, (texts, {**data, "tokens": 64}))
     # alike as random layers are, most would be merged
     patch.setitem(laco.SETTINGS["llama-2-7b"], laco.MAIN["llama-2-7b"], (4, 1.0))
     patch.setattr(magnitudes, "WIDE", 16)

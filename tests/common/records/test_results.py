@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 
-import jsonschema
 import numpy as np
 import pytest
 from killed import killed_at
@@ -169,6 +168,8 @@ DAMAGED = {
 
 def test_the_published_schema_describes_the_files_and_refuses_what_the_store_refuses():
     """`python -m reproductions.documents.readme` writes it."""
+    import jsonschema  # takes seconds
+
     written = (results.ROOT / "docs" / "results-schema.json").read_text()
     assert written == record_json.json_schema()
     check = jsonschema.Draft202012Validator(json.loads(written))

@@ -1,5 +1,6 @@
 """A process killed at any moment of a save leaves the old checkpoint or the new one, and the next start clears up."""
 
+import shutil
 import threading
 
 import pytest
@@ -16,36 +17,42 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(earlier, make_tiny, tiny
     old, new = make_tiny("llama"), make_tiny("llama")
     with torch.no_grad():
         new.model.norm.weight += 1
-    path = tmp_path / "model"
+    path = tmp_path / "work" / "model"
+    path.parent.mkdir()
+    whole = {}  # the bytes of a checkpoint that was saved undisturbed, and which it is
+    for model, text in ((old, "old"), (new, "new")):
+        saved = checkpoint.save(model, tiny_tokenizer, tmp_path / text, {"README.md": text})
+        loaded, tokenizer = checkpoint.load(saved)
+        assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True))
+        assert tokenizer is not None
+        whole[content(saved)] = text
     outcomes = []
     for moment in range(1, 200):
         if earlier and not path.exists():
-            checkpoint.save(old, tiny_tokenizer, path, {"README.md": "old"})
+            shutil.copytree(tmp_path / "old", path)
         dead = killed_at(moment, lambda: checkpoint.save(new, tiny_tokenizer, path, {"README.md": "new"}))
         if not dead:
             break
         try:
-            model, tokenizer = checkpoint.load(path)
+            checkpoint.check_directory(path)  # as `load` does first
         except UserError:
             assert not earlier, f"nothing can be loaded after a kill at moment {moment}"
             outcomes.append("nothing")
         else:
-            which = new if torch.equal(model.model.norm.weight, new.model.norm.weight) else old
-            assert all(torch.equal(a, b) for a, b in zip(model.parameters(), which.parameters(), strict=True))
-            assert tokenizer is not None
-            text = (path / "README.md").read_text()
-            assert text == ("new" if which is new else "old")
-            outcomes.append(text)
+            outcomes.append(whole[content(path)])
         atomic_files.recover(path)
-        assert [entry.name for entry in tmp_path.iterdir()] in (["model"], [])  # nothing stays behind
+        assert [entry.name for entry in path.parent.iterdir()] in (["model"], [])  # nothing stays behind
         if path.exists():
             assert checkpoint.not_replaceable(path) is None
-            if not earlier:
-                clear(path)
-            elif outcomes[-1] == "new":
-                checkpoint.save(old, tiny_tokenizer, path, {"README.md": "old"})
+            if outcomes[-1] != "old":
+                shutil.rmtree(path)
     assert len(outcomes) > 15 and not dead
     assert set(outcomes) == {"old" if earlier else "nothing", "new"}
+
+
+def content(folder):
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name != atomic_files.MARKER)  # it has times
+    return frozenset((file.relative_to(folder), file.read_bytes()) for file in files)
 
 
 def test_what_was_replaced_does_not_come_back_where_its_successor_was_moved(tmp_path):
@@ -71,12 +78,6 @@ def test_what_was_replaced_does_not_come_back_where_its_successor_was_moved(tmp_
             break
         put("old")
     assert left and not dead  # a kill after the one took the other's place and before that was cleared away
-
-
-def clear(path):
-    for file in path.iterdir():
-        file.unlink()
-    path.rmdir()
 
 
 def test_only_what_bears_our_names_is_swept(tmp_path):
