@@ -11,6 +11,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 
+from matplotlib import pyplot  # noqa: E402
+
 from common.evaluation import significance  # noqa: E402
 from common.records.results import PUBLISHED  # noqa: E402
 from reproductions.render import show, tables  # noqa: E402
@@ -71,7 +73,7 @@ def drawn(table: registry.Table, store: Loaded, subject: subjects.Subject) -> li
     module, _, function = table.draw.partition(":")
     entries = show.entries(table, store, subject, table.rows(subject))
     figure = getattr(importlib.import_module(module), function)(entries, subject.profile) if entries else None
-    return [
+    content = [
         [
             [line.get_xydata().tolist() for line in axes.lines],
             [[bar.get_x(), bar.get_height()] for bar in axes.patches if hasattr(bar, "get_height")],
@@ -79,6 +81,8 @@ def drawn(table: registry.Table, store: Loaded, subject: subjects.Subject) -> li
         ]
         for axes in (figure.axes if figure else ())
     ]
+    pyplot.close("all")
+    return content
 
 
 def main(targets: list[str]) -> None:

@@ -85,6 +85,7 @@ def project(tmp_path_factory, tiny_tokenizer):
         "intermediate_size": 48,
         "num_hidden_layers": 12,
         "num_attention_heads": 4,
+        "max_position_embeddings": 256,  # a sequence has as many tokens, unless told otherwise
     }
     model = LlamaForCausalLM(LlamaConfig(**sizes, initializer_range=0.05))
     for name in ("my-model", "llama-2-7b"):

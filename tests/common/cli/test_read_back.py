@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from common.cli import main, read_back
 from common.models import checkpoint
 from common.models.surgery import remove_layers
+from common.utils.errors import UserError
 from papers.linearpatch import tool as linearpatch
 
 
@@ -51,35 +52,23 @@ def test_another_model_on_disk_is_told(damage, said, tiny_llama, tmp_path):
 FRESH = read_back.in_fresh_process
 
 
-@pytest.mark.parametrize("damage", [None, cut_off])
-def test_a_process_of_its_own_reads_what_was_saved(damage, write_checkpoint, tmp_path, monkeypatch):
-    """Patches too, which only their method's package can rebuild."""
-    monkeypatch.setattr(read_back, "in_fresh_process", FRESH)
+@pytest.fixture
+def command(write_checkpoint, tmp_path):
+    """What removes two layers of a tiny model and replaces them by a patch, without --out."""
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{n} The layers of a model are removed and scaled.\n\n" for n in range(200)))
-    command = [
-        "--model",
-        str(write_checkpoint(tmp_path / "model")),
-        "--remove",
-        "2",
-        "--text",
-        str(text),
-        "--length",
-        "32",
-    ]
-    save = checkpoint.save
+    command = ["--model", str(write_checkpoint(tmp_path / "model")), "--remove", "2", "--text", str(text)]
+    return [*command, "--length", "32", "--samples", "4", "--windows", "2", "--no-evaluation"]
 
-    def saved(*arguments, **options):
-        path = save(*arguments, **options)
-        if damage is not None:
-            damage(path)
-        return path
 
-    monkeypatch.setattr(checkpoint, "save", saved)
-    fixed = ["--samples", "4", "--windows", "2", "--no-evaluation", "--out", str(tmp_path / "out")]
-    assert main(linearpatch.METHOD, [*command, *fixed]) == (0 if damage is None else 3)
-    broken = json.loads((tmp_path / "out" / "pruning.json").read_text())["broken"]
-    assert ("cannot be read back" in broken) if damage else not broken
+def test_a_process_of_its_own_reads_what_was_saved(command, tmp_path, monkeypatch):
+    """Patches too, which only their method's package can rebuild."""
+    monkeypatch.setattr(read_back, "in_fresh_process", FRESH)
+    assert main(linearpatch.METHOD, [*command, "--out", str(tmp_path / "out")]) == 0
+    assert not json.loads((tmp_path / "out" / "pruning.json").read_text())["broken"]
+    cut_off(tmp_path / "out")
+    with pytest.raises(UserError, match="model.norm.weight"):
+        FRESH(tmp_path / "out", torch.tensor([[3, 4, 5]]), torch.device("cpu"), torch.float32)
 
 
 def test_patches_count(tiny_llama, make_patch, tmp_path, monkeypatch):
@@ -91,12 +80,8 @@ def test_patches_count(tiny_llama, make_patch, tmp_path, monkeypatch):
     assert "is another model" in read_back.difference(tiny_llama, checkpoint.save(tiny_llama, None, tmp_path / "model"))
 
 
-def test_a_tool_that_saved_another_model_exits_with_3(write_checkpoint, tmp_path, capsys, monkeypatch):
+def test_a_tool_that_saved_another_model_exits_with_3(command, tmp_path, capsys, monkeypatch):
     """Whatever damages the files between saving and the end."""
-    text = tmp_path / "text.txt"
-    text.write_text("".join(f"{n} The layers of a model are removed and scaled.\n\n" for n in range(200)))
-    command = ["--model", str(write_checkpoint(tmp_path / "model")), "--remove", "2", "--text", str(text)]
-    command += ["--length", "32", "--samples", "4", "--windows", "2", "--no-evaluation"]
     assert main(linearpatch.METHOD, [*command, "--out", str(tmp_path / "good")]) == 0
     save = checkpoint.save
 
