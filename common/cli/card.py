@@ -18,6 +18,7 @@ from common.console.progress import clock
 from common.console.text_tables import markdown
 from common.models import loading
 from common.utils.errors import plural
+from common.utils.signs import signed
 
 REPORT = "pruning.json"  # the facts of a result, beside its weights
 MERGEKIT = "mergekit.yaml"  # beside them, where layers were removed and nothing else
@@ -205,9 +206,8 @@ def _compared(evaluation: dict) -> list[tuple[str, str, str, str]]:
         rows.append(("KL divergence from the original (nats per token)", "", "", f"{found['kl']:.4f}{error}"))
     for task, one in evaluation.get("changes", {}).items():
         rows.append((f"{task}, flips (%)", "", "", f"{100 * one['flips']:.1f}"))
-        interval = "{change:+.1f} [{low:+.1f}, {high:+.1f}]".format(
-            **{key: 100 * one[key] for key in ("change", "low", "high")}
-        )
+        change, low, high = (signed(100 * one[key], "+.1f") for key in ("change", "low", "high"))
+        interval = f"{change} [{low}, {high}]"
         rows.append((f"{task}, change in {one['metric']} (points)", "", "", interval))
     return rows
 
@@ -287,8 +287,8 @@ def _against(evaluation: dict) -> str:
     """Return what is known of the change from no repair, as a sentence."""
     if not (found := evaluation["against_cut"]):
         return ""
-    ends = ", ".join(f"{found[end]:+.1f}" for end in ("low", "high"))
-    return f"Perplexity against no repair: {found['change']:+.1f} % [{ends}] (95 %, paired over the sequences). "
+    change, low, high = (signed(found[key], "+.1f") for key in ("change", "low", "high"))
+    return f"Perplexity against no repair: {change} % [{low}, {high}] (95 %, paired over the sequences). "
 
 
 def _samples(evaluation: dict) -> list[str]:

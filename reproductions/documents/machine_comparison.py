@@ -14,6 +14,7 @@ import numpy as np
 from common.console.text_tables import markdown
 from common.pruning.recipe import Recipe
 from common.records.results import Record
+from common.utils.signs import signed
 from reproductions.measurements import partial_records
 from reproductions.render.evidence import Loaded
 from reproductions.spec import steps, subsets
@@ -39,7 +40,7 @@ def text(store: Loaded) -> str:
     for name, found in sorted(tasks.items()):
         differing, answers, shifts = (list(column) for column in zip(*found, strict=True))
         share, ends = 100 * sum(differing) / sum(answers), (statistics.mean(shifts), min(shifts), max(shifts))
-        mean, least, most = (f"{end:+.1f}".replace("-", "−") for end in ends)
+        mean, least, most = (signed(end, "+.1f") for end in ends)
         lines.append([name, len(found), sum(answers), f"{share:.1f}", f"{mean} [{least}, {most}]"])
     told = markdown(["Task", "models", "answers", "differ, %", "accuracy, points: mean [least, most]"], lines, "lrrrr")
     if perplexities:

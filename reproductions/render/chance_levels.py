@@ -25,6 +25,7 @@ from common.console.text_tables import markdown
 from common.evaluation import significance
 from common.evaluation.scores import retained_performance
 from common.records.results import Store
+from common.utils.signs import signed
 from reproductions import audit
 from reproductions.audit.engine import group
 from reproductions.audit.scores import dense_row
@@ -222,8 +223,8 @@ def _on_a_real_model(store: Store) -> list[Kept]:
 
 def shown(row: Kept) -> str:
     """Return what stays above chance level, with its interval where there is one."""
-    ends = "" if row.interval is None else f" [{', '.join(f'{end:.1f}' for end in row.interval)}]"
-    return f"{row.above:.1f}{ends}".replace("-", "−")
+    ends = "" if row.interval is None else f" [{', '.join(signed(end, '.1f') for end in row.interval)}]"
+    return signed(row.above, ".1f") + ends
 
 
 def summary() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from common.utils.errors import plural
+from common.utils.signs import signed
 from reproductions.claims import verdicts
 from reproductions.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED, UNTESTED
 from reproductions.spec.subjects import HEADS
@@ -120,13 +121,11 @@ def effect(judged: dict) -> str:
     if judged["difference"] is None:
         return "no finite number"
     form = {"points": "+.1f", "%": "+.1f", "% of dense": ".1f"}.get(judged["unit"], ".4g")
-    number, *ends = (
-        f"{value:{form}}".replace("-", "−") for value in (judged["difference"], *(judged["interval"] or ()))
-    )
+    number, *ends = (signed(value, form) for value in (judged["difference"], *(judged["interval"] or ())))
     text = f"{number} {judged['unit']}".strip()
     if form == "+.1f":  # a difference: its direction in words
         words = ("less", "more") if judged["unit"] == "points" else ("lower", "higher")
-        text = f"{number[1:]} {judged['unit']} {words[number[0] != '−']}"
+        text = f"{number.lstrip('+−')} {judged['unit']} {words[judged['difference'] >= 0]}"
     if not judged["unit"]:
         what = judged["what"].partition(": ")[2]
         text = f"{what}: {text}" if what else text

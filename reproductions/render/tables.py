@@ -17,6 +17,7 @@ from itertools import groupby
 from common.console import text_tables
 from common.console.text_tables import Styled, TextTable
 from common.utils.errors import unknown
+from common.utils.signs import signed
 from reproductions.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from reproductions.render import claim_verdicts
 
@@ -121,12 +122,8 @@ def _three(row: dict) -> list[str]:
     numbers = ["·" if row[key] is None else _number(row[key]) for key in ("yours", "unchanged")]
     if row["difference"] is None:
         return [*numbers, "·"]
-    ends = f" [{', '.join(_signed(end) for end in row['interval'])}]" if row["interval"] else ""
-    return [*numbers, _signed(row["difference"]) + ends]
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
+    ends = f" [{', '.join(signed(end, '+.2f') for end in row['interval'])}]" if row["interval"] else ""
+    return [*numbers, signed(row["difference"], "+.2f") + ends]
 
 
 def _number(value: float, digits: int | None = None) -> str:

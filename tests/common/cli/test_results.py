@@ -31,6 +31,7 @@ from common.models import checkpoint
 from common.models import loading as models
 from common.models.surgery import remove_layers
 from common.utils.errors import UserError
+from common.utils.signs import signed
 from papers import linearpatch, prunecomp
 from papers.laco import merge_layers
 from papers.linearpatch import tool as linearpatch_tool
@@ -170,7 +171,8 @@ def test_a_repair_that_is_worse_than_none_is_said_to_be(factor, source, tmp_path
     against, change = found["against_cut"], found["after"]["perplexity"] / found["cut"]["perplexity"] - 1
     assert against["change"] == pytest.approx(100 * change, abs=0.01) and against["low"] <= against["change"]
     card = (tmp_path / "out" / "README.md").read_text()
-    assert f"against no repair: {against['change']:+.1f} % [{against['low']:+.1f}, {against['high']:+.1f}]" in card
+    change, low, high = (signed(against[key], "+.1f") for key in ("change", "low", "high"))
+    assert f"against no repair: {change} % [{low}, {high}]" in card
     for text in (card, capsys.readouterr().out):
         assert ("worse than the same layers left out" in text) == (factor > 1)
 
