@@ -157,6 +157,8 @@ class _Part:
 
 def said(work: Sequence[Work], store: Store) -> str:
     """Say what `expected` returns, in a line."""
+    if not work:
+        return "nothing is left to measure"
     seconds, unknown = expected(work, store)
     cells = plural(sum(len(entry.benchmarks) for entry in work), "cell")
     if not seconds:

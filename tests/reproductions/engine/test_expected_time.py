@@ -33,6 +33,10 @@ def test_what_was_never_measured_is_said_to_be_unknown():
     assert expected_time.said(work, Store(NOWHERE)) == "1 cell to measure; nothing is known of their time"
 
 
+def test_where_no_cell_is_left_nothing_is_said_of_time():
+    assert expected_time.said([], Store(NOWHERE)) == "nothing is left to measure"
+
+
 # Benchmark -> the seconds that a published result of another seed took; preparing took 50.
 PUBLISHED = {"piqa": 10.0, "copa": 10.0, "hellaswag": 1000.0}
 
