@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from common.console.progress import track
 from common.records.results import NOWHERE, PUBLISHED, Recipe, Record, Store, user_folder
 from reproductions.render import show
 from reproductions.spec import coverage, registry
@@ -89,7 +90,7 @@ class Evidence:
     def tables(self) -> dict[str, tuple[Table, list[Subject], dict]]:
         """Target -> its table, the subjects it is shown for (the paper's own models last), and its JSON form."""
         found = {}
-        for target, table in registry.targets().items():
+        for target, table in track(registry.targets().items(), "building tables", unit="table", each=True):
             subjects = self.subjects[target]
             found[target] = table, subjects, show.build(table, self.store, subjects)
         return found

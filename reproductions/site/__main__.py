@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.console.command_line import option, parse
+from common.console.progress import say
 from common.records.results import ROOT
-from common.utils.errors import UserError, one_line
+from common.utils.errors import UserError, one_line, quiet_logging
 
 
 @dataclass(kw_only=True)
@@ -45,6 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status."""
     try:
         options = parse(SiteCommand, arguments, prog="python -m reproductions.site")
+        quiet_logging()
+        say("reading the results")
         from reproductions.render.evidence import gathered
         from reproductions.site import pages
 

@@ -26,6 +26,7 @@ from sphinx.application import Sphinx
 from sphinx.parsers import Parser
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
+from common.console.progress import track
 from common.records.results import ROOT
 from reproductions.site.documents import API
 from reproductions.site.source_lines import SourcePages, name, place
@@ -75,11 +76,20 @@ def build(source: Path, folder: Path) -> None:
         "html_domain_indices": False,
         "html_show_search_summary": False,  # a page opened from disk may not read other pages
     }
-    with patch_docutils(), docutils_namespace():
+    bar = track(None, "building the site", unit="step", each=True)
+    with bar, patch_docutils(), docutils_namespace():
         made = Sphinx(
             source, None, folder, source / ".doctrees", "html", settings, status=None, warning=sys.stderr, freshenv=True
         )
+        for event, what in (("source-read", "reading"), ("html-page-context", "writing")):
+            made.connect(event, functools.partial(_step, bar, what))
         made.build(force_all=True)
+
+
+def _step(bar: track, what: str, app: Sphinx, page: str, *unused) -> None:
+    """Show which page is read or written."""
+    bar.note(f"{what} {page}")
+    bar.update()
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

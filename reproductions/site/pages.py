@@ -10,6 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from common.console.progress import track
 from common.records import results
 from common.records.results import ROOT
 from common.utils.errors import UserError
@@ -67,7 +68,7 @@ class Site:
         for target in registry.targets():
             self._target(target)
         packed = {digest: data.items(self.evidence, digest) for digest in self.evidence.records}
-        for digest in self.evidence.records:
+        for digest in track(self.evidence.records, "pages of recipes", unit="page", each=True):
             self._recipe(digest, packed[digest])
         self._audit()
         self._records()

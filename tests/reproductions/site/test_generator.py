@@ -12,6 +12,7 @@ import pytest
 from bs4 import BeautifulSoup
 from site_links import followed
 
+from common.console import progress
 from common.records.results import ROOT
 from common.utils.errors import UserError
 from reproductions.site import generator, pages
@@ -69,8 +70,12 @@ def small(tmp_path_factory):
     (source / "papers" / "laco" / "laco.ipynb").write_text(json.dumps(book))
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(io.StringIO()) as warnings:
         patch.setattr(generator, "API", ())
+        patch.setattr(progress, "MOMENT", 0)  # a line for every step
         generator.build(source, folder)
-    assert warnings.getvalue() == ""
+    lines = warnings.getvalue().splitlines()
+    assert all(line.startswith("building the site: step ") for line in lines), lines
+    for step in ("reading docs/guide", "writing docs/guide", "writing recipes/abc"):
+        assert sum(step in line for line in lines) == 1
     return folder
 
 

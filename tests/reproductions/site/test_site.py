@@ -5,6 +5,8 @@ import csv
 import json
 import math
 import re
+import subprocess
+import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -270,6 +272,25 @@ def test_a_folder_with_other_files_is_refused_and_a_report_is_replaced(evidence,
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "report"}
 
 
+def test_what_is_being_done_is_said_and_what_libraries_log_is_not(tmp_path):
+    """Of another process: a test's own handlers change what a log prints."""
+    code = f"""
+import logging
+from reproductions.render import evidence
+from reproductions.site import pages
+from reproductions.site.__main__ import main
+
+def build(found, folder):
+    logging.getLogger("lm_eval.api.task").warning("a library's line")
+    logging.getLogger("common.records").warning("a line of ours")
+
+evidence.gathered, pages.build = lambda own: None, build
+main(["--out", {str(tmp_path / "out")!r}])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["reading the results", "WARNING: a line of ours"]
+
+
 def test_bad_options_are_one_line(capsys, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("reproductions.render.evidence.gathered", lambda own: None)
@@ -277,7 +298,10 @@ def test_bad_options_are_one_line(capsys, tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as stopped:
         main(["--prot", "1"])
     assert stopped.value.code == 2
-    assert all(line.startswith("error: ") for line in capsys.readouterr().err.splitlines())
+    assert {line.partition(": ")[0] for line in capsys.readouterr().err.splitlines()} == {
+        "reading the results",
+        "error",
+    }
 
 
 def test_the_first_page_opens_with_the_readmes_words_and_its_headline(site):
