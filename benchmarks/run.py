@@ -191,10 +191,11 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
     lines += [
         "",
         "A ratio is to a baseline measured by the same script in the same run. An empty cell repeats the cell above.",
-        "Rows of one kind are one row: their median ratio (lowest to highest). The folder `results` has every row.",
+        "Rows of one kind are one row: their median ratio (lowest to highest). The folder `results` has every row, with",
+        "times and memory.",
         "",
-        "| Benchmark | What | Measured | Ratio | Baseline | Goal |",
-        "| --- | --- | --- | ---: | --- | --- |",
+        "| Benchmark | What | Ratio | Baseline | Goal |",
+        "| --- | --- | ---: | --- | --- |",
     ]
     for entry in entries:
         lines += _rows(entry, results[entry.name])
@@ -219,17 +220,17 @@ def _conditions(result: dict, machines: list[dict]) -> str:
 def _rows(entry: Entry, result: dict | None) -> list[str]:
     if result is None:
         needs = "needs a CUDA device; " if entry.needs else ""
-        return [f"| {entry.name} | not run: {needs}`make benchmarks ONLY={entry.name}` | | | | |"]
+        return [f"| {entry.name} | not run: {needs}`make benchmarks ONLY={entry.name}` | | | |"]
     if "failed" in result:
-        return [f"| {entry.name} | failed: {_plain(result['failed'])} | | | | |"]
+        return [f"| {entry.name} | failed: {_plain(result['failed'])} | | | |"]
     kinds: dict[tuple[str, ...], list[Ratio]] = {}
     for row in result["rows"]:
         ratio = Ratio(**{key: value for key, value in row.items() if key != "threads"})
         kinds.setdefault((_kind(ratio.what), ratio.baseline.partition(":")[0]), []).append(ratio)
     lines, name, above = [], entry.name, ""
     for alike in kinds.values():
-        for what, value, ratio, baseline, goal in [_series(alike)] if _collapse(alike) else map(_single, alike):
-            cells = (name, what, value, ratio, "" if baseline == above else baseline, goal)
+        for what, ratio, baseline, goal in [_series(alike)] if _collapse(alike) else map(_single, alike):
+            cells = (name, what, ratio, "" if baseline == above else baseline, goal)
             lines.append(f"| {' | '.join(map(_plain, cells))} |")
             name, above = "", baseline
     return lines
@@ -247,7 +248,7 @@ def _kind(what: str) -> str:
 
 def _single(one: Ratio) -> tuple[str, ...]:
     goal = f"{_bounds(one)}: {'met' if one.met else 'missed'}" if _bounds(one) else ""
-    return one.what, one.measured, f"{one.ratio:.3g}", one.baseline, goal
+    return one.what, f"{one.ratio:.3g}", one.baseline, goal
 
 
 def _series(alike: Sequence[Ratio]) -> tuple[str, ...]:
@@ -256,9 +257,10 @@ def _series(alike: Sequence[Ratio]) -> tuple[str, ...]:
     what = f"{shared} ...: {kind}".strip() if ": " in alike[0].what else kind
     ratios, aimed = sorted(one.ratio for one in alike), [one for one in alike if _bounds(one)]
     goals = ", ".join(sorted({_bounds(one) for one in aimed}))
-    met = f"{goals}: {sum(bool(one.met) for one in aimed)} of {len(aimed)} met" if aimed else ""
+    count = sum(bool(one.met) for one in aimed)
+    met = f"{goals}: {'' if count == len(aimed) else f'{count} of {len(aimed)} '}met" if aimed else ""
     ratio = f"{statistics.median(ratios):.3g} ({ratios[0]:.3g} to {ratios[-1]:.3g})"
-    return what, f"{len(alike)} rows", ratio, alike[0].baseline.partition(":")[0], met
+    return f"{what} ({len(alike)} rows)", ratio, alike[0].baseline.partition(":")[0], met
 
 
 def _bounds(ratio: Ratio) -> str:

@@ -228,25 +228,23 @@ def shown(row: Kept) -> str:
 
 
 def summary() -> str:
-    """Write the table of docs/guessing.md: retained by chance, and the rows that retain most and least."""
+    """Write the table of docs/guessing.md: retained by chance, and each paper's rows that retain most and least."""
     lines, turns = [], []
     for source in _first():
         title, rows = printed_rows.title_of(source.paper), of_paper(source.paper)
         turns.append("{} of {} pairs of {}'s rows".format(*turned(rows), title))
-        for model in dict.fromkeys(row.model for row in rows):
-            own = [row for row in rows if row.model == model]
-            ends = [end(own, key=lambda row: row.retained) for end in (max, min)]
-            cells = [f"{row.retained:.1f} → {shown(row)} ({row.method}, {row.sparsity})" for row in ends]
-            lines.append([f"{title} ({source.measure})", model, f"{own[0].guessing:.1f}", *cells])
+        ends = [end(rows, key=lambda row: row.retained) for end in (max, min)]
+        cells = [f"{row.retained:.1f} → {shown(row)} ({row.model}, {row.method}, {row.sparsity})" for row in ends]
+        by_chance = sorted({f"{row.guessing:.1f}" for row in rows}, key=float)
+        lines.append([f"{title} ({source.measure})", " to ".join(by_chance[:: max(len(by_chance) - 1, 1)]), *cells])
     head = [
         "Paper",
-        "Model",
-        "chance level's, %",
+        "retained by chance, %",
         "most retained → of it above chance level, %",
-        "least retained → above chance level",
+        "least retained → above chance level, %",
     ]
     order = f"Which of two rows of one model and size retains more changes for {', '.join(turns)}."
-    return f"{markdown(head, lines, 'llr')}\n\n{order}"
+    return f"{markdown(head, lines, 'lr')}\n\n{order}"
 
 
 def _first() -> list[Source]:
