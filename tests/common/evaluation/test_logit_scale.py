@@ -35,8 +35,10 @@ def test_a_head_that_is_twice_too_large_wants_half_the_logits(tiny_llama):
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, 320, (96, 1), generator=generator)
     tiny_llama.lm_head.weight.mul_(30)  # a random model hardly prefers any token
+    cache = None
     for _ in range(40):
-        chances = tiny_llama(ids).logits[:, -1].softmax(-1)
+        out = tiny_llama(ids[:, -1:], past_key_values=cache, use_cache=True)
+        chances, cache = out.logits[:, -1].softmax(-1), out.past_key_values
         ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], 1)
     own = logit_scale.fitted(logit_scale.window_nlls(tiny_llama, ids))[1]
     assert own == pytest.approx(1.0, abs=0.11)

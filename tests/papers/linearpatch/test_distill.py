@@ -1,10 +1,9 @@
 """Distilling the patch: what trains, what stays, and that nothing depends on how often it was interrupted."""
 
+import itertools
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -128,22 +127,6 @@ def test_a_stored_teacher_trains_the_same_patch_to_rounding(tiny_llama, tmp_path
         distill(tiny_llama, {RUN: patch_for()}, WINDOWS, DistillationSettings(top_k=8), store=tmp_path / "store")
 
 
-_KILLED = """
-import os, signal, sys, torch
-import conftest, test_distill as this
-from common.training import distillation
-torch.set_num_threads(1)
-calls = iter(range(100))
-honest = distillation.Distillation.loss
-def dying(self, samples):
-    if next(calls) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return honest(self, samples)
-distillation.Distillation.loss = dying
-this.distilled(conftest._tiny_model("llama"), sys.argv[1], sys.argv[2])
-"""
-
-
 def distilled(model, store, folder):
     made = {RUN: patch_for(), (5, 6): patch_for(seed=2)}
     how = Fitting(learning_rate=1e-2, batch_size=2, order="shuffled", seed=4, save_every=2)
@@ -151,13 +134,22 @@ def distilled(model, store, folder):
     return made, report
 
 
-def test_killed_and_started_again_it_ends_with_the_same_bits(make_tiny, tmp_path):
+def test_killed_and_started_again_it_ends_with_the_same_bits(make_tiny, tmp_path, monkeypatch):
     wanted, report = distilled(make_tiny(), tmp_path / "a", None)
-    here = Path(__file__).parent
-    arguments = [str(tmp_path / "b"), str(tmp_path / "work")]
-    path = os.pathsep.join([str(here.parents[1]), str(here), *sys.path])
-    done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], env={**os.environ, "PYTHONPATH": path})
-    assert done.returncode == -signal.SIGKILL
+    honest, calls = Distillation.loss, itertools.count()
+
+    def dying(self, samples):
+        if next(calls) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return honest(self, samples)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Distillation, "loss", dying)
+        arguments = (make_tiny(), tmp_path / "b", tmp_path / "work")
+        child = multiprocessing.get_context("fork").Process(target=distilled, args=arguments)
+        child.start()
+        child.join(60)
+    assert child.exitcode == -signal.SIGKILL
     assert (tmp_path / "work" / "fit.pt").exists()
     patches_again, again = distilled(make_tiny(), tmp_path / "b", tmp_path / "work")
     assert all(torch.equal(wanted[run].weight, patches_again[run].weight) for run in wanted)

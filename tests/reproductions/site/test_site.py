@@ -29,7 +29,10 @@ from reproductions.site.__main__ import main
 from reproductions.spec import registry, reported
 from reproductions.spec.subjects import PUBLISHED_MODELS, STANDIN
 
-RECORDS = {f"{one['recipe_hash']}/{one['benchmark']}": one for one in Published(PUBLISHED)}
+
+@cache
+def published() -> dict[str, dict]:
+    return {f"{one['recipe_hash']}/{one['benchmark']}": one for one in Published(PUBLISHED)}
 
 
 @cache
@@ -75,7 +78,7 @@ def test_the_first_page_judges_as_the_list_of_findings_does(site):
 def test_there_is_a_page_for_every_target_recipe_and_paper(site, evidence):
     assert {p.stem for p in (site / "targets").glob("*.html")} == registry.targets().keys()
     assert {p.parent.name for p in (site / "papers").glob("*/README.md")} == set(registry.PAPERS)
-    on_disk = {name.partition("/")[0] for name in RECORDS}
+    on_disk = {name.partition("/")[0] for name in published()}
     assert {p.stem for p in (site / "recipes").glob("*.html")} == on_disk
     assert (site / "targets" / "league.html").exists() == ("league" in registry.targets())
 
@@ -85,7 +88,7 @@ def test_every_number_that_leads_to_a_recipe_is_in_its_record(site):
     for page in (site / "targets").glob("*.html"):
         for link in parsed(page).select("td a.quiet"):
             digest, benchmark = re.fullmatch(r"\.\./recipes/(\w+)\.html#(.+)", link["href"]).groups()
-            record = RECORDS[f"{digest}/{benchmark}"]
+            record = published()[f"{digest}/{benchmark}"]
             text = link.get_text().replace(",", "")
             digits = len(text.partition(".")[2]) if "e" not in text else None
             spelled = set()
@@ -143,7 +146,7 @@ def test_values_as_csv_and_parquet_are_those_of_the_files(site):
     with (site / "results.csv").open(newline="", encoding="utf-8") as lines:
         found = list(csv.DictReader(lines))
     from_files = Counter()
-    for name, record in RECORDS.items():
+    for name, record in published().items():
         for key, value in record["values"].items() or [("", None)]:
             number = None if value is None else float(value)
             from_files[name, key, "" if number is None else repr(number)] += 1
@@ -167,7 +170,7 @@ def handed_over(path: Path):
 
 def test_outcomes_per_item_survive_packing(site):
     store, compared = Store(NOWHERE), 0
-    for one in RECORDS.values():
+    for one in published().values():
         recipe = Recipe(**one["recipe"])
         for key, values in store.items(recipe, one["benchmark"]).items():
             name, content = handed_over(site / "data" / "recipes" / f"{recipe.hash}.js")
@@ -204,10 +207,10 @@ def test_all_values_page_reads_back(site):
     _, content = handed_over(site / "data" / "values.js")
     words, rows = content["strings"], content["rows"]
     at = content["columns"].index("value")
-    assert len(rows) == sum(max(1, len(one["values"])) for one in RECORDS.values())
+    assert len(rows) == sum(max(1, len(one["values"])) for one in published().values())
     for row in rows[:: len(rows) // 50]:
         name = f"{words['recipe'][row[0]]}/{words['benchmark'][row[4]]}"
-        value = RECORDS[name]["values"][words["key"][row[5]]]
+        value = published()[name]["values"][words["key"][row[5]]]
         assert row[at] == pytest.approx(value, rel=1e-5)
 
 
@@ -323,7 +326,7 @@ def test_the_first_page_opens_with_the_readmes_words_and_its_headline(site):
 
 def test_what_follows_from_shapes_alone_is_not_called_measured_on_the_papers_models(site):
     """No published record has weights of a model of the papers'."""
-    recipes = [one["recipe"] for one in RECORDS.values()]
+    recipes = [one["recipe"] for one in published().values()]
     real = {recipe["model"] for recipe in recipes} - {"standin", *PUBLISHED_MODELS}
     weights = {recipe["weights"] for recipe in recipes if recipe["model"] in real}
     assert real and weights == {SHAPE_ONLY}
