@@ -110,7 +110,7 @@ def build(
         cells = {c.label: _cell(row, c, scores, printed if subject.printed else {}) for c in columns}
         cells = {label: cell for label, cell in cells.items() if cell["status_id"] != statuses.ABSENT.id}
         lacking = [cell for cell in cells.values() if cell["reproduced"] is None and "text" not in cell]
-        found = {_status(cell) for cell in lacking} - {statuses.NONE}
+        found = [status for status in map(_status, lacking) if status != statuses.NONE]
         line = {"id": row.id, "model": row.label, "sparsity": row.sparsity, "method": row.name, "dense": row.dense}
         line |= {"model_id": row.group, "method_id": row.method, "extension": row.extension, "shape": _of_shape(row)}
         lines.append(line | {"profile": subject.profile, "subject": subject.name, "cells": cells})

@@ -237,8 +237,13 @@ def _best(rows: list[dict], better: Mapping[str, str]) -> set[tuple[int, str]]:
 
 
 def _without_number(row: dict) -> str:
-    """Return why a row has no number at all; '': it has one, or what failed is said below the table."""
+    """Return why a row has no number at all; '': it has one, or what failed is said below the table.
+
+    Why there is no data is said there, too, in full.
+    """
     shown = any(c["reproduced"] is not None or c["reported"] is not None or "text" in c for c in row["cells"].values())
+    if not shown and row["status_id"] == "no-data":
+        return "no data"
     return "" if shown or row["status_id"] == "failed" else row["status"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -51,6 +53,7 @@ def of_details(said: object) -> Status:
     return known.get(said) or Status("recorded", str(said))
 
 
-def of_row(found: set[Status]) -> Status:
-    """Return the status that stands for a row of which these cells have no number."""
-    return min(found, key=lambda one: (_ORDER.index(one.id), len(one.text)), default=MEASURED)
+def of_row(found: Sequence[Status]) -> Status:
+    """Return the status that stands for a row, given those of its cells without a number: of one kind the most frequent."""
+    counts = Counter(found)
+    return min(counts, key=lambda one: (_ORDER.index(one.id), -counts[one], len(one.text)), default=MEASURED)

@@ -100,6 +100,16 @@ def test_rows_without_a_number_are_counted_where_many_follow_one_another(standin
     assert tables.render(standin, "csv") == tables.render(standin, "csv", every_row=True)
 
 
+def test_why_there_is_no_data_is_said_below_the_table_not_in_the_column_of_methods(standin):
+    reason = "no data: could not fetch dataset someone/something: no network; fetch it on a machine that has one"
+    cells = {"Task": cell(status=reason)}
+    standin["rows"] += [row("toy model", "standin", f"row {n}", cells, reason) for n in range(5)]
+    for every_row in (False, True):
+        text = tables.render(standin, every_row=every_row)
+        assert text.count("someone/something") == 1 and f"Task: {reason}" in text
+        assert ("5 rows (no data)" in text) != every_row and ("row 3 (no data)" in text) == every_row
+
+
 def test_csv_and_json_hold_every_cell(standin):
     lines = list(csv.DictReader(io.StringIO(tables.render(standin, "csv"))))
     assert len(lines) == 8
