@@ -17,6 +17,8 @@ from reproductions.spec.subjects import PUBLISHED_MODELS, STANDIN
 
 # Running a model over text takes as long as this benchmark does, for as many tokens.
 _RUNNING, _TOKENS = "perplexity@linearpatch-wikitext2@49152-tokens", 49_152
+# Expected seconds of what is done from which on it tells the speed: a count of parameters took a thousand times its 0.1 ms.
+ENOUGH = 1.0
 
 
 def expected(work: Sequence[Work], store: Store) -> tuple[float, int]:
@@ -87,7 +89,7 @@ class TimeLeft:
     """Seconds that are left of some work.
 
     Each cell counts with the time that it is expected to take, and each recipe with that of preparing its model. What is
-    done corrects both: if cells have taken twice the expected time, twice that of the others is left.
+    done corrects both, once it is ENOUGH: if cells have taken twice the expected time, twice that of the others is left.
 
     Args:
         work: What is to be measured.
@@ -128,8 +130,8 @@ class TimeLeft:
         return {recipe for recipe, _ in self._cells.left}
 
     def seconds(self) -> float | None:
-        """Return the seconds that one process needs for the rest; None before a cell is measured."""
-        return self._cells.seconds() + self._preparing.seconds() if self._cells.took else None
+        """Return the seconds that one process needs for the rest; None before ENOUGH cells are measured."""
+        return self._cells.seconds() + self._preparing.seconds() if self._cells.expected >= ENOUGH else None
 
 
 class _Part:
@@ -152,7 +154,7 @@ class _Part:
             self.expected += expected
 
     def seconds(self) -> float:
-        return sum(self.left.values()) * (self.took / self.expected if self.expected else 1.0)
+        return sum(self.left.values()) * (self.took / self.expected if self.expected >= ENOUGH else 1.0)
 
 
 def said(work: Sequence[Work], store: Store) -> str:

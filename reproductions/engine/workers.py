@@ -303,12 +303,13 @@ def _watch(worker: Worker, logs: dict, ends: float | None) -> None:
                     _note(time_left, recipe.hash, benchmark, record)
             if len(left) < before:
                 bar.update(before - len(left))
-            for process in logs.keys() - told:
+            over = ends is not None and time.time() > ends  # who ends them then need not be this process
+            for process in logs.keys() - told if not over else ():
                 if process.exitcode:
                     told.add(process)
                     said = f"warning: process {process.pid} ended early ({_why(process, logs[process])}); see {logs[process]}"
                     print(one_line(said), file=sys.stderr)
-            if not running or (ends is not None and time.time() > ends):
+            if not running or over:
                 return
             wait([process.sentinel for process in running], timeout=LOOK)
 

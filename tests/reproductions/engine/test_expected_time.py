@@ -123,6 +123,36 @@ def test_before_a_cell_is_measured_the_time_left_is_unknown(store):
     assert left.seconds() == 500
 
 
+def test_a_cell_of_no_time_says_nothing_of_the_others(store, monkeypatch):
+    """Counting parameters is expected to take 0.1 ms; the first time it takes a thousand times as long."""
+    monkeypatch.setitem(PUBLISHED, "parameters", 1e-4)
+    [entry] = work_of(1, PUBLISHED)
+    left = expected_time.TimeLeft([entry], store)
+    left.prepared(entry.recipe.hash, 50.0)
+    left.measured(entry.recipe.hash, "parameters", 0.1)
+    assert left.seconds() is None
+    left.measured(entry.recipe.hash, "piqa", 20.0)
+    assert left.seconds() == pytest.approx(2 * (10 + 1000), rel=0.01)
+
+
+def test_a_model_that_is_prepared_in_no_time_says_nothing_of_the_others(store, monkeypatch):
+    first, second = work_of(2, ["piqa", "copa"])
+    published = Published.of_benchmark
+
+    def of_benchmark(self, model, benchmark):
+        for one in published(self, model, benchmark):
+            yield one
+            plain = {"seconds": PUBLISHED[benchmark], "preparing_seconds": 1e-4}
+            yield {"recipe": {"repair": None}, "provenance": plain, "status": "ok"}
+
+    monkeypatch.setattr(Published, "of_benchmark", of_benchmark)
+    original = replace(first, recipe=Recipe("llama-2-7b", "paper"))
+    left = expected_time.TimeLeft([original, second], store)
+    left.prepared(original.recipe.hash, 5.0)
+    left.measured(original.recipe.hash, "piqa", 10.0)
+    assert left.seconds() == 10 + 50 + 10 + 10
+
+
 def test_a_recipe_that_others_have_measured_is_not_prepared(store):
     first, second = work_of(2, ["piqa", "copa"])
     left = expected_time.TimeLeft([first, second], store)

@@ -102,7 +102,7 @@ def test_stages_are_measured_one_after_another(stub, tmp_path):
     assert collections.Counter(begun[:3]) == {"copa": 2, "wsc273": 1} and sorted(begun[3:]) == ["boolq", "hellaswag"]
 
 
-def test_when_the_time_is_over_no_process_is_left_and_the_next_batch_goes_on(stub, tmp_path, monkeypatch):
+def test_when_the_time_is_over_no_process_is_left_and_the_next_batch_goes_on(stub, tmp_path, monkeypatch, capsys):
     stub("STUB_SECONDS", "600")
     # Else each process imports lm_eval to look up what lacks data; the test above has that.
     monkeypatch.setattr(fetch, "lacking", lambda work: SimpleNamespace(why=None))
@@ -110,6 +110,7 @@ def test_when_the_time_is_over_no_process_is_left_and_the_next_batch_goes_on(stu
     assert gpu_batch.run(batch(), device="cpu", workers=2, measure="stub_measure", ends=time.time() + 5) == 0
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before and p.status() != "zombie"]
     assert not left
+    assert "ended early" not in capsys.readouterr().err
     assert not list((tmp_path / "records").rglob("*.json"))
     stub("STUB_SECONDS", "0")
     assert gpu_batch.run(batch(), device="cpu", workers=2, measure="stub_measure", ends=time.time() + 3600) == 5

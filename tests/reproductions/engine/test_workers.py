@@ -242,6 +242,20 @@ def test_a_killed_processes_cells_are_taken_over_by_the_others(stub, capsys):
     assert "ended early (SIGKILL); see" in capsys.readouterr().err
 
 
+def test_who_is_ended_after_the_time_is_over_did_not_end_early(stub, capsys):
+    class Ended:
+        pid, exitcode = 7, -signal.SIGTERM
+
+        def is_alive(self):
+            return False
+
+    logs = {Ended(): stub.folder / "log"}
+    workers._watch(worker(grid(1)), logs, ends=time.time() - 1)
+    assert "ended early" not in capsys.readouterr().err
+    workers._watch(worker(grid(1)), logs, ends=time.time() + 60)
+    assert "process 7 ended early (SIGTERM)" in capsys.readouterr().err
+
+
 def test_a_process_that_ends_by_an_error_says_which_and_where_its_log_is(stub, capsys):
     stub.set("STUB_REFUSES", "no such device")
     workers.local(worker(grid(1, ["piqa"])), 1, stub.folder / "jobs")
