@@ -23,6 +23,7 @@ from common.utils.signs import signed
 REPORT = "pruning.json"  # the facts of a result, beside its weights
 MERGEKIT = "mergekit.yaml"  # beside them, where layers were removed and nothing else
 STAGE_NAMES = {
+    "search": "searching for the number of layers",
     "read": "reading the model",
     "original": "measuring it",
     "prune": "choosing, removing and repairing",

@@ -139,21 +139,28 @@ def rates(job: Job) -> Rates:
 
 
 def forecast(job: Job) -> Forecast:
-    """Time, memory and disk of a job whose model is held whole, before its weights are read."""
+    """Time, memory and disk of a job whose model is held whole, before its weights are read.
+
+    Of a sweep each number of layers, and of a search for a number each trial, is taken to be as long as the longest.
+    """
     rate, options = rates(job), job.options
-    layers, count = job.layers, max(job.counts, default=0)
-    if options.sweep:
-        options.remove = count  # the longest of them
+    searched = job.counts if options.max_perplexity_increase is not None else []
+    layers, count, asked = job.layers, max(job.counts, default=0), options.remove
+    if options.sweep or searched:
+        options.remove = count
     tests = 0 if options.no_evaluation else job.test_windows.numel()
     stored = checks.stored_bytes(job.source)
     result = int(stored * (1 - count / layers))
     tokens, (operations, own_bytes) = job.method.tokens(job), job.method.beside(job)
+    if searched:
+        options.remove = asked
 
     def evaluation(layers: int) -> float:
         return tests * (layers * rate.token + rate.logits)
 
-    repairing = tokens * layers * rate.token + operations / (SOLVING * rate.operations) + evaluation(layers - count)
+    pruning = tokens * layers * rate.token + operations / (SOLVING * rate.operations)
     reading, after = stored / DISK, evaluation(layers - count)
+    repairing = pruning + after
     if options.sweep:
         runs = len(job.counts)
         parts = {"read": reading, "original": evaluation(layers), "sweep": runs * (reading + repairing + after)}
@@ -167,6 +174,10 @@ def forecast(job: Job) -> Forecast:
         timed = both * measure.SHOWN * rate.step + sum(each for each in times if each <= measure.PATIENCE)
         parts = {"read": reading, "original": evaluation(layers), "prune": repairing, "save": result / DISK}
         parts |= {"result": after, "compare": reading + timed}
+    if searched:
+        held_out = job.held_out_windows.numel() * (layers * rate.token + rate.logits)
+        trials = len(searched).bit_length()  # halving takes no more
+        parts = {"search": held_out + trials * (reading + pruning + held_out)} | parts
     if not tests:
         parts = {name: seconds for name, seconds in parts.items() if name not in ("original", "result", "compare")}
     weights = layers * rate.layer_bytes + rate.edge_bytes

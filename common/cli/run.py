@@ -123,11 +123,12 @@ def run(method: Method, options: ToolOptions) -> dict:
         print(card.forecast(job, expected))
         return {"forecast": expected and asdict(expected)}
     stages = forecast.Stages(expected)
+    if options.max_perplexity_increase is not None:
+        stages.begin("search", "searching for the number of layers")
+        bounded.search(job)
     stages.begin("read", f"reading {options.model}")
     if options.sweep:
         return sweep.run(job, stages)
-    if options.max_perplexity_increase is not None:
-        bounded.search(job)
     dtype = checks.stored_dtype(job.source)
     job.load()
     checks.check_finite(job.model)
@@ -254,9 +255,6 @@ def _forecast(job: Job) -> forecast.Forecast | None:
     None of a streamed model, whose forecast comes later, or where a layer cannot be tried.
     """
     if job.options.stream is not None:
-        return None
-    if job.options.max_perplexity_increase is not None:
-        say("no forecast of the time: how many layers are removed is known after the search")
         return None
     try:
         expected = forecast.forecast(job)

@@ -73,6 +73,20 @@ def test_a_search_that_tries_every_layer_is_forecast_to_take_longer(command, mon
     assert dear["prune"] > 2 * cheap["prune"]
 
 
+def test_a_search_for_the_number_of_layers_is_forecast_by_its_trials(command, monkeypatch, capsys):
+    """Of the numbers 1 to 4 halving tries at most three; each reads the model, prunes it and reads the held-out text."""
+    assert command[-2:] == ["--remove", "2"]
+    bound = ["--samples", "4", "--max-perplexity-increase", "10%"]
+    found = seconds("papers.linearpatch", monkeypatch, command[:-2], *bound)
+    held_out = 4 * 32 * (6 * RATES.token + RATES.logits)
+    pruning = 4 * 32 * 6 * RATES.token
+    assert found["search"] == pytest.approx(held_out + 3 * (found["read"] + pruning + held_out))
+    printed = capsys.readouterr()
+    assert "(starting " in printed.out and "searching for the number of layers" in printed.out
+    assert "--max-perplexity-increase 0.1" in printed.out and "--remove" not in printed.out
+    assert "no forecast" not in printed.err
+
+
 def test_the_rate_of_a_layer_is_measured(command, monkeypatch, capsys):
     assert main(method_of("papers.linearpatch"), [*command, "--samples", "4", "--length", "32", "--plan"]) == 0
     assert "no forecast" not in capsys.readouterr().err
