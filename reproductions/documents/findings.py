@@ -8,6 +8,7 @@ writes it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -281,12 +282,13 @@ def parts(store: Store) -> dict[str, str]:
         lines, number = [], first
         for title in titles:
             counts = tally(rows[title])
-            lines.append(["", f"**{title}**", *(f"**{counts[side]}**" for side in sides), ""])
+            lines.append(["", f"**{title}**", *(f"**{counts[side]}**" for side in sides), "", ""])
             for one in rows[title]:
                 brief = one.brief()
-                lines.append([str(number), one.sentence, *(brief[side] for side in sides), f"`{one.target}`"])
+                own = [brief[side] for side in sides]
+                lines.append([str(number), one.sentence, *own, one.supported(), f"`{one.target}`"])
                 number += 1
-        heads = ["No.", "Claim", *(SIDES[side] for side in sides), SIDES[-1]]
+        heads = ["No.", "Claim", *(SIDES[side] for side in sides), *SIDES[-2:]]
         return markdown(heads, lines, "r" + "l" * (len(heads) - 1))
 
     of_papers = sum(map(len, ABSTRACTS.values()))
@@ -384,7 +386,7 @@ SHORT_LEGEND = (
     "In brackets: how many of a claim's comparisons support it; most claims need all. Behind them: the comparison that "
     "favours the claim least, with its 95 % confidence interval (CI) over items. Points are of accuracy; in LinearPatch, "
     "Prune&Comp and `league` they are of retained accuracy. Significant: beyond what other items might change. Not tested: "
-    "not measured, or about other models."
+    f"not measured, or about other models. {SUPPORTED}: on how many of the pretrained models that test the claim."
 )
 
 
@@ -431,17 +433,21 @@ def chance(name: str, built: Mapping[str, dict], found: Sequence[SummaryLine]) -
 
 
 def measured_in() -> str:
-    """In what the published subjects are computed, and how long the real models' records took."""
+    """In what the published subjects are computed, on what, and how long the measurements took."""
     told, published = [], Published(PUBLISHED)
     for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
-        records = (one for one in published if one["recipe"]["model"] == subject.model)
-        hours = sum(one["provenance"].get("seconds", 0) for one in records) / 3600
-        name = HEADS[subject.name]
-        took = (
-            f" (its records took {hours:.0f} hours, beside searches and training, on one or two cores)" if hours else ""
-        )
-        told.append(f"{name} in {subject.dtype}{took}")
-    return f"Computed: {', '.join(told)}."
+        took: Counter = Counter()
+        for name in published.benchmarks(subject.model):
+            for one in published.of_benchmark(subject.model, name):
+                where = one["provenance"].get("gpu") or "one or two CPU cores"
+                took[where] += one["provenance"].get("seconds", 0)
+        on = " and ".join(f"{_time(seconds)} on {where}" for where, seconds in took.most_common())
+        told.append(f"{HEADS[subject.name]} in {subject.dtype} ({on})")
+    return f"Computed, with the time that measuring took beside searches and training: {', '.join(told)}."
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 3600:.0f} hours" if seconds >= 2 * 3600 else f"{max(1, round(seconds / 60))} minutes"
 
 
 def _built(store: Store, target: str) -> dict:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from common.evaluation import generation, harness, mmlu
 from common.evaluation.scores import average, average_stderr
 from common.pruning.pipeline import Context
@@ -18,24 +20,26 @@ def _mmlu(context: Context, argument: str) -> tuple:
     return values, errors, details, details.pop("right")
 
 
-def _group(context: Context, group: str, shots: int | None = None) -> tuple[dict, dict[str, dict]]:
-    """Return the scores of a group, subjects weighted by size, and those of every subject."""
+def _group(context: Context, group: str, shots: int | None = None) -> tuple[dict, dict[str, dict], list[dict]]:
+    """Return the scores of a group, subjects weighted by size, those of every subject, and every subject's outcomes."""
     options = {"limit": context.recipe.limit, "batch_size": batch_size(context), "num_fewshot": shots}
     found = harness.evaluate(context.model, context.tokenizer, [group], **options)
-    return found[group], {task: found[task] for task in harness.members(group)}
+    members = harness.members(group)
+    return found[group], {task: found[task] for task in members}, [found["items"][task] for task in members]
 
 
-def _by_size(context: Context, group: str) -> tuple[dict, dict, dict]:
+def _by_size(context: Context, group: str) -> tuple[dict, dict, dict, dict]:
     """Reassessing: zero-shot accuracies of a group of subjects, weighted by their sizes as lm-eval does."""
-    pooled, subjects = _group(context, group)
+    pooled, subjects, items = _group(context, group)
     metrics = [metric for metric in ("acc", "acc_norm") if pooled[metric] is not None]
     errors = {metric: pooled[f"{metric}_stderr"] for metric in metrics}
-    return {metric: pooled[metric] for metric in metrics}, errors, {"subjects": subjects}
+    outcomes = {metric: np.concatenate([one[metric] for one in items]) for metric in metrics}
+    return {metric: pooled[metric] for metric in metrics}, errors, {"subjects": subjects}, outcomes
 
 
 def _by_subject(context: Context, group: str) -> tuple[dict, dict, dict]:
     """LaCo: five-shot accuracies of a group of subjects, all subjects alike as OpenCompass averages them."""
-    _, subjects = _group(context, group, shots=5)
+    _, subjects, _ = _group(context, group, shots=5)
     score = average({task: scores["acc"] for task, scores in subjects.items()})
     error = average_stderr({task: scores["acc_stderr"] for task, scores in subjects.items()})
     return {"score": score}, {"score": error}, {"subjects": subjects}
@@ -52,7 +56,7 @@ def _laco_cmmlu(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 
 @benchmark("cmmlu")
-def _cmmlu(context: Context, argument: str) -> tuple[dict, dict, dict]:
+def _cmmlu(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     return _by_size(context, "cmmlu")
 
 

@@ -6,7 +6,7 @@ Numbers without a decimal point and below 1,000 are not looked at: most of them 
 import re
 from collections import Counter
 from functools import cache
-from itertools import permutations
+from itertools import chain, permutations, product
 
 import numpy as np
 import pytest
@@ -20,9 +20,15 @@ from reproductions.spec import registry, reported, subjects
 
 STORE = Store(NOWHERE)
 SMOLLM2 = subjects.of_model("smollm2-135m-instruct")
-# A section is about the model that its heading names; the league's page is about SmolLM2.
-QWEN = subjects.of_model("qwen2.5-coder-0.5b-instruct")
-SUBJECTS = {"SmolLM2": SMOLLM2, "Qwen2.5-Coder-0.5B": QWEN, "toy model": subjects.STANDIN}
+# A section is about the models that its heading names; the league's page is about SmolLM2.
+SMALLER, LARGER = (subjects.of_model(f"qwen2.5-coder-{size}-instruct") for size in ("0.5b", "1.5b"))
+SUBJECTS = {
+    "SmolLM2": (SMOLLM2,),
+    "Qwen2.5-Coder models": (SMALLER, LARGER),
+    "Qwen2.5-Coder-0.5B": (SMALLER,),
+    "Qwen2.5-Coder-1.5B": (LARGER,),
+    "toy model": (subjects.STANDIN,),
+}
 FILES = {paper: f"papers/{paper}/README.md" for paper in registry.PAPERS} | {registry.LEAGUE: "docs/league.md"}
 NUMBER = re.compile(r"(?<![\w.:@-])(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?!\w|[.,]\d)")
 # A difference with its interval: "6.7 % [5.1, 8.4]", "−1.7 [−5.2, 1.4]", "by 8.0 points [2.0, 13.9]".
@@ -49,14 +55,14 @@ OTHERWISE = {
 
 
 def told(paper):
-    """(subject, text) of each section that tells results, without code, links, pictures and what is generated."""
+    """(subjects, text) of each section that tells results, without code, links, pictures and what is generated."""
     text = GENERATED.sub("", (ROOT / FILES[paper]).read_text())
     for section in re.split(r"(?m)^##? ", text)[1:]:
         head, _, body = section.partition("\n")
         named = (found for word, found in SUBJECTS.items() if word in head)
-        subject = next(named, SMOLLM2 if paper == registry.LEAGUE else None)
-        if subject is not None:
-            yield subject, re.sub(r"\s+", " ", ASIDE.sub(" ", re.sub(r"(?m)^\d+\. ", "", body)))
+        about = next(named, (SMOLLM2,) if paper == registry.LEAGUE else ())
+        if about:
+            yield about, re.sub(r"\s+", " ", ASIDE.sub(" ", re.sub(r"(?m)^\d+\. ", "", body)))
 
 
 @cache
@@ -122,9 +128,9 @@ def _held_out(entry):
 def test_each_number_told_is_a_records_or_printed_by_the_paper(paper):
     tables = reported.tables(paper) if paper in registry.PAPERS else ()
     in_print = {number.text for table in tables for number in reported.numbers(paper, table)}
-    for subject, text in told(paper):
+    for about, text in told(paper):
         known = set(in_print)
-        for name in targets(paper):
+        for name, subject in product(targets(paper), about):
             for entry in entries(name, subject):
                 for value in (*entry["scores"].values(), *_held_out(entry)):
                     known |= printed_forms(value)
@@ -135,24 +141,25 @@ def test_each_number_told_is_a_records_or_printed_by_the_paper(paper):
                 whole = "0" + number if number.startswith(".") else number
                 if whole not in known:
                     unknown.append(text[max(found.start() - 40, 0) : found.end()])
-        assert not unknown, f"{paper}, {subject.name}: no record has\n" + "\n".join(unknown)
+        assert not unknown, f"{paper}, {[one.name for one in about]}: no record has\n" + "\n".join(unknown)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", FILES)
 def test_each_interval_told_is_that_of_two_rows(paper):
     unknown = []
-    for subject, text in told(paper):
+    for about, text in told(paper):
         for match in EFFECT.finditer(text):
             difference, *ends = (float(part.replace("−", "-")) for part in match.groups())
             told_as = {tuple(sorted(ends)), tuple(sorted(-end for end in ends))}
             near = {}
-            for ends_of_pair, rows in _so_far_apart(paper, subject, difference):
+            apart = (_so_far_apart(paper, subject, difference) for subject in about)
+            for ends_of_pair, rows in chain.from_iterable(apart):
                 near[ends_of_pair] = rows
                 if ends_of_pair in told_as:
                     break
             else:
-                unknown.append(f"{subject.name}: {match[0]}; rows so far apart: {near}")
+                unknown.append(f"{[one.name for one in about]}: {match[0]}; rows so far apart: {near}")
     assert not unknown, "\n".join(unknown)
 
 
@@ -219,8 +226,9 @@ def test_each_number_of_a_finding_is_a_records_of_the_tables_that_it_names(text,
     """As it is, in percent less, as a share of another row's or as a difference from it, its interval included."""
     told = set(_numbers(text))
     known = set() if "table2-laco" not in names else _above_chance()
+    about = {SMOLLM2}.union(*(found for word, found in SUBJECTS.items() if word in text))
     for name in names:
-        for subject in (SMOLLM2, subjects.STANDIN) if "toy model" in text else (SMOLLM2,):
+        for subject in about:
             for entry in entries(name, subject):
                 for value in (*entry["scores"].values(), *_held_out(entry)):
                     known |= printed_forms(value) | (printed_forms(np.exp(value)) if value < 20 else set())

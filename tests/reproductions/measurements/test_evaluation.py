@@ -32,7 +32,9 @@ def subjects(mirror, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("group", ["mmlu", "cmmlu"])
 def test_groups_are_weighted_by_size_for_reassessing_and_alike_for_laco(prepared, subjects, group):
-    values, errors, details = execute.benchmark(prepared, group)
+    values, errors, details, outcomes = execute.benchmark(prepared, group)
+    assert {metric: len(right) for metric, right in outcomes.items()} == dict.fromkeys(values, sum(SUBJECTS.values()))
+    assert {metric: right.mean() for metric, right in outcomes.items()} == pytest.approx(values)
     cells = details["subjects"]
     assert [scores["n"] for scores in cells.values()] == list(SUBJECTS.values())
     expected = sum(scores["acc"] * scores["n"] for scores in cells.values()) / sum(SUBJECTS.values())
