@@ -86,7 +86,7 @@ class NarrowingOptions:
         None, "calibrate on N sequences, lines or sentences", group=CHANGED, least=1, why="nothing would calibrate"
     )
     seed: int | None = option(None, "draw calibration samples with this seed", group=CHANGED, least=0)
-    text: str | None = option(None, "calibrate on this corpus", group=CHANGED, metavar="CORPUS")
+    text: str | None = option(None, "calibrate on this corpus, not on a file", group=CHANGED, metavar="CORPUS")
     alpha: float | None = option(None, "multiply LinearPatch's patch by X (its section 3.2)", group=CHANGED)
 
 
@@ -187,6 +187,12 @@ def _check(options: NarrowingOptions) -> None:
         from common.calibration import corpora
 
         for name in options.text.split(MIXED):
+            if name not in corpora.CORPORA and (os.path.exists(os.path.expanduser(name)) or "/" in name or "." in name):
+                raise UserError(
+                    f"--text {name!r} is a file. A table's results are found by the name of a corpus, whose text is always "
+                    "the same. Name a corpus, such as wikitext2-train. The tools that prune a model take files: "
+                    "`python -m papers.linearpatch`, or make prune"
+                )
             corpora.get(name)
     if hasattr(options, "format"):
         from reproductions.render.tables import check_format  # slow to import

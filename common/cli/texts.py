@@ -21,7 +21,8 @@ def read(name: str) -> str:
     except (OSError, ValueError) as error:
         reason = f"it is no UTF-8 text (byte {error.start})" if isinstance(error, UnicodeDecodeError) else None
         raise UserError(
-            f"cannot read the text {name}: {reason or getattr(error, 'strerror', None) or error}"
+            f"cannot read the text {name}: {reason or getattr(error, 'strerror', None) or error}. Name a UTF-8 file, or a "
+            "corpus such as wikitext2-train"
         ) from error
     if not text.strip():
         raise UserError(f"the text {name} is empty")

@@ -211,7 +211,7 @@ COMMON = [
     (["--text", "a\0b.txt"], "cannot read the text a"),
     (["--text", "n" * 5000 + ".txt"], "File name too long"),
     (["--text", "two\nlines.txt"], "cannot read the text two lines.txt"),
-    (["--test", "nowhere.txt"], "cannot read the text nowhere.txt"),
+    (["--test", "nowhere.txt"], "Name a UTF-8 file, or a corpus such as wikitext2-train"),
     (["--test", "{folder}/picture.txt"], "it is no UTF-8 text"),
     (["--test", "{folder}/empty.txt"], "empty.txt is empty"),
     (["--test", "{folder}/short.txt"], "do not fill one sequence of 128"),
