@@ -152,10 +152,9 @@ def test_every_target_fits_and_keeps_every_character(paper, few_replicates):
             continue
         content = show.build(table, store, "standin")
         said = set(tables.render(content).split())
-        for width in (80, 120):
-            text = tables.render(content, width=width)
-            over = [line for line in text.splitlines() if len(line) > width]
-            assert all(len(line.split()) == 1 for line in over), (name, over)
-            shorter = "".join(text.split())
-            # a word that is longer than its column is cut, and so not looked for
-            assert all(word in shorter for word in said if len(word) <= 6 and set(word) != {"─"}), name
+        text = tables.render(content, width=80)
+        over = [line for line in text.splitlines() if len(line) > 80]
+        assert all(len(line.split()) == 1 for line in over), (name, over)
+        shorter = "".join(text.split())
+        # a word that is longer than its column is cut, and so not looked for
+        assert all(word in shorter for word in said if len(word) <= 6 and set(word) != {"─"}), name
