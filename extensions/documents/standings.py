@@ -24,9 +24,7 @@ HEADER = (
     "selection",
     "perplexity / best baseline",
     "accuracy",
-    "accuracy against no repair",
     "flips",
-    "checkpoint",
 )
 HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE = "higher", "lower", "equivalent", "no significant difference"
 # The short table shows so many numbers of layers, the best of ours, and:
@@ -93,7 +91,7 @@ def table(found: Sequence[dict], texts: Sequence[str]) -> str:
                 label = entry["spec"].repaired
                 verdict = answers(entry, alone.get((entry["sparsity"], entry["spec"].selection)))
                 lines.append(_line(entry, f"**{label}**" if repair == ours else label, (share, verdict), texts))
-    return markdown(header, lines, "rll" + "r" * (len(texts) + 2) + "lrl")
+    return markdown(header, lines, "rll" + "r" * (len(texts) + 3))
 
 
 def answers(entry: dict, alone: dict | None) -> str:
@@ -117,27 +115,20 @@ def _line(entry: dict, repair: str, words: tuple[str, str], texts: Sequence[str]
     scores = entry["scores"]
     perplexities = [f"{scores[label]:.1f}" for label in texts]
     accuracy = f"{scores[ACCURACY]:.1f}" if ACCURACY in scores else ""
-    loaded = entry["records"].get("loadable", {}).get("details", {}).get("loaded_by", "")
-    halves = any(record["details"].get("halves") for record in entry["records"].values())
-    if not loaded and entry["spec"] and entry["spec"].repair == rows.NONE and not halves:
-        loaded = "Transformers"  # whole layers were left out and nothing was put in
-    kind = "plain" if loaded.startswith("Transformers") else loaded
     selected = entry["spec"].selected if entry["spec"] else ""
     share, verdict = words
+    accuracy += f" ({verdict})" if verdict not in ("", INCONCLUSIVE) else ""
     flips = f"{scores[FLIPS]:.1f}" if FLIPS in scores else ""
-    return (entry["sparsity"], repair, selected, *perplexities, share, accuracy, verdict, flips, kind)
+    return (entry["sparsity"], repair, selected, *perplexities, share, accuracy, flips)
 
 
 def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
-    """Return the part `standings` of docs/league.md: each model's short table, or a sentence where nothing is measured."""
-    return {"standings": "\n\n".join(_under(subject, entries(store, subject)) for subject in subjects)}
-
-
-def _under(subject: Subject, found: list[dict]) -> str:
-    """Return the short table of one model's rows, under its name."""
-    if not any(not entry["dense"] for entry in found):
-        return f"Nothing of `league` has been measured on {subject.label}."
-    return f"{subject.label}:\n\n{table(found, _texts(subject))}"
+    """Return the part `standings` of docs/league.md: each measured model's short table, and the names of the others."""
+    found = {subject: entries(store, subject) for subject in subjects}
+    measured = [subject for subject in subjects if not all(entry["dense"] for entry in found[subject])]
+    tables = [f"{subject.label}:\n\n{table(found[subject], _texts(subject))}" for subject in measured]
+    missing = "; ".join(subject.label for subject in subjects if subject not in measured)
+    return {"standings": "\n\n".join([*tables, *([f"`league` was not measured on: {missing}."] if missing else [])])}
 
 
 def _texts(subject: Subject) -> tuple[str, ...]:
