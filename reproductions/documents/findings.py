@@ -8,6 +8,7 @@ writes it.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -286,7 +287,9 @@ def parts(store: Store) -> dict[str, str]:
             for one in rows[title]:
                 brief = one.brief()
                 own = [brief[side] for side in sides]
-                lines.append([str(number), one.sentence, *own, one.supported(), f"`{one.target}`"])
+                lines.append(
+                    [str(number), one.sentence, *own, one.supported().replace(judge.UNTESTED, "–"), f"`{one.target}`"]
+                )
                 number += 1
         heads = ["No.", "Claim", *(SIDES[side] for side in sides), *SIDES[-2:]]
         return markdown(heads, lines, "r" + "l" * (len(heads) - 1))
@@ -384,8 +387,8 @@ def by_side(rows: Sequence[JudgedLine]) -> str:
 TALLIED = "In bold: how many claims of a group have which verdict."
 SHORT_LEGEND = (
     "In brackets: how many of a claim's comparisons support it; most claims need all. Behind them: the comparison that "
-    "favours the claim least, with its 95 % confidence interval (CI) over items. Points are of accuracy; in LinearPatch, "
-    "Prune&Comp and `league` they are of retained accuracy. Significant: beyond what other items might change. Not tested: "
+    "favours the claim least, with its 95 % confidence interval over items in [ ]. Points are of accuracy; in LinearPatch, "
+    "Prune&Comp and `league` they are of retained accuracy. Significant: beyond what other items might change. –: "
     f"not measured, or about other models. {SUPPORTED}: on how many of the pretrained models that test the claim."
 )
 
@@ -482,7 +485,9 @@ class JudgedLine:
     def brief(self) -> list[str]:
         """Return the verdicts in print and on the pretrained models, without the words that a legend can say once."""
         sides = (self.printed, *(self.measured[name] for name in subjects.PUBLISHED_MODELS))
-        return [str(replace(side, counts=_numbers(side), several=False)) for side in sides]
+        told = [str(replace(side, counts=_numbers(side), several=False)) for side in sides]
+        told = ["–" if one == judge.UNTESTED else one for one in told]
+        return [re.sub(r", 95 % CI (\S+ to [^\s,]+)", r" [\1]", one) for one in told]
 
     def boxes(self) -> ClaimLine:
         """Return the line of the summary picture, without the toy model."""
