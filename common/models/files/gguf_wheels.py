@@ -274,8 +274,7 @@ def _dequantise(path: Path, tied: bool):
     model.tie_weights()
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
-    field = GGUFReader(path).get_field("tokenizer.ggml.pre")
-    scheme = field.contents() if field else ""
+    scheme = _scheme(path)
     if scheme in _PRE_TOKENIZERS:
         tokenizer.backend_tokenizer.pre_tokenizer = _PRE_TOKENIZERS[scheme]()
     if scheme in _NORMALIZERS:
@@ -284,6 +283,28 @@ def _dequantise(path: Path, tied: bool):
         tokenizer.bos_token = None
     tokenizer.model_max_length = config.max_position_embeddings
     return model, tokenizer, which
+
+
+def _scheme(path: Path) -> str:
+    """Return the name of the scheme by which a GGUF file's tokenizer splits text; '' where it names none."""
+    try:
+        _Metadata(path)
+    except _Found as found:
+        return found.args[0]
+    return ""
+
+
+class _Found(Exception):
+    """Ends the reading of a file's metadata; has the field's content."""
+
+
+class _Metadata(GGUFReader):
+    """Reads a file's metadata up to the scheme, which stands before the vocabulary. The vocabulary takes seconds."""
+
+    def _push_field(self, field, skip_sum: bool = False) -> int:
+        if field.name == "tokenizer.ggml.pre":
+            raise _Found(field.contents())
+        return super()._push_field(field, skip_sum)
 
 
 @contextlib.contextmanager

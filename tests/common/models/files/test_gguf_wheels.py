@@ -447,3 +447,36 @@ def test_the_real_ones_where_the_cache_has_them(name, prompt, continuation):
         assert tokenizer.decode(found).startswith(continuation)
     else:
         assert tuple(found) == continuation
+
+
+def metadata(path, *keys):
+    """A GGUF file with these parts of a tokenizer, in this order."""
+    writer = gguf.GGUFWriter(path, "llama")
+    parts = {
+        "pre": lambda: writer.add_tokenizer_pre("smollm"),
+        "tokens": lambda: writer.add_token_list([f"token {number}" for number in range(100)]),
+    }
+    for key in keys:
+        parts[key]()
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("keys", "scheme"), [(("pre", "tokens"), "smollm"), (("tokens", "pre"), "smollm"), (("tokens",), "")]
+)
+def test_the_scheme_of_splitting_is_found_wherever_it_stands(keys, scheme, tmp_path):
+    assert gguf_wheels._scheme(metadata(tmp_path / "model.gguf", *keys)) == scheme
+
+
+def test_what_stands_behind_the_scheme_is_not_read(tmp_path):
+    """A vocabulary takes seconds to read. Here it is cut off, at which the whole reader fails."""
+    path = metadata(tmp_path / "model.gguf", "pre", "tokens")
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(b"token 50")])
+    with pytest.raises(Exception, match="."):
+        gguf.GGUFReader(path)
+    assert gguf_wheels._scheme(path) == "smollm"
