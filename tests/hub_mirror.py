@@ -85,7 +85,18 @@ TASKS = {
 # hub dataset, config, split, rows: columns and kinds of values as on the hub.
 WSC = {"span1_index": 1, "span2_index": 9, "span1_text": "the layer", "span2_text": "it"}
 RACE = {"example_id": "high1.txt", "article": "The model is pruned.", "options": ["the model", "one", "a layer", "it"]}
-IDIOMS = "一心一意 三心二意 五颜六色 七上八下 十全十美 百发百中 千变万化 万无一失 半途而废 九牛一毛".split()
+IDIOMS = [
+    "一心一意",
+    "三心二意",
+    "五颜六色",
+    "七上八下",
+    "十全十美",
+    "百发百中",
+    "千变万化",
+    "万无一失",
+    "半途而废",
+    "九牛一毛",
+]
 LACO_TASKS = {
     "laco_cmnli": (
         "clue/clue",

@@ -225,7 +225,17 @@ def test_a_missing_dataset_leaves_its_cells_empty_and_averages_say_what_they_are
 
     monkeypatch.setattr(hub, "unreachable_because", lambda *_: "no network")
     shutil.rmtree(rehearsal.parents[2] / "datasets" / "baber")
-    command = "table1-linearpatch --profile paper --model llama-2-7b --dtype float32 --row Dense".split()
+    command = [
+        "table1-linearpatch",
+        "--profile",
+        "paper",
+        "--model",
+        "llama-2-7b",
+        "--dtype",
+        "float32",
+        "--row",
+        "Dense",
+    ]
     assert main(["run", *command, "--device", "cpu", "--no-show"]) == 0
     assert main(["show", *command, "--format", "json"]) == 0
     cells = json.loads(capsys.readouterr().out)["rows"][0]["cells"]
