@@ -37,7 +37,6 @@ LEFT_OUT = {
     "--sweep": "it prunes eight times; tests/common/cli runs it on less text",
     "--max-perplexity-increase": "it prunes several times; tests/common/cli runs it on less text",
     "table1-linearpatch MODEL=./my-model": "it measures a table of eight tasks, whose data the mirror lacks",
-    "figure1c-linearpatch MODEL=./my-model": "it reads the toy model's corpus for a minute",
 }
 PLACEHOLDERS = {"NAME_OR_PATH": "./my-model", "DIR": "./my-output"}
 WORDS = ("the", "layers", "of", "a", "model", "are", "removed", "and", "it", "is", "scaled", "by", "one", "number")

@@ -17,7 +17,7 @@ FEW = (
     "league-seeds",
 )
 # Labels of a row, a column, a claim and a status among them.
-SHOWN = ("A by least squares", "held-out loss", "the patch lowers perplexity", "not run")
+SHOWN = ("A by least squares", "held-out loss", "the patch lowers perplexity", '"status": "not run"')
 
 
 def printed(*arguments: str) -> str:
