@@ -25,7 +25,7 @@ from reproductions.site import beside, cells, claims, data, documents, items, pi
 from reproductions.site.papers import ABOUT, citations
 from reproductions.site.source_lines import place
 from reproductions.spec import printed_rows, registry, reported
-from reproductions.spec.subjects import PAPER, STANDIN
+from reproductions.spec.subjects import PAPER, PUBLISHED_MODELS, STANDIN
 
 HERE = Path(__file__).parent
 FORMS = {"csv": "CSV", "md": "Markdown", "latex": "LaTeX", "json": "JSON"}
@@ -137,7 +137,7 @@ class Site:
 
     def _summary(self, found: Sequence[dict]) -> dict:
         """Return how many claims of each paper's abstract have which verdict, by the printed numbers and on each model."""
-        names = [claims.PRINTED, *(findings.HEADS[name] for name in findings.SHOWN)]
+        names = [claims.PRINTED, *(findings.HEADS[name] for name in PUBLISHED_MODELS)]
         lines = []
         for one in found:
             counts = claims.tally(one["abstract"])
@@ -149,7 +149,7 @@ class Site:
     def _sentence(self, finding: findings.SummaryLine) -> claims.ShownClaim:
         """Return a sentence of an abstract with its verdicts, each under the subject's heading."""
         built = {target: self.evidence.tables[target][2] for target in (finding.target, *finding.printed)}
-        found = claims.abstract(finding, built, findings.SHOWN)
+        found = claims.abstract(finding, built, PUBLISHED_MODELS)
         return claims.headed(found, findings.HEADS)
 
     def _headline(self, target: str, column: str) -> tuple[str, str]:
