@@ -9,7 +9,6 @@ from reproductions.render import value_lists
 from reproductions.render.evidence import Evidence, Loaded
 from reproductions.spec import registry, subjects
 
-
 # Of a group of subjects: LaCo's is a mean of the subjects' means, and mmlu's outcomes were not kept at first.
 OF_SUBJECTS = {"laco_mmlu@first-500", "mmlu@first-500"}
 
