@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from common.console import startup, threads
 from common.console.command_line import answering, option, parse
@@ -39,6 +40,7 @@ class Stage:
         title: What the forecast calls it.
         targets: As `python -m reproductions list` prints them.
         columns: Labels; none: all columns.
+        rows: Ids; none: all rows.
         trains: Whether the rows that train are meant, or those that do not.
         whole: Whether whole test sets and texts are read.
         shares: Whether only the papers' shares of layers are removed, where the table has more numbers.
@@ -48,6 +50,7 @@ class Stage:
     title: str
     targets: tuple[str, ...]
     columns: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
     trains: bool = False
     whole: bool = False
     shares: bool = False
@@ -61,15 +64,18 @@ _OTHERS = (
     "table2-reassessing", "table4-reassessing", "tableK-reassessing",
 )  # fmt: skip
 _PARTS = ("table5-linearpatch", "figure6-linearpatch")
+_LEADERS = ("Dense", *(f"{block}/{repair}" for block in "ls" for repair in ("none", "ghosted", "refit", "shift-llm")))
+_READ = ("WIKI-2", "PTB")  # the league's texts
 # The most valuable first. The stages of a group are measured on one model before the next model has its turn.
 STAGES = (
     (
         Stage("perplexities of LinearPatch and Prune&Comp", _TEXTS),
         Stage("tasks of LinearPatch and Prune&Comp", _TASKS),
     ),
+    (Stage("league's leaders, perplexities", ("league",), columns=_READ, rows=_LEADERS, shares=True, most=1e9),),
     (Stage("other tables, nothing trained", _OTHERS),),
     (Stage("parts of the patch", _PARTS),),
-    (Stage("league, perplexities", ("league", "ablation-league"), columns=("WIKI-2", "PTB"), shares=True, most=1e9),),
+    (Stage("league, perplexities", ("league", "ablation-league"), columns=_READ, shares=True, most=1e9),),
     (Stage("whole texts and test sets", (*_TEXTS, *_TASKS), whole=True),),
     (Stage("league", ("league",), most=1e9),),
     (Stage("what is trained", (*_TEXTS, *_TASKS, *_OTHERS), trains=True),),
@@ -161,8 +167,10 @@ def _missing(stage: Stage, subject, store: Store, limit: int | None) -> list:
         asked = replace(asked, remove=subject.counts(*SHARES, standin=1))
     columns = () if subject.standin else stage.columns  # whose columns have other labels
     tables = [registry.get(target) for target in stage.targets]
-    missing = runner.missing(tables, store, asked, limit=limit, columns=columns)
-    return [entry for entry in missing if steps.trains(entry.recipe) == stage.trains]
+    found = (
+        runner.missing(tables, store, asked, limit=limit, columns=columns, pattern=row) for row in stage.rows or (None,)
+    )
+    return [entry for entry in chain.from_iterable(found) if steps.trains(entry.recipe) == stage.trains]
 
 
 def _parameters(subject) -> int:
