@@ -33,6 +33,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 LIMIT = 3600  # seconds that a script may take
 EDGE = 2048  # of the matrices whose product gives the peak
+APART = 6  # rows of one kind that the page still shows one by one
+NONE = "–"  # an empty cell that repeats no other
 
 
 @dataclass(frozen=True)
@@ -190,9 +192,9 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
         lines.append(f"| {entry.name} | {entry.question}{command} | {' | '.join(map(str, facts))} |")
     lines += [
         "",
-        "A ratio is to a baseline measured by the same script in the same run. An empty cell repeats the cell above.",
-        "Rows of one kind are one row: their median ratio (lowest to highest). The folder `results` has every row, with",
-        "times and memory.",
+        "A ratio is to a baseline measured by the same script in the same run. In the columns Benchmark and Baseline an",
+        f"empty cell repeats the cell above. A dash in the column Goal: no goal is set. More than {APART} rows of one kind",
+        "are one row: their median ratio (lowest to highest). The folder `results` has every row, with times and memory.",
         "",
         "| Benchmark | What | Ratio | Baseline | Goal |",
         "| --- | --- | ---: | --- | --- |",
@@ -220,30 +222,20 @@ def _conditions(result: dict, machines: list[dict]) -> str:
 def _rows(entry: Entry, result: dict | None) -> list[str]:
     if result is None:
         needs = "needs a CUDA device; " if entry.needs else ""
-        return [f"| {entry.name} | not run: {needs}`make benchmarks ONLY={entry.name}` | | | |"]
+        return [f"| {entry.name} | not run: {needs}`make benchmarks ONLY={entry.name}` | {NONE} | {NONE} | {NONE} |"]
     if "failed" in result:
-        return [f"| {entry.name} | failed: {_plain(result['failed'])} | | | |"]
+        return [f"| {entry.name} | failed: {_plain(result['failed'])} | {NONE} | {NONE} | {NONE} |"]
     kinds: dict[tuple[str, ...], list[Ratio]] = {}
     for row in result["rows"]:
         ratio = Ratio(**{key: value for key, value in row.items() if key != "threads"})
-        kinds.setdefault((_kind(ratio.what), ratio.baseline.partition(":")[0]), []).append(ratio)
+        kinds.setdefault((ratio.what.rpartition(": ")[2], ratio.baseline.partition(":")[0]), []).append(ratio)
     lines, name, above = [], entry.name, ""
     for alike in kinds.values():
-        for what, ratio, baseline, goal in [_series(alike)] if _collapse(alike) else map(_single, alike):
-            cells = (name, what, ratio, "" if baseline == above else baseline, goal)
+        for what, ratio, baseline, goal in [_series(alike)] if len(alike) > APART else map(_single, alike):
+            cells = (name, what, ratio, "" if baseline == above else baseline, goal or NONE)
             lines.append(f"| {' | '.join(map(_plain, cells))} |")
             name, above = "", baseline
     return lines
-
-
-def _collapse(alike: Sequence[Ratio]) -> bool:
-    """Return whether rows of one kind become one row: three, or two that differ in a size alone."""
-    return len(alike) > (2 if ": " in alike[0].what else 1)
-
-
-def _kind(what: str) -> str:
-    """Return what rows of one kind share: the words after a colon, or else those before the number of tokens or a size."""
-    return what.rpartition(": ")[2] if ": " in what else re.split(r", (?:\d|each further)", what)[0]
 
 
 def _single(one: Ratio) -> tuple[str, ...]:
@@ -253,14 +245,12 @@ def _single(one: Ratio) -> tuple[str, ...]:
 
 def _series(alike: Sequence[Ratio]) -> tuple[str, ...]:
     """Return the cells of rows of one kind: the median of their ratios, and how many meet their goal."""
-    shared, kind = os.path.commonprefix([one.what for one in alike]).rpartition(" ")[0], _kind(alike[0].what)
-    what = f"{shared} ...: {kind}".strip() if ": " in alike[0].what else kind
     ratios, aimed = sorted(one.ratio for one in alike), [one for one in alike if _bounds(one)]
     goals = ", ".join(sorted({_bounds(one) for one in aimed}))
     count = sum(bool(one.met) for one in aimed)
     met = f"{goals}: {'' if count == len(aimed) else f'{count} of {len(aimed)} '}met" if aimed else ""
-    ratio = f"{statistics.median(ratios):.3g} ({ratios[0]:.3g} to {ratios[-1]:.3g})"
-    return f"{what} ({len(alike)} rows)", ratio, alike[0].baseline.partition(":")[0], met
+    ratio = f"median {statistics.median(ratios):.3g} ({ratios[0]:.3g} to {ratios[-1]:.3g})"
+    return f"{alike[0].what}, and {len(alike) - 1} rows like it", ratio, alike[0].baseline.partition(":")[0], met
 
 
 def _bounds(ratio: Ratio) -> str:

@@ -187,7 +187,7 @@ def _check(options: NarrowingOptions) -> None:
         from common.calibration import corpora
 
         for name in options.text.split(MIXED):
-            if name not in corpora.CORPORA and (os.path.exists(os.path.expanduser(name)) or "/" in name or "." in name):
+            if name not in corpora.CORPORA and os.path.isfile(os.path.expanduser(name)):
                 raise UserError(
                     f"--text {name!r} is a file. A table's results are found by the name of a corpus, whose text is always "
                     "the same. Name a corpus, such as wikitext2-train. The tools that prune a model take files: "
@@ -336,9 +336,9 @@ def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) 
     lacking = fetch.lacking(work)
     every = _work(tables, store, jobs, force=True)
     untouched = sum(len(e.benchmarks) for e in work) == sum(len(e.benchmarks) for e in every)
-    alone = 0
+    alone, pattern = 0, ""
     if not options.recipe:
-        work, alone = _compared(work, tables, store, jobs, lacking, options.force)
+        work, alone, pattern = _compared(work, tables, store, jobs, lacking, options.force)
     if lacking.everything(work) and untouched:  # where there are records, the rest is as good as it gets
         why = fetch.summary(lacking, tables).replace("fetch TARGET", f"fetch {tables[0].target}")
         mirror = (
@@ -346,7 +346,7 @@ def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) 
             if os.environ.get("LAYERLAB_HUB") or "LAYERLAB_HUB" in why
             else "; a mirror of the hub can be named in LAYERLAB_HUB"
         )
-        original = ". --row 'Dense' measures the original model alone" if alone else ""
+        original = f". --row '{pattern}' measures the original model alone" if alone else ""
         raise UserError(f"nothing can be measured: {why}{mirror}{original}")
     if lacking.benchmarks or lacking.recipes:
         why = fetch.summary(lacking, tables).replace("fetch TARGET", f"fetch {tables[0].target}")
@@ -355,7 +355,7 @@ def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) 
         left_out = (
             f"{plural(alone, 'cell')} of the original model left out: no other row here can be compared with them"
         )
-        print(one_line(f"{left_out}. --row 'Dense' measures them"), file=sys.stderr)
+        print(one_line(f"{left_out}. --row '{pattern}' measures them"), file=sys.stderr)
     at_hand = [
         part for entry in work for part in entry.of(lambda name, recipe=entry.recipe: lacking.why(recipe, name) is None)
     ]
@@ -366,16 +366,21 @@ def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) 
     return runner.measured(work, store, execute, device=device, force=options.force, lacking=lacking.why)
 
 
-def _compared(work: list, tables: list, store, jobs: list, lacking, force: bool) -> tuple[list, int]:
-    """Return the work without the original model's cells that no other row can be compared with, and how many these are.
+def _compared(work: list, tables: list, store, jobs: list, lacking, force: bool) -> tuple[list, int, str]:
+    """Leave out the original model's cells that no other row can be compared with.
 
     Cells without data stay: their records say why they are empty.
+
+    Returns:
+        The work that stays, the number of cells left out, and the name of their row ('' without any).
     """
     from reproductions.engine import runner
 
-    worth = set()
+    worth, originals = set(), {}
     for subject, chosen in jobs:
         worth |= runner.worth_measuring(tables, store, subject, lacking.why, force=force, **chosen)
+        named = runner.fitting(tables, subject, *(chosen[key] for key in ("models", "pattern", "limit")))
+        originals |= {row.recipe.hash: row.name for _, rows in named for row in rows if row.dense and row.recipe}
     kept = [
         part
         for entry in work
@@ -383,7 +388,10 @@ def _compared(work: list, tables: list, store, jobs: list, lacking, force: bool)
             lambda name, recipe=entry.recipe: (recipe.hash, name) in worth or lacking.why(recipe, name) is not None
         )
     ]
-    return kept, sum(len(entry.benchmarks) for entry in work) - sum(len(entry.benchmarks) for entry in kept)
+    left = {entry.recipe.hash: len(entry.benchmarks) for entry in kept}
+    names = {originals[e.recipe.hash] for e in work if len(e.benchmarks) > left.get(e.recipe.hash, 0)}
+    count = sum(len(entry.benchmarks) for entry in work) - sum(left.values())
+    return kept, count, max(names, key=len, default="")  # as a pattern LaCo's Dense* is the others' Dense, too
 
 
 def _show(options: RunCommand | ShowCommand) -> int:

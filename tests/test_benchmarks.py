@@ -69,7 +69,7 @@ def test_ratios_end_on_the_page_and_a_failure_is_a_row(folder):
     found = rows(folder)
     assert found["one"] == [
         ["passes", "2", "a bare pass", "≤ 1.5: missed"],
-        ["calls", "0.25", "a naive loop", ""],
+        ["calls", "0.25", "a naive loop", "–"],
     ]
     assert found["two"][0][1:] == ["1", "a bare pass", "≤ 1.5: met"]
     assert [cells[0] for cells in found["broken"]] == ["failed: error: the text ends / too early"]
@@ -79,23 +79,25 @@ def test_ratios_end_on_the_page_and_a_failure_is_a_row(folder):
     assert conditions(folder)["two"][0] == "What does the second cost?: `python benchmarks/two.py --tokens 8`"
 
 
-def test_three_rows_of_a_kind_are_one_with_their_median_and_the_goals_met(folder):
-    loop = 'for name, ratio in (("a", 3), ("b", 1), ("c", 9)):\n    '
+def test_many_rows_of_a_kind_are_one_with_their_median_and_the_goals_met(folder):
+    loop = "for name, ratio in zip('abcdefg', (3, 1, 9, 2, 8, 4, 5)):\n    "
     row = 'hand_over(Ratio(f"task {name}: time", "", ratio, f"a pass: {name}", most=3))\n'
     (folder / "one.py").write_text("from common.utils.ratios import Ratio, hand_over\n" + loop + row)
     runner.run(ENTRIES, ("one",), folder, MACHINE)
-    assert rows(folder)["one"] == [["task ...: time (3 rows)", "3 (1 to 9)", "a pass", "≤ 3: 2 of 3 met"]]
+    line = ["task a: time, and 6 rows like it", "median 4 (1 to 9)", "a pass", "≤ 3: 3 of 7 met"]
+    assert rows(folder)["one"] == [line]
 
 
-def test_two_rows_that_differ_in_a_size_alone_are_one_and_a_baseline_is_written_once(folder):
+def test_a_total_and_a_slope_are_two_rows_and_a_baseline_is_written_once(folder):
     rates = (("slow, 4 tokens", 3), ("slow, each further token", 1), ("shared: memory", 2), ("stored: memory", 4))
     rows_of = "".join(f'hand_over(Ratio("{name}", "", {ratio}, "a pass"))\n' for name, ratio in rates)
     (folder / "one.py").write_text("from common.utils.ratios import Ratio, hand_over\n" + rows_of)
     runner.run(ENTRIES, ("one",), folder, MACHINE)
-    assert [cells[:3] for cells in rows(folder)["one"]] == [
-        ["slow (2 rows)", "2 (1 to 3)", "a pass"],
-        ["shared: memory", "2", ""],
-        ["stored: memory", "4", ""],
+    assert rows(folder)["one"] == [
+        ["slow, 4 tokens", "3", "a pass", "–"],
+        ["slow, each further token", "1", "", "–"],
+        ["shared: memory", "2", "", "–"],
+        ["stored: memory", "4", "", "–"],
     ]
 
 

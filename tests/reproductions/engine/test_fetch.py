@@ -108,6 +108,19 @@ def test_where_no_other_row_can_be_measured_the_original_model_is_not_either(mea
     assert set(measured.prepared) == {dense} and "piqa" in {name for _, name in measured.cells}
 
 
+def test_the_advice_names_the_row_as_its_table_does(measured, data, capsys):
+    """LaCo's original model is the row Dense*."""
+    absent, _ = data
+    command = ["run", "table1-laco", *COMMAND[2:]]
+    rows = [row for row in registry.get("table1-laco").rows(_subject()) if row.recipe]
+    absent.update(name for row in rows for _, name in fetch._texts(row.recipe))
+    assert main(command) == 2
+    assert capsys.readouterr().err.rstrip().endswith("--row 'Dense*' measures the original model alone")
+    assert main([*command, "--row", "Dense*"]) == 0
+    (dense,) = {row.recipe.hash for row in rows if row.dense}
+    assert set(measured.prepared) == {dense}
+
+
 def test_the_original_model_is_measured_on_what_other_rows_have_values_of(
     measured, data, monkeypatch, tmp_path, capsys
 ):

@@ -75,9 +75,9 @@ def test_rows_that_nothing_changes_are_refused_and_none_is_measured(tmp_path):
         (["--alpha", "nan"], "--alpha nan scales no patch"),
         (["--alpha", "1"], "--alpha 1 is the patch as it is"),
         (["--text", "wikitxt2-train"], "did you mean 'wikitext2-train'"),
-        (["--text", "my.txt"], "--text 'my.txt' is a file. A table's results are found by the name of a corpus"),
-        (["--text", "ptb-train+./my"], "The tools that prune a model take files: `python -m papers.linearpatch`"),
-        (["--text", __file__], "Name a corpus, such as wikitext2-train"),
+        (["--text", __file__], f"--text {__file__!r} is a file. A table's results are found by the name of a corpus"),
+        (["--text", f"ptb-train+{__file__}"], "tools that prune a model take files: `python -m papers.linearpatch`"),
+        (["--text", "wikitext2.train"], "unknown corpus 'wikitext2.train'; did you mean 'wikitext2-train'"),
         (["--pictures", "svg,gif"], "unknown form of a picture 'gif'"),
     ],
 )
