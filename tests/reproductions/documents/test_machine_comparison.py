@@ -37,7 +37,7 @@ def test_the_first_items_of_the_whole_are_held_against_the_part(told):
         Recipe(**PLAIN, selection={"method": "window", "count": 2}),
         {"piqa" + subsets.MARK: ("cpu", right[:500]), "piqa": ("cuda", right)},
     )
-    assert "| piqa (acc) | 2 | 1000 | 0.3 | −0.1 [−0.2, +0.0] |" in text
+    assert "| piqa (acc) | 2 | 1000 | 0.3 | −0.1 [−0.2, 0.0] |" in text
 
 
 @pytest.mark.parametrize(

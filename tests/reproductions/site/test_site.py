@@ -69,6 +69,7 @@ def test_the_first_page_judges_as_the_list_of_findings_does(site):
         for head, cell in found[sentence].items():
             shown = page[sentence].select_one(f'td[data-label="o{head[1:]}"]').get_text(" ", strip=True)
             verdict, _, effect = cell.partition(": ")
+            effect = re.sub(r" \[(\S+ to \S+)\]", r", 95 % CI \1", effect)
             if effect:
                 assert re.split(r" \(|;", verdict)[0] in shown and effect in shown, (sentence, cell, shown)
                 compared += 1
