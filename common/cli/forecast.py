@@ -146,13 +146,14 @@ def forecast(job: Job) -> Forecast:
     rate, options = rates(job), job.options
     searched = job.counts if options.max_perplexity_increase is not None else []
     layers, count, asked = job.layers, max(job.counts, default=0), options.remove
-    if options.sweep or searched:
-        options.remove = count
     tests = 0 if options.no_evaluation else job.test_windows.numel()
     stored = checks.stored_bytes(job.source)
     result = int(stored * (1 - count / layers))
-    tokens, (operations, own_bytes) = job.method.tokens(job), job.method.beside(job)
-    if searched:
+    try:
+        if options.sweep or searched:
+            options.remove = count  # methods read it
+        tokens, (operations, own_bytes) = job.method.tokens(job), job.method.beside(job)
+    finally:
         options.remove = asked
 
     def evaluation(layers: int) -> float:

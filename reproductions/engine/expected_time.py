@@ -17,8 +17,8 @@ from reproductions.spec.subjects import PUBLISHED_MODELS, STANDIN
 
 # Running a model over text takes as long as this benchmark does, for as many tokens.
 _RUNNING, _TOKENS = "perplexity@linearpatch-wikitext2@49152-tokens", 49_152
-# Expected seconds of what is done from which on it tells the speed: a count of parameters took a thousand times its 0.1 ms.
-ENOUGH = 1.0
+# Work tells the speed once this many seconds were expected of it: a count of parameters took a thousand times its 0.1 ms.
+ENOUGH_SECONDS = 1.0
 
 
 def expected(work: Sequence[Work], store: Store) -> tuple[float, int]:
@@ -89,7 +89,8 @@ class TimeLeft:
     """Seconds that are left of some work.
 
     Each cell counts with the time that it is expected to take, and each recipe with that of preparing its model. What is
-    done corrects both, once it is ENOUGH: if cells have taken twice the expected time, twice that of the others is left.
+    done corrects both, once ENOUGH_SECONDS were expected of it. If cells have taken twice the expected time, twice that of
+    the others is left.
 
     Args:
         work: What is to be measured.
@@ -130,8 +131,8 @@ class TimeLeft:
         return {recipe for recipe, _ in self._cells.left}
 
     def seconds(self) -> float | None:
-        """Return the seconds that one process needs for the rest; None before ENOUGH cells are measured."""
-        return self._cells.seconds() + self._preparing.seconds() if self._cells.expected >= ENOUGH else None
+        """Return the seconds that one process needs for the rest; None while ENOUGH_SECONDS are not done of the cells."""
+        return self._cells.seconds() + self._preparing.seconds() if self._cells.expected >= ENOUGH_SECONDS else None
 
 
 class _Part:
@@ -154,7 +155,7 @@ class _Part:
             self.expected += expected
 
     def seconds(self) -> float:
-        return sum(self.left.values()) * (self.took / self.expected if self.expected >= ENOUGH else 1.0)
+        return sum(self.left.values()) * (self.took / self.expected if self.expected >= ENOUGH_SECONDS else 1.0)
 
 
 def said(work: Sequence[Work], store: Store) -> str:

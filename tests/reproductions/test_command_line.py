@@ -98,7 +98,7 @@ def test_list_names_every_target(capsys):
 def test_listing_and_showing_load_no_model_library(tmp_path):
     """A table and a drawn figure of each paper, for all published subjects; some for a model on its own.
 
-    Pictures are drawn, not written. `tests/capitals.py` looks at every target.
+    Pictures are drawn, not written. The slow case of test_labels.py looks at every target (`tests/capitals.py`).
     """
     few = {(table.paper, bool(table.draw)): name for name, table in registry.targets().items()}.values()
     code = (

@@ -285,13 +285,16 @@ def _dequantise(path: Path, tied: bool):
     return model, tokenizer, which
 
 
+_SCHEME = "tokenizer.ggml.pre"  # the field of a GGUF file that names it
+
+
 def _scheme(path: Path) -> str:
     """Return the name of the scheme by which a GGUF file's tokenizer splits text; '' where it names none."""
     try:
-        _Metadata(path)
+        field = _Metadata(path).get_field(_SCHEME)  # the whole file was read
     except _Found as found:
         return found.args[0]
-    return ""
+    return field.contents() if field else ""
 
 
 class _Found(Exception):
@@ -299,10 +302,13 @@ class _Found(Exception):
 
 
 class _Metadata(GGUFReader):
-    """Reads a file's metadata up to the scheme, which stands before the vocabulary. The vocabulary takes seconds."""
+    """Reads a file's metadata up to the scheme, which stands before the vocabulary. The vocabulary takes seconds.
+
+    The method is private in gguf. If it gets another name there, the whole file is read.
+    """
 
     def _push_field(self, field, skip_sum: bool = False) -> int:
-        if field.name == "tokenizer.ggml.pre":
+        if field.name == _SCHEME:
             raise _Found(field.contents())
         return super()._push_field(field, skip_sum)
 

@@ -80,16 +80,28 @@ def test_patches_count(tiny_llama, make_patch, tmp_path, monkeypatch):
     assert "is another model" in read_back.difference(tiny_llama, checkpoint.save(tiny_llama, None, tmp_path / "model"))
 
 
-def test_a_tool_that_saved_another_model_exits_with_3(command, tmp_path, capsys, monkeypatch):
-    """Whatever damages the files between saving and the end."""
-    assert main(linearpatch.METHOD, [*command, "--out", str(tmp_path / "good")]) == 0
+def damaging(monkeypatch, damage):
+    """Let something damage the files between saving and the end."""
     save = checkpoint.save
 
     def damaged(*arguments, **options):
         path = save(*arguments, **options)
-        scaled(path)
+        damage(path)
         return path
 
     monkeypatch.setattr(checkpoint, "save", damaged)
+
+
+def test_a_tool_that_saved_another_model_exits_with_3(command, tmp_path, capsys, monkeypatch):
+    assert main(linearpatch.METHOD, [*command, "--out", str(tmp_path / "good")]) == 0
+    damaging(monkeypatch, scaled)
     assert main(linearpatch.METHOD, [*command, "--out", str(tmp_path / "bad")]) == 3
     assert "the saved checkpoint is another model" in capsys.readouterr().err
+
+
+def test_a_tool_whose_fresh_process_cannot_read_what_was_saved_exits_with_3(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(read_back, "in_fresh_process", FRESH)
+    damaging(monkeypatch, cut_off)
+    assert main(linearpatch.METHOD, [*command, "--out", str(tmp_path / "bad")]) == 3
+    error = capsys.readouterr().err
+    assert "the saved checkpoint cannot be read back" in error and "model.norm.weight" in error

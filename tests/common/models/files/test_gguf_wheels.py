@@ -477,6 +477,12 @@ def test_what_stands_behind_the_scheme_is_not_read(tmp_path):
     path = metadata(tmp_path / "model.gguf", "pre", "tokens")
     content = path.read_bytes()
     path.write_bytes(content[: content.index(b"token 50")])
-    with pytest.raises(Exception, match="."):
+    with pytest.raises(IndexError, match="out of bounds"):
         gguf.GGUFReader(path)
     assert gguf_wheels._scheme(path) == "smollm"
+
+
+def test_without_gguf_s_private_method_the_whole_file_is_read(tmp_path, monkeypatch):
+    monkeypatch.delattr(gguf_wheels._Metadata, "_push_field")
+    assert gguf_wheels._scheme(metadata(tmp_path / "named.gguf", "tokens", "pre")) == "smollm"
+    assert gguf_wheels._scheme(metadata(tmp_path / "other.gguf", "tokens")) == ""
