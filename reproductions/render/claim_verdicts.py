@@ -125,7 +125,8 @@ def effect(judged: dict) -> str:
     text = f"{number} {judged['unit']}".strip()
     if form == "+.1f":  # a difference: its direction in words
         words = ("less", "more") if judged["unit"] == "points" else ("lower", "higher")
-        text = f"{number.lstrip('+−')} {judged['unit']} {words[judged['difference'] >= 0]}"
+        size = number.lstrip("+−")
+        text = f"{size} {judged['unit']}" + f" {words[judged['difference'] >= 0]}" * (float(size) != 0)
     if not judged["unit"]:
         what = judged["what"].partition(": ")[2]
         text = f"{what}: {text}" if what else text

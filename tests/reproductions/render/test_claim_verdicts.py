@@ -9,10 +9,11 @@ from reproductions.render import claim_verdicts
     ("difference", "unit", "paired", "said"),
     [
         (9.9, "%", True, "9.9 % higher, 95 % CI +9.4 to +10.4"),
+        (-0.04, "points", True, "0.0 points, 95 % CI +9.4 to +10.4"),
         (-2.8, "points", False, "2.8 points less, 95 % CI +9.4 to +10.4 (unpaired)"),
     ],
 )
-def test_a_difference_says_its_direction_in_words(difference, unit, paired, said):
+def test_a_difference_says_its_direction_in_words_if_it_shows_any(difference, unit, paired, said):
     judged = {"difference": difference, "unit": unit, "interval": (9.4, 10.4), "paired": paired, "limit": None}
     assert claim_verdicts.effect(judged) == said
 
