@@ -29,6 +29,9 @@ SUBJECTS = {
     "Qwen2.5-Coder-1.5B": (LARGER,),
     "toy model": (subjects.STANDIN,),
 }
+# A table's row about one of a section's models begins with its size.
+SIZES = {"0.5B": SMALLER, "1.5B": LARGER}
+ROW = re.compile(r"(?m)^\| (" + "|".join(map(re.escape, SIZES)) + r"), .*$")
 FILES = {paper: f"papers/{paper}/README.md" for paper in registry.PAPERS} | {registry.LEAGUE: "docs/league.md"}
 NUMBER = re.compile(r"(?<![\w.:@-])(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?!\w|[.,]\d)")
 # A difference with its interval: "6.7 % [5.1, 8.4]", "−1.7 [−5.2, 1.4]", "by 8.0 points [2.0, 13.9]".
@@ -55,14 +58,18 @@ OTHERWISE = {
 
 
 def told(paper):
-    """(subjects, text) of each section that tells results, without code, links, pictures and what is generated."""
+    """(subjects, text) of each section that tells results, and of each row about one of its models.
+
+    Without code, links, pictures and what is generated.
+    """
     text = GENERATED.sub("", (ROOT / FILES[paper]).read_text())
     for section in re.split(r"(?m)^##? ", text)[1:]:
         head, _, body = section.partition("\n")
         named = (found for word, found in SUBJECTS.items() if word in head)
         about = next(named, (SMOLLM2,) if paper == registry.LEAGUE else ())
-        if about:
-            yield about, re.sub(r"\s+", " ", ASIDE.sub(" ", re.sub(r"(?m)^\d+\. ", "", body)))
+        rows = [((SIZES[row[1]],), row[0]) for row in ROW.finditer(body) if SIZES[row[1]] in about]
+        for subject, part in [*rows, (about, ROW.sub("", body) if rows else body)] if about else ():
+            yield subject, re.sub(r"\s+", " ", ASIDE.sub(" ", re.sub(r"(?m)^\d+\. ", "", part)))
 
 
 @cache
@@ -121,6 +128,12 @@ def _held_out(entry):
     """The losses on held-out rows after each training behind an entry."""
     trainings = [record["details"].get("training") for record in entry["records"].values()]
     return [training["validation"][-1][1] for training in trainings if training and training.get("validation")]
+
+
+def test_a_row_that_names_a_size_is_about_that_model_alone():
+    for size, subject in SIZES.items():
+        about = [subjects for subjects, text in told("linearpatch") if f"| {size}, " in text]
+        assert about and set(about) == {(subject,)}
 
 
 @pytest.mark.slow
