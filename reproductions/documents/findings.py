@@ -8,7 +8,6 @@ writes it.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -485,9 +484,8 @@ class JudgedLine:
     def brief(self) -> list[str]:
         """Return the verdicts in print and on the pretrained models, without the words that a legend can say once."""
         sides = (self.printed, *(self.measured[name] for name in subjects.PUBLISHED_MODELS))
-        told = [str(replace(side, counts=_numbers(side), several=False)) for side in sides]
-        told = ["–" if one == judge.UNTESTED else one for one in told]
-        return [re.sub(r", 95 % CI (\S+ to [^\s,]+)", r" [\1]", one) for one in told]
+        shorter = (replace(side, counts=_numbers(side), effect=side.brief, several=False) for side in sides)
+        return ["–" if side.verdict == judge.UNTESTED else str(side) for side in shorter]
 
     def boxes(self) -> ClaimLine:
         """Return the line of the summary picture, without the toy model."""

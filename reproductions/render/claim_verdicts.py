@@ -16,6 +16,7 @@ from reproductions.spec.subjects import HEADS
 
 NO_NUMBER = "no number"  # the verdict on printed numbers where the paper prints none
 BY_REPLY = {True: SUPPORTED, False: CONTRADICTED, None: UNTESTED}
+INTERVAL, BRIEF = ", 95 % CI {} to {}", " [{} to {}]"  # of a difference
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class ShownVerdict:
         verdict: One of `verdicts.WORDS`, or `NO_NUMBER`.
         counts: How many comparisons support the claim; empty where that says nothing.
         effect: The least favourable comparison with its interval; empty where there is none.
+        brief: The same, with its interval in brackets and no name for it.
         several: Whether that is the least favourable one of several.
         reason: Why the claim is not tested.
     """
@@ -33,6 +35,7 @@ class ShownVerdict:
     verdict: str
     counts: str = ""
     effect: str = ""
+    brief: str = ""
     several: bool = False
     reason: str = ""
 
@@ -64,7 +67,7 @@ def on_model(claims: Iterable[dict], name: str) -> ShownVerdict:
         return ShownVerdict(UNTESTED, reason=next((one["reason"] for one in judged if "reason" in one), ""))
     several = worst["compared"] > 1
     counts = supporting(worst["holding"], worst["compared"], worst["verdict"] == CONTRADICTED) if several else ""
-    return ShownVerdict(worst["verdict"], counts, effect(worst), several)
+    return ShownVerdict(worst["verdict"], counts, effect(worst), effect(worst, BRIEF), several)
 
 
 def counted(claims: Sequence[dict]) -> str:
@@ -116,8 +119,13 @@ def in_print_of_table(claim: dict) -> str:
     return BY_REPLY[claim["reported"]] + (f" ({counted([claim])})" if several else "")
 
 
-def effect(judged: dict) -> str:
-    """Return a difference in words, with its 95 % confidence interval and the limit that the claim sets, if not zero."""
+def effect(judged: dict, interval: str = INTERVAL) -> str:
+    """Return a difference in words, with its 95 % confidence interval and the limit that the claim sets, if not zero.
+
+    Args:
+        judged: A comparison.
+        interval: How both ends are written.
+    """
     if judged["difference"] is None:
         return "no finite number"
     form = {"points": "+.1f", "%": "+.1f", "% of dense": ".1f"}.get(judged["unit"], ".4g")
@@ -130,7 +138,7 @@ def effect(judged: dict) -> str:
     if not judged["unit"]:
         what = judged["what"].partition(": ")[2]
         text = f"{what}: {text}" if what else text
-    text += (f", 95 % CI {ends[0]} to {ends[1]}" + " (unpaired)" * (not judged["paired"])) if ends else ""
+    text += (interval.format(*ends) + " (unpaired)" * (not judged["paired"])) if ends else ""
     return text + (f", limit {judged['limit']}" if judged.get("limit") else "")
 
 
