@@ -49,13 +49,9 @@ ROOTS = {"common", "papers", "extensions", "reproductions", "figures"}  # their 
 
 
 def sources() -> dict[str, Path]:
-    """Every module by its dotted name; notebooks lie with their paper, but show what the whole repository says about it."""
+    """Every module by its dotted name."""
     files = [path for root in sorted(ROOTS) for path in (ROOT / root).rglob("*.py")]
-    return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in files
-        if not path.name.endswith(".nb.py")
-    }
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
 def imports(path: Path, modules: Container[str]) -> set[str]:

@@ -1,7 +1,4 @@
-"""``python -m reproductions.documents.notebooks [PAPER...]``: run the papers' notebooks and write them with what they show.
-
-The source is ``papers/PAPER/PAPER.nb.py``; the notebook beside it is made from it, and never edited.
-"""
+"""``python -m reproductions.documents.notebooks [PAPER...]``: run the papers' notebooks and keep what they show."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
@@ -22,20 +18,20 @@ from reproductions.spec.registry import PAPERS
 TIMEOUT = 600  # seconds a cell
 
 
-def source(paper: str) -> Path:
-    """Return the file that a paper's notebook is made from."""
-    return ROOT / "papers" / paper / f"{paper}.nb.py"
+def notebook_of(paper: str) -> Path:
+    """Return the file of a paper's notebook."""
+    return ROOT / "papers" / paper / f"{paper}.ipynb"
 
 
 def executed(path: Path) -> NotebookNode:
-    """Return a source's notebook with the outputs of its cells, run in the repository's folder.
+    """Return a notebook with the outputs of its cells, run anew in the repository's folder.
 
     The environment variable NOTEBOOK_MODEL names the model (default: SmolLM2-135M-Instruct).
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell fails.
     """
-    notebook = jupytext.read(path)
+    notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
         timeout=TIMEOUT,
@@ -46,7 +42,7 @@ def executed(path: Path) -> NotebookNode:
     client.execute()
     for number, cell in enumerate(notebook.cells):
         cell.metadata.pop("execution", None)  # when each cell ran
-        cell.id = f"cell-{number}"  # drawn when the source is read
+        cell.id = f"cell-{number}"  # an editor draws others
     return notebook
 
 
@@ -65,9 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         if paper not in PAPERS:
             raise unknown("paper", paper, PAPERS)
     for paper in papers or PAPERS:
-        target = source(paper).with_name(f"{paper}.ipynb")
-        nbformat.write(executed(source(paper)), target)
-        print(target)
+        nbformat.write(executed(notebook_of(paper)), notebook_of(paper))
+        print(notebook_of(paper))
     return 0
 
 

@@ -17,8 +17,6 @@ def sources() -> dict[str, tuple[str, int]]:
     found = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            if path.name.endswith(".nb.py"):
-                continue
             file = path.relative_to(ROOT).as_posix()
             module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             found[module] = file, 1

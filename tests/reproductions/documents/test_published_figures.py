@@ -61,7 +61,7 @@ def test_showing_a_figure_writes_to_an_ignored_folder_alone(tmp_path, monkeypatc
 def test_each_published_figure_is_one_file_and_links_lead_to_it():
     names = [path.name for path in style.RENDERED.iterdir()]
     assert len({name.rpartition(".")[0] for name in names}) == len(names)
-    files = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("papers/**/*.md"), *ROOT.glob("papers/*/*.nb.py")]
+    files = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("papers/**/*.md"), *ROOT.glob("papers/*/*.ipynb")]
     linked = [name for file in files for name in re.findall(r"figures/rendered/([\w.-]+\.\w+)", file.read_text())]
     assert len(linked) > 20 and set(linked) <= set(names)
     drawn = {target for target, table in registry.targets().items() if table.draw}
