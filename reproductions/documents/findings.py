@@ -265,53 +265,45 @@ def parts(store: Store) -> dict[str, str]:
     """Return the parts of documents by name.
 
     `papers`: the four papers with counts of verdicts, `summary`: their sums and the picture; both for README. `findings`: all
-    claims, for docs/findings.md. `verdict-PAPER`: what became of a paper's claims, for the paper's README.
+    claims, for docs/findings.md.
     """
     papers = [one for sentences in ABSTRACTS.values() for one in sentences]
     built = _built_for([*papers, *OURS], store)
     groups = {printed_rows.title_of(paper): sentences for paper, sentences in ABSTRACTS.items()} | {TITLE_OF_OURS: OURS}
     rows = {title: [row(one, built) for one in sentences] for title, sentences in groups.items()}
 
-    def compared(names: Sequence[str]) -> list[str]:
-        chances = list(filter(None, (chance(name, built, papers) for name in names)))
-        return [f"Comparisons of the papers' claims with an interval: {'; '.join(chances)}."] if chances else []
-
     def table(titles: Sequence[str], first: int, in_print: bool) -> str:
         """Number the claims of these groups; models that test none of them have no column, the toy model's is on the site."""
         sides = sides_of([one for title in titles for one in rows[title]])[not in_print :]
         lines, number = [], first
         for title in titles:
-            counts = tally(rows[title])
-            lines.append(["", f"**{title}**", *(f"**{counts[side]}**" for side in sides), "", ""])
+            if in_print:
+                lines.append(["", f"**{title}**", *("" for _ in sides), ""])
             for one in rows[title]:
                 brief = one.brief()
                 own = [brief[side] for side in sides]
-                lines.append(
-                    [str(number), one.sentence, *own, one.supported().replace(judge.UNTESTED, "–"), f"`{one.target}`"]
-                )
+                lines.append([str(number), one.sentence, *own, f"`{one.target}`"])
                 number += 1
-        heads = ["No.", "Claim", *(SIDES[side] for side in sides), *SIDES[-2:]]
+        heads = ["No.", "Claim", *(SIDES[side] for side in sides), SIDES[-1]]
         return markdown(heads, lines, "r" + "l" * (len(heads) - 1))
 
     of_papers = sum(map(len, ABSTRACTS.values()))
     claims = {paper: rows[printed_rows.title_of(paper)] for paper in ABSTRACTS}
-    verdicts = {
-        f"verdict-{paper}": f"Of its {len(found)} claims on the [summary](../../README.md#what-reproduced), {by_side(found)}."
-        for paper, found in claims.items()
-    }
     sides, lines = sides_of([one for found in claims.values() for one in found]), []
     for paper, found in claims.items():
         link, counts = f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)", tally(found)
         lines.append([link, IDEAS[paper], *(counts[side] for side in sides)])
-    return verdicts | {
+    return {
         "papers": markdown(["Paper", "Method", *(SIDES[side] for side in sides)], lines, "llll"),
         "summary": f"{own_models(store)} {lead(rows)}\n\n{PICTURE}",
         "findings": "\n\n".join(
             (
-                own_models(store),
+                f"{own_models(store)} {measured_in()}",
+                SHORT_LEGEND,
                 table([title for title in rows if title != TITLE_OF_OURS], 1, in_print=True),
+                chance(subjects.PUBLISHED_MODELS, built, papers),
+                f"{TITLE_OF_OURS}:",
                 table([TITLE_OF_OURS], 1 + of_papers, in_print=False),
-                " ".join((TALLIED, SHORT_LEGEND, *compared(subjects.PUBLISHED_MODELS), measured_in())),
             )
         ),
     }
@@ -383,13 +375,13 @@ def by_side(rows: Sequence[JudgedLine]) -> str:
     return "; ".join(told)
 
 
-TALLIED = "In bold: how many claims of a group have which verdict."
-SHORT_LEGEND = (
-    "In brackets: how many of a claim's comparisons support it; most claims need all. Behind them: the comparison that "
-    "favours the claim least, with its 95 % confidence interval over items in [ ]. Points are of accuracy; in LinearPatch, "
-    "Prune&Comp and `league` they are of retained accuracy. Significant: beyond what other items might change. –: "
-    f"not measured, or about other models. {SUPPORTED}: on how many of the pretrained models that test the claim."
-)
+SHORT_LEGEND = """\
+- "(1 of 4)": one of four comparisons supports the claim. Most claims need all four.
+- Behind it: the comparison that favours the claim least, with its 95 % interval over items.
+- Points are of accuracy. In LinearPatch, Prune&Comp and `league` they are of retained accuracy.
+- Limit: how far a number may fall behind, or has to be ahead.
+- Significant: larger than what other items might change.
+- No number: the paper prints none. –: not measured, or about other models."""
 
 
 def every(paper: str, store: Store) -> str:
@@ -416,26 +408,31 @@ LEGEND = (
 )
 
 
-def chance(name: str, built: Mapping[str, dict], found: Sequence[SummaryLine]) -> str:
-    """Return how many comparisons on a subject have an interval, and how many chance alone would contradict."""
-    claims = {
-        claim["id"]: claim["judged"].get(name, {"comparisons": []})
-        for one in found
-        for claim in one.claims(built[one.target])
-    }
-    compared = [one for one in judge.distinct(claims.values()) if one["interval"]]
-    known = [one["verdict"] for one in compared]
-    if not known:
+def chance(names: Iterable[str], built: Mapping[str, dict], found: Sequence[SummaryLine]) -> str:
+    """Return how many comparisons on each model have an interval, and how many chance alone would contradict."""
+    counted, by_chance = [], []
+    for name in names:
+        claims = {
+            claim["id"]: claim["judged"].get(name, {"comparisons": []})
+            for one in found
+            for claim in one.claims(built[one.target])
+        }
+        compared = [one for one in judge.distinct(claims.values()) if one["interval"]]
+        known = [one["verdict"] for one in compared]
+        if known:
+            counts = ", ".join(f"{known.count(word)} {word}" for word in judge.WORDS if word in known)
+            counted.append(f"{len(known)} on {HEADS[name]} ({counts})")
+            by_chance.append(f"{judge.by_chance(compared):.1f}")
+    if not counted:
         return ""
-    counts = ", ".join(f"{known.count(word)} {word}" for word in judge.WORDS if word in known)
     return (
-        f"on {HEADS[name]} {len(known)}, of them {counts}; were all differences zero, at most about "
-        f"{judge.by_chance(compared):.1f} would be contradicted by chance"
+        f"Comparisons with an interval: {'; '.join(counted)}. If all differences were zero, chance would contradict at most "
+        f"about {claim_verdicts.listed(by_chance)} of them."
     )
 
 
 def measured_in() -> str:
-    """In what the published subjects are computed, on what, and how long the measurements took."""
+    """Return on what the published numbers were measured, and how long that took."""
     told, published = [], Published(PUBLISHED)
     for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
         took: Counter = Counter()
@@ -444,8 +441,8 @@ def measured_in() -> str:
                 where = one["provenance"].get("gpu") or "one or two CPU cores"
                 took[where] += one["provenance"].get("seconds", 0)
         on = " and ".join(f"{_time(seconds)} on {where}" for where, seconds in took.most_common())
-        told.append(f"{HEADS[subject.name]} in {subject.dtype} ({on})")
-    return f"Computed, with the time that measuring took beside searches and training: {', '.join(told)}."
+        told.append(f"{HEADS[subject.name]} {on}")
+    return f"Measuring took, beside searches and training: {'; '.join(told)}."
 
 
 def _time(seconds: float) -> str:

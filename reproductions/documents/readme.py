@@ -23,7 +23,6 @@ DOCUMENTS = (
     "docs/league.md",
     "docs/guessing.md",
     "docs/comparing.md",
-    *(f"papers/{paper}/README.md" for paper in registry.PAPERS),
 )
 FILES = tuple(ROOT / name for name in DOCUMENTS)
 
@@ -119,7 +118,7 @@ def parts(names: Iterable[str]) -> dict[str, str]:
     """Return what the published records say, by the name of the part: the summary, all findings, tables, the league's."""
     store, found = Loaded(), {}
     names = set(names)
-    if names & {"papers", "summary", "findings"} or any(name.startswith("verdict-") for name in names):
+    if names & {"papers", "summary", "findings"}:
         found |= findings.parts(store)
     if "guessing" in names:
         found["guessing"] = chance_levels.summary()
