@@ -2,11 +2,12 @@
 
 from extensions.league.ablation import ABLATION, DRAWS
 from extensions.league.answers import ANSWERS
+from extensions.league.distilled import DISTILLED
 from extensions.league.grafts import GRAFTS
 from extensions.league.tables import TABLES as _TABLES
 from extensions.league.texts import TEXTS
 from extensions.league.windows import WINDOWS
 
-TABLES = [*_TABLES, ANSWERS, TEXTS, WINDOWS, GRAFTS, ABLATION, DRAWS]
+TABLES = [*_TABLES, ANSWERS, TEXTS, WINDOWS, GRAFTS, DISTILLED, ABLATION, DRAWS]
 
 __all__ = ["TABLES"]

@@ -57,6 +57,7 @@ RECENT = {SHIFT: {"method": "shift-llm"}, SHIFT_RANK: {"method": "shift-llm", "r
 RIVALS = (FACTOR, PATCHED, GHOSTED, REPLACEME, REPLACEME_BIAS, REPLACEME_COSINE, REPLACEME_STREAM, *RECENT)
 # Where the layer is removed that writes the massive activation, its neurons are carried over; after [L] in `league-graft`.
 CARRIED, CARRIED_REFIT = "graft", "graft-refit"
+DISTILLED, DISTILLED_REFIT = "distilled", "refit-distilled"  # in `league-distilled`
 GRAFTS = {CARRIED: {"method": "graft"}, CARRIED_REFIT: REPAIRS[REFIT_LONG] | {"graft": True}}
 # From the regression of CoMe's public code to the refit, one option at a time; the last two are rows of the league.
 _COME_CODE = {
@@ -163,6 +164,8 @@ _OF_OURS = {
             strict=True,
         )
     ),
+    DISTILLED: "distilled shortly (extension, trained)",
+    DISTILLED_REFIT: "refit, 3 layers, ridge chosen on held-out text, distilled shortly (extension, trained)",
     ONE_BY_ONE: "sequential, refit after each layer (extension)",
     **{name: f"{label} (extension)" for name, (label, _) in ABLATION.items() if name not in REPAIRS},
     # in `league-graft`: rivals by what the model shows that has the neurons in their new place
@@ -220,7 +223,7 @@ class LeagueSpec:
     @property
     def trained(self) -> bool:
         """Return whether the repair is trained."""
-        return self.repair in (TRAINED_PATCH, TRAINED_LAYER, OVERREP)
+        return self.repair in (TRAINED_PATCH, TRAINED_LAYER, OVERREP, DISTILLED, DISTILLED_REFIT)
 
 
 # What a repair is measured against: as many parameters removed, no training.

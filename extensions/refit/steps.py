@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from common.hooks import refuse_patches
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Repair, register
+from common.pruning.trained_repair import TrainedRepair, note_training
 from common.utils.errors import UserError
+from extensions.refit.distill import distill, how_for
 from extensions.refit.graft import Graft, find
 from extensions.refit.method import FOLLOWING, RIDGE, check_architecture, refit, refit_one_by_one
 
@@ -89,3 +93,46 @@ class Refit(Repair):
             check_architecture(context.decoder.architecture)
             options["graft"] = grafted(context, windows)
         context.details["refitted"] = method(context.model, windows, context.removed, **options)
+
+
+@register("distilled")
+@dataclass(frozen=True)
+class Distilled(TrainedRepair):
+    """Repairs, then trains the layers next to each interface towards the original's logits (`extensions.refit.distill`).
+
+    steps: of the optimiser; a recipe's limit cuts them. first: repair to begin with, one that adds no patch (None: the layers
+    are removed and no more). held_out: how many of the last calibration sequences judge the training and are not trained on.
+    """
+
+    steps: int = 100
+    first: Repair | None = None
+    following: int = FOLLOWING
+    held_out: int = 0
+
+    def tokens(self, context: Context) -> int:
+        """Return how many calibration tokens it sees."""
+        return Repair.tokens(self, context)
+
+    def apply(self, context: Context) -> None:
+        """Remove the layers, repair the model, and train it."""
+        windows, removed = context.windows(), context.removed
+        original = copy.deepcopy(context.model)
+        if self.first is None:
+            remove_layers(context.model, removed)
+        else:
+            self.first.apply(context)
+        refuse_patches(context.model, "distillation of layers")
+        report = distill(
+            context.model,
+            original,
+            windows[: -self.held_out or None],
+            removed,
+            min(self.steps, context.recipe.limit or self.steps),
+            following=self.following,
+            held_out=windows[-self.held_out :] if self.held_out else None,
+            how=self.fitting(how_for(context.model.config.hidden_size)),
+            start={"recipe": context.recipe.hash},
+            folder=context.folder,
+            progress=context.progress,
+        )
+        note_training(context, report)

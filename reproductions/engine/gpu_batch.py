@@ -65,6 +65,7 @@ _OTHERS = (
 )  # fmt: skip
 _PARTS = ("table5-linearpatch", "figure6-linearpatch")
 _LEADERS = ("Dense", *(f"{block}/{repair}" for block in "ls" for repair in ("none", "ghosted", "refit", "shift-llm")))
+_ACCURACY = ("league-distilled", "league-texts")
 _READ = ("WIKI-2", "PTB")  # the league's texts
 # The most valuable first. The stages of a group are measured on one model before the next model has its turn.
 STAGES = (
@@ -73,6 +74,10 @@ STAGES = (
         Stage("tasks of LinearPatch and Prune&Comp", _TASKS),
     ),
     (Stage("league's leaders, perplexities", ("league",), columns=_READ, rows=_LEADERS, shares=True, most=1e9),),
+    (
+        Stage("accuracy after a refit", _ACCURACY, shares=True, most=1e9),
+        Stage("accuracy after a short distillation", _ACCURACY, shares=True, trains=True, most=1e9),
+    ),
     (Stage("other tables, nothing trained", _OTHERS),),
     (Stage("parts of the patch", _PARTS),),
     (Stage("league, perplexities", ("league", "ablation-league"), columns=_READ, shares=True, most=1e9),),

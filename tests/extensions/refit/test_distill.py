@@ -8,7 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+import common.pruning.steps  # noqa: F401 - steps: those that recipes name
+import papers.linearpatch.steps  # noqa: F401 - steps: those that recipes name
 from common.cli import main
+from common.models.surgery import remove_layers
+from common.pruning.pipeline import around
 from common.training import distillation
 from common.utils.errors import UserError
 from extensions import refit
@@ -172,3 +176,38 @@ def test_a_distillation_without_a_layer_to_train_is_refused(make_tiny, ids):
     refit.refit(model, ids, [0, 1], following=0)
     with pytest.raises(UserError, match="no layer is next to an interface"):
         distill(model, original, ids, [0, 1], 1, following=0)
+
+
+def test_a_recipe_distils_what_its_first_repair_left(make_tiny, ids, monkeypatch, tmp_path):
+    """As by hand: refit, then train on all but the last sequences; two of those judge, here the first ones again."""
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
+    text = torch.cat([ids, ids[:2]])
+    step = {"method": "distilled", "steps": 4, "following": 1, "held_out": 2, "learning_rate": 3e-3}
+    first = {"method": "refit", "following": 1, "ridge": 0.3}
+    for repair in (step, step | {"first": first}):
+        model, original = make_tiny("llama"), make_tiny("llama")
+        by_hand = copy.deepcopy(original)
+        context = around(model, None, text, selection={"method": "given", "layers": REMOVED}, repair=repair)
+        context.details["removed"] = REMOVED
+        context.recipe.step("repair").apply(context)
+        if "first" in repair:
+            refit.refit(by_hand, text, REMOVED, following=1, ridge=0.3, batch_size=8)
+        else:
+            remove_layers(by_hand, REMOVED)
+        how = replace(HOW, learning_rate=3e-3)
+        report = distill(by_hand, original, ids, REMOVED, 4, following=1, held_out=ids[:2], how=how)
+        done = context.details["training"]
+        assert done["kept"] and done["steps"] == 4 and done["after"] < done["before"]
+        assert (done["before"], done["after"]) == pytest.approx((report["before"], report["after"]), rel=1e-5)
+        for name, value in by_hand.state_dict().items():
+            torch.testing.assert_close(model.state_dict()[name], value, atol=1e-5, rtol=1e-4)
+
+
+def test_a_recipe_does_not_distil_beside_a_patch(make_tiny, ids, monkeypatch, tmp_path):
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
+    patched = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
+    repair = {"method": "distilled", "steps": 1, "first": patched}
+    context = around(make_tiny("llama"), None, ids, selection={"method": "given", "layers": REMOVED}, repair=repair)
+    context.details["removed"] = REMOVED
+    with pytest.raises(UserError, match="without patches"):
+        context.recipe.step("repair").apply(context)
