@@ -106,7 +106,7 @@ def distill(
         UserError: no layer to train, or what checkpoints refuse.
     """
     teacher, student = Decoder(original), Decoder(model)
-    how = how or how_for(model.config.hidden_size)
+    how = how or how_for(teacher.hidden_size)
     if steps == 0:
         return {"status": "finished", "steps": 0, "losses": [], "layers": [], "kept": False}
     kept = [layer for layer in range(teacher.num_layers) if layer not in removed]

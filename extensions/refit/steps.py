@@ -130,7 +130,7 @@ class Distilled(TrainedRepair):
             min(self.steps, context.recipe.limit or self.steps),
             following=self.following,
             held_out=windows[-self.held_out :] if self.held_out else None,
-            how=self.fitting(how_for(context.model.config.hidden_size)),
+            how=self.fitting(how_for(context.decoder.hidden_size)),
             start={"recipe": context.recipe.hash},
             folder=context.folder,
             progress=context.progress,
