@@ -5,8 +5,6 @@ states of both passes, as the official code does per sample. Factors and matrice
 block at once (a given block needs its own alone).
 """
 
-from __future__ import annotations
-
 import torch
 
 from common.calibration import collect

@@ -7,8 +7,6 @@ in the order of the estimates. Ideal: what one worker needs in all, over the num
 recipe, which one worker measures.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Each way runs in a process of its own on the same batches, in turns: seconds of 
 above the loaded library. The losses must agree to rounding.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import resource

@@ -5,8 +5,6 @@ rounds. An epoch after the first should cost k of the model's M layers: its exec
 head, backward pass and optimiser stay.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import statistics

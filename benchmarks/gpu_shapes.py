@@ -13,8 +13,6 @@ fine-tuning are extrapolated: micro-batches and optimiser steps are timed, and t
 nothing is measured; --tiny runs every line on tiny shapes on any device, to check the code, and its numbers mean nothing.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

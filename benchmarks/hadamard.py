@@ -1,7 +1,5 @@
 """The fast Hadamard transform against the dense product, on one thread: `python benchmarks/hadamard.py`."""
 
-from __future__ import annotations
-
 import torch
 
 from common.hadamard import hadamard_matrix, hadamard_transform

@@ -4,8 +4,6 @@ SmolLM2-135M's body on random weights: a pass with all cores, passes of as many 
 scored), and one layer forward and backward. Nothing is measured where torch's products are faster on this CPU.
 """
 
-from __future__ import annotations
-
 import torch
 from transformers import AutoModelForCausalLM
 

@@ -4,8 +4,6 @@ The notebooks' way, written out here: the model is copied for every attempt, and
 sentence from the embedding. Settings of the paper's kind (C = 4, I = 2) on the toy model. Memory is that of a run of its own.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 from collections.abc import Callable

@@ -16,8 +16,6 @@ models are; of random weights alike the last ones would be, which cost less to r
 (--held-out 0): to choose it, several H'H are held.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ The naive loop does what the official code does. For each removal it runs one pa
 layer's input and its output), over the model as it is by then, with the factor fused into its weights each time.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

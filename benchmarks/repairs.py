@@ -16,8 +16,6 @@ each token  the same of what one token more costs, from runs on all and on a qua
 fixed       seconds that do not depend on the number of tokens: solving, mostly
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable

@@ -6,8 +6,6 @@ script that fails has a row that says why, and the others go on. ONLY=a,b runs t
 their own date.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -14,8 +14,6 @@ operation, most of the time. The first items of a task differ more in length tha
 else the toy model in float32 with its own.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import time

@@ -1,7 +1,5 @@
 """SLEB's greedy search with prefix reuse against a loop whose trials run the whole model: `python benchmarks/search.py`."""
 
-from __future__ import annotations
-
 import torch
 
 from common.forward.losses import next_token_loss

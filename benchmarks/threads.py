@@ -7,8 +7,6 @@ decoding of a random model of 8 layers and 576 channels (SmolLM2-135M's width); 
 process a core that computes without pause. The process measures the load before it starts, as a tool does.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

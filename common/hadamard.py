@@ -16,8 +16,6 @@ The transform never builds H(n): it splits H = A (kron) B with both factors of o
 matrix X [a, b], becomes A^T X B: two small matrix products.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache, reduce
 

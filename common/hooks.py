@@ -14,8 +14,6 @@ when others are removed. The price: `model.parameters()` does not list it (use `
 model to another device on its next call.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Collect what is no paper's: methods (`refit`, `least_residual`) and the tables that compare them (`league`)."""
 
-from __future__ import annotations
-
 import importlib
 
 STEPS = ("extensions.refit.least_residual", "extensions.refit.steps")

@@ -1,7 +1,5 @@
 """The league's answers: what a repair does to text, to right and wrong endings, and to the gap between them."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.lines import Line2D
 

@@ -3,8 +3,6 @@
 Rows are of `reproductions.render.chance_levels`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

@@ -3,8 +3,6 @@
 An entry is what `reproductions.render.show.entries` gives of a row.
 """
 
-from __future__ import annotations
-
 COLUMN = "PPL AVG"
 
 

@@ -1,7 +1,5 @@
 """Loss curves of trainings, from the records of what they trained."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterable
 from statistics import fmean, geometric_mean

@@ -1,7 +1,5 @@
 """LaCo's figures, from records: 3 (post-training), 4 and 5 (layer similarity), and every attempt of its search."""
 
-from __future__ import annotations
-
 import math
 
 from figures.style import BLUE, GREEN, ORANGE, PURPLE, VERMILION, break_below, plt

@@ -1,7 +1,5 @@
 """The league's picture, perplexity by layers removed; entries are rows of `reproductions.render.show.drawn`."""
 
-from __future__ import annotations
-
 import textwrap
 
 import numpy as np

@@ -1,7 +1,5 @@
 """LinearPatch's figures, from records: entries are rows of `reproductions.render.show.drawn`."""
 
-from __future__ import annotations
-
 import math
 
 from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, above, break_axis, plt, round_ticks

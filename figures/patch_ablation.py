@@ -3,8 +3,6 @@
 Entries are of `reproductions.render.show`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from figures.style import BLUE, GREY, ORANGE, above, plt, removed, whiskers

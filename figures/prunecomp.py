@@ -1,7 +1,5 @@
 """Prune&Comp's figures, from records: entries are rows of `reproductions.render.show.drawn`."""
 
-from __future__ import annotations
-
 import math
 
 from matplotlib.colors import LogNorm

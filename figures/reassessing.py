@@ -1,7 +1,5 @@
 """Drawings of Reassessing: gradients by depth, layer similarity, accuracy against removed layers, spread of chosen sets."""
 
-from __future__ import annotations
-
 import math
 
 from figures import curves

@@ -1,7 +1,5 @@
 """README's screen as a picture: every claim of the papers, in colour what became of it in print and on measured models."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One look for every figure: readable at column width, told apart without colour, saved as SVG (PNG and PDF on request)."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Draw the effect of the calibration text on perplexity, and on the tasks that no row has read."""
 
-from __future__ import annotations
-
 from figures.answers import alone, difference, ratio
 from figures.style import BLUE, GREEN, GREY, ORANGE, caption, plt, whiskers
 

@@ -1,7 +1,5 @@
 """The pictures of the toy model's model card, from the files beside its weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

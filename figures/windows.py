@@ -1,7 +1,5 @@
 """Draw perplexity without each block of layers, by its first layer, and the blocks that are selected."""
 
-from __future__ import annotations
-
 import math
 
 from matplotlib.lines import Line2D

@@ -4,8 +4,6 @@ What recipes may name is in `papers.<paper>.steps`, or in a method's only module
 is in `papers.<paper>.measures`.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from importlib.util import find_spec

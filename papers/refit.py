@@ -1,7 +1,5 @@
 """The old name of `extensions.refit`, for one release."""
 
-from __future__ import annotations
-
 import importlib
 import runpy
 import sys

@@ -4,8 +4,6 @@ Results go to standard output and files, progress and messages to standard error
 failed (the others are measured and kept), 2 a request that cannot be met, 130 interrupted.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -5,8 +5,6 @@ model. All else stays where it is, and the command says why. A killed run leaves
 continues.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What passes a model's head: how many positions at once, and how many batches of logits are alive meanwhile."""
 
-from __future__ import annotations
-
 import weakref
 
 import torch

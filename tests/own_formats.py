@@ -1,7 +1,5 @@
 """Tiny checkpoints of Baichuan and ChatGLM in their own format, with code that must not run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -18,8 +18,6 @@ read them where key heads are fewer; here each goes with its own. The residual s
 final norm. The hierarchical distillation that follows in the paper is left out: these are its rows without training.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -13,8 +13,6 @@ keeps the first two layers and the last; ours those before the lowest entropy, a
 ranking, are ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

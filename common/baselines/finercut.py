@@ -15,8 +15,6 @@ vocabulary too; its angle takes a negative cosine for 0. Where all halves left a
 an error. That its paper spares no layers by default is our guess.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -15,8 +15,6 @@ which its batches do not have either, never counts; one operator or several is d
 another ridge, and was published before ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

@@ -16,8 +16,6 @@ importances so that query heads h, h + k, h + 2k, ... count towards key head h, 
 where key heads are fewer (LLaMA-3, Mistral) it may choose others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

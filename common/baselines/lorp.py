@@ -10,8 +10,6 @@ Written from these formulas. The clustering is scikit-learn's, with k-means of a
 cluster of fewer than two remaining layers counts as least alike.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

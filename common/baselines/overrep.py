@@ -22,8 +22,6 @@ models) are added before D, those of o and down after P; where the second layer 
 stream before the final norm, which is left alone. The league trains it on its own text and steps, far fewer than the paper's.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Collection, Sequence

@@ -18,8 +18,6 @@ never counts (it enters the code's sums); layers are renumbered. Of adjoining in
 stream; here every interface regresses the MLP's output, as the formula says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 

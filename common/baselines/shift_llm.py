@@ -14,8 +14,6 @@ of W'CW, with C the covariance of X: no other matrix of that rank is closer to t
 b then keeps the mean of the residual stream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

@@ -18,8 +18,6 @@ A sliced model is no plain checkpoint: `common.models.checkpoint` saves and load
 (Gemma 2) do not commute with rotations, and experts (Mixtral) are not covered: both are refused by name.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

@@ -1,7 +1,5 @@
 """LLM-Streamline in recipes: a feed-forward network, or one layer, in the place of several."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

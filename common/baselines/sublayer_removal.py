@@ -14,8 +14,6 @@ the dense model. Deviation: the official code maps the residual stream itself an
 alike (3.332 here, 3.329 so of held-out text with 4 attentions removed; 3.469, 3.474 with 8; tried once, without records).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import torch

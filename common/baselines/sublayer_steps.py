@@ -1,7 +1,5 @@
 """Methods in recipes that take parts out of layers: where no whole layer is removed, ``removed`` is empty."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -16,8 +16,6 @@ clustering and the allocation of removals to clusters are LoRP's (`common.baseli
 Written from these formulas; no code was found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Calibration: texts, tokens drawn from them, and the statistics of one pass over these."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -4,8 +4,6 @@ One pass, which ends where the last interface does. Hidden states are held for o
 interface.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 LLaMA-2-7B's down_proj reads 11,008 features: H'H takes 969 MB in float64, and `torch.linalg.cholesky` makes two more of it.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

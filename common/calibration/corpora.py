@@ -7,8 +7,6 @@ then, when it cannot be reached, in what an earlier run left in the cache. The t
 Splits are part of a corpus's name ('wikitext2-train'): a protocol that says 'wikitext2' leaves out what matters.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Callable, Iterator, Mapping

@@ -6,8 +6,6 @@ layers, and attention that has nothing to look for rests on it (Sun et al., arXi
 interface.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

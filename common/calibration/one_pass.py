@@ -7,8 +7,6 @@ block afterwards (`common.calibration.statistics`). Hidden states are kept only 
 so memory does not grow with the number of samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Draw calibration tokens from texts: random crops, shuffled lines, whole documents."""
 
-from __future__ import annotations
-
 import bisect
 import random
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Compare the layers of a model on the same tokens: mean cosine and linear CKA between boundaries."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

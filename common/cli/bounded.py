@@ -4,8 +4,6 @@ Perplexity is measured on held-out calibration text: sequences that neither the 
 about log2(layers) prunings, and supposes that perplexity grows with the number of layers that are removed.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The model card of a pruned checkpoint: what was done, with which numbers before and after, and how to load it."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

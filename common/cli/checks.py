@@ -1,7 +1,5 @@
 """Refuse bad inputs: in the first seconds, from files alone, and once the weights are read."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

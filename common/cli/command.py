@@ -1,7 +1,5 @@
 """Run a tool from its command line: refuse within a second what cannot be met, and only then load torch and the tool."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

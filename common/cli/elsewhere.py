@@ -1,7 +1,5 @@
 """List the layers for other programs, for those who want the selection alone."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 

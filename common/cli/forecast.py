@@ -4,8 +4,6 @@
 layer of a streamed model and runs it.
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from dataclasses import dataclass

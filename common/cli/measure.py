@@ -1,7 +1,5 @@
 """Measure a model before and after: perplexity, tasks, speed, memory, and three texts to look at."""
 
-from __future__ import annotations
-
 import gc
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Describe a tool's method: its checks, its work, and its cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A tool's own options are the fields of a subclass in `papers.<paper>.options`.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """List what a package offers on the command line: its tools, and the steps that recipes can name."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import textwrap

@@ -1,7 +1,5 @@
 """Options and names as cards and reports print them: without paths of this machine."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Upload a saved result to the Hugging Face hub (`--push-to-hub REPO`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import huggingface_hub

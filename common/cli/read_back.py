@@ -4,8 +4,6 @@
 standard input. A fresh process holds nothing of the one that saved: no registered class, no patched module, no open file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

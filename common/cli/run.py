@@ -1,7 +1,5 @@
 """From the command line to a saved checkpoint: measure, prune, measure, write."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

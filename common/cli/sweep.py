@@ -5,8 +5,6 @@ measured is written after every number: whatever stops the next one, it stays, a
 number that cannot be had says why.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

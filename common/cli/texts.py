@@ -1,7 +1,5 @@
 """The user's own text files."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Names of a package that are imported when they are asked for, so that its command line answers before torch is loaded."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

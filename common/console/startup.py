@@ -5,8 +5,6 @@ command's own code runs, which answers it, the process ends at once: nothing has
 answers signals before its own import is done.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

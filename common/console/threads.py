@@ -6,8 +6,6 @@ it waits for the others. Where another process holds a core, every small operati
 Cgroup quotas are read here: psutil does not know them, and joblib, which does, takes longer to import than all else at start.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection
 from pathlib import Path

@@ -3,8 +3,6 @@
 What is named here is imported when it is asked for: tables, which load no torch, read `common.evaluation.scores`.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

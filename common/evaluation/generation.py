@@ -4,8 +4,6 @@ Decoding is greedy and cached; prompts of similar length form a batch, padded on
 brings along are not used.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

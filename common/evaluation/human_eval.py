@@ -5,8 +5,6 @@ fresh interpreter in an empty folder, limits on time, memory and files, and no e
 it is no protection against a program that means harm: use a container or a machine of no value.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

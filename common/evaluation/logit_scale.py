@@ -4,8 +4,6 @@ A model may be too sure, or not sure enough, of what it predicts. One factor on 
 tokens (Guo et al., 2017, section 4.2: a temperature, here its inverse). What is left at the best factor is the rest.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

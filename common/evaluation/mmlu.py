@@ -13,8 +13,6 @@ question, the one likeliest per character is the answer, and the examples show i
 dropping and the weighting are the same code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Requests that begin alike packed into one sequence, and such sequences into batches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile

@@ -7,8 +7,6 @@ model and its dense original answer the same items, which in practice correlates
 the error of a retained performance is on the careful side. Where one error is not known, neither is that of the result.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 

@@ -6,8 +6,6 @@ replicates are too close together; they are spread about the mean as Student's t
 Hesterberg, 2015).
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from functools import lru_cache

@@ -6,8 +6,6 @@ A table's choices and repairs all begin with the same pass of the same dense mod
 store nothing has to be told: a changed layer has another digest, and whatever a digest does not cover is computed.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager

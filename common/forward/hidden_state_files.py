@@ -13,8 +13,6 @@ a new one would drop each before it is asked for. Whole boundaries go instead, a
 more is kept.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import shutil

@@ -3,8 +3,6 @@
 Eight sequences of 2,048 tokens have logits of 8.4 GB in float32 over LLaMA-3's 128,256 tokens; 512 positions have 0.3 GB.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

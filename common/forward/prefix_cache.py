@@ -10,8 +10,6 @@ weights does not cover ends the shared part: a layer with hooks (patches), a rep
 torch or transformers (adapters, quantised matrices).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

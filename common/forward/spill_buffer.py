@@ -1,7 +1,5 @@
 """Batches of hidden states that are needed again: in host memory up to a bound, beyond it in temporary files."""
 
-from __future__ import annotations
-
 import tempfile
 import weakref
 from pathlib import Path

@@ -5,8 +5,6 @@ done on many positions at once: 512 x 49,152 float32 numbers leave every cache a
 are made `HEAD_ROWS` positions at a time and looked at `ROWS` positions at a time.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Models: load them, look into their layers, remove layers, save what is left."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -4,8 +4,6 @@ Every way in goes through here: the tools, with and without --stream, `common.mo
 reproductions' MODEL=. `read_config` looks at config.json alone; `check_directory` at the files beside it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

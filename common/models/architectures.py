@@ -4,8 +4,6 @@ With `common.models.decoder`, which runs them, the only module that knows archit
 `SUPPORTED`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn

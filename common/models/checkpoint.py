@@ -16,8 +16,6 @@ method: a method's package registers how to rebuild its patch (`common.hooks.reg
 Only safetensors are read; nothing is ever unpickled.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -11,8 +11,6 @@ patch at `N` sits on the final norm and acts in `logits`.
 `decoder.run(decoder.run(x, 0, k), k, N)` is `decoder.run(x, 0, N)` to the last bit.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Mapping, Sequence

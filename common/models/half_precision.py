@@ -11,8 +11,6 @@ Nothing outside the model changes, and its state dict, copies and checkpoints st
 attention, the grouped products of experts, `Conv1D`, and `Linear` modules that are added later.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

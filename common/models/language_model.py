@@ -1,7 +1,5 @@
 """Take the language model out of a model that also sees or hears: ``python -m common.models.language_model FROM TO``."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ The names are in `common.models.registry`. From an entry's facts follows its con
 pruning ratios need no weights.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

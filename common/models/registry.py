@@ -6,8 +6,6 @@ A short name gives the hub id (or wheels), and facts enough to build each model'
 and compare. revision None: unpinned; whoever measures records the revision it resolved to (`model.source`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from common.models.files import wheel_parts as known_wheels

@@ -4,8 +4,6 @@ Models are built from the registry's facts on the meta device, which holds shape
 and adapters added to them by the same code that does it to real ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

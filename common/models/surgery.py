@@ -4,8 +4,6 @@ Four things must change together (leaving one out fails silently, e.g. wrong cac
 reload): the list of layers, every `layer_idx`, `num_hidden_layers`, and the config lists with one entry per layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 

@@ -3,8 +3,6 @@
 `layout` looks at a model without weights, `check` runs the loaded model on a few tokens. Both refuse by what differs.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 

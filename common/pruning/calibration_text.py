@@ -1,7 +1,5 @@
 """Draw token ids for a calibration entry: samplers by the name that entries give."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol

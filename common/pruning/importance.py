@@ -3,8 +3,6 @@
 Scores are float64 tensors [N] over the layers 0..N-1 of the model at hand.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

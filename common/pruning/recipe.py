@@ -5,8 +5,6 @@ recipe stands for: a frozen dataclass of typed options with the method's code be
 defined. ``common.pruning.pipeline`` carries a recipe out. Nothing here loads torch, so that tables can be listed quickly.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import types

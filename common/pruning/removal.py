@@ -1,7 +1,5 @@
 """Check without a model which numbers of layers, and which layers, can be removed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from common.utils.errors import UserValueError

@@ -1,7 +1,5 @@
 """Select the layers to remove from scores. Indices are original and 0-based, in order of removal; blocks are half-open."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Selections of layers that several papers compare with: named layers, SLEB, block influence, blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

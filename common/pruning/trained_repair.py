@@ -1,7 +1,5 @@
 """A repair that is trained on the original model, and what its records keep of the training."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace

@@ -5,8 +5,6 @@ recipe [n], mark [n]          which record a line belongs to (`common.records.re
 <recipe>/<mark>/<name>        outcomes of a record that do not fit in these (another number of items, other names)
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections import Counter
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ normalised text, so the same text stays in the same split across package version
 nearly repeat a training document are dropped, so perplexity and tasks are measured on text the model has not seen.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

@@ -8,8 +8,6 @@ shown before the questions come from the validation split, never from the docume
 Rows have the columns of `cais/mmlu`: question, subject, choices, answer.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from functools import lru_cache

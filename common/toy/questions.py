@@ -4,8 +4,6 @@ Every answer is objective: it is what the docstring says, and the other choices 
 from a mechanical change to this one.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterable, Sequence

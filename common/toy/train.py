@@ -6,8 +6,6 @@ continues from its last checkpoint with the batches an uninterrupted run would h
 finished weights (bfloat16 safetensors), tokenizer and log to ``common/toy/weights``.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -11,8 +11,6 @@ n of them removed, first interface at s:
 Only the replacements are trained; the model's own parameters are frozen meanwhile.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

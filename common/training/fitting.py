@@ -8,8 +8,6 @@ step back, and it scales losses only under autocast.
 What is left in the end are the last parameters, or those that do best on other samples.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -6,8 +6,6 @@ once, cut at `CUTOFF` tokens, the end token appended when there is room, and as 
 tokens. Rows are padded on the left when they are batched (`common.training.finetuning`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import random

@@ -10,8 +10,6 @@ counts the K numbers alone). A shard is written beside its place and then moved,
 that was interrupted continues with the shards that are missing or unreadable.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

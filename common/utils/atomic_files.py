@@ -10,8 +10,6 @@ place, and clears away the rest. What NAME was before never comes back by itself
 its successor was moved away. The standard library has `os.replace` for files alone; no library writes directories whole.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The user's cache folder, and things that are made once in it: whole or not at all, by one process at a time."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Report errors in one line that names the problem, the cause and the fix; set up the log."""
 
-from __future__ import annotations
-
 import difflib
 import logging
 import sys

@@ -3,8 +3,6 @@
 pandas guesses types (a text "007" becomes a number) and does not name the line that is no JSON.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -12,8 +12,6 @@ with ``local_lock`` (NFS) or ``localflock`` (Lustre) keeps each node's locks to 
 That costs time and no result, since everything is written whole. Without any locks, filelock uses the file's existence.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Write a message for a user of make: its variables in place of the command line's options."""
 
-from __future__ import annotations
-
 import os
 import re
 

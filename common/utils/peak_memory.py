@@ -1,7 +1,5 @@
 """The most memory that this process has held."""
 
-from __future__ import annotations
-
 import sys
 
 

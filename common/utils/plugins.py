@@ -1,7 +1,5 @@
 """Packages whose modules register what they bring."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

@@ -1,7 +1,5 @@
 """Hand over the ratios of a benchmark script for benchmarks/README.md (`benchmarks/run.py`)."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Write numbers with a true minus sign."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -4,8 +4,6 @@ Some tokenizers append the end-of-sequence token to every text (``add_eos_token`
 that ends so is a finished text: its continuation is scored after the end, and the first token of a response is not learnt.
 """
 
-from __future__ import annotations
-
 import copy
 from functools import lru_cache
 

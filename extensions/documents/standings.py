@@ -1,7 +1,5 @@
 """The league as Markdown, from records: what each repair comes to, against the best of the rivals, paired over sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

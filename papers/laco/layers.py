@@ -6,8 +6,6 @@ sqrt(2)|W| means that two layers have nothing in common; and Eq. 1, being sum_k 
 sqrt(m + (m - 1)^2) times the norm of a layer (2.65 for m = 3, 4.58 for m = 5).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

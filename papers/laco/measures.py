@@ -1,7 +1,5 @@
 """The text that LaCo's Table 8 lets models continue."""
 
-from __future__ import annotations
-
 from common.evaluation.generation import PROMPT_SETS, PromptSet
 
 # Quoted from the paper, Table 8: an item of XSum, and the request after it.

@@ -20,8 +20,6 @@ What counts as theta (the paper says "all parameters", the notebooks list seven 
     attention type, rotary settings  layer l's
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ A sentence's representation is the state after the final norm, `[tokens, channel
 (`hidden_states[-1]`). Each sentence runs alone, without padding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -7,8 +7,6 @@ The recipes of this repository train in one process with `common.training.finetu
 over several. It continues from the newest checkpoint in --out. DeepSpeed is not in the lock file: `pip install deepspeed`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ Which ones is not published. The official notebooks hold two to five literal fra
 of them, kept as evidence and not used. Ours are whole sentences drawn with a seed.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """LaCo in recipes: the collapse, the post-training, and collapsing once more."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import random

@@ -1,7 +1,5 @@
 """LaCo as a tool: merge layers of a model of yours into earlier ones."""
 
-from __future__ import annotations
-
 from common.cli import Job, Method
 from common.pruning.selection import runs
 from common.utils.errors import UserError

@@ -14,8 +14,6 @@ clipped at norm 1, LLaMA-Factory with DeepSpeed ZeRO-2 on four GPUs. Not stated,
 `papers/laco/configs` and `papers.laco.posttrain` hold the same for four GPUs.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ takes these two back. The replaced layers' output as target, which the code lack
 code's autocast, float16).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

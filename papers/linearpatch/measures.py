@@ -1,7 +1,5 @@
 """Measure perplexity as LinearPatch does; its tables' dense rows and those of Prune&Comp are the same."""
 
-from __future__ import annotations
-
 from common.evaluation.windowed_perplexity import Protocol, c4_crops, register
 
 _SOURCE = "LinearPatch, section 4.1 and official code; the dense rows of Prune&Comp are the same"

@@ -1,7 +1,5 @@
 """LinearPatch from calibration tokens to a patched model (sections 3.1 to 3.4, Eq. 8)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor, nn

@@ -4,8 +4,6 @@ Notation as in the paper: layers [l, l + n) are removed; X^(l) [batch, tokens, c
 and X^(l+n) after them; H [C, C] is the orthonormal Walsh-Hadamard matrix; d [C] are the scales; A = H diag(d) H^T.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import torch

@@ -10,8 +10,6 @@ every entry of A's diagonal is the mean of d; what is beside the diagonal mixes 
     others    x_m diag(d) + x_r A
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

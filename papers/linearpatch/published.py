@@ -1,7 +1,5 @@
 """The blocks the paper prints (Table 9), to be loaded in place of computed ones and to compare these with."""
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 from pathlib import Path

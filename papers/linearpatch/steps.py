@@ -1,7 +1,5 @@
 """LinearPatch in recipes: the patch, its distillation, and the block that its figures look at."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

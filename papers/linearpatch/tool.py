@@ -1,7 +1,5 @@
 """LinearPatch as a tool: remove layers of a model of yours and patch the pruning interface."""
 
-from __future__ import annotations
-
 from common.calibration.statistics import Statistics
 from common.cli import Job, Method
 from common.pruning.pipeline import Context, around

@@ -6,8 +6,6 @@ every attention and every MLP do not see the scale of the residual stream, so sc
 it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 

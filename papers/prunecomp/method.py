@@ -6,8 +6,6 @@ The printed algorithm prunes before it compensates; alpha needs the layer still 
 have it. Lower scores are removed first for every metric; Eqs. 4 and 5 are cosines, of which the highest goes.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 

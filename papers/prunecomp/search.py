@@ -4,8 +4,6 @@ Lower scores are removed first for every metric; Eqs. 4 and 5 are cosines, of wh
 linear weight matrices; the gains of the norms are counted too, as in the official code.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Prune&Comp in recipes: five metrics, one-shot or iterative, with or without compensation."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

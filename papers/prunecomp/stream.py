@@ -6,8 +6,6 @@ alone. The model is left whole meanwhile: its remaining layers run in order, and
 its interface (Eq. 10), which is what fusing it comes to.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Prune&Comp as a tool: remove layers of a model of yours and rescale what is left."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 from common.cli import Job, Method, measure

@@ -6,8 +6,6 @@ the model's own type, with the layers that are removed and the trainings' report
 layer, stay in their cycles' folders, and their cycles are run through again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ A `Stack` is a network as Section 4 sees it: states X[0] .. X[N], one layer betw
 a language model (`of_model`) or is a small pre-LN or post-LN transformer of its own (`toy`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A schedule a:b:c (1:1:8, 1:4:8) prunes b layers a cycle until c are removed; a is 1 wherever the paper uses it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import nn

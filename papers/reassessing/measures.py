@@ -1,7 +1,5 @@
 """Measure perplexity as Reassessing does, and provide the beginnings of texts that its Table Q continues."""
 
-from __future__ import annotations
-
 from common.evaluation.generation import PROMPT_SETS, PromptSet
 from common.evaluation.windowed_perplexity import Protocol, register
 

@@ -18,8 +18,6 @@ Where the official code differs, ``fidelity="code"`` follows it:
     bi             one cosine between the whole flattened batches; N - 1 scores, so the last layer never goes
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

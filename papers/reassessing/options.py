@@ -1,7 +1,5 @@
 """The command line of the tool of Reassessing layer pruning."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

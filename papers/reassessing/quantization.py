@@ -5,8 +5,6 @@ another torch than this repository's, so it is installed without its own require
 layers are quantized, embedding and head stay. The paper names no group size, no calibration text and no order.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import logging

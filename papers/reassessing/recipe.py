@@ -1,7 +1,5 @@
 """The paper's recipe (section 5): prune the last layers, then fine-tune head and last three remaining layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

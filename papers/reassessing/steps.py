@@ -4,8 +4,6 @@ Calibration of taylor and bi: sampler ``line-crops``; of ppl: ``windows``. The r
 records' details.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ and set beside what is stated. What was found:
 too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

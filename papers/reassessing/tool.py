@@ -1,7 +1,5 @@
 """Reassessing layer pruning as a tool: prune the last layers of a model, fine-tune what is then last."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

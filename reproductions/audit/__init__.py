@@ -4,8 +4,6 @@ A finding keeps its name (``LP-1``): ``names.csv`` holds the names given so far,
 it, and the name of what is found no longer is not given again.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 from functools import cache

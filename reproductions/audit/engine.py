@@ -1,7 +1,5 @@
 """Audit a paper's tables: findings, facts about the paper, and comparisons of recomputed and printed numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -1,7 +1,5 @@
 """LaCo: what its tables are; its averages, categories and shares against scores and shapes; its sentences."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """LinearPatch: what its tables are, and sentences of the paper and of its blog summary held against them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from reproductions.audit.engine import (

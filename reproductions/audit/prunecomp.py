@@ -1,7 +1,5 @@
 """Prune&Comp: what its tables are, sentences of the paper held against them, and rows that it shares with LinearPatch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from common.models import registry

@@ -1,7 +1,5 @@
 """Reassessing Layer Pruning: what its tables are; margins, gains, citations, rates and sizes against them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

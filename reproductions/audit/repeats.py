@@ -1,7 +1,5 @@
 """One configuration printed twice with different numbers, and different ones, here or in two papers, with the same."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """The audit as text: for the terminal, as JSON, and as ``papers/AUDIT.md``."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """A row by itself: columns that follow from others, accuracies that are no k/n, standard errors that do not fit."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The rows of a paper against one another and against the model's shape: orders, lists of layers, shares removed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

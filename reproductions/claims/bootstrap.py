@@ -1,7 +1,5 @@
 """The cells of a table as replicates: what they would have been on other items, from the outcomes kept beside records."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 

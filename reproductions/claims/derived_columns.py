@@ -1,7 +1,5 @@
 """Columns that follow from others: averages, and what is retained of the dense row; of numbers or of their replicates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

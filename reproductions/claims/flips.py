@@ -1,7 +1,5 @@
 """Columns of flips: items that a row or the original model alone has right (Dutta et al., 2024, arXiv 2407.09141)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ many items. The rows answered the same ones, and what both find hard cancels in 
 here. So what is beyond this noise is as a rule beyond that of the pairs, too; of the rest nothing is said.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

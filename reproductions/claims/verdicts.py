@@ -6,8 +6,6 @@ uncertainty are compared as they are. A claim counts its comparisons. It is supp
 too few could still support it, and inconclusive otherwise.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence

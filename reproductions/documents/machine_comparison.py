@@ -3,8 +3,6 @@
 A part of a test set that one machine measured by itself is held against the same items of the whole that the other measured.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator

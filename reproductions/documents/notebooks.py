@@ -1,7 +1,5 @@
 """``python -m reproductions.documents.notebooks [PAPER...]``: run the papers' notebooks and keep what they show."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Other commands draw into ``build/figures``, which git ignores. Every published f
 records alone.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -1,7 +1,5 @@
 """Write what the published records say into README, docs and papers: ``python -m reproductions.documents.readme``."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterable, Mapping

@@ -6,8 +6,6 @@ The targets are made in turn, each after those before it, in a fresh clone of th
 an earlier target has measured, a later one only reads. The clone uses this environment and the user's cache of downloads.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import subprocess

@@ -4,8 +4,6 @@ Writes ``facts.json`` (every number of the card) and the tables of ``README.md``
 written by hand. ``python -m reproductions.documents.published_figures`` draws the card's figures from these files.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -5,8 +5,6 @@ The only module of the command line that loads models. What the names in a recip
 `reproductions.measurements`; what a table wants measured is declared in the papers' modules beside this one.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

@@ -1,7 +1,5 @@
 """Estimate how long cells take, by the published results of the same benchmarks, and what is left of them meanwhile."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

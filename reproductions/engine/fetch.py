@@ -1,7 +1,5 @@
 """Download what a target needs from the hub, so that it can run where there is no network."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

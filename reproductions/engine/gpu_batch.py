@@ -8,8 +8,6 @@ not fill it. They take the stages in order, and within a stage the next configur
 over they are ended: every finished cell has its record, and the same command continues with what is left.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterable, Sequence

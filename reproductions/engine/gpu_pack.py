@@ -10,8 +10,6 @@ The pieces are one tar file, cut into folders no larger than one transfer takes.
 ``cat */*.piece | tar x -C ~/.cache/layerlab`` after ``sha256sum -c 01/SHA256SUMS`` joins them without this module.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Check that a recipe's memory is there before its model is loaded."""
 
-from __future__ import annotations
-
 from common.models import loading, registry
 from common.pruning.recipe import Recipe
 from common.training.finetuning import Settings

@@ -10,8 +10,6 @@ that dies, another worker takes its recipe, and the same command continues with 
 ``jobs``.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import math

@@ -1,7 +1,5 @@
 """Compare the numbers of either side as the paper's conclusions do."""
 
-from __future__ import annotations
-
 from reproductions.laco.recipes import AGAIN, AT_ONCE, CODE, DENSE, LACO, LEFT_OUT, PAPERS, PRUNER, SLICEGPT, TRAINED
 from reproductions.spec import reported
 from reproductions.spec.columns import LACO_CATEGORIES

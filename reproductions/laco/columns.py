@@ -1,7 +1,5 @@
 """The columns of LaCo's tables: layers left, scores and what is formed from them, hyperparameters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from reproductions.spec import columns, reported

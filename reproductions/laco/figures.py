@@ -1,7 +1,5 @@
 """LaCo's figures, declared: 3 (post-training), 4 and 5 (layer similarity), and ours: every attempt of the search."""
 
-from __future__ import annotations
-
 import math
 
 from common.records.results import Recipe

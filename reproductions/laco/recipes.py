@@ -1,7 +1,5 @@
 """The paper's settings as recipes: what a printed row, or a row of the toy model, stands for."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable
 

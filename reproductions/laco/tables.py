@@ -1,7 +1,5 @@
 """LaCo's tables, declared."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The columns of LinearPatch's tables, by profile: the paper's benchmarks, or the toy model's own."""
 
-from __future__ import annotations
-
 from reproductions.spec.columns import RATIO, tasks
 from reproductions.spec.registry import Column
 

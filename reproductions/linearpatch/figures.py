@@ -1,7 +1,5 @@
 """The figures of LinearPatch, declared: the dense model's residual stream around a block, and the model without it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Figure 6 (extension): which part of the patch does the work, by perplexity at the interfaces of Table 1."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from common.records.results import Recipe

@@ -1,7 +1,5 @@
 """The paper's settings as recipes, and the rows of its tables without training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from common.records.results import Recipe

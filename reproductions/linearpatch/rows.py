@@ -1,7 +1,5 @@
 """The rows of LinearPatch's tables other than the comparison of training-free methods (`recipes.training_free`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The tables of LinearPatch, declared: rows, columns, and the claims the paper draws."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from reproductions.linearpatch import columns, rows

@@ -1,7 +1,5 @@
 """Declare trained recipes: distillation of the patch, and LLM-Streamline's networks (Tables 2 to 6)."""
 
-from __future__ import annotations
-
 from reproductions.linearpatch.recipes import TOP_K
 from reproductions.spec.shared_recipes import CALIBRATION, DISTILLING, streamline_layer, window
 from reproductions.spec.subjects import Subject

@@ -5,8 +5,6 @@ table asks for NAME or NAME@ARGUMENT, or for a part of either (`reproductions.sp
 package is read.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Measure the effect of a repair on right and wrong endings and on the logits' scale."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Benchmarks beyond lm-eval's single tasks and perplexity: MMLU, LaCo's tasks, generation, groups of tasks."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from common.evaluation import generation, harness, mmlu

@@ -1,7 +1,5 @@
 """The measurements that every table may ask for."""
 
-from __future__ import annotations
-
 from common import hooks
 from common.evaluation import harness
 from common.evaluation.windowed_perplexity import PROTOCOLS

@@ -1,7 +1,5 @@
 """Measure for LaCo's tables and figures: the search, the post-training, the similarity of layers."""
 
-from __future__ import annotations
-
 import math
 
 from common.pruning.pipeline import Context

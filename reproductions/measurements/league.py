@@ -3,8 +3,6 @@
 The texts have so few tokens that hundreds of rows can be measured, spread so that they are like the whole.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Measure for LinearPatch's tables: the removed block, and the time of what is inserted."""
 
-from __future__ import annotations
-
 import statistics
 import time
 

@@ -4,8 +4,6 @@ The layers before a block are run once; every patch tried continues from there. 
 recipe's selection is ``observed-window``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

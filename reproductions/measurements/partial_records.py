@@ -4,8 +4,6 @@ The outcomes kept beside the whole's record hold those of the part: the first it
 The layers that were removed, and what training took, are part of every record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

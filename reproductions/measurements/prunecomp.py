@@ -1,7 +1,5 @@
 """Measure for Prune&Comp's tables and figures: the order of removal, and the gains of all layers."""
 
-from __future__ import annotations
-
 from common.pruning.pipeline import Context
 from common.utils.errors import UserError
 from papers import prunecomp

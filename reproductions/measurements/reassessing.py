@@ -1,7 +1,5 @@
 """Measure for Reassessing's tables, beside accuracies: how a selection depends on its calibration samples."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 

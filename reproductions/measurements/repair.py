@@ -1,7 +1,5 @@
 """Measure the cost of a repair, the speed of its result, and what can load it."""
 
-from __future__ import annotations
-
 import statistics
 
 import torch

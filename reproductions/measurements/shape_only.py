@@ -3,8 +3,6 @@
 Apart from the recipes themselves, which tables declare and which are listed and shown without torch.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Measure a pruned model's cost and its layers' relations: parameters, MACs, memory, latency, similarity matrices."""
 
-from __future__ import annotations
-
 import statistics
 import time
 

@@ -1,7 +1,5 @@
 """The theory of Reassessing as benchmarks: the theorems on norms, and gradients by layer against Eq. 16's bound."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

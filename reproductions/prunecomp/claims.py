@@ -1,7 +1,5 @@
 """Compare either side's numbers as the paper's conclusions do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The columns of Prune&Comp's tables, by profile: the paper's benchmarks, or the toy model's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from reproductions.spec import reported

@@ -1,7 +1,5 @@
 """The figures of Prune&Comp, declared: what the parts of the method do to perplexity, and each layer's magnitude gain."""
 
-from __future__ import annotations
-
 import math
 
 from reproductions.prunecomp.columns import perplexity_columns

@@ -1,7 +1,5 @@
 """The grid, ours: every metric with every repair, one-shot and iterative, in one table that no paper has."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

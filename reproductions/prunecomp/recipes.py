@@ -1,7 +1,5 @@
 """The paper's settings as recipes, and the rows of its tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The tables of Prune&Comp, declared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from reproductions.prunecomp.claims import abstracts, consistent, each_part_helps, sizes_agree

@@ -1,7 +1,5 @@
 """Tables A to Q: iterative pruning (appendix B), sensitivity and further comparisons (appendix E), generated text."""
 
-from __future__ import annotations
-
 from reproductions.reassessing import claims, columns, rows
 from reproductions.reassessing.columns import STANDIN_TEXT, accuracies, with_more
 from reproductions.reassessing.rows import BASIC, OURS, PRUNER, REVERSE, SEVEN

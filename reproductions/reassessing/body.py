@@ -1,7 +1,5 @@
 """Tables 1 to 8: metrics (section 3.3), ways to fine-tune (section 3.4), the best pruned models (section 5)."""
 
-from __future__ import annotations
-
 from reproductions.reassessing import claims, columns, rows
 from reproductions.reassessing.columns import with_more
 from reproductions.reassessing.rows import BASIC, OURS, PRUNER, REVERSE, SEVEN, SLICEGPT

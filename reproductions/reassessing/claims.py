@@ -1,7 +1,5 @@
 """Compare one side's numbers as Reassessing's text does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The columns of Reassessing's tables, by profile: the paper's benchmarks, or the toy model's own."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

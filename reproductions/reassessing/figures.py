@@ -1,7 +1,5 @@
 """The figures of Reassessing, declared: A and B of the paper, its theory, and the spread of the sets that metrics choose."""
 
-from __future__ import annotations
-
 import math
 
 from reproductions.reassessing import appendix, body, columns

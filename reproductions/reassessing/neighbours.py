@@ -4,8 +4,6 @@ Untrained but for LLM-Streamline's layer; the source of the starred rows trained
 are those of this paper's other rows, or of the tables that share the method (`reproductions.spec.shared_recipes`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

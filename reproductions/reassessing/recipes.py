@@ -1,7 +1,5 @@
 """Reassessing's settings as recipes: how layers are chosen, and what trains the model afterwards, by `Subject.size`."""
 
-from __future__ import annotations
-
 from reproductions.reassessing.specs import Arm, ArmSpec
 from reproductions.spec.shared_recipes import SLEB_LINES
 

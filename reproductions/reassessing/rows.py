@@ -1,7 +1,5 @@
 """The rows of Reassessing's tables: every printed one with the recipe behind it, and the toy model's own."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable
 

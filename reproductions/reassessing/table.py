@@ -1,7 +1,5 @@
 """Build one of Reassessing's tables, with the notes that several share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from reproductions.reassessing import recipes, rows

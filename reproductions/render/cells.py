@@ -1,7 +1,5 @@
 """Write every published cell as one tidy table, ``reproductions/results/cells.parquet``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

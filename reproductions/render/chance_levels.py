@@ -11,8 +11,6 @@ still. The Open LLM Leaderboard has ranked by scores above chance level since it
 leaderboards, Scores Normalization); of these papers' tables it was found nowhere.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Every function reads the JSON form of a table's claims (`reproductions.claims.verdicts.claims`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

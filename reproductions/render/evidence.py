@@ -1,7 +1,5 @@
 """Every record, and which tables' rows it stands behind: what the report and the lists of values are made from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """A table in its JSON form, from records and reported numbers alone: nothing is measured here."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Sequence

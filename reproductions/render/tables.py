@@ -5,8 +5,6 @@ claims, and the subjects (`reproductions.spec.subjects`) whose rows these are. E
 paper's models come last. `common.console.text_tables` lays out the tables.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import math

@@ -1,7 +1,5 @@
 """The records as a flat list: one row a value."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``python -m reproductions.site``: write the report, and with ``--serve`` show it on this machine."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import sys

@@ -1,7 +1,5 @@
 """Reported and measured numbers side by side: one row a method, one column a model and number of removed layers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Cells of a table as a page shows them: text, what stands behind it, and how columns are aligned."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 

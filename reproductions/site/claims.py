@@ -1,7 +1,5 @@
 """The papers' claims as pages show them. The one place that knows the form in which tables give their verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The script files that pages read data from: all values, the recipes to choose from, and each recipe's values and items."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

@@ -1,7 +1,5 @@
 """Markdown, notebooks and docstrings of the repository as sources of the site."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

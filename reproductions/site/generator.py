@@ -3,8 +3,6 @@
 This module is an extension of Sphinx: `setup` registers our pages as sources, formulas as MathML, and links into the source.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import posixpath

@@ -4,8 +4,6 @@ Results keep whether a model answered each item correctly, not the text of the i
 comes from the data sets of the folder that LAYERLAB_HUB names; without it the page shows the numbers of the items.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -1,7 +1,5 @@
 """Writes the site: every page from its template, and the files that pages offer or load."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Collection, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Describe each paper on the site: who wrote it, its idea, one equation, and one figure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Small pictures drawn as SVG in the page: they take the page's colours, and every one says in words what it shows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from html import escape

@@ -1,7 +1,5 @@
 """A recipe's page: what was removed, what repairs it, its values, where they come from, the command that repeats it."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

@@ -1,7 +1,5 @@
 """Where the names that texts use for modules, functions and classes stand in the source."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

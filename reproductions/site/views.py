@@ -1,7 +1,5 @@
 """Summarise tables for pages: which tab is open, what is counted, which rows a picture shows."""
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -1,7 +1,5 @@
 """A user's changes to the recipes of a table's rows: other calibration samples, seed or text, another strength of a patch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 

@@ -1,7 +1,5 @@
 """Columns that several papers' tables share: the Ratio, nine tasks, MMLU by category, LaCo's suite."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from common.toy.tasks import COLUMNS as STANDIN_TASKS

@@ -1,7 +1,5 @@
 """Decide which columns are read from records of whole test sets and texts, and which from parts of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations

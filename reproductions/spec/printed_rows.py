@@ -1,7 +1,5 @@
 """Rows declared from their reported side: every printed one, with what is known about how to get it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from common.records.results import Recipe

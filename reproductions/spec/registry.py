@@ -1,7 +1,5 @@
 """Declare tables and list them. Nothing here computes or loads a model."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Callable, Sequence

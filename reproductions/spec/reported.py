@@ -3,8 +3,6 @@
 Reads only. Doubts about a value stand in its ``flag``; what the arithmetic says about it is the audit's business.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A shape recipe says how many layers are removed, what is put in their place and 
 not matter, because all layers of these models have one shape.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from common.pruning.recipe import SHAPE_ONLY, Recipe, Repair, Selection, Training, register

@@ -1,7 +1,5 @@
 """Settings that several papers' tables share: texts, and the methods without training that they compare with."""
 
-from __future__ import annotations
-
 from reproductions.spec.subjects import Subject
 
 # Section 4.2: 128 sequences of 2048 tokens of WikiText-2; crops as in the official code. The toy model's context is 256.

@@ -1,7 +1,5 @@
 """Name the states of a cell or row without a number, and compare a number with the printed one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 That one is LinearPatch's patch in Prune&Comp's loop; papers never import one another.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import extensions

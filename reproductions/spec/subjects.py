@@ -4,8 +4,6 @@ A table declares its rows for a `Subject`. For the paper's own models they are t
 paper's methods at its shares of layers, so that n follows from the model's depth (``REMOVE=`` says it instead).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

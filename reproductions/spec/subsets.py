@@ -13,8 +13,6 @@ are among them: `reproductions.measurements.partial_records`. Where all rows of 
 task of no more than 500 items has one name only, as has a figure's curve.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Protocol

@@ -3,8 +3,6 @@
 ``python -m tests.reproductions.test_golden`` writes ``golden.csv`` again where a table gains rows or is meant to change.
 """
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 from pathlib import Path

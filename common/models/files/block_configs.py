@@ -9,8 +9,6 @@ missing it leaves out that layer's attention, too, and its converter takes a voc
 MLX (mlx-lm 0.32.2) is right in all of them.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -8,8 +8,6 @@ The weights are those of the quantised file: what the quantisation lost is not r
 once more.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

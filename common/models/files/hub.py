@@ -12,8 +12,6 @@ huggingface_hub's own switch turns the hub off (HF_HUB_OFFLINE, which counts her
 the hub answers, and takes a cache with a missing weight file for whole; these are the reasons for this module.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -7,8 +7,6 @@ words: its config.json but for what was changed, its tokenizer's files to the by
 names alone, the old ones are added.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

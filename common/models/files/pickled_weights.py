@@ -7,8 +7,6 @@ transformers' own conversion asks a service on the hub for it, with the user's t
 saving the model by transformers would leave out what its class does not know. So files are converted here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 import shutil

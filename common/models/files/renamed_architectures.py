@@ -12,8 +12,6 @@ No other value changes. The 13B models of Baichuan have ALiBi positions. In tran
 alone, beside LayerNorm and an MLP without a gate, so the 13B models are refused.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

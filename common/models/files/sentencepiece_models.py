@@ -4,8 +4,6 @@ transformers' own LlamaTokenizer takes pieces and merges from such a file, and n
 before a text, normalises characters or joins spaces. Here the file says all of it, and sentencepiece checks the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -6,8 +6,6 @@ A GGUF file too large for one wheel comes in parts, one a wheel; the bytes of th
 The digest of the whole is that of the file as its makers published it, so the names of the packages do not matter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

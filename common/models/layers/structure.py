@@ -9,8 +9,6 @@ and loads the weights into a model that is built so. Plain Hugging Face code rea
 refuses the weights, where modules are missing it makes some up and warns (`why_not_plain` says which models those are).
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping

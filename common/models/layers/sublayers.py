@@ -8,8 +8,6 @@ A config cannot say which halves are there: `common.models.checkpoint` saves and
 weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch

@@ -5,8 +5,6 @@ gone. Query, key and value heads are read off tensor shapes by transformers, so 
 as it is; but a config has one width for all layers. A mixture of experts loses as many channels in each expert, each its own.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 

@@ -7,8 +7,6 @@
 Activations come on top: they depend on the rows, and are recomputed layer by layer where a model is large.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path

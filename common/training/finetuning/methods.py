@@ -10,8 +10,6 @@
 get adapters: its experts are no linear modules of these names, nor were they for the official code. A warning says so.
 """
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator

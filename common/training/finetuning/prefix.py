@@ -4,8 +4,6 @@ Trainer has no such cache: it would run the frozen layers in every epoch. Where 
 epoch with it takes about .6 of the time (benchmarks/README.md); the more layers are frozen, the less.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence

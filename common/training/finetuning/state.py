@@ -7,8 +7,6 @@ checkpoint-N/         Trainer's checkpoints; one that cannot be read (a kill, a 
 trained.safetensors, report.json   the result; a finished training is loaded from these
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -3,8 +3,6 @@
 Checkpoints, resuming, batch order, schedules and the choice of the best state are Trainer's own.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

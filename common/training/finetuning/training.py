@@ -1,7 +1,5 @@
 """`finetune`: a training that can be killed and started again, and what is known of it afterwards."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

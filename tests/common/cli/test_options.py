@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from dataclasses import MISSING, fields
+from typing import get_type_hints
 
 import pytest
 
@@ -125,9 +126,10 @@ def test_options_of_one_name_mean_the_same_in_every_tool():
     """The name has one type, one group and one unit; a tool may change the default."""
     seen = {}
     for kind in TOOLS.values():
+        types = get_type_hints(kind)
         for each in fields(kind):
-            about = each.metadata["option"]
-            assert seen.setdefault(each.name, (each.type, about.group)) == (each.type, about.group), each.name
+            meant = types[each.name], each.metadata["option"].group
+            assert seen.setdefault(each.name, meant) == meant, each.name
             assert each.default is not MISSING or each.name == "model"
 
 

@@ -4,8 +4,6 @@ The items have the hub's columns; the expected texts were written from lm-eval's
 a later lm-eval that asks otherwise fails here and not in a table.
 """
 
-from __future__ import annotations
-
 import datasets
 import pytest
 from hub_mirror import write_rows, write_subjects

@@ -9,8 +9,6 @@ Everything is zero-shot; MMLU and CMMLU are lm-eval's own tasks with five shots 
 options differ in one letter, the last token, so the lowest perplexity is the likeliest letter.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

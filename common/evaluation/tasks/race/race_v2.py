@@ -6,8 +6,6 @@ version 3.0 of the task `race`) lm-eval shows the sentence instead: "It is the m
 comparable; all else is equal.
 """
 
-from __future__ import annotations
-
 import ast
 
 LETTERS = "ABCD"
