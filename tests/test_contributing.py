@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tools import measure_missing
 
 import papers
 from common.cli.overview import main
@@ -13,7 +14,7 @@ from common.models import checkpoint, loading
 from common.pruning.pipeline import around, run_recipe
 from common.pruning.recipe import _STEPS, Recipe, known
 from common.records.results import Store
-from reproductions.engine import execute, runner
+from reproductions.engine import execute
 from reproductions.render import show
 from reproductions.spec.registry import Column, Row, Table
 
@@ -50,7 +51,7 @@ def test_recipe_record_table_and_checkpoint_know_it(spaced, tmp_path, monkeypatc
     table = Table("table9-test", "linearpatch", "9", "", lambda subject, limit: [row], lambda profile: [column])
     store = Store(tmp_path / "records", None)
     monkeypatch.setattr("reproductions.spec.registry._in_type", lambda row, dtype: row)
-    assert runner.run([table], store, "paper", execute) == 0
+    assert measure_missing([table], store, "paper", execute) == 0
     record = store.get(recipe, "removed")
     assert record.details["removed"] == [1, 3]
     assert record.recipe["selection"] == {"method": "spaced", "count": 2, "first": 1}

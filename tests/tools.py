@@ -1,7 +1,9 @@
-"""The tools: `python -m <module of a method>`."""
+"""Commands as tests call them: the tools, `python -m <module of a method>`, and the measuring of tables."""
 
 import importlib
 import json
+
+from reproductions.engine import runner
 
 
 def module_of(name: str) -> str:
@@ -28,3 +30,11 @@ def edited_config(**changes):
         (folder / "config.json").write_text(json.dumps(content))
 
     return damage
+
+
+def measure_missing(
+    tables, store, subject, measure, *, device="cpu", force=False, lacking=lambda recipe, benchmark: None, **chosen
+):
+    """Measure what these tables lack, as `run` does; the number of cells that failed."""
+    work = runner.missing(tables, store, subject, force=force, **chosen)
+    return runner.measured(work, store, measure, device=device, force=force, lacking=lacking)

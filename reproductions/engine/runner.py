@@ -220,34 +220,6 @@ def describe(error: BaseException) -> str:
     return first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
 
 
-def run(
-    tables: Sequence[Table],
-    store: Store,
-    subject: Subject | str,
-    measure,
-    *,
-    models: Sequence[str] = (),
-    pattern: str | None = None,
-    limit: int | None = None,
-    device: str = "cpu",
-    force: bool = False,
-    lacking: Callable[[Recipe, str], str | None] = lambda recipe, benchmark: None,
-) -> int:
-    """Measure every missing cell; returns the number of failed ones.
-
-    lacking: why a cell has no data, where that is known beforehand (`reproductions.engine.fetch.lacking`): it is
-    recorded at once, and a model of which nothing else is wanted is not loaded.
-
-    ``measure`` offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, force=, recorded=)`` and
-    ``benchmark(context, name)`` returning values, standard errors, details and, perhaps, outcomes per item. A cell that fails
-    is recorded with its reason and does not stop the others; one whose data cannot be had is recorded as that, and is no
-    failure.
-    """
-    store.check_writable()
-    work = missing(tables, store, subject, force=force, models=models, pattern=pattern, limit=limit)
-    return measured(work, store, measure, device=device, force=force, lacking=lacking)
-
-
 def measured(
     work: list[Work],
     store: Store,
@@ -261,16 +233,19 @@ def measured(
 ) -> int:
     """Measure these cells, each recipe unless another process does; return the number of failed ones.
 
-    A recipe is locked from before its model is prepared until its records are written. Records and locks are all that
-    processes share, so any of them may be killed, and any other continues.
+    A cell that fails is recorded with its reason and does not stop the others. One whose data cannot be had is recorded as
+    that, and is no failure. A recipe is locked from before its model is prepared until its records are written. Records and
+    locks are all that processes share, so any of them may be killed, and any other continues.
 
     Args:
         work: What to measure, in this order.
         store: Where records go.
-        measure: See `run`.
+        measure: Offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, force=, recorded=)`` and
+            ``benchmark(context, name)`` returning values, standard errors, details and, perhaps, outcomes per item.
         device: Where to measure.
         force: Whether what was recorded before `since` counts as missing.
-        lacking: See `run`.
+        lacking: Why a cell has no data, where that is known beforehand (`reproductions.engine.fetch.lacking`). It is
+            recorded at once, and a model of which nothing else is wanted is not loaded.
         since: When the cells were asked for, in nanoseconds since the epoch, if not now and of this process alone. What was
             recorded or tried later is not measured again.
         patience: Seconds for which to wait while others measure all that is left; the recipes of one that dies are then ours.

@@ -14,7 +14,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from tools import status_of
+from tools import measure_missing, status_of
 
 from common.records import results
 from common.records.results import ROOT, Store
@@ -150,23 +150,23 @@ def store(tmp_path):
 
 def test_each_cell_is_measured_once_and_each_model_prepared_once(table, store):
     first, second = FakeMeasure(), FakeMeasure()
-    assert runner.run([table, table], store, "standin", first, models=["standin"]) == 0
+    assert measure_missing([table, table], store, "standin", first, models=["standin"]) == 0
     assert len(first.prepared) == len(set(first.prepared)) == 13
     assert len(first.measured) == len(set(first.measured)) == 13 * 10
-    assert runner.run([table], store, "standin", second, models=["standin"]) == 0
+    assert measure_missing([table], store, "standin", second, models=["standin"]) == 0
     assert second.prepared == []
-    assert runner.run([table], store, "standin", second, force=True, models=["standin"], pattern="sleb") == 0
+    assert measure_missing([table], store, "standin", second, force=True, models=["standin"], pattern="sleb") == 0
     assert len(second.prepared) == 2
 
 
 def test_a_forced_measurement_that_fails_leaves_the_record_that_was_there(table, store, tmp_path):
     asked = {"models": ["standin"], "pattern": "Dense"}
-    assert runner.run([table], store, "standin", FakeMeasure(), **asked) == 0
+    assert measure_missing([table], store, "standin", FakeMeasure(), **asked) == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     names = sorted(json.loads(content)["benchmark"] for content in before.values())
     lacking = {"lacking": lambda recipe, benchmark: "no network" if benchmark == names[0] else None}
     failing = FakeMeasure(failing=names)
-    assert runner.run([table], store, "standin", failing, force=True, **asked, **lacking) == len(names) - 1 > 1
+    assert measure_missing([table], store, "standin", failing, force=True, **asked, **lacking) == len(names) - 1 > 1
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
 
 
@@ -190,7 +190,7 @@ def test_what_was_trained_is_measured_before_the_next_model_is_prepared(store):
             return super().benchmark(prepared, name)
 
     asked = Together()
-    assert runner.run([registry.get("table2-reassessing")], store, "standin", asked) == 0
+    assert measure_missing([registry.get("table2-reassessing")], store, "standin", asked) == 0
     order = [step for step, _ in itertools.groupby(asked.done)]
     assert order.count(("prepared", False)) < len([step for step in asked.done if step == ("prepared", False)])
     for place, step in enumerate(order):
@@ -233,7 +233,7 @@ def test_what_takes_long_to_prepare_is_held_together_with_few(store, monkeypatch
             return super().benchmark(prepared, name)
 
     subject = subjects.subject(subjects.of_model("smollm2-135m-instruct"))
-    runner.run(
+    measure_missing(
         [registry.get("league")], store, subject, Together(), pattern="contiguous block, no repair", device=device
     )
     assert [len(list(steps)) for step, steps in itertools.groupby(order) if step == "prepared"] == sizes
@@ -249,9 +249,11 @@ def test_the_layers_of_a_row_that_has_records_are_handed_on_unless_it_is_measure
             prepared.details = found
             return prepared
 
-    runner.run([table], store, "standin", Told(["copa_like", "docstring_word@1"]), pattern="sleb", models=["standin"])
-    runner.run([table], store, "standin", Told(), pattern="sleb", models=["standin"])
-    runner.run([table], store, "standin", Told(), pattern="sleb", models=["standin"], force=True)
+    measure_missing(
+        [table], store, "standin", Told(["copa_like", "docstring_word@1"]), pattern="sleb", models=["standin"]
+    )
+    measure_missing([table], store, "standin", Told(), pattern="sleb", models=["standin"])
+    measure_missing([table], store, "standin", Told(), pattern="sleb", models=["standin"], force=True)
     assert told == [None, None, found, found, None, None]
 
 
@@ -267,7 +269,7 @@ def test_a_row_is_of_one_model_another_choice_is_refused_unless_it_is_measured_a
     def run(removed, broken=(), **options):
         measure = Chosen(broken)
         measure.removed = removed
-        return runner.run([table], store, "standin", measure, pattern="sleb", models=["standin"], **options)
+        return measure_missing([table], store, "standin", measure, pattern="sleb", models=["standin"], **options)
 
     failed = run([7, 3], ["docstring_word@1"])
     assert failed > 0 and run([7, 5]) == failed
@@ -279,12 +281,12 @@ def test_a_row_is_of_one_model_another_choice_is_refused_unless_it_is_measured_a
 
 def test_a_failed_cell_is_recorded_and_tried_again(table, store):
     failing = FakeMeasure(["docstring_word@1"])
-    assert runner.run([table], store, "standin", failing, pattern="Dense") == 1
+    assert measure_missing([table], store, "standin", failing, pattern="Dense") == 1
     recipe = table.rows("standin", None)[0].recipe
     record = store.get(recipe, "docstring_word@1")
     assert record.status == "failed" and record.reason.startswith("out of memory; use")
     again = FakeMeasure()
-    assert runner.run([table], store, "standin", again, pattern="Dense") == 0
+    assert measure_missing([table], store, "standin", again, pattern="Dense") == 0
     assert again.measured == [(recipe.hash, "docstring_word@1")]
 
 
@@ -304,7 +306,7 @@ def test_a_value_that_a_record_cannot_hold_fails_its_cell_alone(value, reason, t
             return ({"acc": value}, {}, {}) if name == "docstring_word@1" else found
 
     odd = Odd()
-    assert runner.run([table], store, "standin", odd, pattern="Dense") == 1
+    assert measure_missing([table], store, "standin", odd, pattern="Dense") == 1
     recipe = table.rows("standin", None)[0].recipe
     found = {name: store.get(recipe, name) for _, name in odd.measured}
     assert {record.status for name, record in found.items() if name != "docstring_word@1"} == {"ok"} and len(found) > 5
@@ -316,7 +318,7 @@ def test_one_reason_for_many_cells_is_said_once(table, store, caplog):
         def prepare(self, recipe, **options):
             raise UserError("could not fetch it: no network")
 
-    assert runner.run([table], store, "standin", Unreachable(), models=["standin"]) == 130
+    assert measure_missing([table], store, "standin", Unreachable(), models=["standin"]) == 130
     assert caplog.text.count("no network") == 1
     record = store.get(table.rows("standin", None)[0].recipe, "parameters")
     assert record.reason == "could not fetch it: no network"
@@ -331,8 +333,8 @@ def test_an_interrupted_run_goes_on_where_it_was(table, store):
 
     stops, rest = Stops(), FakeMeasure()
     with pytest.raises(KeyboardInterrupt):
-        runner.run([table], store, "standin", stops, models=["standin"])
-    assert runner.run([table], store, "standin", rest, models=["standin"]) == 0
+        measure_missing([table], store, "standin", stops, models=["standin"])
+    assert measure_missing([table], store, "standin", rest, models=["standin"]) == 0
     assert not set(stops.measured) & set(rest.measured)
     assert len(stops.measured) + len(rest.measured) == 130
 
@@ -352,7 +354,7 @@ def test_one_model_is_held_at_a_time(table, store):
             return found
 
     heavy = Heavy()
-    assert runner.run([table], store, "standin", heavy, models=["standin"]) == 0
+    assert measure_missing([table], store, "standin", heavy, models=["standin"]) == 0
     assert len(heavy.prepared) == 13
 
 
@@ -527,7 +529,7 @@ def test_what_only_a_shape_has_is_never_asked_of_weights(store):
 
 
 def test_a_quick_look_never_passes_for_the_whole_measurement(table, store):
-    runner.run([table], store, "standin", FakeMeasure(), limit=20)
+    measure_missing([table], store, "standin", FakeMeasure(), limit=20)
     whole = table.rows("standin", None)[0].recipe
     assert store.get(whole, "parameters") is None
     assert store.get(dataclasses.replace(whole, limit=20), "parameters").recipe["limit"] == 20

@@ -4,8 +4,6 @@ Of all recipes one of every kind is carried out (what differs is more than a num
 every benchmark is measured once; then every target is shown and drawn from what was measured.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ import torch
 from hub_mirror import LACO_TASKS, QUESTIONS, TASKS, write_mmlus, write_rows
 from own_formats import write as write_own
 from safetensors.torch import load_file
+from tools import measure_missing
 from transformers import AutoModelForCausalLM
 
 from common.calibration import corpora
@@ -30,7 +29,7 @@ from common.records.results import Store
 from common.utils.errors import UserError
 from figures import style
 from papers.reassessing import gradients
-from reproductions.engine import execute, fetch, runner
+from reproductions.engine import execute, fetch
 from reproductions.laco import recipes as laco
 from reproductions.measurements import magnitudes, reassessing, statistics, theory
 from reproductions.prunecomp import recipes as prunecomp
@@ -279,7 +278,7 @@ def test_every_kind_of_cell_is_measured_fetched_and_shown(mirrored, paper, tmp_p
     store, problems, fetched = Store(tmp_path / "records", None), [], {}
     for target, recipe, benchmarks in sample(paper):
         with reading(really=True) as read:
-            runner.run([_table(recipe, benchmarks)], store, SUBJECT, execute)
+            measure_missing([_table(recipe, benchmarks)], store, SUBJECT, execute)
         for name in benchmarks:
             record = store.get(recipe, name)
             if record.status != "ok" and not record.reason.startswith("GPTQ needs "):

@@ -7,6 +7,7 @@ from functools import partialmethod
 
 import pytest
 import torch
+from tools import measure_missing
 
 from common.calibration import corpora
 from common.models import loading
@@ -249,18 +250,17 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
         columns=lambda profile: [Column("layers", "removed", "removed", text=True), Column("n", "removed", "count")],
         draw="figures.style:draw_for_test",
     )
-    from reproductions.engine import runner
 
     store, subject = Store(tmp_path, None), dataclasses.replace(subjects.PAPER, dtype="float32")
     assert show.drawn(table, store, subject) == []
-    assert runner.run([table], store, subject, execute) == 0
+    assert measure_missing([table], store, subject, execute) == 0
     row = show.build(table, store, subject)["rows"][0]
     assert row["cells"]["layers"] | {"text": "2 1", "status": "measured"} == row["cells"]["layers"]
     assert row["cells"]["n"]["reproduced"] == 2 and row["status"] == "measured"
     monkeypatch.setattr(style, "DRAWN", tmp_path)
     paths = show.drawn(table, store, subject)
     assert [path.name for path in paths] == ["figure9-test-paper.svg"]
-    assert runner.run([table], store, subject, execute, limit=2) == 0
+    assert measure_missing([table], store, subject, execute, limit=2) == 0
     quick = show.drawn(table, store, subject, limit=2, forms=("png", "pdf"))
     assert [path.name for path in quick] == [f"figure9-test-paper-limit2.{form}" for form in ("png", "pdf")]
 
