@@ -75,7 +75,7 @@ def _seconds(entry: Work, store: Store, published: Callable) -> tuple[dict[str, 
     cells, preparing = {}, []
     for benchmark in entry.benchmarks:
         own = store.get(entry.recipe, benchmark)
-        if own is not None and own.status == "ok" and "seconds" in own.provenance:
+        if own is not None and own.status == "ok" and "seconds" in own.provenance and _on_cpu(own.provenance):
             cells[benchmark], prepared = _times([(own.recipe, own.provenance)])
         else:
             cells[benchmark], prepared = published(entry.recipe.model, benchmark)
@@ -175,11 +175,20 @@ def _parameters(model: str) -> float:
 
 
 def _published(store: Store, model: str, benchmark: str) -> tuple[float | None, dict]:
-    """Return what `_times` tells of a benchmark's published results, in proportion to this model's parameters."""
-    for other in (model, *PUBLISHED_MODELS):
-        if rows := _of_benchmark(store, other, benchmark):
-            return _times(rows, _parameters(model) / _parameters(other))
+    """Return what `_times` tells of a benchmark's published results, in proportion to this model's parameters.
+
+    A GPU's seconds say little of a CPU's; they count only where no CPU has measured that benchmark.
+    """
+    others = dict.fromkeys((model, *PUBLISHED_MODELS))
+    for fits in (_on_cpu, bool):
+        for other in others:
+            if rows := [row for row in _of_benchmark(store, other, benchmark) if fits(row[1])]:
+                return _times(rows, _parameters(model) / _parameters(other))
     return None, {}
+
+
+def _on_cpu(provenance: Mapping) -> bool:
+    return provenance.get("device", "cpu") == "cpu"
 
 
 def _times(

@@ -27,6 +27,20 @@ def test_a_published_cell_takes_what_it_took_and_another_seed_the_median():
     assert unknown == 0 and median(times) <= seconds <= sum(times)
 
 
+def test_a_gpus_seconds_count_only_where_no_cpu_has_measured(monkeypatch):
+    def rows(*times):
+        return [({}, {"seconds": seconds, "device": device}) for device, seconds in times]
+
+    both = {"smollm2-135m-instruct": rows(("cuda", 1.0), ("cpu", 60.0), ("cuda", 1.0))}
+    monkeypatch.setattr(expected_time, "_of_benchmark", lambda store, model, name: both.get(model, []))
+    assert expected_time._published(None, "smollm2-135m-instruct", "piqa")[0] == 60.0
+    both["qwen2.5-coder-0.5b-instruct"] = rows(("cuda", 2.0))
+    of_smollm2 = 60.0 * 494_032_768 / 134_515_008  # in proportion to the parameters
+    assert expected_time._published(None, "qwen2.5-coder-0.5b-instruct", "piqa")[0] == pytest.approx(of_smollm2)
+    both["smollm2-135m-instruct"] = rows(("cuda", 1.0))
+    assert expected_time._published(None, "smollm2-135m-instruct", "piqa")[0] == 1.0
+
+
 def test_what_was_never_measured_is_said_to_be_unknown():
     work = [runner.Work(Recipe("standin", "standin"), "", ["no-such-benchmark"])]
     assert expected_time.expected(work, Store(NOWHERE)) == (0.0, 1)
