@@ -192,8 +192,8 @@ def _little_is_timed(monkeypatch):
 def few_replicates(monkeypatch):
     """Verdicts come from 50 replicates, for tests in which no verdict counts; others do not meet these."""
     monkeypatch.setattr(significance, "REPLICATES", 50)
-    for name in ("draws", "_resampled_means"):
-        monkeypatch.setattr(significance, name, lru_cache(getattr(significance, name).__wrapped__))
+    monkeypatch.setattr(significance, "draws", lru_cache(significance.draws.__wrapped__))
+    monkeypatch.setattr(significance, "_resampled", {})
 
 
 @pytest.fixture(scope="session", autouse=True)

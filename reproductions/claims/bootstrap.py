@@ -1,6 +1,6 @@
 """The cells of a table as replicates: what they would have been on other items, from the outcomes kept beside records."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -146,8 +146,16 @@ class Resampled(Looked):
         if outcomes is None:
             return None
         name = f"{column.benchmark}/{recipe.limit}"
-        means = significance.resampled_means(name, outcomes)
+        means = significance.resampled_means(name, outcomes, self._beside(recipe, column))
         return np.exp(means) if column.key == "perplexity" else means
+
+    def _beside(self, recipe: Recipe, column: Column) -> Iterator[np.ndarray]:
+        """Yield the outcomes of a column in the rows measured on the same items."""
+        for row, _, scores in self._measured:
+            if row.recipe is not None and row.recipe.limit == recipe.limit and isinstance(scores.get(column.id), Score):
+                found = self.outcomes(row.recipe, column)
+                if found is not None:
+                    yield found
 
     def outcomes(self, recipe: Recipe, column: Column) -> np.ndarray | None:
         """Return [items] what a column's value is the mean of (of a perplexity: its log).
@@ -169,7 +177,9 @@ class Resampled(Looked):
 
     def _flip_means(self, row: Row, task: Column) -> np.ndarray:
         """Return replicates of the share of flips, from the same draws as the task's accuracy."""
-        return significance.resampled_means(f"{task.benchmark}/{row.recipe.limit}", self.flipped(row, task))
+        rows = (other for other, _, _ in self._measured if other.recipe and other.recipe.limit == row.recipe.limit)
+        beside = (found for found in (self.flipped(other, task) for other in rows) if found is not None)
+        return significance.resampled_means(f"{task.benchmark}/{row.recipe.limit}", self.flipped(row, task), beside)
 
     def _read(self, recipe: Recipe, column: Column) -> np.ndarray | None:
         found = self._store.items(recipe, column.benchmark).get("nll" if column.key == "perplexity" else column.key)
