@@ -33,6 +33,7 @@ LEFT_OUT = {
     "SEED=3": "it measures on the toy model for minutes",
     "--distill": "it trains for minutes; tests/extensions/refit does so on less",
     "--remove 8 --out ./my-model-pruned": "make prune does the same",
+    "--remove 8 --plan --measure": "README's command removes 4 layers and is carried out",
     "NAME_OR_PATH --remove 8 --out": "it trains on a data set that the mirror lacks",
     "--sweep": "it prunes eight times; tests/common/cli runs it on less text",
     "--max-perplexity-increase": "it prunes several times; tests/common/cli runs it on less text",
