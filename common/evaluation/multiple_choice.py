@@ -105,23 +105,18 @@ class Batch:
         tokens.
         """
         length = len(self.trees[0])
-        ids = torch.zeros(len(self), length, dtype=torch.long)
-        for row, tree in enumerate(self.trees):
-            ids[row, : len(tree)] = torch.tensor(tree.tokens)
-            ids[row, len(tree) :] = tree.tokens[-1]
+        ids = _padded([tree.tokens for tree in self.trees], length)
         if all(
             tree.chain for tree in self.trees
         ):  # causal attention never looks at the padding behind a plain sequence
             return ids, None, None
-        depths = torch.zeros_like(ids)
         allowed = torch.eye(length, dtype=torch.bool).repeat(len(self), 1, 1)
         for row, tree in enumerate(self.trees):
             size, ancestry = len(tree), tree.ancestry()
-            depths[row, :size] = torch.tensor(tree.depths)
-            depths[row, size:] = tree.depths[-1]
             allowed[row, :size, :size] = ancestry
-            allowed[row, size:, : size - 1] = ancestry[-1, :-1]
-        return ids, depths, allowed
+            if size < length:
+                allowed[row, size:, : size - 1] = ancestry[-1, :-1]
+        return ids, _padded([tree.depths for tree in self.trees], length), allowed
 
     @cached_property
     def requests(self) -> tuple[list[int], list[int]]:
@@ -143,8 +138,8 @@ class Batch:
             for index, path in tree.paths.items()
             for node in path[-len(self.endings[index]) :]
         ]
-        needed, places = torch.tensor(flat).unique(return_inverse=True)
-        targets = torch.tensor([token for index in self.requests[0] for token in self.endings[index]])
+        needed, places = torch.from_numpy(np.array(flat)).unique(return_inverse=True)
+        targets = torch.from_numpy(np.array([token for index in self.requests[0] for token in self.endings[index]]))
         order = places.argsort(stable=True)
         return needed, places[order], targets[order], order
 
@@ -156,6 +151,15 @@ def _fingerprint(tokenizer) -> str:
         content = backend.to_str() if backend is not None else str(id(tokenizer))
         _fingerprints[tokenizer] = hashlib.sha256(content.encode()).hexdigest()
     return _fingerprints[tokenizer]
+
+
+def _padded(rows: Sequence[Sequence[int]], length: int) -> Tensor:
+    """Return [rows, length] integers: each row followed by copies of its last one."""
+    padded = np.empty((len(rows), length), np.int64)
+    for row, values in zip(padded, rows, strict=True):
+        row[: len(values)] = values
+        row[len(values) :] = values[-1]
+    return torch.from_numpy(padded)
 
 
 def _nbytes(groups: list[list[Batch]]) -> int:
@@ -178,6 +182,7 @@ class SharedContextLM(HFLM):
         self.decoder, tokenizer = Decoder(model), open_ended(tokenizer)
         with _quiet():  # it warns that a model object makes it ignore its options about loading one
             super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, **options)
+        self._max_length = self.max_length  # else looked for in the configuration at each use, twice a request
         self.min_shared = min_shared
         self.forward_tokens = 0
         self.padded_tokens = 0

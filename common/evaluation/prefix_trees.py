@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,17 +44,18 @@ class Tree:
 
     def ancestry(self) -> Tensor:
         """Return [nodes, nodes] bool: row `i` marks the ancestors of node `i` and itself."""
-        allowed = torch.eye(len(self), dtype=torch.bool)
-        done: set[int] = set()
+        size, known = len(self), 0
+        allowed, triangle = np.zeros((size, size), bool), np.tri(size, dtype=bool)
         for path in self.paths.values():
-            nodes = torch.tensor(path)
-            fresh = [depth for depth, node in enumerate(path) if node not in done]
-            done.update(path)
-            if fresh:
-                # the new nodes of a path are its end, so their rows are the last ones of a triangle
-                triangle = torch.ones(len(fresh), len(path), dtype=torch.bool).tril(len(path) - len(fresh))
-                allowed[nodes[fresh[0] :, None], nodes] = triangle
-        return allowed
+            fresh = max(0, path[-1] + 1 - known)  # the new nodes of a path are its end, and follow all nodes before
+            if not fresh:
+                continue
+            rows, stem = slice(known, known + fresh), len(path) - fresh
+            if stem:
+                allowed[rows, :known] = allowed[path[stem - 1], :known]
+            allowed[rows, rows] = triangle[:fresh, :fresh]
+            known += fresh
+        return torch.from_numpy(allowed)
 
 
 def grow(sequences: Sequence[Sequence[int]], *, min_shared: float = MIN_SHARED, max_tree: int = MAX_TREE) -> list[Tree]:
@@ -103,4 +104,7 @@ def cheapest_cuts(lengths: Sequence[int], tokens: int, most: int, each: int) -> 
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+    for place, (one, other) in enumerate(zip(a, b, strict=False)):
+        if one != other:
+            return place
+    return min(len(a), len(b))
