@@ -381,7 +381,7 @@ SHORT_LEGEND = """\
 - Points are of accuracy. In LinearPatch, Prune&Comp and `league` they are of retained accuracy.
 - Limit: how far a number may fall behind, or has to be ahead.
 - Significant: larger than what other items might change.
-- No number: the paper prints none. –: not measured, or about other models."""
+- No number: the paper prints none. –: not measured, or about other models. LP-1 and the like: findings of the audit."""
 
 
 def every(paper: str, store: Store) -> str:

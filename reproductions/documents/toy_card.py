@@ -145,7 +145,6 @@ def parts(facts: dict, training: dict) -> dict[str, str]:
     perplexity = f"Perplexity ({WINDOW}-token sequences)"
     return {
         "licences": markdown(["Licence", "Sources"], licences, "l"),
-        "splits": "\n".join(f"- {split}: `{value}`" for split, value in training["corpus"].items()),
         "domains": markdown(["Domain", "Loss (nats/token)", perplexity, "Tokens"], domains, "l"),
         "removing": markdown(
             ["Removed", "Block by cosine", "Cosine", "Perplexity", "Best block", "Perplexity"], curve, "l"
