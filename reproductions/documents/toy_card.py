@@ -136,21 +136,12 @@ def parts(facts: dict, training: dict) -> dict[str, str]:
         + [r["best_window"], f"{r['best_perplexity']:.1f}"]
         for r in facts["pruning_curve"]
     ]
-    sweeps = []
-    for s in facts["alpha_sweeps"]:
-        best = min(s["sweep"], key=lambda r: r["perplexity"])
-        one = next(r for r in s["sweep"] if r["alpha"] == 1.0)
-        values = (f"{s['predicted']:.2f}", best["alpha"], f"{one['perplexity']:.1f}", f"{best['perplexity']:.1f}")
-        sweeps.append([s["window"], *values])
     perplexity = f"Perplexity ({WINDOW}-token sequences)"
     return {
         "licences": markdown(["Licence", "Sources"], licences, "l"),
         "domains": markdown(["Domain", "Loss (nats/token)", perplexity, "Tokens"], domains, "l"),
         "removing": markdown(
             ["Removed", "Block by cosine", "Cosine", "Perplexity", "Best block", "Perplexity"], curve, "l"
-        ),
-        "scaling": markdown(
-            ["Window", "Predicted alpha", "Best alpha", "Perplexity at 1.0", "Perplexity at best"], sweeps, "l"
         ),
     }
 
