@@ -281,3 +281,38 @@ def test_the_findings_name_tables_and_repeat_the_audits_numbers():
     assert f"{len(wrong)} affect numbers" in first
     headlines = " ".join(one.headline for one in wrong if one.name in ("PC-2", "LC-2", "RE-6"))
     assert all(number in headlines for number in re.findall(r"\d+\.\d+", first))
+
+
+# Models of README's table of losses -> (the model, the tables that its numbers are of).
+LOSSES = {
+    "SmolLM2": (SMOLLM2, ("league",)),
+    "Qwen2.5-Coder-0.5B": (SMALLER, ("league",)),
+    "Qwen2.5-Coder-1.5B": (LARGER, ("table1-linearpatch", "table12-linearpatch")),
+}
+
+
+@pytest.mark.slow
+def test_what_readme_says_that_models_lost_stands_in_the_tables():
+    """Each number is a score of a row with as many layers removed, repaired or not as README says."""
+    text = (ROOT / "README.md").read_text().partition("| Model | Layers removed |")[2].partition("\n\n")[0]
+    subject, names, looked_at = None, (), 0
+    for line in text.splitlines()[2:]:
+        head, removed, *numbers = (cell.strip() for cell in line.strip("|").split("|"))
+        if head:
+            subject, names = LOSSES[head.partition(" (")[0]]
+        of = re.match(r"(\d+) of (\d+), (no repair|refit)", removed)
+        for name in names:
+            rows = [
+                entry for entry in entries(name, subject) if (entry["dense"] if not of else _is(entry, *of.groups()))
+            ]
+            known = {form for entry in rows for value in entry["scores"].values() for form in printed_forms(value)}
+            numbers = [number for number in numbers if number and number not in known]
+            looked_at += bool(rows)
+        assert not numbers, line
+    assert looked_at > 8
+
+
+def _is(entry, count, layers, repair):
+    label = getattr(entry["spec"], "repaired", entry["method"])
+    repaired = "refit" in label if repair == "refit" else label in ("no repair", "LLM-Streamline(None)")
+    return entry["sparsity"] == f"{count}/{layers}" and repaired
