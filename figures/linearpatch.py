@@ -1,6 +1,7 @@
 """LinearPatch's figures, from records: entries are rows of `reproductions.render.show.drawn`."""
 
 import math
+from statistics import median_high
 
 from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, above, break_axis, plt, round_ticks
 
@@ -103,7 +104,7 @@ def _by_token(entries: list[dict], basis: str, colour: str) -> plt.Figure:
         tokens = details["tokens"]
         size = 2.5 if len(tokens[basis]) > 1000 else 5
         axes.plot(tokens[basis], ".", color=colour, ms=size, mew=0, label="a token")
-        axes.axhline(_median(tokens[basis]), color="black", lw=1, ls="--", label="median token")
+        axes.axhline(median_high(tokens[basis]), color="black", lw=1, ls="--", label="median token")
         start = details["window"][0]
         what = f"X^{{({start})}}" + ("H" if basis == "rotated" else "")
         both = [value for values_of in tokens.values() for value in values_of]
@@ -112,11 +113,6 @@ def _by_token(entries: list[dict], basis: str, colour: str) -> plt.Figure:
         said = f"$\\sigma_d$ = {sigma:.1f} (what entries near zero decide)"
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, title=said, markerscale=3)
     return _caption(figure, list(map(_window_of, entries)))
-
-
-def _median(values: list[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
 
 
 def figure1c(entries: list[dict], profile: str) -> plt.Figure:

@@ -281,7 +281,7 @@ def silenced() -> Iterator[None]:
 def unavailable(hub_id: str, error: Exception, blocked: str | None = None) -> UserError:
     """Return the one-line error for a dataset that could not be loaded.
 
-    Blocked: why the hub cannot be used, if it cannot.
+    blocked: why the hub cannot be used, if it cannot.
 
     `NoData`, unless the error itself is one for the user already.
     """

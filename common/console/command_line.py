@@ -178,7 +178,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that refuses in one line: problem, cause, fix."""
 
     def __init__(self, *, owners: Callable[[], Mapping[str, str]] = dict, **settings: Any) -> None:
-        """Owners: returns which other command has an option, by the option's name."""
+        """owners: returns which other command has an option, by the option's name."""
         self.owners = owners
         super().__init__(**{"formatter_class": _Formatter, "allow_abbrev": False} | settings)
 

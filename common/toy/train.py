@@ -78,7 +78,7 @@ def train_tokenizer(texts: Iterator[str], vocabulary: int) -> PreTrainedTokenize
 
 
 def build_model(setting: Setting) -> LlamaForCausalLM:
-    """Return the named model, else the toy model, else a random one of a similar shape; and its name."""
+    """Return a LLaMA whose residual projections start (2N)^-1/2 smaller, so that the stream grows evenly with depth."""
     torch.manual_seed(setting.seed)
     config = LlamaConfig(
         vocab_size=setting.vocabulary,

@@ -41,7 +41,7 @@ def validation_crops(context: Context, entry: Calibration) -> Tensor:
 def _statistics(context: Context, kind: str, estimator: str, **counting) -> Statistics:
     """Return those of the selection's own pass, unless the patch needs more than they hold.
 
-    Counting: of tokens in moments.
+    counting: of tokens in moments.
     """
     named = named_statistics(kind, estimator, runs(context.removed))
     cosine = getattr(context.selection, "cosine", "token")
@@ -158,7 +158,7 @@ class DistilledPatch(TrainedRepair):
         note_training(context, report | {"teacher": "online" if store is None else "stored"})
 
     def settings(self, context: Context) -> distill.DistillationSettings:
-        """Return the columns of hyperparameters, and of what the search did with them (Tables 5 and 6)."""
+        """Return how the patch is distilled."""
         changes = self.said("trainable", "target", "top_k", "store_dtype")
         return distill.settings_of(context.fidelity, fitting=self.fitting(Fitting()), **changes)
 
@@ -183,7 +183,7 @@ class ObservedWindow(Pruning):
     cosine: str = "token"
 
     def apply(self, context: Context) -> None:
-        """Select and remove what is pruned, and repair the model."""
+        """Note the block; nothing is removed."""
         statistics = context.statistics(self.count, (self.cosine,))
         window = selection.best_window(statistics, self.count, self.cosine, exclude_ends=False)
         context.details |= {"removed": [], "window": list(window)}

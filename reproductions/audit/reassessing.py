@@ -140,7 +140,7 @@ def _on_common(name: str, row: dict, mine: dict, printed: float, true: float) ->
 def _range(table: str, model: str, rows: list, fewer: bool) -> Iterator[Finding]:
     """Yield the abstract's 'from a to b' over the baselines of a model.
 
-    Fewer: those that may be another model's are left out.
+    fewer: those that may be another model's are left out.
     """
     text = {
         n.column: n

@@ -120,7 +120,7 @@ def _same(a: Number, b: Number) -> bool:
 
 
 def _layers(paper: Paper, key: tuple) -> set[float]:
-    """Measure how many layers are left."""
+    """Return the layers that a row removes, where the paper lists them."""
     rows = group(reported.numbers(paper.name, paper.calibrated))
     return {n.value for c, n in rows.get(key, {}).items() if c.startswith("removed ")}
 

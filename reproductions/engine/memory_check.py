@@ -46,7 +46,7 @@ def _settings(recipe: Recipe) -> Settings | None:
 
 
 def _removed(recipe: Recipe) -> int | None:
-    """Measure which layers were removed, in order of removal; the list is in every record's details."""
+    """Return how many layers are gone when training begins; None: that shows only then."""
     chosen, layers = recipe.selection or {}, registry.get(recipe.model).layers
     if chosen.get("method") == "iterative":
         return schedule(chosen["schedule"])[0]

@@ -217,7 +217,7 @@ def of_ours(row: Row, method: str, recipe: Recipe | None) -> Row:
 
 
 def one_model(subject: Subject, entries: Iterable[tuple[int | None, str, Recipe]]) -> list[Row]:
-    """Search by `papers.laco.collapse`; changes the model."""
+    """Return one model's rows of (layers left, method, recipe); None: the search finds how many are left."""
     N = subject.layers
     return [
         Row(

@@ -64,7 +64,7 @@ def _summary(found: list[Column], average: str, retained: str) -> list[Column]:
 
 
 def settings(profile: str) -> list[Column]:
-    """Return the columns of hyperparameters, and of what the search did with them (Tables 5 and 6)."""
+    """Return the columns of what was removed (Table 9)."""
     return [
         RATIO,
         Column("start", "window", "start", compare="exact"),

@@ -17,7 +17,7 @@ _WINDOW = [Column("start", "magnitudes", "start", compare="exact"), Column("end"
 def _observed(counts: dict[str, int] | None = None) -> Callable[[Subject, int | None], list[Row]]:
     """Return the rows of dense models looked at around the block that [L] removes.
 
-    Counts: layers removed, default the larger.
+    counts: layers removed, default the larger.
     """
 
     def observed(subject: Subject, limit: int | None = None) -> list[Row]:

@@ -38,7 +38,7 @@ TOP_K = 100
 
 
 def settings(subject: Subject, baichuan: bool = False) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
-    """Return the columns of hyperparameters, and of what the search did with them (Tables 5 and 6)."""
+    """Yield (registry name, group, layers, numbers removed) of a table's models."""
     if not subject.printed:
         yield subject.model, subject.group, subject.layers, subject.counts(*SHARES, standin=STANDIN_COUNTS)
         return
@@ -80,7 +80,7 @@ def _fields(model: str, method: str, count: int, layers: int, subject: Subject) 
 def shape_of(model: str, method: str, count: int, fields: Mapping | None = None) -> Recipe | None:
     """Return the recipe over the model's shape that a row's Ratio follows from.
 
-    Fields: of its recipe, if it is not printed.
+    fields: of its recipe, if it is not printed.
     """
     if method == "LLM-Pruner":
         return shape_recipes.pruner(model, PRUNER_RATIOS[model, count]) if (model, count) in PRUNER_RATIOS else None

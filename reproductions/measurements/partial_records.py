@@ -52,7 +52,7 @@ def _of(whole: Record, benchmark: str, **found) -> Record:
 
 
 def _removed(record: Record | None) -> tuple[Record, dict] | None:
-    """Measure which layers were removed, in order of removal; the list is in every record's details."""
+    """Return which layers were removed, from any record of the recipe."""
     if record is None:
         return None
     details = {key: record.details[key] for key in PRUNED if key in record.details}

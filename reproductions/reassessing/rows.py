@@ -110,7 +110,7 @@ def printed_with(table: str, arms: Iterable[Arm]) -> Callable[[int | None], list
 
 
 def one_model(settings: Iterable[tuple[ArmSpec, int]], *, dense: bool = True) -> Callable[[Subject, int | None], list]:
-    """Search by `papers.laco.collapse`; changes the model.
+    """Return the rows on one model, from pairs of a specification and the layers that the toy model loses of its 16.
 
     Any other model loses the same share, so do schedules.
     """

@@ -48,7 +48,7 @@ def table(
 ) -> Table:
     """Return a table whose rows are the printed ones (or ``on_paper``'s), or those of one model.
 
-    Columns: the accuracies it prints.
+    columns: the accuracies it prints.
 
     on_standin: specification and layers removed of each row; any other model loses the same shares. shape: the recipe over
     a printed row's shape, for columns that need no weights. dense: whether the toy model's dense model comes first. full:
