@@ -35,6 +35,16 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def listed(parts: Iterable[object]) -> str:
+    """Join parts, one at least, by commas and a last "and".
+
+    >>> listed(["7", "9", "11"])
+    '7, 9 and 11'
+    """
+    *most, last = map(str, parts)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 def one_line(error: object) -> str:
     """Return an error's text on one line, in make's words under make; of a longer one the middle is left out."""
     text = translated(" ".join(str(error).split()))

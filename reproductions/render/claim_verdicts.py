@@ -6,7 +6,7 @@ Every function reads the JSON form of a table's claims (`reproductions.claims.ve
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from common.utils.errors import plural
+from common.utils.errors import listed, plural
 from common.utils.signs import signed
 from reproductions.claims import verdicts
 from reproductions.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED, UNTESTED
@@ -179,9 +179,3 @@ def notes(table: dict) -> list[str]:
             text += f" Claims {listed(sorted(shared))} share records with others of them: they are not independent."
         lines.append(text)
     return [*lines, *drawn]
-
-
-def listed(parts: Sequence[object]) -> str:
-    """Join parts by commas and a last "and"."""
-    *most, last = map(str, parts)
-    return f"{', '.join(most)} and {last}" if most else last

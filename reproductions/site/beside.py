@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from common.utils.errors import first_of
 from reproductions.site.cells import Cell, Grid, Heading, Line
 
 HEADLINES = (
@@ -121,18 +122,13 @@ def why_none(grids: Sequence[Grid]) -> str:
     if not measured:
         return "There is no view side by side: no other model is measured for this table."
     if not printed.keys() & measured.keys():
-        names = (_listed([label for label, _ in found.values()]) for found in (printed, measured))
+        names = (first_of([label for label, _ in found.values()], NAMED) for found in (printed, measured))
         return "There is no view side by side: the paper prints {}, and other models are measured by {}.".format(*names)
     rows = (next(iter(found.values()))[1].method for found in (printed, measured))
     return (
         "There is no view side by side: no measured row has the settings of a printed one. "
         "A printed row is for example {}, a measured one {}.".format(*rows)
     )
-
-
-def _listed(labels: Sequence[str]) -> str:
-    more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
-    return ", ".join(labels[:NAMED]) + more
 
 
 def _keys(grids: Iterable[Grid]) -> dict[str, str]:
