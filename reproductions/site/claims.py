@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reproductions.claims import verdicts as judge
+from reproductions.documents import findings
 from reproductions.documents.findings import SummaryLine
 from reproductions.render import claim_verdicts
 from reproductions.render.claim_verdicts import NO_NUMBER, ShownVerdict
@@ -57,39 +58,24 @@ def of(target: str, built: dict, measured: bool = True) -> list[ShownClaim]:
     measured: whether anything was measured on them, beyond what follows from their shape.
     """
     found, own = [], PAPERS_OWN if measured else SHAPES
-    labels = _labels(built, own)
+    labels = {one["name"]: SHORT.get(one["name"], one["label"]) or own for one in built["subjects"]}
     for claim in built["claims"]:
-        verdicts = tuple(_judged(label, [claim], name) for name, label in labels.items())
-        found.append(ShownClaim(claim["text"], target, _printed([claim]), verdicts))
+        printed = _shown(PRINTED, claim_verdicts.in_print([claim]))
+        verdicts = tuple(_shown(label, claim_verdicts.on_model([claim], name)) for name, label in labels.items())
+        found.append(ShownClaim(claim["text"], target, printed, verdicts))
     known = {verdict.subject for claim in found for verdict in claim.measured if verdict.kind != "open"}
     kept = known | {label for label in labels.values() if label != own}
     return [replace(one, measured=tuple(v for v in one.measured if v.subject in kept)) for one in found]
 
 
-def abstract(finding: SummaryLine, built: Mapping[str, dict], subjects: Sequence[str]) -> ShownClaim:
-    """Return a sentence of an abstract: the claims of its table that say the same, the worst of them before the others.
+def abstract(finding: SummaryLine, built: Mapping[str, dict]) -> ShownClaim:
+    """Return a sentence of an abstract with its verdicts on the pretrained models (`findings.row`).
 
-    built: the JSON forms of its tables, by target. subjects: names of those to be shown.
+    built: the JSON forms of its tables, by target.
     """
-    found = finding.claims(built[finding.target])
-    measured = [_judged(name, found, name) for name in subjects]
-    tested = [one for one in measured if one.subject in settings.PUBLISHED_MODELS and one.kind != "open"]
-    holding = sum(one.kind == KINDS[judge.SUPPORTED] for one in tested)
-    supported = f"{holding} of {len(tested)}" if tested else judge.UNTESTED
-    printed = _printed(finding.in_print(built))
-    return ShownClaim(finding.sentence, finding.target, printed, tuple(measured), supported)
-
-
-def _labels(built: dict, own: str) -> dict[str, str]:
-    return {one["name"]: SHORT.get(one["name"], one["label"]) or own for one in built["subjects"]}
-
-
-def _printed(found: Sequence[dict]) -> Verdict:
-    return _shown(PRINTED, claim_verdicts.in_print(found))
-
-
-def _judged(subject: str, claims: Sequence[dict], name: str) -> Verdict:
-    return _shown(subject, claim_verdicts.on_model(claims, name))
+    found = findings.row(finding, built)
+    measured = (_shown(settings.HEADS[name], found.measured[name]) for name in settings.PUBLISHED_MODELS)
+    return ShownClaim(found.sentence, found.target, _shown(PRINTED, found.printed), tuple(measured), found.supported())
 
 
 def _shown(subject: str, found: ShownVerdict) -> Verdict:
@@ -112,8 +98,3 @@ def aligned(claim: ShownClaim, subjects: Sequence[str]) -> ShownClaim:
     found = {verdict.subject: verdict for verdict in claim.measured}
     open_ = (found.get(name) or Verdict(name, "open", judge.UNTESTED) for name in subjects)
     return replace(claim, measured=tuple(open_))
-
-
-def headed(claim: ShownClaim, heads: Mapping[str, str]) -> ShownClaim:
-    """Return a claim whose subjects are called as in a heading."""
-    return replace(claim, measured=tuple(replace(one, subject=heads[one.subject]) for one in claim.measured))

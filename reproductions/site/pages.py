@@ -147,8 +147,7 @@ class Site:
     def _sentence(self, finding: findings.SummaryLine) -> claims.ShownClaim:
         """Return a sentence of an abstract with its verdicts, each under the subject's heading."""
         built = {target: self.evidence.tables[target][2] for target in (finding.target, *finding.printed)}
-        found = claims.abstract(finding, built, PUBLISHED_MODELS)
-        return claims.headed(found, findings.HEADS)
+        return claims.abstract(finding, built)
 
     def _headline(self, target: str, column: str) -> tuple[str, str]:
         """Return a column's numbers as a picture: of the first real model with several rows of it, else the toy model's."""
