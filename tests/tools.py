@@ -5,6 +5,11 @@ import json
 
 from reproductions.engine import runner
 
+TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing", "refit")
+PARAGRAPH = (
+    "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
+)
+
 
 def module_of(name: str) -> str:
     return f"{'extensions' if name == 'refit' else 'papers'}.{name}"
@@ -20,6 +25,11 @@ def status_of(main, arguments) -> int:
 
 def method_of(name: str):
     return importlib.import_module(f"{module_of(name)}.tool").METHOD
+
+
+def paragraphs(count: int = 120) -> str:
+    """A text to measure on, whose paragraphs differ by their number."""
+    return "".join(f"{number} {PARAGRAPH}" for number in range(count))
 
 
 def edited_config(**changes):

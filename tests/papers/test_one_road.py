@@ -25,8 +25,8 @@ from papers.laco.steps import LayerCollapse
 from papers.linearpatch.steps import DistilledPatch, LinearPatchRepair
 from papers.prunecomp.steps import PruneAndComp
 from papers.reassessing.steps import Data, FineTuning, Metric
+from tests.tools import paragraphs
 
-TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
 SAMPLES, LENGTH = 4, 32
 LINEARPATCH = Calibration("own", "linearpatch-train", LENGTH, SAMPLES, 2)
 PRUNECOMP = Calibration("own", "prunecomp-train", LENGTH, SAMPLES, 0)
@@ -38,7 +38,7 @@ LINES = Calibration("own", "line-crops", LENGTH, SAMPLES, 42)
 def source(tmp_path, write_checkpoint, monkeypatch):
     """A tiny checkpoint, and a text that is a file for the tools and the corpus ``own`` for recipes."""
     path = tmp_path / "text.txt"
-    path.write_text("".join(f"{number} {TEXT}" for number in range(120)))
+    path.write_text(paragraphs())
     text = path.read_text()
     pieces = [piece for piece in text[: int(0.9 * len(text))].split("\n\n") if piece.strip()]
     texts, joined_ids = corpora.texts, corpora.joined_ids

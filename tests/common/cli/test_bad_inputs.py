@@ -14,19 +14,17 @@ from common.cli import main
 from common.models import checkpoint, loading
 from common.training.finetuning import memory
 from papers.linearpatch import tool as linearpatch_tool
-
-TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing", "refit")
-TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
+from tests.tools import PARAGRAPH, TOOLS, paragraphs
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory, write_checkpoint, make_tiny, tiny_tokenizer):
     """A folder with a good model and text, and everything that may be wrong with either."""
     folder = tmp_path_factory.mktemp("inputs")
-    (folder / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(120)))
-    (folder / "short.txt").write_text(TEXT)
+    (folder / "text.txt").write_text(paragraphs())
+    (folder / "short.txt").write_text(PARAGRAPH)
     (folder / "empty.txt").write_text("  \n")
-    (folder / "one-line.txt").write_text(" ".join(f"{number} {TEXT.strip()}" for number in range(120)))
+    (folder / "one-line.txt").write_text(" ".join(f"{number} {PARAGRAPH.strip()}" for number in range(120)))
     (folder / "picture.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
     (folder / "notes").mkdir()
     (folder / "notes" / "thesis.tex").write_text("years of work")

@@ -1,6 +1,5 @@
 """The forecast of a tool: counted, within seconds, from no weights; what --quick changes, and that it says so."""
 
-import importlib
 import json
 import os
 import re
@@ -10,14 +9,9 @@ import pytest
 from common.cli import forecast, main, measure
 from common.cli.options import QUICK, parsed
 from common.models import loading
+from tests.tools import TOOLS, method_of, module_of, paragraphs
 
-TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
-TOOLS = ("papers.linearpatch", "papers.prunecomp", "papers.laco", "papers.reassessing", "extensions.refit")
 RATES = forecast.Rates(token=1e-3, step=1e-2, logits=1e-4, operations=1e9, layer_bytes=1000, edge_bytes=500)
-
-
-def method_of(tool):
-    return importlib.import_module(f"{tool}.tool").METHOD
 
 
 @pytest.fixture
@@ -25,7 +19,7 @@ def command(tmp_path, write_checkpoint, monkeypatch):
     for name, value in (("REPEATS", 1), ("SHOWN", 4)):
         monkeypatch.setattr(measure, name, value)
     monkeypatch.setattr(measure.threads, "idle", lambda: 99.0)
-    (tmp_path / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(400)))
+    (tmp_path / "text.txt").write_text(paragraphs(400))
     return ["--model", str(write_checkpoint(tmp_path / "tiny")), "--text", str(tmp_path / "text.txt"), "--remove", "2"]
 
 
@@ -50,26 +44,27 @@ def test_a_plan_reads_no_weights_and_writes_nothing(tool, command, tmp_path, mon
         60 * int(m) + int(s) for m, s in re.findall(r"\b(\d+):(\d\d)\b", printed.split("time: ")[1].split("\n")[0])
     ]
     assert total == sum(parts) and len(parts) > 3 and "(starting " in printed
-    for part in (f"plan: python -m {tool} ", "time: about ", "memory: about ", "disk: ", "nothing was written"):
+    plan = f"plan: python -m {module_of(tool)} "
+    for part in (plan, "time: about ", "memory: about ", "disk: ", "nothing was written"):
         assert part in printed
     assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_time_is_counted_from_tokens_and_layers(command, monkeypatch):
-    few = seconds("papers.linearpatch", monkeypatch, command, "--samples", "4")
-    many = seconds("papers.linearpatch", monkeypatch, command, "--samples", "8")
+    few = seconds("linearpatch", monkeypatch, command, "--samples", "4")
+    many = seconds("linearpatch", monkeypatch, command, "--samples", "8")
     evaluation = 4 * 32 * (4 * RATES.token + RATES.logits)  # four of six layers are left
     assert few["result"] == pytest.approx(evaluation)
     assert few["original"] == pytest.approx(4 * 32 * (6 * RATES.token + RATES.logits))
     assert few["prune"] == pytest.approx(4 * 32 * 6 * RATES.token + evaluation)
     assert many["prune"] - few["prune"] == pytest.approx(4 * 32 * 6 * RATES.token)
-    trained = seconds("papers.linearpatch", monkeypatch, command, "--samples", "4", "--distill", "8")
+    trained = seconds("linearpatch", monkeypatch, command, "--samples", "4", "--distill", "8")
     assert trained["prune"] - few["prune"] == pytest.approx(4 * 8 * 32 * 6 * RATES.token)
 
 
 def test_a_search_that_tries_every_layer_is_forecast_to_take_longer(command, monkeypatch):
-    cheap = seconds("papers.prunecomp", monkeypatch, command, "--samples", "4")
-    dear = seconds("papers.prunecomp", monkeypatch, command, "--samples", "4", "--metric", "ppl")
+    cheap = seconds("prunecomp", monkeypatch, command, "--samples", "4")
+    dear = seconds("prunecomp", monkeypatch, command, "--samples", "4", "--metric", "ppl")
     assert dear["prune"] > 2 * cheap["prune"]
 
 
@@ -77,7 +72,7 @@ def test_a_search_for_the_number_of_layers_is_forecast_by_its_trials(command, mo
     """Of the numbers 1 to 4 halving tries at most three; each reads the model, prunes it and reads the held-out text."""
     assert command[-2:] == ["--remove", "2"]
     bound = ["--samples", "4", "--max-perplexity-increase", "10%"]
-    found = seconds("papers.linearpatch", monkeypatch, command[:-2], *bound)
+    found = seconds("linearpatch", monkeypatch, command[:-2], *bound)
     held_out = 4 * 32 * (6 * RATES.token + RATES.logits)
     pruning = 4 * 32 * 6 * RATES.token
     assert found["search"] == pytest.approx(held_out + 3 * (found["read"] + pruning + held_out))
@@ -88,7 +83,7 @@ def test_a_search_for_the_number_of_layers_is_forecast_by_its_trials(command, mo
 
 
 def test_the_rate_of_a_layer_is_measured(command, monkeypatch, capsys):
-    assert main(method_of("papers.linearpatch"), [*command, "--samples", "4", "--length", "32", "--plan"]) == 0
+    assert main(method_of("linearpatch"), [*command, "--samples", "4", "--length", "32", "--plan"]) == 0
     assert "no forecast" not in capsys.readouterr().err
 
 
@@ -109,7 +104,7 @@ def test_the_time_left_follows_what_the_stages_took(monkeypatch, capsys):
 
 
 def test_quick_sets_what_was_not_given_and_is_marked(command, tmp_path, capsys):
-    method, out = method_of("papers.linearpatch"), tmp_path / "out"
+    method, out = method_of("linearpatch"), tmp_path / "out"
     options = parsed(method.options, [*command, "--quick", "--windows", "4", "--plan"])
     assert (options.samples, options.length, options.windows) == (QUICK["samples"], QUICK["length"], 4)
     assert main(method, [*command, "--quick", "--windows", "4", "--out", str(out)]) == 0
@@ -119,5 +114,5 @@ def test_quick_sets_what_was_not_given_and_is_marked(command, tmp_path, capsys):
 
 
 def test_measure_alone_is_refused(command, capsys):
-    assert main(method_of("papers.linearpatch"), [*command, "--measure", "--out", "out"]) == 2
+    assert main(method_of("linearpatch"), [*command, "--measure", "--out", "out"]) == 2
     assert "--measure adds to --plan" in capsys.readouterr().err

@@ -15,8 +15,7 @@ from common.evaluation import harness
 from common.models import checkpoint, loading
 from common.models.files import hub
 from common.utils.errors import NoData, UserError
-
-TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
+from tests.tools import PARAGRAPH, paragraphs
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def model(write_checkpoint, tmp_path):
 def tool(model, tmp_path, capsys):
     """Run a paper's command: (status, the last line of what it said)."""
     text = tmp_path / "text.txt"
-    text.write_text("".join(f"{number} {TEXT}" for number in range(120)))
+    text.write_text(paragraphs())
 
     def run(paper, *options, out=tmp_path / "out", source=model):
         fixed = ["--model", str(source), "--out", str(out), "--text", str(text), "--windows", "2", "--samples", "2"]
@@ -170,7 +169,7 @@ def test_a_file_whose_name_holds_a_plus_is_one_of_a_mix(tool, tmp_path, monkeypa
 
 
 def test_json_lines_are_their_column_of_text(tool, model, tmp_path):
-    texts = [f"{number} {TEXT}".strip() for number in range(120)]
+    texts = [f"{number} {PARAGRAPH}".strip() for number in range(120)]
     plain, lines, other = (tmp_path / name for name in ("plain.txt", "lines.jsonl", "other.jsonl"))
     plain.write_text("\n\n".join(texts))
     lines.write_text("\n".join(json.dumps({"text": text}) for text in texts))

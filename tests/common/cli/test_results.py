@@ -36,9 +36,8 @@ from papers import linearpatch, prunecomp
 from papers.laco import merge_layers
 from papers.linearpatch import tool as linearpatch_tool
 from papers.prunecomp.search import Search
+from tests.tools import TOOLS, paragraphs
 
-TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
-PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing", "refit")
 OWN = {"reassessing": ["--finetune", "none"]}
 
 
@@ -46,7 +45,7 @@ OWN = {"reassessing": ["--finetune", "none"]}
 def source(tmp_path_factory, write_checkpoint):
     """A tiny checkpoint and a text file."""
     folder = tmp_path_factory.mktemp("results")
-    (folder / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(120)))
+    (folder / "text.txt").write_text(paragraphs())
     return write_checkpoint(folder / "tiny"), folder / "text.txt"
 
 
@@ -97,7 +96,7 @@ def perplexity(model, source):
         return model(held_out, labels=held_out).loss.exp().item()
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", TOOLS)
 def test_the_cut_alone_is_the_dense_model_without_the_layers(paper, source, two_gone):
     out, _ = two_gone(paper)
     report = report_of(out)
@@ -117,7 +116,7 @@ def test_the_cut_alone_of_the_official_loop_takes_the_factors_back(source, tmp_p
     assert report["evaluation"]["cut"]["perplexity"] == pytest.approx(perplexity(dense, source), rel=5e-3)
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", TOOLS)
 @pytest.mark.parametrize(
     "name, dtype", [("gemma2", torch.bfloat16), ("llama", torch.float16), ("llama", torch.float32)]
 )
@@ -263,7 +262,7 @@ def test_a_dense_model_that_gives_no_numbers_is_refused(source, tmp_path, make_t
 
 
 def test_own_layers_go(source, tmp_path):
-    for paper in PAPERS:
+    for paper in TOOLS:
         assert tool(paper, source, tmp_path / paper, "--layers", "2-3,1" if paper == "prunecomp" else "1,3-4") == 0
         report = report_of(tmp_path / paper)
         assert sorted(report["facts"]["removed"]) == ([1, 2, 3] if paper == "prunecomp" else [1, 3, 4])
@@ -282,7 +281,7 @@ def test_own_layers_go(source, tmp_path):
     assert [patch.position for patch in detach_patches(plain)] == [1, 2]
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", TOOLS)
 def test_a_plan_says_what_would_go_and_writes_nothing(paper, source, two_gone, tmp_path, capsys):
     assert tool(paper, source, tmp_path / "out", "--remove", "2", "--plan", "--measure") == 0
     planned = capsys.readouterr().out
@@ -300,7 +299,7 @@ def test_a_plan_tells_the_time_of_training_and_does_not_train(source, tmp_path, 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", TOOLS)
 def test_a_sweep_is_single_runs_side_by_side(paper, source, two_gone, tmp_path, capsys, request):
     if paper != "linearpatch":
         request.getfixturevalue("undrawn")

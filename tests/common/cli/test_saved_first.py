@@ -1,6 +1,5 @@
 """A tool saves before it measures: a kill, a full memory or a loaded machine costs numbers, never the checkpoint."""
 
-import importlib
 import json
 import os
 import signal
@@ -13,9 +12,9 @@ import yaml
 
 from common.cli import main, measure
 from common.models import checkpoint
+from tests.tools import method_of, paragraphs
 
-TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
-METHOD = importlib.import_module("papers.prunecomp.tool").METHOD
+METHOD = method_of("prunecomp")
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def command(tmp_path, write_checkpoint, monkeypatch):
     for name, value in (("REPEATS", 3), ("SHOWN", 4)):
         monkeypatch.setattr(measure, name, value)
     monkeypatch.setattr(measure.threads, "idle", lambda: 99.0)
-    (tmp_path / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(120)))
+    (tmp_path / "text.txt").write_text(paragraphs())
     fixed = ["--model", str(write_checkpoint(tmp_path / "tiny")), "--text", str(tmp_path / "text.txt"), "--remove", "2"]
     return [*fixed, "--samples", "4", "--length", "32", "--windows", "4", "--out", str(tmp_path / "out")]
 

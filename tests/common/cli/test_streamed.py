@@ -9,15 +9,14 @@ from tools import method_of
 from common import hooks
 from common.cli import main
 from common.models import checkpoint
-
-TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
+from tests.tools import paragraphs
 
 
 @pytest.fixture
 def tool(write_checkpoint, tmp_path, capsys):
     """Run a paper's command: (status, saved model, report, what it said)."""
     model, text = write_checkpoint(tmp_path / "tiny", "llama"), tmp_path / "text.txt"
-    text.write_text("".join(f"{number} {TEXT}" for number in range(120)))
+    text.write_text(paragraphs())
 
     def run(paper, *options):
         out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"

@@ -22,16 +22,14 @@ from common.models.decoder import Decoder
 from common.models.layers.sublayers import drop_halves
 from common.utils.errors import NoData
 from papers.reassessing import sample_line_crops, select
-
-TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
-PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing", "refit")
+from tests.tools import PARAGRAPH, TOOLS, paragraphs
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory, write_checkpoint):
     """A tiny checkpoint and a text file."""
     folder = tmp_path_factory.mktemp("product")
-    (folder / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(120)))
+    (folder / "text.txt").write_text(paragraphs())
     rows = [
         {"instruction": f"Count to {n}.", "input": "", "output": " ".join(map(str, range(n)))} for n in range(2, 22)
     ]
@@ -56,7 +54,7 @@ def arguments(source, out, *more, remove=2):
     return [*fixed, "--samples", "4", "--length", "32", "--windows", "4", *more]
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", TOOLS)
 def test_tool_writes_a_checkpoint_that_is_what_was_measured(paper, source, tmp_path, capsys):
     out = tmp_path / "pruned"
     assert main(method_of(paper), arguments(source, out, *own(paper, source))) == 0
@@ -317,7 +315,7 @@ def test_a_full_disk_is_found_before_the_work(source, tmp_path, capsys, monkeypa
 
 @pytest.mark.parametrize("metric, fidelity", [("taylor", "paper"), ("bi", "code"), ("ppl", "paper"), ("ppl", "code")])
 def test_reassessing_chooses_by_other_metrics_from_the_text(metric, fidelity, source, tmp_path):
-    paragraph = " ".join([TEXT.strip()] * 8)
+    paragraph = " ".join([PARAGRAPH.strip()] * 8)
     (tmp_path / "long.txt").write_text("\n\n".join(f"{n} {paragraph}" for n in range(30)))
     more = ["--metric", metric, "--fidelity", fidelity, "--finetune", "none", "--no-evaluation"]
     more += ["--text", str(tmp_path / "long.txt")]
@@ -436,7 +434,7 @@ def test_damaged_instruction_data_is_named(content, message, source, tmp_path, c
     assert message in lines[-1] and not any("perplexity" in line for line in lines)
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", TOOLS)
 def test_help_names_every_option(paper, capsys):
     assert main(method_of(paper), ["--help"]) == 0
     shown = capsys.readouterr().out

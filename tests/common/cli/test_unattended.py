@@ -14,9 +14,7 @@ from common.cli import bounded, main, measure, push
 from common.cli.job import Job
 from common.models import checkpoint
 from common.models.files import hub
-
-TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
-TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing", "refit")
+from tests.tools import TOOLS, paragraphs
 
 
 @pytest.fixture
@@ -24,7 +22,7 @@ def source(tmp_path, write_checkpoint, monkeypatch):
     for name, value in (("REPEATS", 1), ("SHOWN", 4)):
         monkeypatch.setattr(measure, name, value)
     monkeypatch.setattr(measure.threads, "idle", lambda: 99.0)
-    (tmp_path / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(200)))
+    (tmp_path / "text.txt").write_text(paragraphs(200))
     return write_checkpoint(tmp_path / "tiny")
 
 
