@@ -56,7 +56,11 @@ def write(content: Mapping, indent: int | None = 1) -> str:
         content: the fields.
         indent: spaces a level; None for one line, which is written about ten times faster.
     """
-    return json.dumps(_spelled(content), indent=indent, sort_keys=True, allow_nan=False) + "\n"
+    try:
+        text = json.dumps(content, indent=indent, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError):  # a mapping that is no dict, or a number that JSON does not have
+        text = json.dumps(_spelled(content), indent=indent, sort_keys=True, allow_nan=False)
+    return text + "\n"
 
 
 def read(text: str) -> dict:
