@@ -75,6 +75,7 @@ ENTRIES = (
         script="larger_than_memory.py",
     ),
     Entry("gpu_shapes", "Which times and memories do the papers' shapes take on a GPU?", usual=False, needs="cuda"),
+    Entry("scoring_host", "What does scoring take beside the forward passes, next to lm-eval's own way?"),
 )
 
 
