@@ -72,6 +72,7 @@ DISTILLED = Table(
     title=f"Extension: a refit and {STEPS} steps of distillation",
     declared=distilled,
     columns=texts.columns,
+    full=True,
     claims=(
         Claim(
             "distilled-answers-more-than-none",

@@ -1,6 +1,7 @@
 """Rows with a short distillation: each is another league row and the training, from the same text."""
 
 from extensions.league import distilled, rows
+from extensions.league.texts import UNREAD
 from reproductions.spec import registry, subjects
 
 SMOLLM = subjects.of_model("smollm2-135m-instruct")
@@ -28,3 +29,11 @@ def test_the_toy_model_reads_its_own_text():
     assert {row.spec.repair for row in found if not row.dense and row.recipe.hash not in league} == set(
         distilled.REPAIRS
     )
+
+
+def test_tasks_are_asked_whole_as_where_the_other_rows_were_measured():
+    asked, others = (
+        {column.id: column.benchmark for column in registry.get(target).columns_for(SMOLLM)}
+        for target in ("league-distilled", "league-texts")
+    )
+    assert asked == others and not any("@" in asked[task] for task in UNREAD)
