@@ -18,7 +18,7 @@ REPLICATES = 20000
 LEVEL = 0.95
 _AT_ONCE = 1 << 16  # draws that are counted at a time, in the processor's cache
 _IN_CACHE = 1 << 18  # draws that become floats at a time
-KEPT = 1024  # replicates of means that a process keeps, 160 kB each
+KEPT = 2048  # replicates of means that a process keeps, 160 kB each
 _resampled: dict[tuple[str, str, bytes], np.ndarray] = {}
 
 

@@ -18,7 +18,7 @@ from reproductions.spec.shared_recipes import (
 )
 from reproductions.spec.subjects import Subject, recipe
 
-SHARES = ((3, 30), (5, 30), (7, 32), (7, 30), (9, 30))  # of 30 layers four numbers: LinearPatch's 7/32 is 7 there, too
+SHARES = ((3, 30), (5, 30), (7, 32), (7, 30), (9, 30))  # 7/32 and 7/30 are both 7 of 30 layers
 STANDIN_COUNTS = (2, 3, 4, 5)
 # One budget for choice and repair alike. The toy model's is that of LinearPatch's tables, whose records it shares.
 BUDGET = {"paper": CALIBRATION["paper"] | {"length": 512}, "standin": CALIBRATION["standin"]}

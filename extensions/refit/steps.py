@@ -101,7 +101,11 @@ class Distilled(TrainedRepair):
     """Repairs, then trains the layers next to each interface towards the original's logits (`extensions.refit.distill`).
 
     steps: of the optimiser; a recipe's limit cuts them. first: repair to begin with, one that adds no patch (None: the layers
-    are removed and no more). held_out: how many of the last calibration sequences judge the training and are not trained on.
+    are removed and no more). held_out: how many of the last calibration sequences judge the training and are not trained on;
+    ``first`` reads them. Of the inherited options those of the optimiser and its batches act.
+
+    Raises:
+        UserError: no steps, a repair that adds a patch, or a training that diverged or brought no gain on held-out text.
     """
 
     steps: int = 100
@@ -115,6 +119,8 @@ class Distilled(TrainedRepair):
 
     def apply(self, context: Context) -> None:
         """Remove the layers, repair the model, and train it."""
+        if self.steps < 1:
+            raise UserError(f"cannot distil for {self.steps} steps. Give 1 or more, or leave the distillation out")
         windows, removed = context.windows(), context.removed
         original = copy.deepcopy(context.model)
         if self.first is None:
@@ -135,4 +141,9 @@ class Distilled(TrainedRepair):
             folder=context.folder,
             progress=context.progress,
         )
+        if not report["kept"]:
+            raise UserError(
+                f"{self.steps} steps of distillation brought no gain on held-out text, so there is no distilled model to "
+                "measure. Train with a lower learning_rate, or leave the distillation out"
+            )
         note_training(context, report)

@@ -427,7 +427,7 @@ def chance(names: Iterable[str], built: Mapping[str, dict], found: Sequence[Summ
         return ""
     return (
         f"Comparisons with an interval: {'; '.join(counted)}. If all differences were zero, chance would contradict at most "
-        f"about {claim_verdicts.listed(by_chance)} of them."
+        f"about {claim_verdicts.listed(by_chance)} of them, in this order."
     )
 
 

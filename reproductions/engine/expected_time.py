@@ -22,9 +22,9 @@ ENOUGH_SECONDS = 1.0
 def expected(work: Sequence[Work], store: Store) -> tuple[float, int]:
     """Estimate the seconds that cells take, and count those that nothing is known of.
 
-    A cell takes as long as its own result did, or as the median of its benchmark on the same model. Of a model without
-    published results it takes that of a published model, in proportion to the parameters. Published results rarely read
-    their calibration text anew, so reading each calibration once is counted on its own.
+    A cell takes as long as its own result did on a CPU, or as the median of its benchmark on the same model. Of a model
+    without results from a CPU it takes that of a published model, in proportion to the parameters. Published results rarely
+    read their calibration text anew, so reading each calibration once is counted on its own.
     """
     published = cache(partial(_published, store))
     total, unknown = sum(_calibrating(work, store, published).values()), 0
@@ -180,7 +180,7 @@ def _published(store: Store, model: str, benchmark: str) -> tuple[float | None, 
     A GPU's seconds say little of a CPU's; they count only where no CPU has measured that benchmark.
     """
     others = dict.fromkeys((model, *PUBLISHED_MODELS))
-    for fits in (_on_cpu, bool):
+    for fits in (_on_cpu, lambda _: True):
         for other in others:
             if rows := [row for row in _of_benchmark(store, other, benchmark) if fits(row[1])]:
                 return _times(rows, _parameters(model) / _parameters(other))

@@ -203,6 +203,26 @@ def test_a_recipe_distils_what_its_first_repair_left(make_tiny, ids, monkeypatch
             torch.testing.assert_close(model.state_dict()[name], value, atol=1e-5, rtol=1e-4)
 
 
+def test_the_rate_falls_with_the_width(pair, ids):
+    original, model = pair
+    report = distill(model, original, ids, REMOVED, 1, following=1)
+    assert report["learning_rate"] == pytest.approx(1e-3 * 576 / original.config.hidden_size)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"), [({"steps": 0}, "0 steps"), ({"steps": 3, "held_out": 2, "learning_rate": 5.0}, "no gain")]
+)
+def test_a_recipe_has_no_distilled_model_where_nothing_was_gained(
+    options, match, make_tiny, ids, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
+    repair = {"method": "distilled", "following": 1} | options
+    context = around(make_tiny("llama"), None, ids, selection={"method": "given", "layers": REMOVED}, repair=repair)
+    context.details["removed"] = REMOVED
+    with pytest.raises(UserError, match=match):
+        context.recipe.step("repair").apply(context)
+
+
 def test_a_recipe_does_not_distil_beside_a_patch(make_tiny, ids, monkeypatch, tmp_path):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
     patched = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
