@@ -249,6 +249,21 @@ OURS = (
     SummaryLine(
         "A on massive tokens alone lowers perplexity", "figure6-linearpatch", ("massive-tokens-alone-beat-cut",)
     ),
+    SummaryLine(
+        "After a refit, 100 steps of distillation lower perplexity",
+        "league-distilled",
+        ("distilled-lowers-perplexity",),
+    ),
+    SummaryLine(
+        "The refit with 100 steps of distillation is more accurate than no repair",
+        "league-distilled",
+        ("distilled-answers-more-than-none",),
+    ),
+    SummaryLine(
+        "The refit with 100 steps of distillation is more accurate than the refit alone",
+        "league-distilled",
+        ("distilled-answers-more-than-refit",),
+    ),
 )
 
 
