@@ -157,10 +157,9 @@ def render(text: str, found: Mapping[str, str]) -> str:
 
 def main() -> None:
     """Rewrite the files in place."""
-    texts = {path: path.read_text() for path in FILES}
-    found = parts(name for text in texts.values() for name in marked(text))
-    for path, text in texts.items():
-        path.write_text(render(text, found))
+    found = parts(name for path in FILES for name in marked(path.read_text()))
+    for path in FILES:  # read anew: somebody may have edited them meanwhile
+        path.write_text(render(path.read_text(), found))
     (ROOT / "docs" / "results-schema.json").write_text(record_json.json_schema())
 
 
