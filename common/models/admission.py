@@ -17,7 +17,7 @@ from common.models.architectures import SUPPORTED
 from common.models.files import renamed_architectures
 from common.models.files.safetensors_reader import DTYPES, TensorEntry, entries
 from common.utils import atomic_files
-from common.utils.errors import UserError
+from common.utils.errors import UserError, plural
 
 PATCHES_TENSORS = "patches.safetensors"
 _ADAPTER, _GENERATION = "adapter_config.json", "generation_config.json"
@@ -132,7 +132,7 @@ def check_shapes(model: nn.Module, stored: Mapping[str, TensorEntry], path: Path
     ]
     if wrong:
         name, found, wanted = wrong[0]
-        more = f", and {len(wrong) - 1} more tensors differ" if len(wrong) > 1 else ""
+        more = f", and so it is with {plural(len(wrong) - 1, 'more tensor')}" if len(wrong) > 1 else ""
         raise UserError(
             f"cannot load {path}: {name} is {_shape(found)} in the files, but config.json asks for {_shape(wanted)}{more}. "
             "Restore the config.json that was saved with the weights"

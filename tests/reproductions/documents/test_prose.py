@@ -288,9 +288,9 @@ def test_a_papers_page_names_the_numbers_of_its_claims(paper):
     lines = (ROOT / "docs" / "findings.md").read_text().splitlines()
     rows = [re.match(r"\| (\d+) \|.*`([\w-]+)` \|$", line) for line in lines]
     own = {int(row[1]) for row in rows if row and row[2].endswith(f"-{paper}")}
-    said = re.search(r"has the verdicts \((.*?)\)", (ROOT / "papers" / paper / "README.md").read_text())[1]
-    spans = [[int(number) for number in part.split(" to ")] for part in said.split(", ")]
-    assert {number for span in spans for number in range(span[0], span[-1] + 1)} == own and own
+    said = re.search(r"has the verdicts: (.*)", (ROOT / "papers" / paper / "README.md").read_text())[1]
+    spans = [(int(first), int(last or first)) for first, last in re.findall(r"(\d+)(?: (?:to|and) (\d+))?", said)]
+    assert {number for first, last in spans for number in range(first, last + 1)} == own and own
 
 
 # Models of README's table of losses -> (the model, the tables that its numbers are of).
