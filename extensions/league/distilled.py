@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from common.pruning.recipe import MIXED
 from extensions.league import rows, texts
-from extensions.league.answers import TASK_TEXT
 from extensions.league.tables import AVERAGE
 from reproductions.spec import comparisons
 from reproductions.spec.registry import Claim, Row, Table
@@ -13,22 +11,15 @@ from reproductions.spec.subjects import Subject
 STEPS = 100
 _TRAINING = {"method": "distilled", "steps": STEPS, "following": 3, "held_out": rows.HELD_OUT}
 REPAIRS = {rows.DISTILLED: _TRAINING, rows.DISTILLED_REFIT: _TRAINING | {"first": rows.REPAIRS[rows.REFIT_LONG]}}
-NONE, REFIT, ALONE, BOTH = (
-    rows.name(rows.WINDOW, rows.NONE),
-    *(rows.name(rows.WINDOW, repair, rows.BOTH) for repair in (rows.REFIT_LONG, *REPAIRS)),
-)
-LEFT_NONE, LEFT_REFIT, LEFT_BOTH = (
-    rows.name(rows.LEAST_LEFT, rows.NONE),
-    *(rows.name(rows.LEAST_LEFT, repair, rows.BOTH) for repair in (rows.REFIT_LONG, rows.DISTILLED_REFIT)),
-)
+ALONE, BOTH = (rows.name(rows.WINDOW, repair, rows.BOTH) for repair in REPAIRS)
+LEFT_BOTH = rows.name(rows.LEAST_LEFT, rows.DISTILLED_REFIT, rows.BOTH)
 
 
 def distilled(subject: Subject, limit: int | None = None) -> list[Row]:
     """Return no repair, the refit from both texts, and the same with training.
 
-    After the contiguous block; at the largest number also after least-residual selection.
-
-    The toy model reads its own calibration text in all rows.
+    After the contiguous block; at the largest number also after least-residual selection. The toy model
+    reads its own calibration text in all rows.
     """
     if subject.printed:
         return []
@@ -45,8 +36,7 @@ def distilled(subject: Subject, limit: int | None = None) -> list[Row]:
                     rows.pruned(subject, limit, count, rows.LeagueSpec(rows.WINDOW, repair), repair=step, **block)
                 )
             continue
-        budget = rows.BUDGET[subject.profile]
-        both = MIXED.join((budget["corpus"], TASK_TEXT))
+        both = texts.both(subject.profile)
         for repair, step in repairs.items():
             spec = rows.LeagueSpec(rows.WINDOW, repair, rows.BOTH)
             found.append(rows.reading(subject, limit, count, spec, step=step, corpus=both))
@@ -55,7 +45,10 @@ def distilled(subject: Subject, limit: int | None = None) -> list[Row]:
             found.append(rows.pruned(subject, limit, count, rows.LeagueSpec(rows.LEAST_LEFT, rows.NONE), **left))
             for repair in (rows.REFIT_LONG, rows.DISTILLED_REFIT):
                 spec = rows.LeagueSpec(rows.LEAST_LEFT, repair, rows.BOTH)
-                fields = left | {"repair": repairs[repair], "calibration": budget | {"corpus": both}}
+                fields = left | {
+                    "repair": repairs[repair],
+                    "calibration": rows.BUDGET[subject.profile] | {"corpus": both},
+                }
                 found.append(rows.pruned(subject, limit, count, spec, **fields))
     return found
 
@@ -64,7 +57,8 @@ def _better(pairs: tuple[tuple[str, str], ...], column: str, lower: bool = False
     return comparisons.every(*(comparisons.beats(one, other, column=column, lower=lower) for one, other in pairs))
 
 
-_NONE, _REFIT = ((BOTH, NONE), (LEFT_BOTH, LEFT_NONE)), ((BOTH, REFIT), (LEFT_BOTH, LEFT_REFIT))
+_NONE = (BOTH, texts.NONE), (LEFT_BOTH, texts.LEFT_NONE)
+_REFIT = (BOTH, texts.BOTH), (LEFT_BOTH, texts.LEFT_BOTH)
 DISTILLED = Table(
     target="league-distilled",
     paper="league",

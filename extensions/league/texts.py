@@ -38,14 +38,19 @@ def texts(subject: Subject, limit: int | None = None) -> list[Row]:
     return rows.larger(subject, limit, (NONE, PLAIN), lambda count: _others(subject, limit, count))
 
 
+def both(profile: str) -> str:
+    """Return the corpus that alternates the league's text with a task's items."""
+    return MIXED.join((rows.BUDGET[profile]["corpus"], TASK_TEXT))
+
+
 def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
-    both = MIXED.join((rows.BUDGET[subject.profile]["corpus"], TASK_TEXT))
-    for spec, corpus in ((_ASKING, TASK_TEXT), (_BOTH, both)):
+    mixed = both(subject.profile)
+    for spec, corpus in ((_ASKING, TASK_TEXT), (_BOTH, mixed)):
         yield rows.reading(subject, limit, count, spec, corpus=corpus)
     if count == max(subject.counts(*rows.SHARES, standin=rows.STANDIN_COUNTS)):
         steps = {"repair": rows.REPAIRS[rows.REFIT_LONG]}, {"repair": rows.GRAFTS[rows.CARRIED_REFIT]}
         left, carried = {"selection": rows.selections(count)[rows.LEAST_LEFT]}, {"selection": rows.with_them(count)}
-        read = {"calibration": rows.BUDGET[subject.profile] | {"corpus": both}}
+        read = {"calibration": rows.BUDGET[subject.profile] | {"corpus": mixed}}
         found = {
             _LEFT_NONE: left,
             _LEFT_BOTH: left | steps[0] | read,
