@@ -86,11 +86,7 @@ def _check_spared(layers: int, first: int, last: int) -> None:
 
 
 def check_layout(model: nn.Module) -> None:
-    """Refuse an architecture whose heads and channels are not laid out as Llama's.
-
-    Raises:
-        UserError: names it.
-    """
+    """Refuse an architecture whose heads and channels are not laid out as Llama's."""
     if not Decoder(model).spec.narrows:
         raise UserError(
             f"LLM-Pruner cannot prune architecture {model.config.model_type!r}: its heads and channels are not laid out as "

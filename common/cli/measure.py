@@ -38,11 +38,7 @@ PROMPT, SHOWN = 24, 40  # tokens of a sample: of its prompt, generated
 
 
 def original(job: Job) -> dict:
-    """Measure the original model's perplexity, and note the norms of its first tokens; {} where nothing is wanted.
-
-    Raises:
-        UserError: the perplexity is no number, so that nothing can be compared with it.
-    """
+    """Measure the original model's perplexity, which must be finite, and its first tokens' norms; {} without evaluation."""
     if job.options.no_evaluation:
         return {}
     with massive_activations.watched(job.model) as norms:
@@ -64,10 +60,7 @@ def original(job: Job) -> dict:
 
 
 def cut_alone(job: Job) -> dict:
-    """Return the perplexity of the whole model at hand run without the layers that are to go.
-
-    {} where nothing is wanted.
-    """
+    """Return the perplexity of the model at hand run without the layers to remove; {} where nothing is wanted."""
     if job.options.no_evaluation:
         return {}
     with without_layers(job.model, job.removed):
@@ -82,10 +75,7 @@ def note_unrepaired(job: Job) -> None:
 
 
 def massive_activation(job: Job) -> str:
-    """Return what is to be said where the layer is removed that writes the first token's massive activation.
-
-    '' where it stays.
-    """
+    """Return a note if the layer that writes the first token's massive activation is removed; '' where it stays."""
     norms = job.kept.get("norms")
     if norms is None or norms.writer not in job.removed:
         return ""
@@ -146,11 +136,7 @@ def worse_than_the_cut(against: dict) -> str | None:
 
 
 def answers(job: Job, model: nn.Module, whose: str) -> tuple[dict, dict]:
-    """Score the tasks that were asked for, and let the model write three texts.
-
-    Returns:
-        What the report says, and {task: {metric: outcomes by item}}.
-    """
+    """Score the tasks, let the model write three texts; return the report's part and {task: {metric: outcomes by item}}."""
     found, items = {}, {}
     if names := tasks(job.options):
         say(f"tasks of {whose}: {', '.join(names)}")
@@ -294,15 +280,10 @@ def divergence(job: Job, original: nn.Module, model: nn.Module) -> dict:
 
 
 def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
-    """Return what changed item by item, for each task whose items are right or wrong in both.
+    """Return what changed item by item between {task: {metric: outcomes}} of two models, for tasks with right or wrong items.
 
-    Args:
-        before: {task: {metric: outcomes}} of the original.
-        after: likewise of the model.
-
-    Returns:
-        {task: {"metric", "n", "flips": share of items that one model alone has right, "change": in accuracy, "low", "high":
-        its 95 % interval, paired over the items}}.
+    {task: {"metric", "n", "flips": share of items that one model alone has right, "change": in accuracy, "low", "high":
+    its 95 % interval, paired over the items}}.
     """
     found = {}
     for task in before.keys() & after.keys():

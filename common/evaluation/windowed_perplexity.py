@@ -48,12 +48,9 @@ def cut(tokens: Tensor, window: int) -> Tensor:
 
 
 def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_tokens: int = MAX_TOKENS) -> Tensor:
-    """Negative log-likelihoods, in nats, of each sequence's tokens but its first.
+    """Return negative log-likelihoods, in nats, of all tokens but sequences' first: [windows, L] -> [windows, L - 1] float32.
 
-    [windows, L] -> [windows, L - 1] float32.
-
-    progress: a label for the progress, None for none. Raises UserError for an architecture that
-    `common.models.architectures` does not know.
+    progress: a label for the progress, None for none.
     """
     decoder = Decoder(model)
     body = prefix_cache.Body(decoder)

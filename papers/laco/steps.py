@@ -20,11 +20,7 @@ VALIDATION_BLOCKS = 32
 
 
 def sentences(context: Context) -> list[str]:
-    """Return the sentences of the recipe's calibration entry.
-
-    Raises:
-        UserError: it has none.
-    """
+    """Return the sentences of the recipe's calibration entry."""
     entry = context.calibration
     if entry is None or entry.sentences is None:
         raise UserError("LaCo reads calibration sentences: give the recipe's calibration a corpus and sentences")

@@ -27,10 +27,7 @@ def training_crops(context: Context, entry: Calibration) -> Tensor:
 
 @sampler("documents")
 def documents(context: Context, entry: Calibration) -> Tensor:
-    """Crops of single documents, by the generator that has drawn the recipe's own crops.
-
-    The official code seeds it for those alone.
-    """
+    """Return crops of documents, by the generator that drew the recipe's crops (official code: seeded for those alone)."""
     before = context.calibration
     generator = random.Random(before.seed)
     crops(context, replace(before, seed=None), generator=generator)

@@ -27,11 +27,7 @@ MIB = 2**20
 
 
 def require() -> None:
-    """Refuse to start without the optional packages.
-
-    Raises:
-        UserError: one of them is missing; says how to get it.
-    """
+    """Refuse to start without the optional packages."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"GPTQ needs {' and '.join(missing)}, which is not installed; run `make setup-quantization`")

@@ -57,14 +57,10 @@ def sample(task: str, count: int) -> list[int]:
 
 
 def every(sizes: Mapping[str, int]) -> dict[str, dict]:
-    """Return what the page shows of each task.
+    """Return what the page shows of each task; sizes: its number of items.
 
-    Args:
-        sizes: Task -> number of its items.
-
-    Returns:
-        Task -> ``items``, each with its number (``id``) and, where the data set is at hand and its licence allows it,
-        ``prompt``, ``choices`` and ``answer``; ``source`` and ``licence`` of the text, '' without text.
+    Task -> ``items``, each with its number (``id``) and, where the data set is at hand and its licence allows it, ``prompt``,
+    ``choices`` and ``answer``; ``source`` and ``licence`` of the text, '' without text.
     """
     found = {}
     for task, count in sorted(sizes.items()):

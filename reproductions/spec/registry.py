@@ -178,10 +178,7 @@ class Table:
         return f"{self.id}/{claim.id}"
 
     def rows(self, subject: Subject | str, limit: int | None = None) -> list[Row]:
-        """Return the declared rows of a subject (or of a profile's name), each once, in its type of numbers.
-
-        With a user's changes: the dense rows, and those whose recipes they change.
-        """
+        """Return a subject's declared rows, each once, in its dtype; with a user's changes the dense and changed ones."""
         subject = subjects.subject(subject)
         rows = {row.key: row for row in self.declared(subject, limit)}
         found = [_labelled(_in_type(row, subject.dtype), subject) for row in rows.values()]
@@ -246,11 +243,7 @@ NO_TARGETS = {
 
 
 def get(target: str, others: Sequence[str] = ()) -> Table:
-    """Return the table of a target. others: what besides targets may have been meant, where that is more than them.
-
-    Raises:
-        UserError: there is none; the nearest names are given.
-    """
+    """Return the table of a target. others: what besides targets may have been meant, for the error's suggestion."""
     if target in NO_TARGETS:
         raise UserError(f"{target} is no target: the paper's holds {NO_TARGETS[target]}")
     if target not in targets():

@@ -50,11 +50,7 @@ def fingerprint(model: nn.Module, train: Sequence[Mapping], valid: Sequence[Mapp
 
 
 def claim(folder: Path, plan: dict) -> None:
-    """Make ``folder`` this training's.
-
-    Raises:
-        UserError: it holds another one or cannot be written.
-    """
+    """Make ``folder`` this training's, if it is no other's."""
     path = folder / "plan.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
