@@ -199,13 +199,13 @@ grid-render: $(STAMP)
 grid-fetch: $(STAMP)
 	@$(FETCH)
 
-league league-seeds league-answers league-texts league-graft league-distilled ablation-league ablation-league-seeds: $(STAMP)  ## ours: repairs without training after choices of layers (a target like a table)
+league league-seeds league-answers league-texts league-graft league-distilled league-measures ablation-league ablation-league-seeds: $(STAMP)  ## ours: repairs without training after choices of layers (a target like a table)
 	@$(MEASURE)
 
-league-render league-seeds-render league-answers-render league-texts-render league-graft-render league-distilled-render ablation-league-render ablation-league-seeds-render: $(STAMP)
+league-render league-seeds-render league-answers-render league-texts-render league-graft-render league-distilled-render league-measures-render ablation-league-render ablation-league-seeds-render: $(STAMP)
 	@$(RENDER)
 
-league-fetch league-seeds-fetch league-answers-fetch league-texts-fetch league-graft-fetch league-distilled-fetch ablation-league-fetch ablation-league-seeds-fetch: $(STAMP)
+league-fetch league-seeds-fetch league-answers-fetch league-texts-fetch league-graft-fetch league-distilled-fetch league-measures-fetch ablation-league-fetch ablation-league-seeds-fetch: $(STAMP)
 	@$(FETCH)
 
 # Whatever else is asked for is no target: the nearest are named.

@@ -4,10 +4,11 @@ from extensions.league.ablation import ABLATION, DRAWS
 from extensions.league.answers import ANSWERS
 from extensions.league.distilled import DISTILLED
 from extensions.league.grafts import GRAFTS
+from extensions.league.measures import MEASURES
 from extensions.league.tables import TABLES as _TABLES
 from extensions.league.texts import TEXTS
 from extensions.league.windows import WINDOWS
 
-TABLES = [*_TABLES, ANSWERS, TEXTS, WINDOWS, GRAFTS, DISTILLED, ABLATION, DRAWS]
+TABLES = [*_TABLES, ANSWERS, TEXTS, WINDOWS, GRAFTS, DISTILLED, MEASURES, ABLATION, DRAWS]
 
 __all__ = ["TABLES"]

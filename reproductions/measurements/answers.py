@@ -1,11 +1,13 @@
-"""Measure the effect of a repair on right and wrong endings and on the logits' scale."""
+"""Measure the effect of a repair on right and wrong endings, on the logits' scale, and on the distance to the original."""
 
 import math
 
 import numpy as np
+from torch import Tensor
 
-from common.evaluation import harness, logit_scale
+from common.evaluation import divergence, harness, logit_scale
 from common.evaluation.windowed_perplexity import PROTOCOLS
+from common.models import loading
 from common.pruning.pipeline import Context
 from common.utils.errors import UserError, unknown
 from reproductions.measurements import batch_size, benchmark
@@ -20,23 +22,50 @@ def _endings(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     if not found:
         raise UserError(f"the items of {task} do not give one context several endings; take a task like hellaswag")
     outcomes = {**found, "gap": found["wrong"] - found["right"]}
+    return *_means(outcomes), {"items": len(found["right"])}, outcomes
+
+
+def _means(outcomes: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    """Return the means of outcomes, and their standard errors where there are two or more."""
     values = {name: float(np.mean(each, dtype=np.float64)) for name, each in outcomes.items()}
     errors = {
         name: float(np.std(each, ddof=1) / math.sqrt(len(each))) for name, each in outcomes.items() if len(each) > 1
     }
-    return values, errors, {"items": len(found["right"])}, outcomes
+    return values, errors
 
 
 @benchmark("scaled")
 def _scaled(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """Measure perplexity with the logits times the best one factor, found on the other half of the sequences."""
-    if argument not in PROTOCOLS:
-        raise unknown("perplexity protocol", argument, PROTOCOLS)
-    protocol = PROTOCOLS[argument]
-    windows = protocol.windows(protocol, context.tokenizer)[: context.recipe.limit]
+    windows = _windows(context, argument)
     losses = logit_scale.window_nlls(context.model, windows, progress=argument)
     nll, factor = logit_scale.fitted(losses)
     mean, error = float(nll.mean()), float(nll.std() / math.sqrt(len(nll)))
     values = {"nll": mean, "perplexity": math.exp(mean), "factor": factor}
     details = {"window_nlls": losses.mean(0).tolist(), "factors": list(logit_scale.FACTORS), "windows": len(windows)}
     return values, {"nll": error, "perplexity": math.exp(mean) * error}, details, {"nll": nll.float().numpy()}
+
+
+@benchmark("kl")
+def _kl(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
+    """Measure the KL divergence from the original model (nats per token), and how often both have one likeliest token.
+
+    The original is loaded beside the pruned model, in the same dtype.
+    """
+    windows = _windows(context, argument)
+    recipe, device = context.recipe, str(context.model.device)
+    original, _ = loading.load(recipe.model, device=device, dtype=recipe.dtype)
+    divergences, same = divergence.of_windows(context.model, original, windows, progress=argument)
+    outcomes = {"kl": divergences.float().numpy(), "same_top": same.float().numpy()}
+    return *_means(outcomes), {"windows": len(windows)}, outcomes
+
+
+def _windows(context: Context, protocol: str) -> Tensor:
+    """Return the sequences of a perplexity protocol, as many as the recipe's limit.
+
+    Raises:
+        UserError: an unknown protocol.
+    """
+    if protocol not in PROTOCOLS:
+        raise unknown("perplexity protocol", protocol, PROTOCOLS)
+    return PROTOCOLS[protocol].windows(PROTOCOLS[protocol], context.tokenizer)[: context.recipe.limit]

@@ -25,7 +25,7 @@ PARTS = {
 }
 FIRST_TABLE = "table1-linearpatch"
 # Keys of values that are shares of 1 and read as per cent; higher is better (as in static/report.js).
-SHARES = ("acc", "acc_norm", "exact_match", "score", "weighted", "rouge_1", "rouge_l", "pass@1")
+SHARES = ("acc", "acc_norm", "exact_match", "exact", "contains", "score", "weighted", "rouge_1", "rouge_l", "pass@1")
 
 
 def is_share(benchmark: str, key: str) -> bool:

@@ -107,7 +107,7 @@ _CHOICES = {
     "winogrande": 2,
     "wsc273": 2,
 }
-_WRITTEN = ("laco_wsc_g", "laco_xsum")  # answers are written, not picked
+_WRITTEN = ("laco_wsc_g", "laco_xsum", "arc_easy_written", "openbookqa_written")  # answers are written, not picked
 
 
 def chance(benchmarks: Iterable[str]) -> dict[str, float]:

@@ -23,9 +23,9 @@ TOKENS = 49_152
 TOKENS_MARK = f"@{TOKENS}-tokens"
 # Items of every task that has more than FIRST, by the name before a benchmark's first '@'; LaCo's from CLUE roughly.
 ITEMS = {
-    "arc_challenge": 1_172, "arc_easy": 2_376, "boolq": 3_270, "cmmlu": 11_582, "gsm8k": 1_319, "hellaswag": 10_042,
-    "mmlu": 14_042, "piqa": 1_838, "race_v2": 1_045, "winogrande": 1_267, "laco_boolq": 3_270, "laco_c3": 3_816,
-    "laco_chid": 20_000, "laco_cmmlu": 11_582, "laco_cmnli": 12_000, "laco_commonsense_qa": 1_221,
+    "arc_challenge": 1_172, "arc_easy": 2_376, "arc_easy_written": 2_376, "boolq": 3_270, "cmmlu": 11_582, "gsm8k": 1_319,
+    "hellaswag": 10_042, "mmlu": 14_042, "piqa": 1_838, "race_v2": 1_045, "winogrande": 1_267, "laco_boolq": 3_270,
+    "laco_c3": 3_816, "laco_chid": 20_000, "laco_cmmlu": 11_582, "laco_cmnli": 12_000, "laco_commonsense_qa": 1_221,
     "laco_hellaswag": 10_042, "laco_mmlu": 14_042, "laco_piqa": 1_838, "laco_race_h": 3_498, "laco_race_m": 1_436,
     "laco_xsum": 1_000,
 }  # fmt: skip

@@ -1,0 +1,66 @@
+"""Measure how far a pruned model's next-token probabilities are from the original's, whatever the right token is.
+
+    KL(original || pruned) = sum over tokens v of p(v) (log p(v) - log q(v)),  in nats, averaged over positions
+
+p is the original's distribution after a prefix of real text, q the pruned model's. Accuracy hides answers that change from
+right to wrong and back; this does not (Dutta et al., 2024, arXiv 2407.09141). llama.cpp reports the same two numbers.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from common.console.progress import track
+from common.forward import prefix_cache
+from common.forward.token_log_probs import HEAD_ROWS, ROWS
+from common.models.decoder import Decoder
+
+
+@torch.inference_mode()
+def of_windows(model, original, windows: Tensor, *, progress: str | None = None) -> tuple[Tensor, Tensor]:
+    """Return of each sequence the mean KL divergence (nats) and the share of positions with the same likeliest token.
+
+    [windows, L] -> two times float64 [windows]. Log-probabilities are formed in float32.
+
+    Args:
+        model: The pruned model.
+        original: The model that it was made from, on the same device; both are in memory.
+        windows: Token ids. Every position but a sequence's last predicts.
+        progress: A label for the progress, None for none.
+
+    Raises:
+        UserError: an architecture that `common.models.architectures` does not know.
+    """
+    batches = windows.cpu().split(1)
+    first, second = Decoder(original), Decoder(model)
+    # One model after the other: the cache of hidden states plans one evaluation at a time.
+    states = [hidden.cpu() for hidden in _states(first, batches)]
+    found = []
+    passes = track(
+        _states(second, batches), progress or "", total=len(batches), unit="window", shown=progress is not None
+    )
+    for ours, theirs in zip(states, passes, strict=True):
+        sums = torch.zeros(2, dtype=torch.float64)
+        for part, other in zip(ours.to(first.device).split(HEAD_ROWS), theirs.split(HEAD_ROWS), strict=True):
+            sums += _sums(first.head(part), second.head(other))
+        found.append(sums / len(ours))
+    return tuple(torch.stack(found).T)
+
+
+def _states(decoder: Decoder, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield the final norm's output of each sequence but at its last position: [L - 1, channels]."""
+    body = prefix_cache.Body(decoder)
+    body.ahead(batches, lambda batch: (batch, None, None))
+    for batch in batches:
+        yield body(batch)[0, :-1]
+
+
+def _sums(first: Tensor, second: Tensor) -> Tensor:
+    """Return the summed divergences of two models' logits [positions, vocabulary], and the positions that agree."""
+    step, total = ROWS.get(first.device.type, HEAD_ROWS), torch.zeros(2, dtype=torch.float64)
+    for ours, theirs in zip(first.split(step), second.split(step), strict=True):
+        log_p, log_q = ours.float().log_softmax(-1), theirs.float().log_softmax(-1)
+        total[0] += float((log_p.exp() * (log_p - log_q)).sum(-1).double().sum())
+        total[1] += int((log_p.max(-1).indices == log_q.max(-1).indices).sum())
+    return total

@@ -1,0 +1,1 @@
+"""Questions of multiple-choice tasks without their options: the model writes the answer."""
