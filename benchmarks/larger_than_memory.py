@@ -7,7 +7,7 @@ Random weights in a registered model's shape are written once, a layer at a time
 tools prune it in processes whose private memory the kernel limits (RLIMIT_DATA: what exceeds it cannot be allocated). The
 numbers depend on nothing but shapes.
 
-as said before   what the tool says before it begins (`common.cli.forecast`)
+the forecast   what the tool says before it begins (`common.cli.forecast`)
 measured         seconds of the process, and the most memory that it held at once (its resident set)
 weights          what they alone would take in memory
 
@@ -156,8 +156,8 @@ def main() -> None:
         near = {"least": 0.8, "most": 1.2, "dtype": dtype}
         hand_over(
             Ratio(f"{what}: memory", f"{gb:.2f} GB", gb / size, f"weights, {size:.2f} GB", dtype=dtype),
-            Ratio(f"{what}: memory", f"{gb:.2f} GB", gb / expected_gb, "as said before", **near),
-            Ratio(f"{what}: time", f"{seconds:.0f} s", seconds / expected_s, "as said before", **near),
+            Ratio(f"{what}: memory", f"{gb:.2f} GB", gb / expected_gb, "the forecast", **near),
+            Ratio(f"{what}: time", f"{seconds:.0f} s", seconds / expected_s, "the forecast", **near),
         )
 
 

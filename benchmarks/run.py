@@ -31,7 +31,6 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 LIMIT = 3600  # seconds that a script may take
 EDGE = 2048  # of the matrices whose product gives the peak
-APART = 6  # rows of one kind that the page still shows one by one
 NONE = "–"  # an empty cell that repeats no other
 
 
@@ -188,9 +187,9 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
         lines.append(f"| {entry.name} | {entry.question}{command} | {' | '.join(map(str, facts))} |")
     lines += [
         "",
-        "A ratio is to a baseline measured by the same script in the same run. In the columns Benchmark and Baseline an",
-        f"empty cell repeats the cell above. A dash in the column Goal: no goal is set. More than {APART} rows of one kind",
-        "are one row: their median ratio (lowest to highest). The folder `results` has every row, with times and memory.",
+        "A ratio is to a baseline measured by the same script in the same run. An empty cell repeats the cell above, and",
+        "– means that no goal is set. Measurements of one kind are one row: their number in brackets, their median ratio,",
+        "and the lowest and highest. The folder `results` has each of them, with times and memory.",
         "",
         "| Benchmark | What | Ratio | Baseline | Goal |",
         "| --- | --- | ---: | --- | --- |",
@@ -224,29 +223,48 @@ def _rows(entry: Entry, result: dict | None) -> list[str]:
     kinds: dict[tuple[str, ...], list[Ratio]] = {}
     for row in result["rows"]:
         ratio = Ratio(**{key: value for key, value in row.items() if key != "threads"})
-        kinds.setdefault((ratio.what.rpartition(": ")[2], ratio.baseline.partition(":")[0]), []).append(ratio)
+        kinds.setdefault((_kind(ratio.what), ratio.baseline.partition(":")[0], _bounds(ratio)), []).append(ratio)
     lines, name, above = [], entry.name, ""
-    for alike in kinds.values():
-        for what, ratio, baseline, goal in [_series(alike)] if len(alike) > APART else map(_single, alike):
-            cells = (name, what, ratio, "" if baseline == above else baseline, goal or NONE)
-            lines.append(f"| {' | '.join(map(_plain, cells))} |")
-            name, above = "", baseline
+    for (_, baseline, _), alike in kinds.items():
+        baseline = alike[0].baseline if len(alike) == 1 else baseline
+        cells = (name, _named(alike), _ratios(alike), "" if baseline == above else baseline, _goal(alike))
+        lines.append(f"| {' | '.join(map(_plain, cells))} |")
+        name, above = "", baseline
     return lines
 
 
-def _single(one: Ratio) -> tuple[str, ...]:
-    goal = f"{_bounds(one)}: {'met' if one.met else 'missed'}" if _bounds(one) else ""
-    return one.what, f"{one.ratio:.3g}", one.baseline, goal
+def _kind(what: str) -> str:
+    """Return what rows of one kind share: the measure behind the colon, or the words before the first number."""
+    _, colon, measure = what.rpartition(": ")
+    return measure if colon else re.split(r"\d", what, maxsplit=1)[0]
 
 
-def _series(alike: Sequence[Ratio]) -> tuple[str, ...]:
-    """Return the cells of rows of one kind: the median of their ratios, and how many meet their goal."""
-    ratios, aimed = sorted(one.ratio for one in alike), [one for one in alike if _bounds(one)]
-    goals = ", ".join(sorted({_bounds(one) for one in aimed}))
-    count = sum(bool(one.met) for one in aimed)
-    met = f"{goals}: {'' if count == len(aimed) else f'{count} of {len(aimed)} '}met" if aimed else ""
-    ratio = f"median {statistics.median(ratios):.3g} ({ratios[0]:.3g} to {ratios[-1]:.3g})"
-    return f"{alike[0].what}, and {len(alike) - 1} rows like it", ratio, alike[0].baseline.partition(":")[0], met
+def _named(alike: Sequence[Ratio]) -> str:
+    """Return the words that the names of rows have in common, and how many rows they are."""
+    names = [re.split(r" |(?=:)", one.what) for one in alike]
+    if len(names) == 1:
+        return alike[0].what
+    first = len(os.path.commonprefix(names))
+    last = os.path.commonprefix([name[first:][::-1] for name in names])[::-1]
+    return " ".join([*names[0][:first], "…", *last, f"({len(names)})"]).replace(" :", ":")
+
+
+def _ratios(alike: Sequence[Ratio]) -> str:
+    """Return one or two ratios, or the median of more with the lowest and the highest."""
+    ratios = sorted(one.ratio for one in alike)
+    shown = [f"{one:.3g}" for one in ratios]
+    if shown[0] == shown[-1]:
+        return shown[0]
+    return " and ".join(shown) if len(ratios) == 2 else f"{statistics.median(ratios):.3g} ({shown[0]} to {shown[-1]})"
+
+
+def _goal(alike: Sequence[Ratio]) -> str:
+    """Return the goal that rows of one kind share, and how many meet it."""
+    if not _bounds(alike[0]):
+        return NONE
+    count = sum(bool(one.met) for one in alike)
+    met = "met" if count == len(alike) else f"{count} of {len(alike)} met" if count else "missed"
+    return f"{_bounds(alike[0])}: {met}"
 
 
 def _bounds(ratio: Ratio) -> str:

@@ -84,8 +84,19 @@ def test_many_rows_of_a_kind_are_one_with_their_median_and_the_goals_met(folder)
     row = 'hand_over(Ratio(f"task {name}: time", "", ratio, f"a pass: {name}", most=3))\n'
     (folder / "one.py").write_text("from common.utils.ratios import Ratio, hand_over\n" + loop + row)
     runner.run(ENTRIES, ("one",), folder, MACHINE)
-    line = ["task a: time, and 6 rows like it", "median 4 (1 to 9)", "a pass", "≤ 3: 3 of 7 met"]
+    line = ["task …: time (7)", "4 (1 to 9)", "a pass", "≤ 3: 3 of 7 met"]
     assert rows(folder)["one"] == [line]
+
+
+def test_rows_of_a_kind_with_other_goals_stay_apart(folder):
+    row = 'hand_over(Ratio("width {0}, 4 tokens", "", {1}, "a pass", most={2}))\n'
+    text = "".join(row.format(*one) for one in ((8, 1.2, 1), (16, 1.2, 1), (32, 3, 3)))
+    (folder / "one.py").write_text("from common.utils.ratios import Ratio, hand_over\n" + text)
+    runner.run(ENTRIES, ("one",), folder, MACHINE)
+    assert rows(folder)["one"] == [
+        ["width … 4 tokens (2)", "1.2", "a pass", "≤ 1: missed"],
+        ["width 32, 4 tokens", "3", "", "≤ 3: met"],
+    ]
 
 
 def test_a_total_and_a_slope_are_two_rows_and_a_baseline_is_written_once(folder):
@@ -96,8 +107,7 @@ def test_a_total_and_a_slope_are_two_rows_and_a_baseline_is_written_once(folder)
     assert rows(folder)["one"] == [
         ["slow, 4 tokens", "3", "a pass", "–"],
         ["slow, each further token", "1", "", "–"],
-        ["shared: memory", "2", "", "–"],
-        ["stored: memory", "4", "", "–"],
+        ["…: memory (2)", "2 and 4", "", "–"],
     ]
 
 
