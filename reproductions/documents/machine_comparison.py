@@ -6,23 +6,19 @@ A part of a test set that one machine measured by itself is held against the sam
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
-from common.console.text_tables import markdown
 from common.pruning.recipe import Recipe
 from common.records.results import Record
-from common.utils.signs import signed
 from reproductions.measurements import partial_records
 from reproductions.render.evidence import Loaded
 from reproductions.spec import steps, subsets
 
 
 def text(store: Loaded) -> str:
-    """Return a line a task: models, answers, how many differ in %, and the change of accuracy in points.
-
-    The change is the mean with the least and the most. A sentence on perplexities follows.
-    """
+    """Say how many answers of a task differ, by how much the accuracy of a model does, and by how much perplexities do."""
     tasks: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     perplexities = []
     for name, record, outcomes, other, theirs in _pairs(store):
@@ -32,21 +28,26 @@ def text(store: Loaded) -> str:
             mine, its = outcomes[metric], theirs[metric]
             shift = 100 * float(np.mean(its) - np.mean(mine))
             tasks[f"{name} ({metric})"].append((int(np.sum(mine != its)), len(mine), shift))
-    if not tasks and not perplexities:
-        return "Not measured yet."
-    lines = []
-    for name, found in sorted(tasks.items()):
-        differing, answers, shifts = (list(column) for column in zip(*found, strict=True))
-        share, ends = 100 * sum(differing) / sum(answers), (statistics.mean(shifts), min(shifts), max(shifts))
-        mean, least, most = (signed(end, "+.1f") for end in ends)
-        lines.append([name, len(found), sum(answers), f"{share:.1f}", f"{mean} [{least}, {most}]"])
-    told = markdown(["Task", "models", "answers", "differ, %", "accuracy, points: mean [least, most]"], lines, "lrrrr")
+    told = []
+    if tasks:
+        shares = {
+            name: 100 * sum(one[0] for one in found) / sum(one[1] for one in found) for name, found in tasks.items()
+        }
+        shifts = [[shift for *_, shift in found] for found in tasks.values()]
+        mean = max(abs(statistics.mean(one)) for one in shifts)
+        least, most = (f"{end(shares.values()):.1f} % ({end(shares, key=shares.get)})" for end in (min, max))
+        told = [
+            f"- {min(map(len, shifts))} to {max(map(len, shifts))} models answered a task twice.",
+            f"- Of a task's answers between {least} and {most} differ.",
+            f"- The accuracy of one model differs by at most {max(map(abs, chain(*shifts))):.1f} points.",
+            f"- Its mean over the models of a task differs by at most {mean:.1f}.",
+        ]
     if perplexities:
-        told += (
-            f"\n\n{len(perplexities)} perplexities differ by {statistics.median(perplexities):.2f} % (median) and at most "
-            f"{max(perplexities):.2f} %."
+        median, largest = statistics.median(perplexities), max(perplexities)
+        told.append(
+            f"- {len(perplexities)} perplexities differ by {median:.2f} % (median) and at most {largest:.2f} %."
         )
-    return told
+    return "\n".join(told) or "Not measured yet."
 
 
 def _pairs(store: Loaded) -> Iterator[tuple[str, Record, dict, Record, dict]]:

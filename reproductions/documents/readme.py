@@ -82,31 +82,46 @@ def _took(paper: str, found: Iterable[str], timed: dict[str, float]) -> float:
     return timed.get(paper, own) + sum(timed.get(name, 0.0) for name in found if not name.endswith(f"-{paper}"))
 
 
-_TOTALS = ("reported", "pretrained", "toy model", "paper")
-
-
-def _total(found: dict[str, dict]) -> dict[str, int]:
-    return {key: sum(c[key] for c in found.values()) for key in _TOTALS}
+_TOTALS = {
+    "reported": "In print",
+    "pretrained": "Pretrained models",
+    "toy model": "Toy model",
+    "paper": "The paper's models",
+}
 
 
 def overview(counted: dict[str, dict[str, dict]]) -> str:
-    """Return the table of tables by paper: how many numbers are in the paper and measured here; minutes: see `minutes`."""
-    blocks, timed = [], minutes()
+    """Return a table with a line a paper: its targets, how many numbers are in print and measured here, and minutes."""
+    lines, timed = [], minutes()
     for paper, found in counted.items():
-        total, title = _total(found), printed_rows.title_of(paper)
-        blocks.append(
-            f"<details><summary><b>{title}</b>: {len(found)} targets, {total['reported']} numbers in the paper; measured "
-            f"{total['pretrained']} on pretrained models, {total['toy model']} on the toy model "
-            f"({_took(paper, found, timed):.0f} min), "
-            f"{total['paper']} on the paper's models</summary>\n"
-        )
-        lines = []
-        for name in found:
-            heading = registry.get(name).title.removeprefix(f"{title}, ")
-            heading = re.sub(r"^(Table|Figure) \w+( \(appendix \d\))?: ", "", heading)
-            lines.append([f"`{name}`", heading, f"{timed[name]:.1f}" if name in timed else ""])
-        blocks += [markdown(["Target", "Title", "Minutes"], lines, "llr"), "\n</details>\n"]
-    return "\n".join(blocks).strip()
+        totals = [f"{sum(counts[key] for counts in found.values()):,}" for key in _TOTALS]
+        took = f"{_took(paper, found, timed):.0f} ({max(timed.get(name, 0) for name in found):.0f})"
+        lines.append([printed_rows.title_of(paper), targets(paper, found), *totals, took])
+    heads = ["Paper", "Targets", *_TOTALS.values(), "Minutes"]
+    return markdown(heads, lines, "ll" + "r" * (len(heads) - 2))
+
+
+def targets(paper: str, names: Iterable[str]) -> str:
+    """Return the names of a paper's targets: ranges of its tables and figures, then the others in full."""
+    numbers: dict[str, list[list[str]]] = {"table": [], "figure": []}
+    others = []
+    for name in names:
+        if not (found := re.fullmatch(rf"(table|figure)(\w+)-{paper}", name)):
+            others.append(f"`{name}`")
+        elif (runs := numbers[found[1]]) and _next(runs[-1][-1]) == found[2]:
+            runs[-1].append(found[2])
+        else:
+            runs.append([found[2]])
+    said = [
+        f"`{word}` " + ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
+        for word, runs in numbers.items()
+    ]
+    return "; ".join([*said, *others])
+
+
+def _next(number: str) -> str:
+    """Return the number of the next table: of 9 10, of A1 A2, of 1a 1b."""
+    return str(int(number) + 1) if number.isdecimal() else number[:-1] + chr(ord(number[-1]) + 1)
 
 
 def parts(names: Iterable[str]) -> dict[str, str]:

@@ -131,18 +131,10 @@ def parts(facts: dict, training: dict) -> dict[str, str]:
     sources = training["sources"]
     licences = [[name, ", ".join(f"{p} {sources[p]}" for p in who)] for name, who in LICENCES.items()]
     domains = [[d, f"{v['loss']:.3f}", f"{math.exp(v['loss']):.1f}", v["tokens"]] for d, v in facts["domains"].items()]
-    curve = [
-        [r["removed"], r["window"], f"{r['cosine']:.3f}", f"{r['perplexity']:.1f}"]
-        + [r["best_window"], f"{r['best_perplexity']:.1f}"]
-        for r in facts["pruning_curve"]
-    ]
     perplexity = f"Perplexity ({WINDOW}-token sequences)"
     return {
         "licences": markdown(["Licence", "Sources"], licences, "l"),
         "domains": markdown(["Domain", "Loss (nats/token)", perplexity, "Tokens"], domains, "l"),
-        "removing": markdown(
-            ["Removed", "Block by cosine", "Cosine", "Perplexity", "Best block", "Perplexity"], curve, "l"
-        ),
     }
 
 

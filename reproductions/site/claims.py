@@ -43,6 +43,7 @@ class ShownClaim:
     """A claim, where it stands, and the verdicts: of the paper's printed numbers, and of each subject measured.
 
     supported: on how many of the pretrained models that test it, in words; '' where that is not counted.
+    words: what the paper says, with its place; '' where no sentence of it is quoted.
     """
 
     text: str
@@ -50,6 +51,7 @@ class ShownClaim:
     printed: Verdict
     measured: tuple[Verdict, ...]
     supported: str = ""
+    words: str = ""
 
 
 def of(target: str, built: dict, measured: bool = True) -> list[ShownClaim]:
@@ -72,7 +74,9 @@ def abstract(finding: SummaryLine, built: Mapping[str, dict]) -> ShownClaim:
     """Return a sentence of an abstract with its verdicts on the pretrained models. built: JSON forms of tables by target."""
     found = findings.row(finding, built)
     measured = (_shown(settings.HEADS[name], found.measured[name]) for name in settings.PUBLISHED_MODELS)
-    return ShownClaim(found.sentence, found.target, _shown(PRINTED, found.printed), tuple(measured), found.supported())
+    words = f"“{finding.words}” ({finding.where})" if finding.words else ""
+    printed = _shown(PRINTED, found.printed)
+    return ShownClaim(found.sentence, found.target, printed, tuple(measured), found.supported(), words)
 
 
 def _shown(subject: str, found: ShownVerdict) -> Verdict:

@@ -65,11 +65,12 @@ def citations(papers: Sequence[str]) -> dict[str, Citation]:
 
 ABOUT = {
     "linearpatch": About(
-        "Remove a window of layers and multiply the stream at the cut by one symmetric matrix: ratios of mean magnitudes, "
-        "measured in a Hadamard basis. No training; it may be distilled.",
+        "Remove a block of layers and multiply the residual stream at the pruning interface by one symmetric matrix: ratios "
+        "of mean magnitudes, measured in a Hadamard basis. No training; it may be distilled.",
         r"X^{(l)} \leftarrow X^{(l)} \cdot H \cdot \mathrm{diag}(d) \cdot H^\top, \quad "
         r"d_k = \frac{\mathbb{E}\left|(X^{(l+n)} H)_k\right|}{\mathbb{E}\left|(X^{(l)} H)_k\right|}",
-        "Eqs. 4 to 8: X is the residual stream at the cut, H a Walsh-Hadamard matrix, E the mean over calibration tokens.",
+        "Eqs. 4 to 8: X is the residual stream at the pruning interface, H a Walsh-Hadamard matrix, E the mean over "
+        "calibration tokens.",
         "papers.linearpatch.patch.channel_scales",
         ("table1-linearpatch", "RP"),
         "2505.24680",
@@ -78,8 +79,8 @@ ABOUT = {
         "NeurIPS 2025",
     ),
     "prunecomp": About(
-        "Every layer adds to the magnitude of the stream. Remove layers one by one, and multiply what is before each cut by "
-        "one factor, which is fused into the weights.",
+        "Every layer adds to the magnitude of the residual stream. Remove layers one by one, and multiply the stream at each "
+        "pruning interface by one factor, which is fused into the weights before it.",
         r"\alpha = \mathrm{mean}\left(\frac{\lVert X^{(l+1)} \rVert_1}{\lVert X^{(l)} \rVert_1}\right), \quad "
         r"X^{(l)} \leftarrow \alpha X^{(l)}",
         "Eqs. 9 and 10: the mean over channels and calibration sequences of the ratio of L1 norms after and before layer l.",
@@ -103,7 +104,7 @@ ABOUT = {
         "Seven metrics compared: removing the last layers is as good as any. Then fine-tune only the head and the last "
         "layers that remain.",
         r"f'(x) = \mathrm{head} \circ L_{N-n} \circ \cdots \circ L_1 (E x)",
-        "Reverse order: of N layers the last n go; what is trained is the head and the last three that stay.",
+        "Reverse order: of N layers the last n are removed. The head and the last three layers that stay are trained.",
         "papers.reassessing.recipe.reverse_order",
         ("table1-reassessing", "Avg."),
         "2411.15558",

@@ -32,12 +32,24 @@ def test_the_first_items_of_the_whole_are_held_against_the_part(told):
     other[[0, 3, 499]] ^= True  # 0 and 3 were right, 499 was wrong
     other[500:] ^= True  # of which the part knows nothing
     text = told(Recipe(**PLAIN), {"piqa" + subsets.MARK: ("cpu", right[:500]), "piqa": ("cuda", other)})
-    assert "| piqa (acc) | 1 | 500 | 0.6 | −0.2 [−0.2, −0.2] |" in text and "perplexities" not in text
+    assert text.splitlines() == [
+        "- 1 to 1 models answered a task twice.",
+        "- Of a task's answers between 0.6 % (piqa (acc)) and 0.6 % (piqa (acc)) differ.",
+        "- The accuracy of one model differs by at most 0.2 points.",
+        "- Its mean over the models of a task differs by at most 0.2.",
+    ]
     text = told(
         Recipe(**PLAIN, selection={"method": "window", "count": 2}),
         {"piqa" + subsets.MARK: ("cpu", right[:500]), "piqa": ("cuda", right)},
     )
-    assert "| piqa (acc) | 2 | 1000 | 0.3 | −0.1 [−0.2, 0.0] |" in text
+    assert (
+        "2 to 2 models" in text
+        and "between 0.3 % (piqa (acc))" in text
+        and "one model differs by at most 0.2 points" in text
+    )
+    assert "models of a task differs by at most 0.1." in text
+    text = told(Recipe(**PLAIN), {"winogrande" + subsets.MARK: ("cpu", right[:500]), "winogrande": ("cuda", ~right)})
+    assert "between 0.3 % (piqa (acc)) and 100.0 % (winogrande (acc)) differ" in text
 
 
 @pytest.mark.parametrize(
