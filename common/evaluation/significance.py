@@ -9,10 +9,11 @@ Hesterberg, 2015).
 import math
 import zlib
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
+from threadpoolctl import ThreadpoolController
 
 REPLICATES = 20000
 LEVEL = 0.95
@@ -88,14 +89,25 @@ def _key(name: str, outcomes: np.ndarray) -> tuple[str, str, bytes]:
     return name, outcomes.dtype.str, outcomes.tobytes()
 
 
+@cache
+def _libraries() -> ThreadpoolController:
+    """Return what sets the threads of numpy's matrix products. Looking for the loaded libraries takes milliseconds."""
+    return ThreadpoolController()
+
+
 def _means(name: str, models: list[np.ndarray]) -> list[np.ndarray]:
-    """Return the replicates of each model's mean: of one model, or of several with outcomes right or wrong."""
+    """Return the replicates of each model's mean: of one model, or of several with outcomes right or wrong.
+
+    One thread multiplies: the products are small, more threads mostly wait for one another, and sums of floats would
+    depend on their number.
+    """
     right = models[0].dtype == bool
     # counts of right answers are whole numbers, which single precision holds exactly in any order and adds up faster
     values = np.stack(models, axis=1).astype(np.float32) if right else models[0].astype(np.float64)
     drawn, items = draws(name, len(values)), len(values)
     step = max(1, _IN_CACHE // items)
-    sums = np.concatenate([drawn[i : i + step] @ values for i in range(0, REPLICATES, step)])
+    with _libraries().limit(limits=1, user_api="blas"):
+        sums = np.concatenate([drawn[i : i + step] @ values for i in range(0, REPLICATES, step)])
     found = []
     for outcomes, column in zip(models, sums.reshape(REPLICATES, -1).T, strict=True):
         mean, means = outcomes.mean(dtype=np.float64), column.astype(np.float64) / items
