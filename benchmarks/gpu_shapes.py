@@ -215,7 +215,10 @@ def train(model: torch.nn.Module, settings: Settings, device: str, tokens: int, 
 
 @torch.no_grad()
 def latency(device: str, tiny: bool) -> list[dict]:
-    """Reassessing, Table D: memory at 32 bits while 64 tokens pass, and one pass's time (the paper names no sequences)."""
+    """Reassessing, Table D: memory at 32 bits while 64 tokens pass, and what one pass takes.
+
+    The printed latency is over WikiText-2's test text in sequences that the paper does not name: here it is one pass.
+    """
     model = pruned(device, tiny).eval()
     ids = torch.zeros(1, 64, dtype=torch.long, device=device)
     once = seconds(lambda: model(ids, use_cache=False), 2 if tiny else 50, device)
@@ -228,7 +231,11 @@ def latency(device: str, tiny: bool) -> list[dict]:
 
 
 def measure(parts: list[str], device: str, tiny: bool) -> list[dict]:
-    """Return the cells of these parts; without a CUDA device only ``tiny`` ones."""
+    """Return the cells of these parts.
+
+    Raises:
+        UserError: no CUDA device, and not ``tiny``.
+    """
     if device != "cuda" and not tiny:
         raise UserError(
             "no CUDA device: these times and memories are a GPU's, so nothing was measured; run it where "

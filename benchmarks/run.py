@@ -108,6 +108,9 @@ def run(entries: Sequence[Entry], only: Sequence[str], folder: Path, known: dict
     """Run the usual entries, or those in ``only``, keep what each hands over, and write the page; names of those that failed.
 
     folder: holds the scripts, results/ and README.md. known: the machine; None: looked at now.
+
+    Raises:
+        UserError: ``only`` names what there is not.
     """
     names = [entry.name for entry in entries]
     for name in only:

@@ -26,7 +26,13 @@ from common.utils.errors import UserValueError
 
 
 def hadamard_matrix(n: int) -> Tensor:
-    """Return the orthonormal Hadamard matrix [n, n], float64.
+    """Return the orthonormal Hadamard matrix.
+
+    Args:
+        n: Order.
+
+    Returns:
+        Matrix [n, n], float64.
 
     Raises:
         ValueError: (a UserError too) an order that the constructions do not reach.
@@ -109,7 +115,10 @@ def _core(order: int) -> Tensor:
 
 @lru_cache(maxsize=512)
 def _paley_field(order: int) -> tuple[int, int, int] | None:
-    """Return (q, prime, degree) of the field GF(q) whose Paley construction has this order, type I first, or None."""
+    """Return (q, prime, degree) of the field GF(q) whose Paley construction has this order.
+
+    Type I first; None if there is none.
+    """
     for q, residue in ((order - 1, 3), (order // 2 - 1, 1)):
         if order % 4 == 0 and q % 4 == residue and _prime_power(q):
             return (q, *_prime_power(q))
@@ -118,7 +127,10 @@ def _paley_field(order: int) -> tuple[int, int, int] | None:
 
 @lru_cache(maxsize=512)
 def _kronecker_pair(order: int) -> tuple[int, int] | None:
-    """Return two smaller orders, neither a power of two, whose Kronecker product has this order; None if there are none."""
+    """Return two smaller orders, neither a power of two, whose Kronecker product has this order.
+
+    None if there are none.
+    """
     for first in range(12, math.isqrt(order) + 1, 4):
         if order % first == 0 and all(_is_core(part) for part in (first, order // first)):
             return first, order // first

@@ -20,7 +20,9 @@ Changes = dict[str, Change]  # by column
 
 
 def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
-    """Return by (sparsity, method) and column the change against no repair of the same layers (perplexities: in percent).
+    """Return by (sparsity, method) and column the change against no repair of the same layers.
+
+    Perplexities change in percent.
 
     Intervals are paired: of ratios and differences on the same draws of sequences and items. Rows with a perplexity alone are
     left out.

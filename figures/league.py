@@ -83,7 +83,10 @@ def best(entries: list[dict]) -> dict[str, list[dict]]:
 
 
 def _label(entries: list[dict]) -> str:
-    """Return the label of a repair, with its choices of layers, and at which numbers each where they differ."""
+    """Return a repair's entries: its label, and after which choice of layers they are.
+
+    At which numbers, where they differ.
+    """
     by_selection: dict[str, list[str]] = {}
     for entry in entries:
         by_selection.setdefault(entry["spec"].selected, []).append(str(_removed(entry)))
@@ -116,7 +119,10 @@ def _mark(axes: plt.Axes, place: int, entry: dict, dense: dict, look: dict) -> f
 
 
 def _band(entry: dict, dense: dict) -> tuple[float, float] | None:
-    """Return the interval of an entry's perplexity over the dense model's, paired; None where none is known."""
+    """Return the interval of an entry's perplexity over the dense model's, what they share left out.
+
+    None where none is known.
+    """
     own, whole = (one["replicates"](COLUMN) for one in (entry, dense))
     if own is None or whole is None or not np.ndim(own) or not np.isfinite(own).all():
         return None

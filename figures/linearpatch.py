@@ -31,7 +31,10 @@ def _panels(entries: list[dict], height: float = 2.8) -> tuple[plt.Figure, list[
 
 
 def _by_channel(axes: plt.Axes, channels: dict, curves: dict[str, tuple[str, str, str]]) -> None:
-    """Draw magnitudes per channel, in the order before the interface; the axis is logarithmic, since a few are far larger."""
+    """Draw magnitudes per channel, in the order before the pruning interface, on a logarithmic axis.
+
+    A few channels are many times larger than the others.
+    """
     order = sorted(range(len(channels["before"])), key=channels["before"].__getitem__)
     for name, (label, colour, mark) in curves.items():
         values = [channels[name][k] for k in order]

@@ -129,7 +129,14 @@ def short(model: str) -> str:
 
 
 def save(figure: plt.Figure, name: str, folder: Path | None = None, forms: Sequence[str] = FORMS[:1]) -> list[Path]:
-    """Write a figure to ``name`` in a folder (default: `DRAWN`), once in each of these `FORMS`; close it; return paths."""
+    """Write a figure to files, close it, and return their paths.
+
+    Args:
+        figure: What to write.
+        name: The files' name without its ending.
+        folder: Where to write (default: `DRAWN`).
+        forms: Which of `FORMS` to write.
+    """
     folder = folder or DRAWN
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{form}" for form in forms]

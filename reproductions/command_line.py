@@ -321,7 +321,11 @@ def _work(tables: list, store, jobs: list, force: bool) -> list:
 
 
 def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) -> int:
-    """Measure what is missing; return the number of cells that failed."""
+    """Measure what is missing; the number of cells that failed.
+
+    Raises:
+        UserError: a device that cannot be used, or no data for anything that was asked for.
+    """
     with startup.nothing_begun():  # torch and transformers: only when there is something to measure
         from reproductions.engine import execute, expected_time, fetch, runner
 
@@ -361,9 +365,12 @@ def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) 
 
 
 def _compared(work: list, tables: list, store, jobs: list, lacking, force: bool) -> tuple[list, int, str]:
-    """Leave out the original model's cells that no row can be compared with (not those without data: their records say why).
+    """Leave out the original model's cells that no other row can be compared with.
 
-    Returns the work that stays, the number of cells left out, and the name of their row ('' without any).
+    Cells without data stay: their records say why they are empty.
+
+    Returns:
+        The work that stays, the number of cells left out, and the name of their row ('' without any).
     """
     from reproductions.engine import runner
 

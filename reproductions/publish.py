@@ -64,7 +64,14 @@ def measured(folder: Path) -> Iterator[tuple[Record, Recipe]]:
 
 
 def judge(record: Record, recipe: Recipe, earlier: Record | None, shown: set[str]) -> Outcome:
-    """Say what becomes of a result of a recipe, given the earlier published one, if any, and what `shown_recipes` returns."""
+    """Say what becomes of a result.
+
+    Args:
+        record: The result.
+        recipe: Its recipe.
+        earlier: The published result of the same recipe and benchmark, if there is one.
+        shown: What `shown_recipes` returns.
+    """
     code = record.provenance
     if record.status != "ok":
         return Outcome(record, "without a value")
@@ -81,7 +88,16 @@ def judge(record: Record, recipe: Recipe, earlier: Record | None, shown: set[str
 
 
 def run(folder: Path, published: Path = PUBLISHED, dry_run: bool = False) -> list[Outcome]:
-    """Publish what is new in a user's folder of results (dry_run: write nothing); return what became of each result there."""
+    """Publish what is new in a user's folder; returns what became of each result there.
+
+    Args:
+        folder: The user's results.
+        published: The folder of published results.
+        dry_run: Write nothing.
+
+    Raises:
+        UserError: The published results cannot be written.
+    """
     before, own, shown = Store(NOWHERE, published), Store(folder, None), shown_recipes()
     outcomes = [
         judge(record, recipe, before.get(recipe, record.benchmark), shown) for record, recipe in measured(folder)

@@ -86,7 +86,11 @@ def _check_spared(layers: int, first: int, last: int) -> None:
 
 
 def check_layout(model: nn.Module) -> None:
-    """Refuse an architecture whose heads and channels are not laid out as Llama's."""
+    """Refuse an architecture whose heads and channels are not laid out as Llama's.
+
+    Raises:
+        UserError: names it.
+    """
     if not Decoder(model).spec.narrows:
         raise UserError(
             f"LLM-Pruner cannot prune architecture {model.config.model_type!r}: its heads and channels are not laid out as "

@@ -78,7 +78,11 @@ def locality(similarity: Tensor) -> float:
 
 
 def lorp(similarity: Tensor, count: int, clusters: int | None = None, seed: int = 0) -> list[int]:
-    """Return the layers to remove, in order, from S [N, N]."""
+    """Return the layers to remove, in order, from S [N, N].
+
+    Raises:
+        UserError: an impossible count or number of clusters.
+    """
     layers = len(similarity)
     selection.check_count(count, layers)
     if clusters is None:

@@ -158,7 +158,10 @@ def replace_with_ffn(
 
 
 def insert_ffn(model: nn.Module, removed: Collection[int], seed: int = 0) -> list[dict]:
-    """Put an untrained `FeedForward` in the place of every maximal run of `removed`, to measure sizes and times of it."""
+    """Put an untrained `FeedForward` in the place of every maximal run of `removed`, and return runs and positions.
+
+    Sizes and times can be measured without training.
+    """
     made = _networks(model, removed, seed)
     return _inserted(model, made)
 

@@ -127,7 +127,10 @@ def greedy(
 
 
 def block_pruner(decoder: Decoder, ids: Tensor, count: int, **options) -> list[Half]:
-    """Return ``count`` halves in order of removal: each time the one without which the loss is lowest; see `greedy`."""
+    """Return ``count`` halves in order of removal: each time the one without which the loss on ``ids`` is lowest.
+
+    See `greedy`.
+    """
 
     def judge(_number: int, batch: Tensor) -> Callable[[Tensor], float]:
         return lambda hidden: next_token_loss(decoder, hidden, batch).sum().item()

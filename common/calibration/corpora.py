@@ -279,7 +279,12 @@ def silenced() -> Iterator[None]:
 
 
 def unavailable(hub_id: str, error: Exception, blocked: str | None = None) -> UserError:
-    """Return the one-line error for a dataset that could not be loaded: `NoData`, unless it is for the user already."""
+    """Return the one-line error for a dataset that could not be loaded.
+
+    blocked: why the hub cannot be used, if it cannot.
+
+    `NoData`, unless the error itself is one for the user already.
+    """
     if isinstance(error, UserError):
         return error
     first_line = next(iter(str(error).strip().splitlines()), "").rstrip(".")

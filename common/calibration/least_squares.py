@@ -50,7 +50,8 @@ def check_weights(name: str) -> None:
 def counted(ids: Tensor, padding: Tensor | None = None, first: bool = True) -> Tensor | None:
     """Return which tokens of ``ids`` [batch, tokens] enter the sums, boolean of that shape; None for all.
 
-    padding: the attention mask, 1 for tokens and 0 for padding. first: whether a sample's first token counts.
+    padding: the attention mask, 1 for tokens and 0 for padding, which never counts. first: whether a sample's first token
+    does.
     """
     if padding is None:
         return None if first else torch.arange(ids.shape[1], device=ids.device).expand(ids.shape) > 0
@@ -125,7 +126,11 @@ class Moments:
 
     @classmethod
     def of(cls, facts: Mapping, tensors: Mapping[str, Tensor]) -> Moments:
-        """Return what `facts` and `tensors` were of; KeyError or TypeError where one is missing or unknown."""
+        """Return what `facts` and `tensors` were of.
+
+        Raises:
+            KeyError, TypeError: one of them is missing, or there is one that is not known.
+        """
         sums = {name: {r: tensors[f"{name}.{r:d}"] for r in (False, True)} for name in ("squares", "products")}
         return cls(**facts, **sums, **{name: tensors[name] for name in _SQUARE if facts["matrices"]})
 
@@ -157,7 +162,10 @@ class Moments:
         return self.dot / (self.size or 1)
 
     def channels(self, rotated: bool = False) -> Tensor:
-        """Return the best factor of each (rotated) channel alone, [channels]; 1 where a channel is `silent`."""
+        """Return the best factor of each (rotated) channel alone, [channels].
+
+        1 where a channel is always zero (`silent`).
+        """
         squares, products = self.squares[rotated], self.products[rotated]
         return torch.where(silent(squares.sqrt()), 1.0, products / squares)
 

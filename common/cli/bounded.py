@@ -15,7 +15,11 @@ from common.utils.errors import UserError, one_line, plural
 
 
 def search(job: Job) -> None:
-    """Set the number of layers to remove, one at least, and keep in `job.kept` what was tried."""
+    """Set the number of layers to remove, and keep in `job.kept` what was tried.
+
+    Raises:
+        UserError: not even the smallest number stays within the bound.
+    """
     bound, counts, tried = job.options.max_perplexity_increase, job.counts, []
     with _trials(job):
         job.load()

@@ -369,7 +369,10 @@ def _change(pair: dict, unit: str = "", size: float = 1) -> str:
 
 
 def command(report: dict, options: dict | None = None) -> str:
-    """Return the command, with every option that was set: as typed, or the report's, whose paths are shortened."""
+    """Return the command, with every option that was set. options: as they were typed, for the terminal.
+
+    None: the report's, whose paths are shortened to their last part.
+    """
     parts = ["python", "-m", f"{report['package']}.{report['paper']}"]
     for name, value in (options or report["options"]).items():
         flag = "--" + name.replace("_", "-")

@@ -30,7 +30,11 @@ _BESIDE = 8 * 2**20  # bytes of a checkpoint that are no weights: tokenizer, car
 
 
 def checked(method: Method, options: ToolOptions) -> Job:
-    """Return the job, with all that can be known before the weights are read: nothing that it needs is missing."""
+    """Return the job, with all that can be known before the weights are read: nothing that it needs is missing.
+
+    Raises:
+        UserError: whatever of the request cannot be met.
+    """
     loading.placement(options.device, options.dtype)
     for option in ("text", "test"):
         name = getattr(options, option)
@@ -92,7 +96,11 @@ def located(name: str) -> Path:
 
 
 def layers_of(share: float, source: Path, layers: int) -> int:
-    """Return the fewest layers that hold a share of a checkpoint's parameters, by the mean layer."""
+    """Return the fewest layers that hold a share of a checkpoint's parameters, by the mean layer.
+
+    Raises:
+        UserError: all layers that may be removed hold less.
+    """
     found = entries(source, [checkpoint.PATCHES_TENSORS])
     sizes = {name: math.prod(entry.shape) for name, entry in found.items()}
     layer = sum(size for name, size in sizes.items() if name.startswith(offload.LAYERS)) / layers
@@ -132,7 +140,11 @@ def rounded(source: Path, most: torch.dtype | None) -> str | None:
 
 
 def check_finite(model: nn.Module) -> None:
-    """Refuse weights that are no numbers; of a streamed model embedding, norm and head are looked at."""
+    """Refuse weights that are no numbers; of a streamed model embedding, norm and head are looked at.
+
+    Raises:
+        UserError: names the tensors.
+    """
     if bad := not_finite(model):
         raise UserError(
             f"the model holds NaN or infinite weights in {first_of(bad, 3)}; the checkpoint is damaged, or its dtype "

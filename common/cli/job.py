@@ -117,7 +117,11 @@ class Job:
         return [] if count is None else [count]
 
     def _possible(self) -> list[int]:
-        """Return the numbers of layers that the method can remove; if there is none, raise why not the smallest."""
+        """Return the numbers of layers that the method can remove.
+
+        Raises:
+            UserError: there is none; why not for the smallest.
+        """
         found, reasons = [], []
         for count in range(1, self.layers - 1):
             try:
@@ -247,8 +251,12 @@ class Job:
     def documents(self, least: int = 1) -> list[str]:
         """Return the calibration text in pieces: documents of a corpus, or paragraphs of a file's first nine tenths.
 
-        Nothing that is kept for evaluation is in a piece. A file without so many paragraphs is taken line by line. Of a mix
-        as many of each text, in turn.
+        Nothing that is kept for evaluation is in a piece.
+
+        A file without so many paragraphs is taken line by line. Of a mix as many of each text, in turn.
+
+        Raises:
+            UserError: a file with fewer lines than its share, too.
         """
         names = texts(self.text)
         found = [self._pieces(name, share(least, place, len(names))) for place, name in enumerate(names)]

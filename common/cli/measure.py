@@ -38,7 +38,11 @@ PROMPT, SHOWN = 24, 40  # tokens of a sample: of its prompt, generated
 
 
 def original(job: Job) -> dict:
-    """Measure the original model's perplexity, which must be finite, and its first tokens' norms; {} without evaluation."""
+    """Measure the original model's perplexity, and note the norms of its first tokens; {} where nothing is wanted.
+
+    Raises:
+        UserError: the perplexity is no number, so that nothing can be compared with it.
+    """
     if job.options.no_evaluation:
         return {}
     with massive_activations.watched(job.model) as norms:
@@ -60,7 +64,10 @@ def original(job: Job) -> dict:
 
 
 def cut_alone(job: Job) -> dict:
-    """Return the perplexity of the model at hand run without the layers to remove; {} where nothing is wanted."""
+    """Return the perplexity of the whole model at hand run without the layers that are to go.
+
+    {} where nothing is wanted.
+    """
     if job.options.no_evaluation:
         return {}
     with without_layers(job.model, job.removed):
@@ -75,7 +82,10 @@ def note_unrepaired(job: Job) -> None:
 
 
 def massive_activation(job: Job) -> str:
-    """Return a note if the layer that writes the first token's massive activation is removed; '' where it stays."""
+    """Return what is to be said where the layer is removed that writes the first token's massive activation.
+
+    '' where it stays.
+    """
     norms = job.kept.get("norms")
     if norms is None or norms.writer not in job.removed:
         return ""
@@ -136,7 +146,11 @@ def worse_than_the_cut(against: dict) -> str | None:
 
 
 def answers(job: Job, model: nn.Module, whose: str) -> tuple[dict, dict]:
-    """Score the tasks, let the model write three texts; return the report's part and {task: {metric: outcomes by item}}."""
+    """Score the tasks that were asked for, and let the model write three texts.
+
+    Returns:
+        What the report says, and {task: {metric: outcomes by item}}.
+    """
     found, items = {}, {}
     if names := tasks(job.options):
         say(f"tasks of {whose}: {', '.join(names)}")
@@ -280,10 +294,15 @@ def divergence(job: Job, original: nn.Module, model: nn.Module) -> dict:
 
 
 def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
-    """Return what changed item by item between {task: {metric: outcomes}} of two models, for tasks with right or wrong items.
+    """Return what changed item by item, for each task whose items are right or wrong in both.
 
-    {task: {"metric", "n", "flips": share of items that one model alone has right, "change": in accuracy, "low", "high":
-    its 95 % interval, paired over the items}}.
+    Args:
+        before: {task: {metric: outcomes}} of the original.
+        after: likewise of the model.
+
+    Returns:
+        {task: {"metric", "n", "flips": share of items that one model alone has right, "change": in accuracy, "low", "high":
+        its 95 % interval, paired over the items}}.
     """
     found = {}
     for task in before.keys() & after.keys():

@@ -189,7 +189,12 @@ def tool_parser(kind: type[ToolOptions]) -> Parser:
 
 
 def parsed(kind: type[O], arguments: Sequence[str] | None = None) -> O:
-    """Return a tool's options from its command line, checked as far as that needs no torch."""
+    """Return a tool's options from its command line, checked as far as that needs no torch.
+
+    Raises:
+        UserError: a request that cannot be met.
+        SystemExit: a command line that cannot be parsed, which is said.
+    """
     options = kind(**vars(tool_parser(kind).parse_args(arguments)))
     if options.quick:
         for name, value in (QUICK | kind.OWN_QUICK).items():
@@ -200,7 +205,12 @@ def parsed(kind: type[O], arguments: Sequence[str] | None = None) -> O:
 
 
 def check(options: ToolOptions) -> None:
-    """Refuse what fails by the options, a look at the texts, and the model's config."""
+    """Refuse what fails by the options, a look at the texts, and the model's config.
+
+    Raises:
+        UserError: options that contradict one another, lists that are none, texts that cannot be read, an output that would
+            overwrite something, a model that does not exist or has too few layers.
+    """
     _check_which(options)
     if wrong := [task for task in tasks(options) if not re.fullmatch(r"[\w.:+-]+", task)]:
         raise UserError(f"--tasks {wrong[0]!r} is no task's name; separate names by commas: piqa,arc_easy")
@@ -316,7 +326,11 @@ def _check_out(options: ToolOptions) -> None:
 
 
 def numbers(text: str | None, name: str) -> list[int] | None:
-    """Return the whole numbers of a list like ``21-28,30``, in the order given, each once; None for None."""
+    """Return the whole numbers of a list like ``21-28,30``, in the order given; None for None.
+
+    Raises:
+        UserError: no such list, a range from high to low, a number twice.
+    """
     if text is None:
         return None
     found: list[int] = []

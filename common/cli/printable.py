@@ -7,7 +7,10 @@ from common.pruning.recipe import MIXED
 
 
 def public(name: str) -> str:
-    """Return a name to print in a card: of a path its last part, others as given; so of each name of a mix."""
+    """Return a name to print in a card: hub ids, short names and texts as given, of a path its last part.
+
+    Each of a mix.
+    """
     path = Path(os.path.expanduser(name))
     if not path.exists() and MIXED in name:
         return MIXED.join(map(public, name.split(MIXED)))

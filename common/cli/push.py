@@ -10,7 +10,11 @@ from common.utils.errors import UserError, one_line
 
 
 def check(repo: str) -> None:
-    """Refuse, before any work, an upload that cannot succeed."""
+    """Refuse, before any work, an upload that cannot succeed.
+
+    Raises:
+        UserError: the hub does not answer, or there is no token that it accepts.
+    """
     if reason := hub.unreachable_because():
         raise UserError(f"--push-to-hub {repo}: {reason}. Connect to the hub, or leave the option out")
     if huggingface_hub.get_token() is None:
@@ -27,7 +31,11 @@ def check(repo: str) -> None:
 
 
 def push(repo: str, folder: Path) -> str:
-    """Upload a directory, to a new private repository where there is none; returns the address. The directory stays."""
+    """Upload a directory, to a new private repository where there is none; returns the address.
+
+    Raises:
+        UserError: the hub refuses it, or the connection breaks. The directory is as it was.
+    """
     api = huggingface_hub.HfApi()
     try:
         created = api.create_repo(repo, private=True, exist_ok=True)

@@ -26,7 +26,11 @@ _STATES = 10**8  # bytes of hidden states; one sequence needs far less
 
 
 def difference(model: nn.Module, path: Path) -> str:
-    """Return how the checkpoint at ``path`` differs from ``model``; '' where each token of one sequence has the same loss."""
+    """Return how the checkpoint at ``path`` differs from ``model``; '' where each token of one sequence has the same loss.
+
+    Raises:
+        MemoryError: the system ended the process that read it.
+    """
     decoder = Decoder(model)
     longest = getattr(model.config, "max_position_embeddings", TOKENS)
     generator = torch.Generator().manual_seed(0)
@@ -46,7 +50,12 @@ def difference(model: nn.Module, path: Path) -> str:
 
 
 def in_fresh_process(path: Path, ids: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return each token's loss by the checkpoint, read in a process of its own; MemoryError: the system ended it."""
+    """Return each token's loss by the checkpoint, read in a process of its own.
+
+    Raises:
+        UserError: the checkpoint cannot be read.
+        MemoryError: the system ended the process.
+    """
     command = [sys.executable, "-m", "common.cli.read_back", str(path.resolve()), str(device), str(dtype)]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}

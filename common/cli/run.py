@@ -107,7 +107,11 @@ def _carried_out(method: Method, options: ToolOptions) -> tuple[dict | None, int
 
 
 def run(method: Method, options: ToolOptions) -> dict:
-    """Prune as asked and save; return the report that is saved beside the model. After a UserError `--out` is as it was."""
+    """Prune as asked and save; returns the report that is saved beside the model.
+
+    Raises:
+        UserError: whatever of the request cannot be met; then `--out` is as it was.
+    """
     started = time.perf_counter()
     job = checks.checked(method, options)
     torch.set_flush_denormal(True)
@@ -244,7 +248,10 @@ def _of_memory(error: BaseException) -> bool:
 
 
 def _forecast(job: Job) -> forecast.Forecast | None:
-    """Say and return the forecast; None of a streamed model, which is later, or where a layer cannot be tried."""
+    """Return the forecast, said.
+
+    None of a streamed model, whose forecast comes later, or where a layer cannot be tried.
+    """
     if job.options.stream is not None:
         return None
     try:

@@ -98,7 +98,11 @@ def _write(job: Job, report: dict) -> None:
 
 
 def _begun(job: Job) -> dict | None:
-    """Return what a stopped sweep of the same model and texts measured; None where it is all to be measured."""
+    """Return what a stopped sweep measured; None where it is all to be measured.
+
+    Raises:
+        UserError: model or texts have changed since.
+    """
     found = None if job.options.force else stopped_sweep(job.options)
     if found is None:
         return None

@@ -9,7 +9,11 @@ from common.utils.errors import UserError
 
 @lru_cache(maxsize=2)
 def read(name: str) -> str:
-    """Return a text file's content; of JSON lines the column ``text``, a paragraph each."""
+    """Return a text file's content; of JSON lines the column ``text``, a paragraph each.
+
+    Raises:
+        UserError: it cannot be read, is no UTF-8, is empty, or is JSON with a damaged line or without that column.
+    """
     try:
         text = Path(name).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:

@@ -19,7 +19,10 @@ def guard() -> None:
 
 
 def run(main: Callable[..., int], *arguments) -> int:
-    """Return the exit status of a command's own code, which ends the process; Ctrl-C that it does not answer is one line."""
+    """Return the exit status of a command's own code.
+
+    Ctrl-C that it does not answer is one line. The process is to end then.
+    """
     _answer(_leave, signal.default_int_handler)
     try:
         return main(*arguments)

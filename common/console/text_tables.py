@@ -80,7 +80,11 @@ class TextTable:
         return pandas.DataFrame([list(map(str, line)) for line in self.lines], columns=list(self.header))
 
     def terminal(self, width: int | None) -> list[rich.table.Table]:
-        """Return the table for a terminal; one that is too wide as several, the way round that takes fewer."""
+        """Return the table for a terminal; one that is too wide as several below each other, the way round that takes fewer.
+
+        Args:
+            width: Characters in a line; None: no limit.
+        """
         if width is None or not self.numbers:
             return [self._table(range(len(self.header)))]
         turned = TextTable(
@@ -155,7 +159,13 @@ def coloured() -> bool:
 
 
 def laid_out(blocks: Iterable[str | TextTable], width: int | None = None, colours: bool = False) -> str:
-    """Return paragraphs and tables as a terminal of a width (None: no limit) shows them, an empty line between them."""
+    """Return paragraphs and tables as a terminal shows them, an empty line between them.
+
+    Args:
+        blocks: Paragraphs, which are wrapped between words, and tables.
+        width: Characters in a line; None: no limit.
+        colours: Whether styles are written, as escape sequences.
+    """
     from rich.console import Console
     from rich.text import Text
 
@@ -177,7 +187,13 @@ def laid_out(blocks: Iterable[str | TextTable], width: int | None = None, colour
 
 
 def markdown(header: Sequence[object], lines: Iterable[Sequence[object]], align: str) -> str:
-    """Return a table in Markdown; align: ``l`` or ``r`` for each column, the last letter for those that follow."""
+    """Return a table in Markdown; a bar ends no cell.
+
+    Args:
+        header: The names of the columns.
+        lines: The cells of each row.
+        align: ``l`` or ``r`` for each column, the last letter for those that follow.
+    """
     rule = [{"l": "---", "r": "---:"}[align[min(column, len(align) - 1)]] for column in range(len(header))]
     escaped = [[str(cell).replace("|", "\\|") for cell in line] for line in (header, rule, *lines)]
     return "\n".join("| " + " | ".join(line) + " |" for line in escaped)

@@ -164,7 +164,10 @@ def _items(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
 
 
 def _endings(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
-    """Return the losses of 'right' and 'wrong' (mean) endings, by item, nats per character; {} without such endings."""
+    """Return the losses of right and of wrong endings ('right', 'wrong': the mean), by item, in nats per character.
+
+    Nothing of a task whose items do not give one context several endings.
+    """
     found = []
     for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
         pairs, right = sample["arguments"], sample.get("target")
@@ -181,7 +184,11 @@ def _endings(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
 
 
 def check(tasks: Sequence[str]) -> None:
-    """Refuse tasks there are none of, and tasks whose data cannot be had, before a model is read for them."""
+    """Refuse tasks there are none of, and tasks whose data cannot be had, before a model is read for them.
+
+    Raises:
+        UserError: as `evaluate`.
+    """
     if "humaneval" in tasks:
         human_eval.check_allowed("humaneval")
     groups = {task: members(task) for task in tasks if task in GROUPS}
@@ -208,7 +215,11 @@ def load_tasks(tasks: Sequence[str | Mapping]) -> dict:
 
 
 def _check_metrics(task) -> None:
-    """Refuse a task without a metric of `METRICS`; say which measurements are dropped where others are kept."""
+    """Refuse a task whose measurements would be dropped; say which ones are where others are kept.
+
+    Raises:
+        UserError: it has no metric of `METRICS`.
+    """
     kinds = [ensemble.name for ensemble in getattr(task, "_filters", [])] or ["none"]
     measured = {(metric, kind) for metric in task.aggregation() for kind in kinds}
     name, dropped = task.get_config("task"), sorted({metric for metric, _ in measured - set(METRICS.values())})
@@ -222,7 +233,11 @@ def _check_metrics(task) -> None:
 
 
 def _check_examples(task) -> None:
-    """Refuse a task with fewer solved items than its prompt shows, as where a mirror holds the test split alone."""
+    """Refuse a task with fewer solved items than its prompt shows.
+
+    Raises:
+        NoData: there are fewer, as where a mirror holds the test split alone.
+    """
     shots = task.get_config("num_fewshot") or 0
     if shots and (found := len(list(islice(task.fewshot_docs(), shots)))) < shots:
         name, split = task.get_config("task"), task.get_config("fewshot_split") or "training"
@@ -324,7 +339,10 @@ def _load_library(tasks: Sequence[str]) -> dict:
 
 
 def _mirrored(hub_id: str, config: str | None) -> dict[str, str | None]:
-    """Return the changes to a task that make it read its dataset from the local mirror; None when it is not there."""
+    """Return the changes to a task that make it read its dataset from the local mirror.
+
+    None when that does not have it.
+    """
     folder = hub.mirror("datasets", hub_id)
     if folder is None:
         return {}

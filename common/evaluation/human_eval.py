@@ -43,7 +43,11 @@ def passed(doc: Mapping, results: list[str]) -> dict[str, float]:
 
 
 def runs(program: str, seconds: float = SECONDS) -> bool:
-    """Return whether a program ends without an error within the limits; running code must be allowed."""
+    """Return whether a program ends without an error within the limits.
+
+    Raises:
+        UserError: running code is not allowed.
+    """
     check_allowed("humaneval")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.py"

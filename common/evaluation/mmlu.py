@@ -86,7 +86,11 @@ def letter_tokens(tokenizer) -> list[list[int]]:
 
 
 def ask(protocol: Examination, tokenizer, subject: str, row: Mapping, examples: Rows, letters=None) -> Question:
-    """Return the question with as many examples as fit into the context; the question alone must fit."""
+    """Return the question with as many examples as fit into the context.
+
+    Raises:
+        UserError: the question alone does not fit.
+    """
     for shots in range(min(protocol.shots, len(examples)), -1, -1):
         shown = "".join(block(example, protocol.answer, answered=True) for example in examples[:shots])
         text = header(subject) + shown + block(row, protocol.answer, answered=False)

@@ -107,8 +107,12 @@ def average_stderr(errors: Errors) -> float | None:
 def retained_performance(cells: Cells, dense: Cells, kind: str = "mean-of-ratios") -> float:
     """Return the retained performance in percent.
 
+    It is 100 times
+
     kind 'mean-of-ratios': the mean over tasks of cells[t] / dense[t]   (LinearPatch's RP; every printed row fits);
     kind 'ratio-of-means': mean(cells) / mean(dense)                    (Prune&Comp's RP; every printed row fits).
+
+    Raises UserError when the tasks differ, a dense score is 0 or the kind is unknown.
     """
     return sum(scale * cells[task] for task, scale in _scales(cells, dense, kind).items())
 

@@ -30,7 +30,10 @@ def seed_of(name: str) -> int:
 
 @lru_cache(maxsize=64)
 def draws(name: str, items: int) -> np.ndarray:
-    """Return [REPLICATES, items]: how often each item of `name`'s data is drawn in a replicate; rows sum to `items`."""
+    """Return [REPLICATES, items] how often each item of the data called `name` is drawn in each replicate.
+
+    Rows sum to `items`.
+    """
     rng = np.random.default_rng(seed_of(f"{name}/{items}"))
     found = np.zeros((REPLICATES, items), np.uint8 if items < 1 << 16 else np.uint16)
     step = max(1, _AT_ONCE // items)

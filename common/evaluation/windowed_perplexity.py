@@ -48,9 +48,12 @@ def cut(tokens: Tensor, window: int) -> Tensor:
 
 
 def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_tokens: int = MAX_TOKENS) -> Tensor:
-    """Return negative log-likelihoods, in nats, of all tokens but sequences' first: [windows, L] -> [windows, L - 1] float32.
+    """Negative log-likelihoods, in nats, of each sequence's tokens but its first.
 
-    progress: a label for the progress, None for none.
+    [windows, L] -> [windows, L - 1] float32.
+
+    progress: a label for the progress, None for none. Raises UserError for an architecture that
+    `common.models.architectures` does not know.
     """
     decoder = Decoder(model)
     body = prefix_cache.Body(decoder)

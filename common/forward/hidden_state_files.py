@@ -148,7 +148,10 @@ class StateFiles:
         return Boundary(depth, layers, self._models, proven, tempfile.TemporaryFile(dir=cache.folder()))
 
     def _make_room(self, size: int, digest: str) -> bool:
-        """Return whether `size` more bytes of a boundary may be kept, others being dropped if they are worth less."""
+        """Return whether `size` more bytes of a boundary may be kept.
+
+        Drops others, or this one, if they are worth less.
+        """
         while self.bytes + size > min(self.limit, (self.bytes + shutil.disk_usage(cache.folder()).free) // 2):
             victim = self._least_useful(digest)
             if victim is None:

@@ -37,7 +37,11 @@ def explained(error: BaseException) -> str:
 
 
 def check_directory(path: Path, trust_remote_code: bool = False) -> None:
-    """Refuse a directory that holds no loadable checkpoint."""
+    """Refuse a directory that holds no loadable checkpoint.
+
+    Raises:
+        UserError: there is none, its config or weights cannot be used, an adapter lies beside them.
+    """
     if not path.exists():
         atomic_files.recover(path.resolve())  # a kill may have left it beside its place
     if not path.is_dir():
@@ -65,7 +69,11 @@ def check_directory(path: Path, trust_remote_code: bool = False) -> None:
 
 
 def read_config(file: Path, trust_remote_code: bool = False):
-    """Return the transformers config in a file, of a supported architecture, from which a model can be built."""
+    """Return the transformers config in a file, from which a model can be built.
+
+    Raises:
+        UserError: it cannot be read, its architecture is not supported, it is quantised, or no model can be built of it.
+    """
     path, content = file.parent, _content(file)
     renamed = renamed_architectures.config(content, path)
     _check_architecture(path, renamed or content, trust_remote_code)
@@ -91,7 +99,13 @@ def read_config(file: Path, trust_remote_code: bool = False):
 
 
 def built(config, path: Path, kind: type[nn.Module] | None = None) -> nn.Module:
-    """Return the config's model without weights, on torch's meta device. kind: its class; None: the config's own."""
+    """Return the config's model without weights, on torch's meta device.
+
+    kind: its class; None: the config's own.
+
+    Raises:
+        UserError: no model can be built of it.
+    """
     try:
         with torch.device("meta"):
             return kind(config) if kind else transformers.AutoModelForCausalLM.from_config(config)
@@ -101,7 +115,16 @@ def built(config, path: Path, kind: type[nn.Module] | None = None) -> nn.Module:
 
 
 def check_shapes(model: nn.Module, stored: Mapping[str, TensorEntry], path: Path) -> None:
-    """Refuse weights whose shapes contradict the config's model; names that it does not have are left to the reader."""
+    """Refuse weights whose shapes contradict the config.
+
+    Args:
+        model: Model of the config, with or without weights.
+        stored: Tensors in the files. Names that the model does not have are left to the reader.
+        path: Directory that errors name.
+
+    Raises:
+        UserError: names the first tensor, with both shapes.
+    """
     wrong = [
         (name, stored[name].shape, tuple(parameter.shape))
         for name, parameter in model.named_parameters()

@@ -74,7 +74,10 @@ class Architecture:
 
     @property
     def matrices(self) -> tuple[str, str] | None:
-        """Return the paths of the two linear layers that write into the residual stream, attention before MLP, or None."""
+        """Return the paths of the two linear layers that write into the residual stream themselves; None where they do not.
+
+        Only where attention runs first and the MLP reads what it left.
+        """
         paths = tuple(f"{half.module}.{half.writer}" for half in (self.attention, self.mlp))
         return paths if paths == self.writers and not self.parallel and not self.no_halves else None
 
@@ -234,7 +237,11 @@ def head(model: nn.Module) -> nn.Module:
 
 
 def check_halves(model: nn.Module, what: str) -> None:
-    """Refuse work on attention and MLP apart where the architecture does not have them so."""
+    """Refuse work on attention and MLP apart where the architecture does not have them so.
+
+    Raises:
+        UserError: names the reason.
+    """
     spec = architecture_of(model)
     why = spec.no_halves or ("its attention and MLP run side by side" if spec.parallel else "")
     if why:

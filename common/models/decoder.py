@@ -261,7 +261,10 @@ class Decoder:
         return writers
 
     def final_gains(self) -> list[ResidualWriter]:
-        """Return the gain and bias of the final norm; scaled by `a`, they scale what the head reads, and the logits."""
+        """Return the gain of the final norm, and its bias.
+
+        Scaled by `a`, they scale what the head reads, and the logits, by `a`.
+        """
         names = [name for name in ("weight", "bias") if getattr(self.norm, name, None) is not None]
         offset = self.spec.offset_gain
         return [ResidualWriter(f"norm.{name}", self.norm, name, offset and name == "weight") for name in names]

@@ -15,7 +15,11 @@ from common.utils.errors import UserError, quiet_logging
 
 @torch.no_grad()
 def extract(source: Path, out: Path) -> Path:
-    """Save the language model of ``source``, which has to give the same logits, as a checkpoint with the tokenizer."""
+    """Save the language model of ``source`` as a checkpoint of its own, with the tokenizer.
+
+    Raises:
+        UserError: there is none of a supported architecture, or it gives other logits on its own.
+    """
     try:
         whole = transformers.AutoModelForImageTextToText.from_pretrained(
             source, dtype="auto", use_safetensors=True, local_files_only=True

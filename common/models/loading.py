@@ -21,7 +21,10 @@ __all__ = ["REGISTRY", "STANDIN", "STANDIN_WEIGHTS", "ModelSpec", "get", "load",
 
 
 def model_config(spec: ModelSpec | str):
-    """Return the transformers config of a registry entry from its facts alone; of Baichuan and ChatGLM 2 as renamed."""
+    """Return the transformers config of a registry entry, from its facts alone (the toy model: from its own config.json).
+
+    Baichuan and ChatGLM 2 are Llama and GLM there (`common.models.files.renamed_architectures`).
+    """
     spec = get(spec) if isinstance(spec, str) else spec
     if spec.profile == STANDIN:
         _require_standin()
@@ -224,7 +227,11 @@ def _require_standin() -> None:
 def placement(
     device: str | torch.device, dtype: torch.dtype | str | None
 ) -> tuple[str | torch.device, torch.dtype | None]:
-    """Return device ('auto' as it is) and dtype (None as it is) by name, if they can be used here."""
+    """Device ('auto' as it is) and dtype (None as it is) by name.
+
+    Raises:
+        UserError: a device that cannot be used here, a dtype there is none of.
+    """
     return _checked_device(device), _checked_dtype(dtype)
 
 

@@ -92,7 +92,11 @@ def of(model: nn.Module) -> Streamed | None:
 
 
 def refuse(model: nn.Module, what: str) -> None:
-    """Refuse work that needs all layers at once."""
+    """Refuse work that needs all layers at once.
+
+    Raises:
+        UserError: the model is streamed.
+    """
     if of(model) is not None:
         raise UserError(f"{what} needs the whole model in memory; leave --stream out")
 
@@ -142,7 +146,10 @@ class Streamed:
             self._hook(model.lm_head, model.model.embed_tokens)
 
     def _same_head(self) -> bool:
-        """Return whether the files hold no head but the embedding, in the dtype in memory; the config is not asked."""
+        """Return whether the files hold no head but the embedding; the config is not asked.
+
+        Told in the type that the weights have in memory, as there.
+        """
         embedding, head = self._entry(f"{_EMBEDDING}.weight"), self._where.get(f"{_HEAD}.weight")
         if head is None:
             return True

@@ -64,7 +64,11 @@ def _there(layer: nn.Module, half: str, names: Iterable[str]) -> tuple[str, ...]
 
 @torch.no_grad()
 def check(model: nn.Module) -> None:
-    """Refuse, and forget, a learnt architecture that does not compute what the decoder view takes it to compute."""
+    """Refuse a model of a learnt architecture that does not compute what the decoder view takes it to compute.
+
+    Raises:
+        UserError: names what differs. The architecture is forgotten.
+    """
     kind = model.config.model_type
     if kind not in LEARNT:
         return

@@ -314,7 +314,10 @@ def taylor(
 
 
 def spacing(decoder: Decoder, ids: Tensor) -> int:
-    """Return K such that every k-th layer's input on ``ids`` [samples, tokens] fits into STATE_BYTES (or offload's room)."""
+    """Return K such that every k-th layer's input on ``ids`` [samples, tokens] fits into memory.
+
+    Memory is STATE_BYTES, or what an offloaded model has for states.
+    """
     room = decoder.model.streamed.states if decoder.streamed else STATE_BYTES
     state = ids.numel() * decoder.hidden_size * decoder.embed.weight.element_size()
     return min(decoder.num_layers + 1, max(1, -(-state * (decoder.num_layers + 1) // max(room, 1))))

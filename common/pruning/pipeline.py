@@ -175,7 +175,10 @@ class Context:
         return (self.kept_in or work_folder() / recipe.model) / f"{name}-{digest}{suffix}"
 
     def _kept(self, path: Path, read: Callable[[], Any]) -> Any:
-        """Return what a file of kept work holds; None where there is none that can be read and may be used."""
+        """Return what a file of kept work holds.
+
+        None where there is none, none that can be read, or none that may be used.
+        """
         if self.force and path not in _MADE:
             return None
         try:
@@ -201,7 +204,10 @@ class Context:
         return replace(self, recipe=replace(self.recipe, limit=min(items, self.recipe.limit or items)))
 
     def calibrated_on(self, entry: Calibration | None) -> Context:
-        """Return the same model and count of layer executions, with other calibration tokens; None: with its own."""
+        """Return the same model and the same count of layer executions, with other calibration tokens.
+
+        None: with its own.
+        """
         if entry is None:
             return self
         other = replace(self, recipe=replace(self.recipe, calibration=entry))
@@ -219,7 +225,11 @@ class Context:
         return calibration.dealt([SAMPLERS[entry.sampler](self, part) for part in entry.parts()])
 
     def windows(self) -> Tensor:
-        """Return the recipe's calibration tokens ``[samples, tokens]``."""
+        """Return the recipe's calibration tokens ``[samples, tokens]``.
+
+        Raises:
+            UserError: the recipe has no calibration entry.
+        """
         if self.calibration_ids is not None:
             return self.calibration_ids
         if self.calibration is None:
@@ -276,7 +286,10 @@ class Context:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[bool]:
-    """Inside, this process alone does the work that `path` keeps; gives whether it waited: what is there then is new."""
+    """Inside, this process alone does the work that `path` keeps; gives whether it waited for one that did.
+
+    What that one has left was made now, so it is not made anew.
+    """
     with locks.locked(path.with_name(f"{path.name}.lock")) as waited:
         if waited and path.exists():
             _MADE.add(path)

@@ -35,7 +35,11 @@ class Options:
 
     @classmethod
     def from_json(cls, mapping: Mapping) -> typing.Self:
-        """Return the options that `to_json` wrote, all known and none missing."""
+        """Return the options that `to_json` wrote.
+
+        Raises:
+            UserError: an option that there is not, or one that is missing.
+        """
         known = {field.name: field for field in fields(cls)}
         for name in mapping:
             if name not in known:
@@ -116,7 +120,12 @@ class Calibration(Options):
         return {name: value for name, value in self.to_json().items() if name not in ("corpus", "sampler")}
 
     def parts(self, names: Sequence[str] | None = None) -> list[typing.Self]:
-        """Return an entry for each text (of ``names``, else of the corpus) with its share; of one text this entry."""
+        """Return one entry for each text of a mix, its share of the sequences with it.
+
+        This very entry where it has one text.
+
+        names: of the texts, where the corpus is not to be taken apart.
+        """
         names = names or self.corpus.split(MIXED)
         if len(names) == 1:
             return [self]
@@ -158,7 +167,11 @@ class Step(Options):
 
     @classmethod
     def from_json(cls, mapping: Mapping) -> typing.Self:
-        """Return the step that a mapping names, of this part of a recipe."""
+        """Return the step that a mapping names, of this part of a recipe.
+
+        Raises:
+            UserError: no such step, or options that it does not have.
+        """
         return read(cls.part, mapping, cls.family)
 
     def to_json(self) -> dict:
@@ -219,7 +232,11 @@ _STEPS: dict[tuple[str, str, str], type[Step]] = {}
 
 
 def register(name: str):
-    """Decorate a class: recipes name this step so; the name must be free."""
+    """Class decorator: recipes name this step so.
+
+    Raises:
+        ValueError: the name is taken.
+    """
 
     def registered(kind: type[Step]) -> type[Step]:
         other = _STEPS.get((kind.family, kind.part, name))
@@ -238,7 +255,11 @@ def known(part: str, family: str = "weights") -> dict[str, type[Step]]:
 
 
 def read(part: str, mapping: Mapping, family: str = "weights") -> Step:
-    """Return the step that a mapping names in this part of a recipe, with its options."""
+    """Return the step that a mapping names, with its options.
+
+    Raises:
+        UserError: no such step in this part of a recipe, or options that it does not have.
+    """
     steps = known(part, family)
     if mapping.get("method") not in steps:
         raise unknown(part, mapping.get("method"), steps)
@@ -311,7 +332,11 @@ class Recipe(_Hashed):
         return self._hash
 
     def step(self, part: str) -> Any:
-        """Return one part of the recipe, typed; None where it has none."""
+        """Return one part of the recipe, typed; None where it has none.
+
+        Raises:
+            UserError: a name or an option that there is not.
+        """
         mapping = getattr(self, part)
         if mapping is None:
             return None

@@ -26,7 +26,11 @@ def one_shot(scores: Tensor, count: int, protect: Collection[int] = ()) -> list[
 
 
 def lowest(scores: Mapping[Key, float]) -> Key:
-    """Return the key with the lowest score, of equal ones the first; what is no number (an overflow) never is it."""
+    """Whose score is lowest; of equal ones the first. What is no number (a trial that overflowed) is never it.
+
+    Raises:
+        UserError: no score is a number.
+    """
     found = min(scores, key=lambda key: (math.isnan(scores[key]), scores[key]))
     if math.isnan(scores[found]):
         raise UserError(f"none of {len(scores)} trials has a score that is a number; try another --dtype")

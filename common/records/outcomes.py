@@ -21,7 +21,14 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # of every member: the same outcomes make the sa
 
 
 class Outcomes:
-    """The outcomes in one archive, which need not exist, decompressed as they are asked for."""
+    """The outcomes in one archive, decompressed as they are asked for.
+
+    Args:
+        path: The archive, which need not exist.
+
+    Raises:
+        Unreadable: The file is no archive of arrays.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,7 +56,15 @@ class Outcomes:
 
 
 def write(path: Path, outcomes: Mapping[Key, Mapping[str, np.ndarray]]) -> None:
-    """Replace an archive, whole, by outcomes (record -> name -> array [items]), reproducibly; without any by no file."""
+    """Replace an archive, whole; the same outcomes make the same bytes. Without outcomes there is no file.
+
+    Args:
+        path: The archive.
+        outcomes: By record: name -> array [items].
+
+    Raises:
+        OSError: The file cannot be written; the earlier one is untouched.
+    """
     shapes = {
         key: tuple((name, found[name].shape, found[name].dtype.str) for name in sorted(found))
         for key, found in outcomes.items()

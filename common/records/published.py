@@ -42,7 +42,12 @@ _INSTALLED = re.compile(r"^.*/(?=lm_eval/)")  # the folder of the machine that m
 
 
 class Lines:
-    """One file of JSON lines, which need not exist, sorted by a key that each line has once."""
+    """One file of JSON lines, sorted by a key that each line has once.
+
+    Args:
+        path: The file, which need not exist.
+        key: The field that names a line.
+    """
 
     def __init__(self, path: Path, key: str = "id") -> None:
         self.path, self.key = path, key
@@ -87,14 +92,22 @@ def _records_file(folder: Path, benchmark: str) -> Path:
 
 
 class Published:
-    """The published results of a folder, read as they are asked for; `Unreadable` is raised where a file is damaged."""
+    """The published results of a folder, read as they are asked for.
+
+    Args:
+        folder: The folder described above.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[Path, tuple[tuple[int, int], object]] = {}
 
     def get(self, model: str, recipe_hash: str, benchmark: str) -> dict | None:
-        """Return the fields of a record, None where there is none."""
+        """Return the fields of a record, None where there is none.
+
+        Raises:
+            Unreadable: A file is damaged, or a line names something that is not there.
+        """
         lines = self._lines(self.records_file(model, benchmark), "recipe")
         if recipe_hash in lines.rows and recipe_hash not in lines.read:
             lines.read[recipe_hash] = self._fields(model, lines.rows[recipe_hash])
@@ -118,7 +131,17 @@ class Published:
                 yield from self.of_benchmark(model, benchmark)
 
     def items(self, model: str, recipe_hash: str, benchmark: str, mark: str) -> dict[str, np.ndarray]:
-        """Return the outcomes per item that belong to a record, by its mark: name -> array; {} where none are kept."""
+        """Return the outcomes per item that belong to a record: name -> array; {} where none are kept.
+
+        Args:
+            model: Its name in recipes.
+            recipe_hash: Of the record.
+            benchmark: Of the record.
+            mark: Of the record (`common.records.results.mark`).
+
+        Raises:
+            Unreadable: The archive is damaged.
+        """
         found = self._cached(self.items_file(model, benchmark), _outcomes)
         return found.get(recipe_hash, mark) if found else {}
 
@@ -183,8 +206,12 @@ def compact(value: object) -> str:
 def fold(folder: Path, found: Iterable[tuple[Mapping, str, Mapping]]) -> None:
     """Add records to the published results, each in the place of an earlier one of its recipe and benchmark.
 
-    found: of each its fields as `common.records.record_json.read` gives them, its mark, and its outcomes per item. After an
-    OSError what was published before stays readable.
+    Args:
+        folder: The published results.
+        found: Of each record its fields as `common.records.record_json.read` gives them, its mark, and its outcomes per item.
+
+    Raises:
+        OSError: A file cannot be written; what was published before stays readable.
     """
     by_model: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
     for fields, mark, items in found:

@@ -50,7 +50,12 @@ class Unreadable(ValueError):
 
 
 def write(content: Mapping, indent: int | None = 1) -> str:
-    """Return a record's fields as the text of its file; indent None: in one line, ten times faster."""
+    """Return a record's fields as the text of its file.
+
+    Args:
+        content: the fields.
+        indent: spaces a level; None for one line, which is written about ten times faster.
+    """
     try:
         text = json.dumps(content, indent=indent, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError):  # a mapping that is no dict, or a number that JSON does not have
@@ -59,7 +64,12 @@ def write(content: Mapping, indent: int | None = 1) -> str:
 
 
 def read(text: str) -> dict:
-    """Return the fields that `write` was given; `Unreadable` where the text is no such record."""
+    """Return the fields that `write` was given.
+
+    Raises:
+        Unreadable: no JSON, another schema, unknown or missing fields, wrong types, numbers that no float can hold, or nested
+            too deeply.
+    """
     try:
         content = json.loads(text, parse_float=_number, parse_int=_number, parse_constant=_number)
     except RecursionError as error:
@@ -70,7 +80,11 @@ def read(text: str) -> dict:
 
 
 def checked(content: object) -> dict:
-    """Return the fields of a record from parsed JSON, with numbers in place of the words of `NOT_FINITE`."""
+    """Return the fields of a record from parsed JSON, with numbers in place of the words of `NOT_FINITE`.
+
+    Raises:
+        Unreadable: See `read`.
+    """
     try:
         content = _read_back(content)
     except RecursionError as error:

@@ -81,7 +81,12 @@ NOWHERE = Path(os.devnull)  # a user's folder that holds no record and takes non
 
 
 class Store:
-    """Records on disk: the user's own (None: in `user_folder()`), and the published ones (None: none) behind them."""
+    """Records on disk: the user's own, and the published ones behind them.
+
+    Args:
+        user: The folder of the user's records; None: `user_folder()`.
+        published: The folder of published results; None: none.
+    """
 
     def __init__(self, user: Path | None = None, published: Path | None = PUBLISHED) -> None:
         self.user = user or user_folder()
@@ -106,7 +111,9 @@ class Store:
         return theirs if theirs is not None and (theirs.status == "ok" or own is None) else own
 
     def pruned(self, recipe: Recipe) -> Record | None:
-        """Return a record of this recipe that names the layers that were removed; None: there is none.
+        """Return a record of this recipe, whatever was measured, that names the layers that were removed.
+
+        None: there is none.
 
         One that was measured, if there is one: a part of another (``part_of``) may tell less of how the model was made.
         """
@@ -180,7 +187,9 @@ class Store:
         return self.path(recipe, "any").with_name(".lock")
 
     def items(self, recipe: Recipe, benchmark: str) -> dict:
-        """Return the outcomes per item stored with the record that `get` returns, by name; {} where there are none.
+        """Return what `put` was given beside the record that `get` returns: name -> outcomes per item.
+
+        {} if it was nothing.
 
         Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each
         sequence. A damaged file is treated as a damaged record is, see `get`.
@@ -199,7 +208,11 @@ class Store:
         return self._items(_coming(path), record) or self._items(_beside(path), record)
 
     def check_writable(self) -> None:
-        """Fail before anything is measured when records could not be kept."""
+        """Fail before anything is measured when records could not be kept.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
         try:
             self.user.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.user) as probe:
@@ -283,7 +296,11 @@ class Store:
 
 
 def publish(folder: Path, found: Iterable[tuple[Record, Mapping]]) -> None:
-    """Add records with their outcomes per item to a folder of published results; see `common.records.published.fold`."""
+    """Add records with their outcomes per item to a folder of published results; see `common.records.published.fold`.
+
+    Raises:
+        OSError: A file cannot be written; what was published before stays readable.
+    """
     fold(folder, ((record.content(), mark(record), items) for record, items in found))
 
 
@@ -299,7 +316,10 @@ def _check_place(record: Record, path: Path) -> None:
 
 
 def _state(path: str | Path) -> tuple[int, ...] | None:
-    """Return what changes when a file does; None where there is none, UserError where its folder may not be looked into."""
+    """Return what changes when a file does.
+
+    None where there is none. UserError where its folder does not let anybody look.
+    """
     try:
         found = os.stat(path)
         return found.st_ino, found.st_size, found.st_mtime_ns

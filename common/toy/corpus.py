@@ -198,7 +198,11 @@ def sources() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def documents() -> tuple[Document, ...]:
-    """Return every document, in a fixed order. Read once per set of installed versions, then from the cache folder."""
+    """Return every document, in a fixed order. Read once per set of installed versions, then from the cache folder.
+
+    Raises:
+        UserError: a pinned package is missing.
+    """
     stamp = {"format": FORMAT_VERSION, "sources": sources()}
     key = hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()[:12]
     path = cache.folder() / f"docstrings-{key}.jsonl"

@@ -72,7 +72,11 @@ def items(name: str) -> Iterator[tuple[Item, int, list[str]]]:
 
 @lru_cache(maxsize=32)
 def build(name: str, count: int = ITEMS) -> datasets.Dataset:
-    """Return the first ``count`` items of a task: ``question`` str, ``choices`` list of str, ``answer`` int."""
+    """Return the first ``count`` items of a task: ``question`` str, ``choices`` list of str, ``answer`` int.
+
+    Raises:
+        UserError: no such task.
+    """
     if name not in TASKS:
         raise unknown("toy model task", name, TASKS)
     import datasets  # slow to import, and the names of the tasks are needed without it

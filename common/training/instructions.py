@@ -64,7 +64,12 @@ def encode(tokenizer, example: Example, cutoff: int = CUTOFF) -> dict[str, list[
 
 
 def rows(tokenizer, examples: Iterable[Example], cutoff: int = CUTOFF) -> list[dict[str, list[int]]]:
-    """Return the rows of all examples, in order, without those (counted) whose prompt leaves no room for a response."""
+    """Return the rows of all examples, in their order.
+
+    Those whose prompt leaves no room for a response are left out, and counted.
+
+    Raises UserError for an empty response, and when nothing is left.
+    """
     found = [encode(tokenizer, example, cutoff) for example in examples]
     kept = [row for row in found if any(label != IGNORE for label in row["labels"])]
     if not kept:

@@ -19,7 +19,10 @@ Key, Value = TypeVar("Key"), TypeVar("Value")
 
 
 def folder() -> Path:
-    """Return the folder for what can be made again: ``$LAYERLAB_CACHE``, else ``layerlab`` in the user's cache folder."""
+    """Return the folder for what can be made again.
+
+    It is ``$LAYERLAB_CACHE``, else ``~/.cache/layerlab`` (``$XDG_CACHE_HOME/layerlab`` where that is set).
+    """
     chosen = os.environ.get(VARIABLE)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(chosen or Path(base) / "layerlab").expanduser()

@@ -23,6 +23,9 @@ def rows(name: str, text: str) -> list[dict]:
     """Return the objects of a file's JSON lines, or of one JSON array.
 
     Only a line feed ends a line: U+2028 and its like may stand inside a string.
+
+    Raises:
+        UserError: names the first line that is no JSON object.
     """
     whole = _parsed(text.strip())
     if isinstance(whole, dict):

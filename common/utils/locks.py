@@ -23,7 +23,11 @@ log = logging.getLogger(__name__)
 
 
 def take(path: Path) -> BaseFileLock | None:
-    """Return the acquired lock, held until its `release` or the end of the process; None where another process has it."""
+    """Return the acquired lock, held until its `release` or the end of the process; None where another process has it.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path)
     try:
@@ -35,9 +39,11 @@ def take(path: Path) -> BaseFileLock | None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Hold the lock inside, after whoever has it; yields whether another process had it: look for what it has left.
+    """Hold the lock inside, after whoever has it.
 
-    Where no lock can be written the work continues without.
+    Yields:
+        Whether another process had it before: look for what it has left. Where no lock can be written the work continues
+        without.
     """
     try:
         lock = take(path)

@@ -207,7 +207,11 @@ def refit_one_by_one(model: nn.Module, ids: Tensor, removed: Sequence[int], **op
 
 
 def check_architecture(name: str) -> None:
-    """Refuse a model whose output matrices do not write into the residual stream themselves."""
+    """Refuse a model whose output matrices do not write into the residual stream themselves.
+
+    Raises:
+        UserError: names the architecture.
+    """
     if name in SUPPORTED and SUPPORTED[name].matrices is None:
         spec = SUPPORTED[name]
         why = spec.no_halves or (
@@ -264,14 +268,22 @@ def _add_biases(decoder: Decoder, names: Sequence[str]) -> None:
 
 
 def check_biases(config, flags: Sequence[str] = ("attention_bias", "mlp_bias")) -> None:
-    """Refuse an architecture whose config does not know such biases."""
+    """Refuse an architecture whose config does not know such biases.
+
+    Raises:
+        UserError: names it.
+    """
     for flag in flags:
         if not hasattr(config, flag):
             raise UserError(f"architecture {config.model_type!r} has no {flag} in its config; leave the intercept out")
 
 
 def stages_of(matrices: str, gate_up: bool) -> tuple[tuple[str, ...], ...]:
-    """Return what is refitted of a following layer, in order; matrices of one stage read the same."""
+    """Return what is refitted of a following layer, in order; matrices of one stage read the same.
+
+    Raises:
+        UserError: a choice of matrices that there is not, or one that goes without gate_up.
+    """
     if matrices not in MATRICES:
         raise unknown("choice of matrices", matrices, MATRICES)
     if gate_up and matrices == "attention":
@@ -443,7 +455,10 @@ class _Streams:
         return batch.middle
 
     def _note(self, batch: _RefitBatch, name: str, seen: Watched) -> None:
-        """Keep the inputs of o_proj or down_proj if half of the room is free; a GPU recomputes them faster than it copies."""
+        """Keep the inputs of o_proj or down_proj if half of the room is free: states come first.
+
+        A GPU computes them again in less time than it takes to copy them.
+        """
         if name in (ATTENTION, MLP) and not self.decoder.streamed and self.decoder.device.type == "cpu":
             value = seen.read[name]
             if self.pool.used + value.nbytes <= self.pool.limit // 2:

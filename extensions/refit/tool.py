@@ -31,7 +31,12 @@ WIDE = 2048  # channels from which on a CPU takes hours for the sums of that
 
 
 def check(job: Job) -> None:
-    """Refuse what cannot be refitted, settle how many sequences choose the damping, and draw the sequences."""
+    """Refuse what cannot be refitted, settle how many sequences choose the damping, and draw the sequences.
+
+    Raises:
+        UserError: an architecture, patches, biases that the config does not know, as many held-out sequences as there are,
+            two ways to choose the layers.
+    """
     options = job.options
     if options.choose == "left" and options.cosine is not None:
         raise UserError("--cosine says how --choose cosine compares; --choose left does not, leave one of the two out")
@@ -113,7 +118,10 @@ def _context(job: Job, model: nn.Module, windows: Tensor) -> Context:
 
 
 def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -> Context:
-    """Refit a model without these layers, in place; of fewer sequences than the job's, a like share is held out."""
+    """Return what becomes of a model without these layers, in place.
+
+    Of fewer sequences than the job's, a like share is held out.
+    """
     context = _context(job, model, windows)
     context.details["removed"] = removed
     carries = _grafts(job) and _writer(job) in removed
@@ -169,7 +177,9 @@ def _writer(job: Job) -> int | None:
 
 
 def _least_left(job: Job) -> list[list[int]]:
-    """Return the layers, in runs or alone, of which a map of the residual stream leaves least; grafting may change them.
+    """Return the layers, in runs or alone, of which a map of the residual stream leaves least.
+
+    Neuron grafting may change them.
 
     What grafting is worth to a refit is known by refitting alone: of few tokens the sums promise too much. Runs of
     a sweep share what they read.
@@ -186,7 +196,10 @@ def _least_left(job: Job) -> list[list[int]]:
 
 
 def _work(job: Job) -> float:
-    """Return the tokens through the whole model; with neuron grafting two choices of layers may have to be compared."""
+    """Return the tokens through the whole model.
+
+    Where neurons may be carried over, two choices of layers may have to be compared.
+    """
     times = 3 if job.options.choose == "left" and _grafts(job) else 1
     passes = (job.given is None) + times * Cost.of(job).passes
     return passes * job.options.samples * job.length + distill.cost(job)[0]

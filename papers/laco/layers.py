@@ -100,7 +100,10 @@ def orthogonal_cosines(model: nn.Module, tokenizer, sentences: Sequence[str]) ->
 
 
 def shuffled(layer: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Return a layer with its matrices' rows and columns in random order: norms and singular values stay, nothing else."""
+    """Return a copy of a layer whose matrices have their rows and columns in random order.
+
+    Each keeps its norm and its singular values, and loses whatever it had in common with those of other layers.
+    """
     made = copy.deepcopy(layer)
     for parameter in made.parameters():
         if parameter.ndim > 1:

@@ -55,7 +55,10 @@ NORMS = {"paper": "merge", "code": "first", "drop": "first"}  # what each does w
 
 
 def is_stream_norm(name: str) -> bool:
-    """Return whether a layer's parameter belongs to a norm of the residual stream (QK-norms lie in `self_attn`)."""
+    """Return whether a layer's parameter belongs to a norm of the residual stream.
+
+    QK-norms lie in `self_attn`.
+    """
     return name.count(".") == 1 and "norm" in name
 
 
@@ -84,7 +87,11 @@ def merged(layers: Sequence[nn.Module], merge: str = "paper", norms: str | None 
 
 
 def check_alike(layers: Sequence[nn.Module]) -> None:
-    """Refuse layers that cannot be added up, since their parameters differ in name or shape."""
+    """Refuse layers that cannot be added up.
+
+    Raises:
+        UserError: their parameters differ in name or shape.
+    """
     shapes = [{name: list(parameter.shape) for name, parameter in layer.named_parameters()} for layer in layers]
     for other in shapes[1:]:
         for name in sorted(shapes[0].keys() | other.keys()):

@@ -19,7 +19,11 @@ DEFAULT_COSINE = "flat-sentence"
 
 
 def tokenise(tokenizer, sentences: Sequence[str]) -> list[Tensor]:
-    """Return token ids `[1, tokens]` of each sentence, one at least, with the tokenizer's own special tokens."""
+    """Token ids `[1, tokens]` of each sentence, with the special tokens the tokenizer itself puts there.
+
+    Raises:
+        UserError: no sentences, or one without a token of its own.
+    """
     if not sentences:
         raise UserValueError("no calibration sentences; LaCo needs at least one (the paper takes ten)")
     for number, sentence in enumerate(sentences, 1):

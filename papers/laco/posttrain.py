@@ -28,7 +28,10 @@ from papers.laco import training
 
 
 def stacked(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
-    """Return the rows of one length as a batch [rows, tokens], widened only here: a corpus is held once, in 32 bits."""
+    """Return the rows of one length as a batch [rows, tokens].
+
+    Only here are ids widened: a corpus is held once, in 32 bits.
+    """
     return {name: torch.from_numpy(np.stack([row[name] for row in rows])).long() for name in rows[0]}
 
 
@@ -55,7 +58,11 @@ class PostTrainingCommand:
 
 
 def train(options: PostTrainingCommand) -> None:
-    """Train as asked and save the model to --out/model."""
+    """Train as asked and save the model to --out/model.
+
+    Raises:
+        UserError: an unknown corpus or checkpoint, settings that do not fit, too little text for one sequence.
+    """
     corpora.get(options.corpus)  # before the model is read
     changed = {name: getattr(options, name) for name in ("batch", "micro_batch", "learning_rate", "save_every")}
     settings = training.settings(**{name: value for name, value in changed.items() if value is not None})

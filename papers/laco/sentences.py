@@ -31,7 +31,11 @@ def _is_plain(sentence: str) -> bool:
 
 
 def draw(documents: Sequence[str], count: int, seed: int) -> list[str]:
-    """Return `count` plain sentences, at most one of a document, in the order drawn."""
+    """Return `count` sentences, at most one of a document, in the order drawn.
+
+    Raises:
+        UserError: fewer documents have a plain sentence, or none is wanted.
+    """
     if count < 1:
         raise UserError(f"{count} calibration sentences measure nothing; draw 1 or more (the paper: ten)")
     found = list(_drawn(documents, count, random.Random(seed)))

@@ -20,7 +20,11 @@ VALIDATION_BLOCKS = 32
 
 
 def sentences(context: Context) -> list[str]:
-    """Return the sentences of the recipe's calibration entry."""
+    """Return the sentences of the recipe's calibration entry.
+
+    Raises:
+        UserError: it has none.
+    """
     entry = context.calibration
     if entry is None or entry.sentences is None:
         raise UserError("LaCo reads calibration sentences: give the recipe's calibration a corpus and sentences")

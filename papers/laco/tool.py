@@ -11,7 +11,12 @@ from papers.laco.steps import LayerCollapse
 
 
 def check(job: Job) -> None:
-    """Refuse what Algorithm 1 cannot run with, and draw the sentences."""
+    """Refuse what Algorithm 1 cannot run with, and draw the sentences.
+
+    Raises:
+        UserError: fewer than two layers in a merge, or more than go, a number of layers that no merges add up to, layers of
+            one's own that have none before them to be merged into, too few sentences, a model with patches.
+    """
     options = job.options
     options.merge = options.merge or options.fidelity
     most = min(job.counts, default=job.layers - 1) + 1

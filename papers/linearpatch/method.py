@@ -55,7 +55,13 @@ def _check_names(variant: str, fidelity: str, cosine: str | None) -> None:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a model whose floating-point matrices differ in dtype: its layers could not follow one another."""
+    """Refuse a model whose matrices differ in dtype: its layers could not follow one another.
+
+    Quantised weights are integers and say nothing here.
+
+    Raises:
+        UserError: floating-point matrices of several dtypes; they are named.
+    """
     found: dict[str, str] = {}
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and parameter.ndim > 1:

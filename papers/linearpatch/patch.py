@@ -26,7 +26,10 @@ _NAMED = {"elementwise": "elementwise", "least-squares": "moments"}
 
 
 def named_statistics(kind: str, estimator: str, pairs: Collection[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
-    """Return which options of `common.calibration.collect` such a patch needs at interfaces ``pairs``; {}: the default."""
+    """Return which options of `common.calibration.collect` a patch of this kind needs at the interfaces ``pairs``.
+
+    {} for the default.
+    """
     option = "matrices" if kind == "matrix" else _NAMED.get(estimator)
     return {option: sorted(pairs)} if option else {}
 

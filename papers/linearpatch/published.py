@@ -30,7 +30,11 @@ def published_windows() -> dict[tuple[str, int, str], tuple[int, int]]:
 
 
 def published_window(model: str, count: int, variant: str = "L") -> tuple[int, int]:
-    """Return Table 9's block for a model of the registry and a number of layers that it has."""
+    """Table 9's block for a model of the registry.
+
+    Raises:
+        UserError: Table 9 has no such model or number of layers; what it has is named.
+    """
     windows = published_windows()
     if (model, count, variant) not in windows:
         if model not in MODELS.values():
@@ -41,7 +45,10 @@ def published_window(model: str, count: int, variant: str = "L") -> tuple[int, i
 
 
 def compare_window(removed: list[int], model: str, variant: str = "L") -> dict | None:
-    """Compare computed layers with Table 9's block: both, if equal, how many are in both; None without such a block."""
+    """Compare computed layers with Table 9's block: both, whether they are equal, and how many are in both.
+
+    None for a model or a number of layers that Table 9 does not have.
+    """
     window = published_windows().get((model, len(removed), variant))
     if window is None:
         return None

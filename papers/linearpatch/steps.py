@@ -39,7 +39,10 @@ def validation_crops(context: Context, entry: Calibration) -> Tensor:
 
 
 def _statistics(context: Context, kind: str, estimator: str, **counting) -> Statistics:
-    """Return the selection's own pass's, unless the patch needs more. counting: of tokens in moments."""
+    """Return those of the selection's own pass, unless the patch needs more than they hold.
+
+    counting: of tokens in moments.
+    """
     named = named_statistics(kind, estimator, runs(context.removed))
     cosine = getattr(context.selection, "cosine", "token")
     return context.statistics(len(context.removed), (cosine,), **named, **counting)

@@ -16,7 +16,12 @@ TRAINED = {"hadamard": "matrix", "matrix": "matrix", "diagonal": "plain-diagonal
 
 
 def check(job: Job) -> None:
-    """Refuse options that do not go together, and draw the sequences."""
+    """Refuse options that do not go together, and draw the sequences.
+
+    Raises:
+        UserError: a patch that has no such estimator or is not trained, a block that Table 9 does not print, layers of
+            one's own at which a patch has nothing to match, a model with patches.
+    """
     options = job.options
     job.refuse_patches("prune the model that they were made for, all layers at once")
     if options.patch == "matrix" and options.estimator not in (None, "least-squares"):
@@ -69,7 +74,10 @@ def apply(job: Job) -> dict:
 
 
 def _massive_at(job: Job, removed: list[int]) -> bool:
-    """Return whether first tokens are massive at a pruning interface by the dense model's evaluation; False without it."""
+    """Return whether first tokens are massive at a pruning interface, as the dense model's evaluation saw.
+
+    False where there was none.
+    """
     norms = job.kept.get("norms")
     return norms is not None and any(norms.massive_at(start) for start, _ in runs(removed))
 

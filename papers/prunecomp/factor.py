@@ -115,7 +115,11 @@ def check_cut(position: int, layers: int) -> None:
 
 
 def check_architecture(name: str) -> None:
-    """Refuse an architecture whose attention or MLP reads the residual stream without a norm (OLMo 2)."""
+    """Refuse an architecture whose attention or MLP reads the residual stream without a norm (OLMo 2).
+
+    Raises:
+        UserError: names it.
+    """
     if not all(half.norm for half in SUPPORTED[name].halves.values()):
         raise UserError(
             f"architecture {name!r} has no norm before its attention and MLP. They see the scale of the residual stream, "

@@ -27,7 +27,10 @@ def training_crops(context: Context, entry: Calibration) -> Tensor:
 
 @sampler("documents")
 def documents(context: Context, entry: Calibration) -> Tensor:
-    """Return crops of documents, by the generator that drew the recipe's crops (official code: seeded for those alone)."""
+    """Crops of single documents, by the generator that has drawn the recipe's own crops.
+
+    The official code seeds it for those alone.
+    """
     before = context.calibration
     generator = random.Random(before.seed)
     crops(context, replace(before, seed=None), generator=generator)

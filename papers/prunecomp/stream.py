@@ -52,7 +52,10 @@ class Stream:
 
     @torch.no_grad()
     def states(self, place: int | None = None) -> list[list[Tensor | None]]:
-        """Return ``[batch][p]`` up to ``place``: what the layer at place p receives (at the end ``X[N]``); None: not kept."""
+        """Return ``[batch][p]``: what the layer at place p receives (at the end ``X[N]``), up to ``place``.
+
+        None: not kept.
+        """
         place = len(self.layers) if place is None else place
         missing = [states for states in self._states if len(states) <= place]
         for states, batch in zip(self._states, self._batches, strict=True):

@@ -70,7 +70,10 @@ class _ToyLayer(nn.Module):
 def toy(
     pre: bool, *, layers: int = 16, width: int = 32, tokens: int = 16, vocabulary: int = 64, seed: int = 0
 ) -> Stack:
-    """Return a random transformer of pre-LN (with a norm at its end) or post-LN layers, float64, its inputs and targets."""
+    """Return a random transformer of pre-LN or post-LN layers in float64, random inputs and targets.
+
+    Pre-LN ends in a norm.
+    """
     generator = torch.Generator().manual_seed(seed)
     stack = [_ToyLayer(width, pre, generator) for _ in range(layers)]
     head = torch.randn(vocabulary, width, generator=generator, dtype=torch.float64) / width**0.5

@@ -27,7 +27,11 @@ MIB = 2**20
 
 
 def require() -> None:
-    """Refuse to start without the optional packages."""
+    """Refuse to start without the optional packages.
+
+    Raises:
+        UserError: one of them is missing; says how to get it.
+    """
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"GPTQ needs {' and '.join(missing)}, which is not installed; run `make setup-quantization`")

@@ -30,7 +30,12 @@ STANDIN_ROWS = 96
 
 
 def check(job: Job) -> None:
-    """Refuse trainings that cannot be, before the weights are read, and read what metric and training need."""
+    """Refuse trainings that cannot be, before the weights are read, and read what metric and training need.
+
+    Raises:
+        UserError: more layers to fine-tune than remain or are behind the pruning interface, impossible settings, QLoRA
+            without bitsandbytes, missing or unfit data, a text with too few lines that are long enough.
+    """
     options = job.options
     if options.metric in NEED_TOKENS and job.given is None:
         job.kept["calibration"] = _calibration(job)
@@ -130,7 +135,10 @@ def _calibration(job: Job) -> Tensor:
 
 
 def _kept_dtype(job: Job) -> torch.dtype | None:
-    """Return bfloat16 for a bfloat16 model's cached outputs of frozen layers (float16 lacks their range), else None."""
+    """Return the type of cached outputs of frozen layers: bfloat16 for such a model, else that of computation.
+
+    float16 could not hold them: massive activations go beyond its range.
+    """
     return torch.bfloat16 if stored_dtype(job.source) == torch.bfloat16 else None
 
 
@@ -156,7 +164,11 @@ def _source(options: ReassessingOptions) -> str:
 
 
 def _examples(name: str) -> list[instructions.Example]:
-    """Return the examples of a JSON-lines file."""
+    """Return the examples of a JSON-lines file.
+
+    Raises:
+        UserError: it cannot be read, a line is no JSON object, there is but one, a column is missing or a response empty.
+    """
     try:
         text = Path(name).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:

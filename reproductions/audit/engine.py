@@ -164,7 +164,10 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def places(cells: Sequence[Cell]) -> str:
-    """Return where cells stand, each table, model and row named once: ``Tables 13, 14, Baichuan2-7B 9/32, SLEB, Ratio``."""
+    """Return where cells stand, each table, model and row named once.
+
+    An example is ``Tables 13, 14, Baichuan2-7B 9/32, SLEB, ShortGPT, Ratio``.
+    """
     models = list(dict.fromkeys(" ".join(filter(None, cell[2:4])) for cell in cells))
     tables, rows, columns = (list(dict.fromkeys(cell[i] for cell in cells)) for i in (1, 4, 5))
     heading = f"Table{'s' * (len(tables) > 1)} {', '.join(tables)}"

@@ -138,7 +138,10 @@ def _on_common(name: str, row: dict, mine: dict, printed: float, true: float) ->
 
 
 def _range(table: str, model: str, rows: list, fewer: bool) -> Iterator[Finding]:
-    """Yield the abstract's 'from a to b' over the baselines of a model. fewer: without those that may be another model's."""
+    """Yield the abstract's 'from a to b' over the baselines of a model.
+
+    fewer: those that may be another model's are left out.
+    """
     text = {
         n.column: n
         for n in reported.numbers("reassessing", "text")

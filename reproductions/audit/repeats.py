@@ -47,7 +47,10 @@ def repeated(paper: Paper) -> Iterator[Finding]:
 
 
 def copied_cells(paper: Paper) -> set[tuple]:
-    """Return (table, model, sparsity, row name) of another row's copies: why they differ from namesakes is said once."""
+    """Return (table, model, sparsity, row name) of what is another row's copy.
+
+    Such a row disagrees with its namesakes because of that: said once.
+    """
     return {cell[1:5] for finding in copied_rows(paper) for cell in finding.cells}
 
 

@@ -117,7 +117,10 @@ def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) ->
 
 
 def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict[str, float]:
-    """Return chance level in each average of a model's rows whose every task has a known level."""
+    """Return chance level in each average of a model's rows.
+
+    Of those alone whose every task is known to have a level.
+    """
     shares = chance(c.benchmark for c in columns if c.benchmark)
     guesses = {c.id: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
     found = {}
@@ -129,7 +132,11 @@ def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict
 
 
 def combine(column: Column, cells: Mapping, dense: Mapping):
-    """Return the column's value from those it follows from and the original model's; of arrays of replicates an array."""
+    """Return the column's value from those it follows from and the original model's; of arrays of replicates an array.
+
+    Raises:
+        UserError: the dense model scores 0.
+    """
     if column.derived == "average":
         return scoring.average(cells)
     return scoring.retained_performance(cells, dense, _KINDS[column.derived])

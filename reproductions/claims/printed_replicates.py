@@ -20,7 +20,10 @@ from reproductions.spec.subjects import PAPER
 
 
 class Printed(Looked):
-    """Look up [REPLICATES] values of a printed cell whose items are known; else the number as it is, None of no number."""
+    """Look up [REPLICATES] values of a printed cell whose number of items is known, or that follows from such.
+
+    Other cells give the number as it is; None where nothing is printed.
+    """
 
     def __init__(self, table: Table) -> None:
         super().__init__()

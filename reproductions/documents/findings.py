@@ -400,7 +400,12 @@ def parts(store: Store) -> dict[str, str]:
 
 
 def drawn(store: Store, folder: Path | None = None) -> list[Path]:
-    """Draw README's picture of the papers' claims, without the toy model and extensions; return the files."""
+    """Draw README's picture of the papers' claims; returns the files.
+
+    Args:
+        store: Records to judge the claims by. The toy model and the extensions' claims are left out.
+        folder: Where the picture goes; None: where `figures.style` puts pictures.
+    """
     from figures import screen as picture
     from figures import style
 
@@ -470,7 +475,10 @@ SHORT_LEGEND = """\
 
 
 def every(paper: str, store: Store) -> str:
-    """Return all claims of a paper's tables and figures with their verdicts, in order, as Markdown for its notebook."""
+    """Return every claim of a paper's tables and figures with its verdicts, in their order, as Markdown.
+
+    For its notebook.
+    """
     lines = []
     for target, table in registry.targets().items():
         if table.paper == paper and table.claims:

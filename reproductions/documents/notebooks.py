@@ -22,7 +22,13 @@ def notebook_of(paper: str) -> Path:
 
 
 def executed(path: Path) -> NotebookNode:
-    """Return a notebook run anew in the repository's folder; NOTEBOOK_MODEL names the model (SmolLM2-135M-Instruct)."""
+    """Return a notebook with the outputs of its cells, run anew in the repository's folder.
+
+    The environment variable NOTEBOOK_MODEL names the model (default: SmolLM2-135M-Instruct).
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell fails.
+    """
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,

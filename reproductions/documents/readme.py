@@ -49,7 +49,10 @@ def _rows(table: registry.Table, store: Store, subject: Subject) -> list[dict]:
 
 
 def _measured(table: registry.Table, store: Store, subject: Subject) -> int:
-    """Count a model's cells with a record; dense rows, which tables share, count where there are no others."""
+    """Return how many cells of a model have a record behind them.
+
+    Dense rows, which tables share, count where nothing else is.
+    """
     rows = _rows(table, store, subject)
     rows = [row for row in rows if not row["dense"]] or rows
     return sum(_has_content(cell) for row in rows for cell in row["cells"].values())

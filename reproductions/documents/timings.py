@@ -79,7 +79,10 @@ def write(lines: Iterable[dict], path: Path = PATH) -> None:
 
 
 def measure(targets: list[str], path: Path = PATH, runner: Runner = run) -> None:
-    """Make the targets in turn; each that succeeds gets its line at once, in place of the one it had."""
+    """Make the targets in turn; each line is written as soon as its target is made, over the one it had.
+
+    Raises UserError for an unknown target, before anything is made, and when one cannot be made, which is not recorded.
+    """
     known = [*registry.targets(), *registry.PAPERS]
     for target in targets:
         if target not in known:

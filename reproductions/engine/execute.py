@@ -55,7 +55,11 @@ def held_together(recipe: Recipe) -> int:
 
 
 def device_for(asked: str | None, dtype: str | None, work: Sequence[Work]) -> str:
-    """Return the device to measure on: the one asked for, else a GPU where there is one, else the CPU if not too slow."""
+    """Return the device to measure on: the one asked for, else a GPU where there is one, else the CPU.
+
+    Raises:
+        UserError: a device or dtype that there is not; a model too large for the CPU, unless the CPU is what was asked for.
+    """
     device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
     loading.placement(device, dtype)
     if asked is None and device == "cpu":
@@ -91,6 +95,10 @@ def prepare(
 
     force: searches and trainings that an earlier run finished are done again. recorded: the details of one
     of the recipe's records; what a search found is taken from there.
+
+    Raises:
+        UserError: an unknown model, selection, repair or training, a recipe spelled otherwise than its steps spell it, or
+            whatever loading, calibration and pruning refuse.
     """
     _check_spelling(recipe)
     if recipe.weights == shape_recipes.WEIGHTS:

@@ -84,11 +84,15 @@ def _seconds(entry: Work, store: Store, published: Callable) -> tuple[dict[str, 
 
 
 class TimeLeft:
-    """Seconds that are left of some work, by what a store's results let expect.
+    """Seconds that are left of some work.
 
     Each cell counts with the time that it is expected to take, and each recipe with that of preparing its model. What is
     done corrects both, once ENOUGH_SECONDS were expected of it. If cells have taken twice the expected time, twice that of
     the others is left.
+
+    Args:
+        work: What is to be measured.
+        store: Where results are looked up.
     """
 
     def __init__(self, work: Sequence[Work], store: Store) -> None:
@@ -109,7 +113,13 @@ class TimeLeft:
         self._preparing.done(recipe, seconds)
 
     def measured(self, recipe: str, benchmark: str, seconds: float | None = None) -> None:
-        """Note that a recipe's cell is done, in so many seconds; None where that says nothing of others (a failed one)."""
+        """Note that a cell is done.
+
+        Args:
+            recipe: Its recipe's hash.
+            benchmark: Its benchmark.
+            seconds: How long it took; None where that says nothing of others, as of one that failed.
+        """
         self._cells.done((recipe, benchmark), seconds)
         if recipe not in self.recipes():
             self._preparing.done(recipe)
@@ -124,7 +134,11 @@ class TimeLeft:
 
 
 class _Part:
-    """Remaining work of one kind. expected: piece -> seconds; None, if unknown, counts as the mean of the others."""
+    """Remaining work of one kind, with the expected seconds of each piece.
+
+    Args:
+        expected: Piece -> seconds; None, where nothing is known, counts as the mean of the others.
+    """
 
     def __init__(self, expected: Mapping) -> None:
         known = [seconds for seconds in expected.values() if seconds is not None]

@@ -53,8 +53,10 @@ def fetch(
 ) -> Iterator[str]:
     """Fetch every model, corpus and task of the chosen rows, one after the other; yields a line for each.
 
-    convert_weights: convert pickled weights to safetensors, where a model has no others. What cannot be fetched raises
-    UserError; what came before is kept and not fetched again.
+    convert_weights: convert pickled weights to safetensors, where a model has no others.
+
+    Raises:
+        UserError: something could not be fetched; what came before is kept and not fetched again.
     """
     subject = subjects.subject(subject)
     rows = [row for row in choose_rows(table, subject, models, pattern, None) if row.recipe]
@@ -116,7 +118,10 @@ def _of_data(work: Sequence[Work]) -> list[Work]:
 
 
 def summary(absent: Lacking, tables: Sequence[Table]) -> str:
-    """Return what there is no data for, by columns and by texts that rows read; the first reason in full."""
+    """Return what there is no data for, by columns and by texts that rows are calibrated or trained on.
+
+    The first reason in full.
+    """
     labels = {column.benchmark: column.label for table in tables for column in table.columns(PAPER.profile)}
     columns = ", ".join(dict.fromkeys(labels.get(subsets.whole(name), name) for name in absent.benchmarks))
     texts = ", ".join(name for _, name in absent.texts)

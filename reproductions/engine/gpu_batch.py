@@ -122,6 +122,9 @@ def plan(
         store: Where records are looked up.
         limit: Items of each task, for a rehearsal.
         speed: Of one process, in published results' CPU cores.
+
+    Raises:
+        UserError: An unknown model.
     """
     from reproductions.engine import expected_time
     from reproductions.spec import subjects

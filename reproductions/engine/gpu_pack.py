@@ -37,7 +37,11 @@ SUMS = "SHA256SUMS"
 
 
 def packed(models: list[str], data: bool) -> dict[str, Path]:
-    """Return what travels: its name in the other machine's cache, and the file."""
+    """Return what travels: its name in the other machine's cache, and the file.
+
+    Raises:
+        UserError: An unknown model, one that does not come in wheels, wheels that cannot be had.
+    """
     from common.models import registry
     from common.models.files import gguf_wheels
 
@@ -56,7 +60,20 @@ def packed(models: list[str], data: bool) -> dict[str, Path]:
 
 
 def cut(files: Mapping[str, Path], out: Path, *, size: int, each: int) -> list[Path]:
-    """Cut files (by relative name) into pieces of ``size`` bytes, ``each`` bytes a folder of ``out``; return the folders."""
+    """Cut files into pieces.
+
+    Args:
+        files: Relative name, under which `join` writes it, to file.
+        out: Folder that gets the folders ``01``, ``02``, ... It must not exist, or be empty.
+        size: Most bytes of a piece.
+        each: Most bytes of the pieces in one folder.
+
+    Returns:
+        The folders.
+
+    Raises:
+        UserError: Sizes that do not fit, a folder that is not empty.
+    """
     if not 0 < size <= each:
         raise UserError(f"pieces of {size} bytes do not fit into folders of {each}. Choose smaller pieces.")
     if out.exists() and any(out.iterdir()):
@@ -84,7 +101,11 @@ def cut(files: Mapping[str, Path], out: Path, *, size: int, each: int) -> list[P
 
 
 def join(source: Path, target: Path) -> list[str]:
-    """Write the files whose pieces lie in the folders of `source` under `target`; nothing if a piece is missing or bad."""
+    """Write the files whose pieces lie in the folders of `source` under `target`, each as a whole; return their names.
+
+    Raises:
+        UserError: No list, pieces that are missing or damaged (nothing is written then).
+    """
     lists = sorted(source.glob(f"*/{SUMS}"))
     if not lists:
         raise UserError(f"{source} has no folder with a {SUMS}. It is not what a cut wrote. Name the folder above 01.")

@@ -13,7 +13,11 @@ ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def check(recipe: Recipe, device: str) -> None:
-    """Refuse a recipe whose weights, or whose training, cannot fit into the device's memory."""
+    """Refuse a recipe whose weights, or whose training, cannot fit into the device's memory.
+
+    Raises:
+        UserError: it does not fit; says what would.
+    """
     spec = registry.find(recipe.model)
     if spec is None or "params" not in spec.facts:
         try:

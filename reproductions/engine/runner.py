@@ -37,7 +37,11 @@ PAUSE = 2.0  # seconds between looks at what other processes measure
 def choose_rows(
     table: Table, subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
 ) -> list[Row]:
-    """Return the rows of a table that a command names, one at least; models: of the paper's own."""
+    """Return the rows of a table that a command names; subject: or a profile's name, models: of the paper's own.
+
+    Raises:
+        UserError: a model that the table does not have, or a pattern that fits no row.
+    """
     subject = subjects.subject(subject)
     rows = table.rows(subject, limit)
     known = {row.model for row in rows}
@@ -59,7 +63,11 @@ def choose_rows(
 def fitting(
     tables: Sequence[Table], subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
 ) -> list[tuple[Table, list[Row]]]:
-    """Return each table with the rows that a command names, without tables that have none; all without any are an error."""
+    """Return each table with the rows that a command names; of several tables those that have none of them are left out.
+
+    Raises:
+        UserError: no table has any (says why the first has none).
+    """
     found, problems = [], []
     for table in tables:
         try:
@@ -84,7 +92,11 @@ def _like(name: str, pattern: str) -> bool:
 
 
 def check_columns(tables: Sequence[Table], subject: Subject | str, patterns: Sequence[str]) -> None:
-    """Refuse a pattern that fits no measured column of any table."""
+    """Refuse a pattern that fits no measured column of any table.
+
+    Raises:
+        UserError: There is such a pattern.
+    """
     columns = [column for table in tables for column in table.columns_for(subjects.subject(subject))]
     measured = [column for column in columns if column.benchmark]
     for pattern in patterns:
@@ -444,7 +456,10 @@ def _prepared(
 
 
 def _other_layers(details: Mapping, known: Record) -> str | None:
-    """Return why a model is not the one of its recipe's record: something else was removed from it; None: it is the same."""
+    """Return why a model is not the one of its recipe's record: what was removed from it is something else.
+
+    None: it is the same.
+    """
     for name in {"removed", "halves"} & details.keys() & known.details.keys():
         now, then = (sorted(one[name]) for one in (details, known.details))
         if now != then:

@@ -127,7 +127,11 @@ def check(options: SpreadingOptions) -> None:
 
 
 def chosen(work: Sequence[Work], recipes: Sequence[str], every: Sequence[Work]) -> list[Work]:
-    """Return the work that ``--recipe`` names. every: with what is measured by now, which is no error."""
+    """Return the work that ``--recipe`` names. every: with what is measured by now, which is no error.
+
+    Raises:
+        UserError: A name that is no recipe's hash.
+    """
     known = {entry.recipe.hash for entry in every}
     for key in recipes:
         if key not in known:
@@ -211,7 +215,11 @@ def local(worker: Worker, count: int, folder: Path, ends: float | None = None) -
 
 
 def slurm(worker: Worker, options: dict, folder: Path) -> list:
-    """Submit workers as a job array and return the jobs."""
+    """Submit workers as a job array and return the jobs.
+
+    Raises:
+        UserError: There is no SLURM here, or it refuses.
+    """
     import submitit
 
     recipes = {entry.recipe.hash for entry in worker.work}
@@ -231,7 +239,11 @@ def slurm(worker: Worker, options: dict, folder: Path) -> list:
 
 
 def slurm_options(text: str) -> dict:
-    """Return submitit's options from ``partition=gpu,gpus=1,array=64``; a part without ``=`` continues the one before it."""
+    """Return submitit's options from ``partition=gpu,gpus=1,array=64``; a part without ``=`` goes on with the one before it.
+
+    Raises:
+        UserError: Something that is no NAME=VALUE, or no option that a text can say.
+    """
     from submitit.slurm import slurm as sbatch
 
     hints = typing.get_type_hints(sbatch._make_sbatch_string)

@@ -116,7 +116,10 @@ def again_left(subject: Subject) -> int:
 def collapsed(
     model: str, subject: Subject, limit: int | None, left: int, merge: str = "paper", left_out: bool = False, **fields
 ) -> Recipe:
-    """Return the recipe of a collapse to `left` layers, by Tables 5 and 6 or the toy model's; left_out: nothing merged."""
+    """Return the recipe of a collapse to `left` layers: by Tables 5 and 6, or by the toy model's own settings.
+
+    left_out: what would be merged away is left out instead.
+    """
     if subject.printed:
         C, T = SETTINGS[model][left]
         wanted = collapse(merge, C, LAYERS[model], T)
@@ -183,7 +186,10 @@ def of_printed(row: Row, limit: int | None, merge: str) -> Recipe | None:
 
 
 def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], list[Row]]:
-    """Return the rows of a printed table with recipes (none for models that cannot be loaded); LaCo's also by its code."""
+    """Return the rows of a printed table with their recipes; each of LaCo's with a neighbour that merges as the code does.
+
+    The rows of a model that cannot be loaded have no recipe.
+    """
 
     def rows(limit: int | None) -> list[Row]:
         found = []
@@ -233,7 +239,10 @@ def _dense(subject: Subject, limit: int | None) -> tuple[int, str, Recipe]:
 
 
 def main_rows(subject: Subject, limit: int | None) -> list[Row]:
-    """Return one model's rows of Tables 1, 2 and 7: baselines, both merges, their layers left out, no merge, and ShortGPT."""
+    """Return one model's rows of Tables 1, 2 and 7.
+
+    They are the baselines, both merges, the layers of both left out, the algorithm without a merge, and ShortGPT.
+    """
     left = main_left(subject)
     merges = {LACO: "paper", LACO + CODE: "code"}
     out = {LEFT_OUT[n]: collapsed(subject.model, subject, limit, left, m, left_out=True) for n, m in merges.items()}

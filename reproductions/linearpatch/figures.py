@@ -15,7 +15,10 @@ _WINDOW = [Column("start", "magnitudes", "start", compare="exact"), Column("end"
 
 
 def _observed(counts: dict[str, int] | None = None) -> Callable[[Subject, int | None], list[Row]]:
-    """Return the rows of dense models looked at around the block that [L] removes. counts: layers, default the larger."""
+    """Return the rows of dense models looked at around the block that [L] removes.
+
+    counts: layers removed, default the larger.
+    """
 
     def observed(subject: Subject, limit: int | None = None) -> list[Row]:
         settings = [(*facts, removed[0]) for *facts, removed in models_of(subject)]

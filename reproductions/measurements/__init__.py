@@ -29,7 +29,11 @@ _BENCHMARKS: dict[str, Benchmark] = {}
 
 
 def benchmark(name: str, reads: tuple[str, ...] = ()):
-    """Decorate a function: tables ask for this benchmark by that name, which must be free."""
+    """Function decorator: tables ask for this benchmark by that name.
+
+    Raises:
+        ValueError: the name is taken.
+    """
 
     def registered(measure: Callable[..., Measured]) -> Callable[..., Measured]:
         if name in _BENCHMARKS:
@@ -54,7 +58,11 @@ def known() -> dict[str, Benchmark]:
 
 
 def measure(context, name: str) -> Measured:
-    """Measure NAME or NAME@ARGUMENT; a name that is not registered is an lm-eval task's."""
+    """Measure NAME or NAME@ARGUMENT; a name that is not registered is an lm-eval task's.
+
+    Raises:
+        UserError: an unknown task or argument, or data that cannot be had.
+    """
     items = subsets.of_each(name)
     if items is not None:
         context, name = context.limited(items), subsets.whole(name)

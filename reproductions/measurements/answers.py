@@ -15,7 +15,11 @@ from reproductions.measurements import batch_size, benchmark
 
 @benchmark("endings")
 def _endings(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
-    """Return the losses of one task's endings, in nats per character: 'right', 'wrong' (the mean) and their 'gap'."""
+    """Return the losses of one task's endings, in nats per character: 'right', 'wrong' (the mean) and their 'gap'.
+
+    Raises:
+        UserError: a task whose items do not give one context several endings.
+    """
     task = argument.partition("@")[0]  # a toy model task's version is part of a benchmark's name alone
     options = {"limit": context.recipe.limit, "batch_size": batch_size(context)}
     found = harness.evaluate(context.model, context.tokenizer, [task], **options)["endings"].get(task)

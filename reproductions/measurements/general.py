@@ -40,7 +40,10 @@ def _removed(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark(TASK)
 def task(context: Context, name: str) -> tuple[dict, dict, dict, dict]:
-    """Return accuracies of one task, of lm-eval or of the toy model's (``task@version``), and which items are right."""
+    """Accuracies of one lm-eval task, and which items are right.
+
+    Stand-in tasks are named ``task@version``; other names are lm-eval's own.
+    """
     name = name.partition("@")[0]
     options = {"limit": context.recipe.limit, "batch_size": batch_size(context)}
     found = harness.evaluate(context.model, context.tokenizer, [name], **options)

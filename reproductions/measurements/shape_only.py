@@ -75,7 +75,9 @@ def _parameters(shape: Shape) -> dict:
 
 @torch.no_grad()
 def _inserted(shape: Shape) -> dict:
-    """Return the least seconds of five calls of what is inserted: 256 tokens, this CPU, float32, random weights.
+    """Return the seconds that what is inserted takes for 256 tokens on this CPU, float32, random weights.
+
+    The least of five calls.
 
     With ``over`` the quotient of the two methods' seconds, whose calls take turns.
     """

@@ -45,7 +45,10 @@ def _in_points(cell: Lookup) -> Lookup:
 
 
 def highest(ours: str, others: Iterable[str], column: str = AVERAGE, lower: bool = False, within: float = 0) -> Check:
-    """Compare ``ours`` with all of ``others`` in each setting with both: above (``lower``: below), or ``within`` behind."""
+    """Compare ``ours`` with every one of ``others`` in every setting that has both: above it (``lower``: below).
+
+    within: by less than this it may be behind.
+    """
     check = beats(ours, *others, column=column, lower=lower, within=within)
     return lambda cell, settings: check(_in_points(cell), settings)
 

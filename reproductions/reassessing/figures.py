@@ -29,7 +29,10 @@ def _rates(subject: Subject, limit: int | None) -> list[Row]:
 
 
 def _similarity(subject: Subject, limit: int | None) -> list[Row]:
-    """Figure B: half of the layers removed by Taylor, at once, one by one, in two halves (one model: no LoRA, for time)."""
+    """Figure B: half of the layers removed by Taylor, at once, one by one, and in two halves.
+
+    On one model head and last three layers are trained, which takes a fraction of LoRA's time.
+    """
     if not subject.printed:
         wanted = [ArmSpec("Taylor", LAST3, one_shot=True), *(ArmSpec("Taylor", LAST3, schedule=(n, 8)) for n in (1, 4))]
         return one_model([(spec, 8) for spec in wanted], dense=False)(subject, limit)

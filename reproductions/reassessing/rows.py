@@ -110,7 +110,10 @@ def printed_with(table: str, arms: Iterable[Arm]) -> Callable[[int | None], list
 
 
 def one_model(settings: Iterable[tuple[ArmSpec, int]], *, dense: bool = True) -> Callable[[Subject, int | None], list]:
-    """Return the rows on one model from (specification, layers the toy model loses of its 16; others the same share)."""
+    """Return the rows on one model, from pairs of a specification and the layers that the toy model loses of its 16.
+
+    Any other model loses the same share, so do schedules.
+    """
     wanted = list(settings)
 
     def rows(subject: Subject, limit: int | None) -> list[Row]:

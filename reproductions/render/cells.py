@@ -33,7 +33,11 @@ FIELDS = {
 
 
 def rows(store: Store) -> Iterator[dict]:
-    """Yield each cell of a store's tables that has a measured or a reported number, in order; its keys are `FIELDS`."""
+    """Yield each cell that has a measured or a reported number, in the tables' order; its keys are `FIELDS`.
+
+    Args:
+        store: The records that the tables show.
+    """
     for table in registry.targets().values():
         subjects = [*show.published(table, store), PAPER]
         declared = {subject.name: _declared(table, subject, store) for subject in subjects}
@@ -84,7 +88,13 @@ def _cell(
 
 
 def write(lines: list[dict], path: Path = FILE, fields: Mapping[str, tuple[str, str]] = FIELDS) -> None:
-    """Write dictionaries as a Parquet file; fields: column -> (Arrow type, what it holds, which the metadata says)."""
+    """Write dictionaries as a Parquet file, with the meaning of each column in its metadata.
+
+    Args:
+        lines: The rows, cells as `rows` yields them or others.
+        path: The file.
+        fields: Column -> (Arrow type, what it holds).
+    """
     import pyarrow as arrow
     from pyarrow import parquet
 

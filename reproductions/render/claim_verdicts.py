@@ -69,7 +69,10 @@ def on_model(claims: Iterable[dict], name: str) -> ShownVerdict:
 
 
 def counted(claims: Sequence[dict]) -> str:
-    """Count the comparisons of printed numbers (the same ones once) that support claims, and the significant ones."""
+    """Count the comparisons of printed numbers that support claims, and the significant ones.
+
+    Significant is beyond what as many other items might change. Comparisons of the same numbers count once.
+    """
     known = {name: (holds, said) for claim in claims for name, holds, said in claim["reported_of"]}
     holding, drawn = sum(holds for holds, _ in known.values()), [said for _, said in known.values() if said]
     text = supporting(holding, len(known), not all(claim["reported"] for claim in claims))
@@ -115,7 +118,12 @@ def in_print_of_table(claim: dict) -> str:
 
 
 def effect(judged: dict, interval: str = INTERVAL) -> str:
-    """Return a comparison's difference in words, with its 95 % confidence interval and the claim's limit, if not zero."""
+    """Return a difference in words, with its 95 % confidence interval and the limit that the claim sets, if not zero.
+
+    Args:
+        judged: A comparison.
+        interval: How both ends are written.
+    """
     if judged["difference"] is None:
         return "no finite number"
     form = {"points": "+.1f", "%": "+.1f", "% of dense": ".1f"}.get(judged["unit"], ".4g")

@@ -15,7 +15,12 @@ from reproductions.spec.subjects import PAPER, STANDIN, Subject
 
 
 class Loaded(Store):
-    """A store that has read every record once. user: the folder of the user's records; None: the published records alone."""
+    """A store that has read every record once; later changes on disk are not seen.
+
+    Args:
+        user: The folder of the user's records; None: the published records alone.
+        published: The folder of published results.
+    """
 
     def __init__(self, user: Path | None = None, published: Path = PUBLISHED) -> None:
         super().__init__(user or NOWHERE, published)

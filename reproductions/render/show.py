@@ -192,7 +192,10 @@ def _gate(lines: list[dict], labels: set[str]) -> None:
 def _scored(
     columns: list[Column], subject: Subject, store: Store, rows: Sequence[Row], origins: set[str]
 ) -> tuple[Measured, dict[str, int]]:
-    """Return a subject's rows with all scores, derived ones too, and column -> how many it is over, where not all."""
+    """Return a subject's rows with the scores of their columns, derived ones too.
+
+    Column -> how many it is over, where not all.
+    """
     found = [(row, subject, _measured(row, columns, store, origins)) for row in rows]
     over = derived_columns.fill(found, columns)
     flips.fill(found, columns, store)
@@ -281,10 +284,16 @@ def drawn(
     folder: Path | None = None,
     forms: Sequence[str] = ("svg",),
 ) -> list[Path]:
-    """Draw a figure from its `entries`; returns its files, none where nothing has been measured.
+    """Draw a figure from its records; returns its files, none where nothing has been measured.
 
-    folder, forms: as `figures.style.save` takes them. The toy model's picture, the paper models', any other model's, one of
-    some rows alone and one of a quick look go to files of different names. `NotWritten`: the files cannot be written.
+    folder, forms: as `figures.style.save` takes them.
+
+    The drawing function gets `entries`. The toy model's picture, the paper models', any other model's, one of some rows alone
+    and one of a quick look go to files of different names.
+
+    Raises:
+        NotWritten: the files cannot be written.
+        UserError: a record lacks what the figure shows.
     """
     from figures import style
 

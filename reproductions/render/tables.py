@@ -48,6 +48,9 @@ def render(
             one. JSON and CSV have them all.
         reported: Whether the paper's numbers are shown where the table is of another model. JSON and CSV have them all.
         colours: Whether the terminal's text has escape sequences for its styles.
+
+    Raises:
+        UserError: The format is unknown.
     """
     check_format(form)
     tables = [table] if isinstance(table, dict) else list(table)
@@ -77,7 +80,14 @@ def check_format(form: str) -> None:
 def render_changes(
     changed: Sequence[dict], form: str = "terminal", width: int | None = None, colours: bool = False
 ) -> str:
-    """Render what `show.changed` returns of each table and model, as `render` does: yours, the unchanged, the difference."""
+    """Render rows with a user's changes: yours, the unchanged, and the difference.
+
+    Args:
+        changed: What `reproductions.render.show.changed` returns, of each table and model.
+        form: As `render` takes it.
+        width: As `render` takes it.
+        colours: As `render` takes it.
+    """
     if form == "json":
         return json.dumps(list(changed), indent=1, allow_nan=False) + "\n"
     if form == "csv":
@@ -225,7 +235,10 @@ def _best(rows: list[dict], better: Mapping[str, str]) -> set[tuple[int, str]]:
 
 
 def _without_number(row: dict) -> str:
-    """Return why a row has no number at all; '': it has one, or the reason is said below the table."""
+    """Return why a row has no number at all; '': it has one, or what failed is said below the table.
+
+    Why there is no data is said there, too, in full.
+    """
     shown = any(c["reproduced"] is not None or c["reported"] is not None or "text" in c for c in row["cells"].values())
     if not shown and row["status_id"] == "no-data":
         return "no data"

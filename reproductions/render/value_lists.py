@@ -88,7 +88,10 @@ def _of_record(evidence: Evidence, record: Record) -> dict:
 
 
 def described(mapping: Mapping) -> str:
-    """Return a step of a recipe, as a mapping (typed steps load torch), in one line: ``bi: count 5, cosine token``."""
+    """Return a step of a recipe as one line: ``bi: count 5, cosine token``.
+
+    Reads the mapping: typed steps would load torch.
+    """
     name = mapping.get("method", mapping.get("corpus", ""))
     options = {key: value for key, value in mapping.items() if key not in ("method", "corpus") and value is not None}
     return f"{name}: {_said(options)}" if options else name

@@ -24,7 +24,11 @@ class SiteCommand:
 
 
 def serve(folder: Path, port: int) -> None:
-    """Serve a folder on localhost until interrupted."""
+    """Serve a folder on localhost until interrupted.
+
+    Raises:
+        UserError: the port is taken.
+    """
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
     try:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)

@@ -83,10 +83,16 @@ class ComparedMetric:
 
 
 def metrics(grids: Sequence[Grid]) -> list[ComparedMetric]:
-    """Return a table for each column of one target with reported and measured numbers; the headline metric comes first.
+    """Return one table for every column that has reported numbers and measured ones; the headline metric comes first.
 
     Columns correspond by id. Rows correspond by the id of their method or, where the paper calls it something else, by
     their specification.
+
+    Args:
+        grids: Those of one table or figure.
+
+    Returns:
+        The tables; none where no row has both kinds of number.
     """
     ordered = sorted(grids, key=lambda grid: not grid.compared)
     keys = _keys(ordered)
@@ -98,7 +104,11 @@ def metrics(grids: Sequence[Grid]) -> list[ComparedMetric]:
 
 
 def why_none(grids: Sequence[Grid]) -> str:
-    """Say why `metrics` returns none, in a sentence; '' where the paper prints no number."""
+    """Say why `metrics` returns none, in a sentence; '' where the paper prints no number.
+
+    Args:
+        grids: Those of one table or figure.
+    """
     printed, measured = {}, {}
     for grid in grids:
         for line in (line for line in grid.lines if not line.dense):

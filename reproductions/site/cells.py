@@ -18,7 +18,10 @@ SIGNS = {"not-run": "·", "none": ""}
 
 @dataclass(frozen=True)
 class ShownNumber:
-    """A number to be aligned at its point: pad digits, and perhaps a point, fewer than the column's longest fraction."""
+    """A number to be aligned at its decimal point. pad: digits that the column's longest fraction has more.
+
+    point: whether that fraction's point is missing as well.
+    """
 
     text: str
     pad: int = 0

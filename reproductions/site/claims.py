@@ -71,7 +71,10 @@ def of(target: str, built: dict, measured: bool = True) -> list[ShownClaim]:
 
 
 def abstract(finding: SummaryLine, built: Mapping[str, dict]) -> ShownClaim:
-    """Return a sentence of an abstract with its verdicts on the pretrained models. built: JSON forms of tables by target."""
+    """Return a sentence of an abstract with its verdicts on the pretrained models (`findings.row`).
+
+    built: the JSON forms of its tables, by target.
+    """
     found = findings.row(finding, built)
     measured = (_shown(settings.HEADS[name], found.measured[name]) for name in settings.PUBLISHED_MODELS)
     words = f"“{finding.words}” ({finding.where})" if finding.words else ""

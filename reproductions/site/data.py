@@ -19,7 +19,10 @@ NUMBERS = ("value", "stderr")
 
 
 def script(name: str, content: object) -> str:
-    """Return a script file with JSON for the page's script: a page opened from disk may load scripts, but no JSON."""
+    """Return a script file that hands JSON over to the page's script.
+
+    A page opened from disk may load scripts, but no JSON.
+    """
     return f"layerlab.data({json.dumps(name)},{json.dumps(content, separators=(',', ':'), ensure_ascii=False)});\n"
 
 
@@ -60,7 +63,10 @@ def _short(value: float | None, otherwise: str | None = None) -> float | str | N
 
 
 def choices(evidence: Evidence, packed: Mapping[str, dict]) -> list[list[str]]:
-    """Return [hash, name, model, whether `items` (packed, by hash) are there] of every recipe with something to compare."""
+    """Return [hash, what it is called, model, whether items are there] of every recipe with something to compare.
+
+    packed: recipe's hash -> its `items`.
+    """
     found = []
     for digest, records in evidence.records.items():
         if any(record.stderr or record.values for record in records.values()):

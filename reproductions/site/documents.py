@@ -31,9 +31,12 @@ API = (
 
 
 def copy(source: Path) -> dict[str, list[str]]:
-    """Copy documents into a folder under their paths, but README and AUDIT (they have pages); write the API reference.
+    """Copy the documents into a folder, under their paths in the repository; write the pages of the API reference.
 
-    Returns the site's navigation: heading -> names of pages, those of papers and of results among them.
+    README.md and papers/AUDIT.md are left out: pages of results stand in their place.
+
+    Returns:
+        The site's navigation: heading -> names of pages. The pages of papers and of results are part of it.
     """
     files = [*(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG"))]
     files += sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md") if path.name != "AUDIT.md")
@@ -98,7 +101,10 @@ def _figure_modules(cells: Sequence[dict]) -> dict[str, str]:
 
 
 def _seen(code: str, modules: Mapping[str, str]) -> str:
-    """Return what is seen in the picture that a cell of a notebook draws; '' where the cell does not tell."""
+    """Return what is seen in the picture that a cell of a notebook draws, in a sentence.
+
+    '' where the cell does not tell.
+    """
     called = next((found for found in re.finditer(r"\b(\w+)\.(\w+)\(", code) if found[1] in modules), None)
     if called:
         return views.words(f"{modules[called[1]]}:{called[2]}")

@@ -57,10 +57,14 @@ def sample(task: str, count: int) -> list[int]:
 
 
 def every(sizes: Mapping[str, int]) -> dict[str, dict]:
-    """Return what the page shows of each task; sizes: its number of items.
+    """Return what the page shows of each task.
 
-    Task -> ``items``, each with its number (``id``) and, where the data set is at hand and its licence allows it, ``prompt``,
-    ``choices`` and ``answer``; ``source`` and ``licence`` of the text, '' without text.
+    Args:
+        sizes: Task -> number of its items.
+
+    Returns:
+        Task -> ``items``, each with its number (``id``) and, where the data set is at hand and its licence allows it,
+        ``prompt``, ``choices`` and ``answer``; ``source`` and ``licence`` of the text, '' without text.
     """
     found = {}
     for task, count in sorted(sizes.items()):

@@ -323,7 +323,11 @@ def _environment() -> Environment:
 
 
 def build(evidence: Evidence, folder: Path) -> None:
-    """Write the site into a folder that is new, empty or an earlier build's, which goes."""
+    """Write the site into a folder; what an earlier build left there goes.
+
+    Raises:
+        UserError: the folder holds something else, or cannot be written.
+    """
     try:
         from reproductions.site import generator
     except ImportError as error:

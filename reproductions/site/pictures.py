@@ -11,7 +11,10 @@ MANY_TIMES = 10  # the largest value over the least, from which on an axis is lo
 
 
 def strip(layers: int, removed: Sequence[int], cuts: Sequence[int] = ()) -> Markup:
-    """Return a model's layers in a row, removed ones hatched and crossed out; triangles: layers behind a repaired cut."""
+    """Return a model's layers in a row, those that go hatched and crossed out.
+
+    A triangle marks each layer behind a repaired cut.
+    """
     gone = set(removed)
     words = f"{len(gone)} of {layers} layers removed: {', '.join(map(str, sorted(gone))) or 'none'}"
     step = CELL + GAP
@@ -93,7 +96,10 @@ def dots(entries: Sequence[tuple[str, float, float | None, bool]], guessing: flo
 
 
 def _ticks(low: float, high: float, log: bool) -> list[float]:
-    """Return three to six round numbers of an axis; on a logarithmic one powers of ten, with 2 and 5 where these are few."""
+    """Return three to six round numbers of an axis.
+
+    Powers of ten, with 2 and 5 where these are few, on a logarithmic one.
+    """
     if log:
         for bases in ((1,), (1, 3), (1, 2, 5)):
             every = [base * 10.0**power for power in range(-3, 10) for base in bases]

@@ -69,7 +69,10 @@ _PATCHED = ("LinearPatch[S]", "LinearPatch[L]")
 
 
 def first_compared(evidence: Evidence, models: Mapping[str, str]) -> tuple[str, str]:
-    """Return the recipes that the comparison opens with: the original (`originals`) and LinearPatch, '' without one."""
+    """Return which two recipes the comparison opens with: the original model and LinearPatch, '' where there is none.
+
+    models: as `originals` returns them.
+    """
     for subject in (*PUBLISHED_MODELS, STANDIN.model):
         for digest in evidence.shown:
             first = next((place for place in evidence.shown[digest] if place.target == FIRST_TABLE), None)

@@ -125,7 +125,10 @@ def mmlu(profile: str) -> list[Column]:
 
 
 def laco(profile: str, hidden: bool = False) -> list[Column]:
-    """Return LaCo's scores in its Table 1's order, or the toy model's twelve; hidden: only for `laco_averages`."""
+    """LaCo's scores in the order of its Table 1; on the toy model its nine tasks, the examination and two generated ones.
+
+    hidden: measured, for the averages of `laco_averages`, but not shown.
+    """
     if profile == "paper":
         return [Column(label, task, "score", scale=100, hidden=hidden) for label, task in LACO_TASKS.items()]
     entries = {label: (f"{task}@{TASKS_VERSION}", key) for label, (task, key) in _STANDIN_LACO.items()}

@@ -45,7 +45,10 @@ def rows(
     shape: Shape | None = None,
     statuses: Mapping[str, Status] | None = None,
 ) -> list[Row]:
-    """Return a table's printed rows, in order, without recipes for weights. statuses: method -> why it is not there."""
+    """Return every printed row of a table, in printed order, without a recipe for its weights.
+
+    statuses: method -> why it is not there, where that is known.
+    """
     found: dict[tuple, Row] = {}
     for number in reported.numbers(paper, table):
         for variant, name in reported.row_names(number):

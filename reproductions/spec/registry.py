@@ -178,7 +178,10 @@ class Table:
         return f"{self.id}/{claim.id}"
 
     def rows(self, subject: Subject | str, limit: int | None = None) -> list[Row]:
-        """Return a subject's declared rows, each once, in its dtype; with a user's changes the dense and changed ones."""
+        """Return the declared rows of a subject (or of a profile's name), each once, in its type of numbers.
+
+        With a user's changes: the dense rows, and those whose recipes they change.
+        """
         subject = subjects.subject(subject)
         rows = {row.key: row for row in self.declared(subject, limit)}
         found = [_labelled(_in_type(row, subject.dtype), subject) for row in rows.values()]
@@ -243,7 +246,11 @@ NO_TARGETS = {
 
 
 def get(target: str, others: Sequence[str] = ()) -> Table:
-    """Return the table of a target. others: what besides targets may have been meant, for the error's suggestion."""
+    """Return the table of a target. others: what besides targets may have been meant, where that is more than them.
+
+    Raises:
+        UserError: there is none; the nearest names are given.
+    """
     if target in NO_TARGETS:
         raise UserError(f"{target} is no target: the paper's holds {NO_TARGETS[target]}")
     if target not in targets():

@@ -49,7 +49,10 @@ class Number:
 
 @cache
 def numbers(paper: str, table: str) -> tuple[Number, ...]:
-    """Return every number of a table, in printed order; none where the paper prints none (figures, our tables)."""
+    """Return every number of a table, in printed order.
+
+    None for what the paper prints no numbers for (figures, our tables).
+    """
     path = PAPERS_FOLDER / paper / "reported" / f"table{table}.csv"
     if not path.exists():
         return ()

@@ -52,7 +52,10 @@ def lowest_bi(count: int, cosine: str = "token") -> dict:
 
 
 def window(count: int, cosine: str = "token", exclude_ends: bool = False) -> dict:
-    """Return [L], Eq. 2: the cosine per token, the best of all blocks (official code: per channel, without the ends)."""
+    """Return [L], Eq. 2: the cosine per token, the best of all blocks.
+
+    The official code: per channel, without the ends.
+    """
     return {"method": "window", "count": count, "cosine": cosine, "exclude_ends": exclude_ends}
 
 

@@ -23,7 +23,11 @@ extensions.load_steps()
 
 
 def trains(recipe: Recipe) -> bool:
-    """Return whether a recipe's weights are a training's, or of one after each of several removals."""
+    """Return whether a recipe's weights are a training's, or of one after each of several removals.
+
+    Raises:
+        UserError: a repair that nobody registered.
+    """
     iterative = (recipe.selection or {}).get("method") == "iterative"
     return bool(recipe.training) or iterative or isinstance(recipe.step("repair"), TrainedRepair)
 

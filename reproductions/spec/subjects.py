@@ -103,9 +103,13 @@ class Subject:
         return self.model or "paper"
 
     def counts(self, *shares: tuple[int, int], standin: Sequence[int] | int) -> tuple[int, ...]:
-        """Return the numbers of layers to remove, none of which leaves fewer than two: ``remove``, if there is any.
+        """Numbers of layers to remove: ``remove``.
 
-        Else on the toy model what the table says; else the paper's shares n/N of this model's layers, rounded, each once.
+        Else on the toy model what the table says; else the paper's shares n/N of this model's layers, rounded, each
+        once.
+
+        Raises:
+            UserError: the model has too few layers for one of them.
         """
         if self.remove:
             found = self.remove
@@ -133,7 +137,11 @@ PROFILES = {"standin": STANDIN, "paper": PAPER}  # whom a profile's name alone s
 
 
 def subject(which: Subject | str) -> Subject:
-    """Return a subject as it is, or the one that a profile's name stands for."""
+    """Return a subject as it is, or the one that a profile's name stands for.
+
+    Raises:
+        UserError: an unknown profile.
+    """
     if isinstance(which, Subject):
         return which
     if which not in PROFILES:
@@ -145,6 +153,9 @@ def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) 
     """Return the subject of a model by registry name, hub id or directory. Reads its config, not its weights.
 
     profile: None: the toy model's own for the toy model, the papers' for any other.
+
+    Raises:
+        UserError: the model cannot be had, its architecture is not supported, a profile it cannot be measured in.
     """
     name = STANDIN.model if name == registry.TOY else name
     if name == STANDIN.model and profile in (None, "standin"):

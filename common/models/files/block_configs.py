@@ -53,7 +53,12 @@ def expressible(model: nn.Module) -> bool:
 
 
 def config(model: nn.Module) -> dict:
-    """Return the model's config as ``nemotron-nas``, with its ``block_configs``, or refuse what these cannot say."""
+    """Return the model's config as ``nemotron-nas``, with its ``block_configs``.
+
+    Raises:
+        UserError: what these cannot say: another architecture than Llama, linear maps in the place of attentions, layers of
+            fewer heads, MLPs whose width is no multiple of 256, a sliced stream.
+    """
     kept = model.config
     if kept.model_type != "llama":
         raise _refused(f"architecture {kept.model_type!r} is not Llama's")

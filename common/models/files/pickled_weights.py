@@ -58,7 +58,11 @@ def folder(path: Path, hub_id: str) -> Path:
 
 
 def convert(path: Path, hub_id: str) -> Path:
-    """Return the checkpoint at `path` with safetensors weights, in the user's cache; written now if it is not there yet."""
+    """Return the checkpoint at `path` with safetensors weights, in the user's cache; written now if it is not there yet.
+
+    Raises:
+        UserError: a file holds more than tensors, or is damaged, or there is no room.
+    """
 
     def make(_work: Path, made: Path) -> None:
         print(f"{hub_id}: converting its pickled weights to safetensors, once, into {made.parent}", file=sys.stderr)
@@ -71,7 +75,10 @@ def convert(path: Path, hub_id: str) -> Path:
 
 
 def shards(path: Path) -> list[str]:
-    """Return the pickled weight files in order; a whole one comes before an index left beside it, as in transformers."""
+    """Return the pickled weight files in order.
+
+    A whole one comes before an index that was left beside it, as in transformers.
+    """
     if (path / SINGLE).exists() or not (path / INDEX).exists():
         return [SINGLE]
     return safetensors_reader.shards(path / INDEX)

@@ -138,7 +138,15 @@ FORMATS: dict[str, Format] = {
 
 
 def config(said: Mapping, path: Path) -> dict | None:
-    """Return the config that transformers' own architecture has for a config.json's content; None if it is not renamed."""
+    """Return the content of config.json that transformers' own architecture has; None of a model that is not renamed.
+
+    Args:
+        said: Content of the config.json.
+        path: Directory of the model, which errors name.
+
+    Raises:
+        UserError: the model computes what no architecture of transformers does.
+    """
     if said.get("model_type") not in FORMATS:
         return None
     try:
@@ -156,8 +164,12 @@ def config(said: Mapping, path: Path) -> dict | None:
 def convert(path: Path, hub_id: str) -> Path:
     """Return the directory that transformers reads: a conversion in the user's cache, or `path` where none is needed.
 
-    hub_id: whose it is, or a name that stands for a directory. For weights that are pickled alone the caller has asked the
-    user.
+    Args:
+        path: the checkpoint. Of weights that are pickled alone the caller has asked the user.
+        hub_id: whose it is, or a name that stands for a directory.
+
+    Raises:
+        UserError: the model cannot be converted, its files are damaged, or there is no room.
     """
     try:
         said = json.loads((path / "config.json").read_text(encoding="utf-8"))

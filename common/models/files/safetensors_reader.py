@@ -42,7 +42,11 @@ class TensorEntry:
     state: tuple[int, ...]
 
     def read(self) -> Tensor:
-        """Return the tensor, in memory of its own."""
+        """Return the tensor, in memory of its own.
+
+        Raises:
+            UserError: the file is damaged, is another one meanwhile, or has a type that is not understood.
+        """
         if self.dtype not in DTYPES:
             raise UserError(f"cannot read {self.file}: it holds tensors of type {self.dtype}; use unquantised weights")
         with torch.inference_mode(False):  # a parameter made in inference mode could not be watched for changes
@@ -74,7 +78,11 @@ def _state(file: int) -> tuple[int, ...]:
 
 
 def header(file: Path) -> dict[str, TensorEntry]:
-    """Return {name: entry} of one safetensors file."""
+    """Return {name: entry} of one safetensors file.
+
+    Raises:
+        UserError: the file is damaged.
+    """
     try:
         with file.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
@@ -98,7 +106,11 @@ def header(file: Path) -> dict[str, TensorEntry]:
 
 
 def shards(index: Path) -> list[str]:
-    """Return the names of the weight files that a checkpoint's index names, in order."""
+    """Return the names of the weight files that a checkpoint's index names, in order.
+
+    Raises:
+        UserError: the index cannot be read, or does not say for each tensor which file has it.
+    """
     try:
         found = json.loads(index.read_text())
     except (OSError, ValueError) as error:
@@ -113,6 +125,9 @@ def loaded(folder: Path) -> list[str]:
     """Return the names of the files that transformers loads: model.safetensors, else those of the index.
 
     Both may be there: a checkpoint in parts that is saved again in one file keeps its index, whose files are gone or old.
+
+    Raises:
+        UserError: the index cannot be read.
     """
     if (folder / WHOLE).is_file():
         return [WHOLE]
@@ -120,7 +135,15 @@ def loaded(folder: Path) -> list[str]:
 
 
 def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, TensorEntry]:
-    """Return {name: entry} of a checkpoint's safetensors files that transformers loads, else of all ``but`` these names."""
+    """Return {name: entry} of the safetensors files that transformers loads of a checkpoint.
+
+    Where it would find none, of all.
+
+    but: names of files that are no weights.
+
+    Raises:
+        UserError: a file is damaged or missing.
+    """
     named = loaded(folder)
     files = named or sorted(file.name for file in folder.glob("*.safetensors") if file.name not in set(but))
     return {name: entry for file in files for name, entry in header(folder / file).items()}

@@ -27,10 +27,16 @@ PROBES = (
 
 
 def read(file: Path, beside: Sequence[str] = (), begin: Sequence[str] = (), **options) -> PreTrainedTokenizerFast:
-    """Return the tokenizer in a SentencePiece model of byte pairs, which has to split the probes as sentencepiece does.
+    """Return the tokenizer in a SentencePiece model of byte pairs.
 
-    beside: tokens that follow its pieces and that no text contains. begin: tokens that every sequence begins with.
-    options: of the tokenizer, such as its special tokens.
+    Args:
+        file: the model, as a rule tokenizer.model.
+        beside: tokens that follow its pieces and that no text contains.
+        begin: tokens that every sequence begins with.
+        **options: of the tokenizer, such as its special tokens.
+
+    Raises:
+        UserError: the file cannot be read, holds another kind of model, or splits the probes otherwise than the tokenizer.
     """
     proto = sentencepiece_model_pb2.ModelProto()
     try:

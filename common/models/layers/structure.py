@@ -63,7 +63,11 @@ def write(model: nn.Module, directory: Path) -> None:
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """Return the differences of a saved model; empty where there is no ``structure.json``."""
+    """Return the differences of a saved model; empty where there is no ``structure.json``.
+
+    Raises:
+        UserError: it cannot be read, or holds what this version does not know.
+    """
     file = directory / FILE
     if not file.exists():
         return {}

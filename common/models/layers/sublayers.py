@@ -83,7 +83,11 @@ def present(model: nn.Module) -> list[tuple[int, str]]:
 
 
 def drop_halves(model: nn.Module, wanted: Iterable[tuple[int, str]]) -> None:
-    """Take these (layer, half), each there and named once, out of the model, in place."""
+    """Take these (layer, half) out of the model, in place.
+
+    Raises:
+        UserError: a half that is not there, or one named twice.
+    """
     wanted = list(wanted)
     for entry in wanted:
         _check(model, *entry)

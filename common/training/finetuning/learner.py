@@ -24,7 +24,11 @@ IGNORE = -100
 
 
 def checked(rows: Sequence[Mapping], name: str, vocabulary: int) -> Sequence[Mapping]:
-    """Return the rows, each of which can be learnt from, read one at a time (they may lie on disk)."""
+    """Return the rows, read one at a time (they may lie on disk).
+
+    Raises:
+        UserError: there is none, or one cannot be learnt from; names the first such row.
+    """
     if len(rows) == 0:
         raise UserError(f"the {name} data is empty; give at least one row")
     for index, row in enumerate(rows):

@@ -88,7 +88,13 @@ def on_disk(trained: int, settings: Settings) -> int:
 
 
 def check_disk(folder: Path, trained: int, settings: Settings) -> int:
-    """Refuse a training whose checkpoints do not fit beside what its folder holds; return the bytes that they take there."""
+    """Refuse a training whose checkpoints will not fit beside what its folder already holds of it.
+
+    Returns the bytes that they will take there.
+
+    Raises:
+        UserError: the disk has less free; says what takes less.
+    """
     there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     needed, free = on_disk(trained, settings) - there, shutil.disk_usage(folder).free
     if needed > free:
@@ -110,7 +116,11 @@ def _sides(facts: dict, target: str) -> int:
 
 
 def check_training(name: str, found: Need, settings: Settings, device: str) -> None:
-    """Refuse a training that holds more than the device has."""
+    """Refuse a training that cannot fit.
+
+    Raises:
+        UserError: it holds more than the device has; says how much of what, and what takes less.
+    """
     there = capacity(device)
     if found.bytes <= there:
         return
@@ -128,7 +138,11 @@ def check_training(name: str, found: Need, settings: Settings, device: str) -> N
 
 
 def check_weights(name: str, parameters: float, itemsize: int, device: str) -> None:
-    """Refuse a model whose weights alone do not fit."""
+    """Refuse a model whose weights alone do not fit.
+
+    Raises:
+        UserError: they do not; says what does.
+    """
     there, weights = capacity(device), parameters * itemsize
     if weights <= there:
         return

@@ -50,7 +50,11 @@ def fingerprint(model: nn.Module, train: Sequence[Mapping], valid: Sequence[Mapp
 
 
 def claim(folder: Path, plan: dict) -> None:
-    """Make ``folder`` this training's, if it is no other's."""
+    """Make ``folder`` this training's.
+
+    Raises:
+        UserError: it holds another one or cannot be written.
+    """
     path = folder / "plan.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -160,7 +160,10 @@ def _train(learner: Learner, tokenizer, rows: dict, settings: Settings, folder: 
 
 
 def _data(learner: Learner, rows: dict, settings: Settings, args, folder: Path, **options) -> tuple[dict, dict]:
-    """Return the parts of the data (cached outputs for those read more than once), and the layer executions that took."""
+    """Return the parts of the data, and the layer executions that each part's cache took.
+
+    Parts that are needed more than once come with cached outputs of the frozen layers.
+    """
     steps = math.ceil(len(rows["training"]) / settings.batch)
     epochs = settings.epochs if settings.max_steps is None else settings.max_steps / steps
     times = {"training": epochs, "validation": math.ceil(epochs * steps / settings.evaluate_every)}
