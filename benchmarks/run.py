@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import re
-import shlex
 import statistics
 import subprocess
 import sys
@@ -178,16 +177,15 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
         "# Benchmarks",
         "",
         "After this page you know what each benchmark compares and how to repeat it. `make benchmarks` runs the usual ones",
-        "and writes this page. `make benchmarks ONLY=scoring,search` runs some; `python benchmarks/NAME.py` runs one script.",
+        "and writes this page. `make benchmarks ONLY=scoring,search` runs some.",
         "",
         "| Benchmark | Question | Measured on | Seconds | Date |",
         "| --- | --- | --- | ---: | --- |",
     ]
     for entry in entries:
         result = results[entry.name]
-        command = f": `{shlex.join(['python', *entry.command(Path('benchmarks'))])}`" if entry.arguments else ""
         facts = (_conditions(result, machines), result.get("seconds") or "", result["date"]) if result else ("", "", "")
-        lines.append(f"| {entry.name} | {entry.question}{command} | {' | '.join(map(str, facts))} |")
+        lines.append(f"| {entry.name} | {entry.question} | {' | '.join(map(str, facts))} |")
     lines += [
         "",
         "A ratio is to a baseline measured by the same script in the same run. An empty cell repeats the cell above, and",
@@ -199,12 +197,15 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
     ]
     for entry in entries:
         lines += _rows(entry, results[entry.name])
-    lines += ["", f"| Machine | CPU | Cores | Products of matrices {EDGE} x {EDGE}, GFLOP/s | torch |"]
-    lines.append("| --- | --- | ---: | --- | --- |")
+    lines += [
+        "",
+        f"| Machine | CPU | Cores | Products of matrices {EDGE} x {EDGE}, GFLOP/s |",
+        "| --- | --- | ---: | --- |",
+    ]
     for number, one in enumerate(machines):
         peak = ", ".join(f"{dtype} {rate}" for dtype, rate in one["gflops"].items())
         cpu = " and ".join(filter(None, [one["cpu"], one.get("gpu")]))
-        lines.append(f"| {_letter(number)} | {cpu} | {one['cores']} | {peak} | {one['torch']} |")
+        lines.append(f"| {_letter(number)} | {cpu} | {one['cores']} | {peak} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The worked example of CONTRIBUTING.md: its one file makes a method that recipes, records and checkpoints know."""
+"""The worked example of docs/add-a-method.md: its one file makes a method that recipes, records and checkpoints know."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ from reproductions.engine import execute
 from reproductions.render import show
 from reproductions.spec.registry import Column, Row, Table
 
-PAGE = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "add-a-method.md"
 
 
 @pytest.fixture
