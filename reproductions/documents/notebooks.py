@@ -1,17 +1,19 @@
 """``python -m reproductions.documents.notebooks [PAPER...]``: run the papers' notebooks and keep what they show."""
 
+from __future__ import annotations
+
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-import nbformat
-from nbclient import NotebookClient
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING
 
 from common.console.command_line import answering, option, parse
 from common.records.results import ROOT
 from common.utils.errors import unknown
 from reproductions.spec.registry import PAPERS
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 TIMEOUT = 600  # seconds a cell
 
@@ -29,6 +31,9 @@ def executed(path: Path) -> NotebookNode:
     Raises:
         nbclient.exceptions.CellExecutionError: a cell fails.
     """
+    import nbformat  # takes two seconds
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
@@ -58,6 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     for paper in papers:
         if paper not in PAPERS:
             raise unknown("paper", paper, PAPERS)
+    import nbformat
+
     for paper in papers or PAPERS:
         nbformat.write(executed(notebook_of(paper)), notebook_of(paper))
         print(notebook_of(paper))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import ARCHITECTURES
+from tiny_models import ARCHITECTURES
 
 from common.baselines import llm_pruner, slicegpt
 from common.calibration import collect

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import FAMILIES
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from tiny_models import ARCHITECTURES, FAMILIES
 from transformers import AutoModelForCausalLM
 
 from common.evaluation.multiple_choice import SharedContextLM
@@ -49,8 +49,6 @@ def skipping(model, ids, removed):
 
 
 def test_every_supported_architecture_has_a_tiny_model():
-    from conftest import ARCHITECTURES
-
     assert {*FAMILIES, *(settings["model_type"] for settings in ARCHITECTURES.values())} == set(SUPPORTED)
 
 

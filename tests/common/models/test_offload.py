@@ -6,8 +6,8 @@ import time
 
 import pytest
 import torch
-from conftest import ARCHITECTURES
 from safetensors.torch import load_file, save_file
+from tiny_models import ARCHITECTURES
 from transformers import AutoModelForCausalLM
 
 from common.calibration import collect, default_pairs

@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 import torch
-from conftest import ARCHITECTURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_models import ARCHITECTURES, tiny_model
 from torch import nn
 
 from common.models import checkpoint
@@ -62,10 +62,8 @@ def test_code_merge_is_what_the_notebooks_loop_leaves(tiny):
 
 def test_stream_norms_are_the_layers_own_norms():
     found = {"llama": 2, "mistral": 2, "qwen2": 2, "qwen3": 2, "qwen3-sliding": 2, "gemma2": 4, "mixtral": 2}
-    from conftest import _tiny_model
-
     for name in ARCHITECTURES:
-        layer = _tiny_model(name).model.layers[0]
+        layer = tiny_model(name).model.layers[0]
         norms = [parameter for parameter, _ in layer.named_parameters() if is_stream_norm(parameter)]
         assert len(norms) == found[name] and all("layernorm" in parameter for parameter in norms)
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ARCHITECTURES, FAMILIES
 from heads import logits
+from tiny_models import ARCHITECTURES, FAMILIES
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.calibration import collect

@@ -4,7 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from reproductions.claims import verdicts
@@ -13,6 +12,12 @@ from reproductions.spec import registry
 
 ROOT = Path(__file__).resolve().parents[3]
 NOTEBOOKS = [notebooks.notebook_of(paper) for paper in registry.PAPERS]
+
+
+def read(path: Path):
+    import nbformat  # takes two seconds, which no other test needs
+
+    return nbformat.read(path, as_version=4)
 
 
 @pytest.mark.slow
@@ -28,7 +33,7 @@ def test_notebook_runs(path, monkeypatch):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=registry.PAPERS)
 def test_a_committed_notebook_has_outputs_and_pictures_and_no_error(path):
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read(path)
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     pictures = [name for cell in notebook.cells for name in re.findall(r"\]\((.*\.svg)\)", cell.source)]
     assert pictures and all((path.parent / name).is_file() for name in pictures)
@@ -37,7 +42,7 @@ def test_a_committed_notebook_has_outputs_and_pictures_and_no_error(path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=registry.PAPERS)
 def test_a_notebook_opens_with_its_question_and_ends_with_a_verdict_on_every_claim(path):
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read(path)
     assert "?**" in notebook.cells[0].source.split("\n\n")[1]
     (output,) = notebook.cells[-1].outputs
     lines = output["data"]["text/markdown"].splitlines()
@@ -54,7 +59,7 @@ def test_a_notebook_opens_with_its_question_and_ends_with_a_verdict_on_every_cla
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=registry.PAPERS)
 def test_notebook_defines_nothing(path):
-    cells = (cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+    cells = (cell.source for cell in read(path).cells if cell.cell_type == "code")
     tree = ast.parse(re.sub("^%.*", "", "\n".join(cells), flags=re.M))  # magics are no Python
     defined = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef))]
     assert not defined, [node.name for node in defined]
