@@ -65,8 +65,6 @@ def main(arguments: list[str] | None = None) -> int:
             raise unknown("paper", paper, PAPERS)
     import nbformat
 
-    import nbformat
-
     for paper in papers or PAPERS:
         nbformat.write(executed(notebook_of(paper)), notebook_of(paper))
         print(notebook_of(paper))
