@@ -9,9 +9,11 @@ the error of a retained performance is on the careful side. Where one error is n
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import numpy as np
 
+from common.utils import csv_rows
 from common.utils.errors import UserError, unknown
 
 KINDS = ("mean-of-ratios", "ratio-of-means")
@@ -22,73 +24,9 @@ Errors = Mapping[str, float | None]
 # Subjects of MMLU in the categories of Hendrycks et al. (2021), with their numbers of test items. lm-eval puts
 # anatomy in STEM; the papers' weighted columns follow this grouping (design notes: 3018 / 4705 / 3077 / 3242
 # questions).
-MMLU: dict[str, dict[str, int]] = {
-    "STEM": {
-        "abstract_algebra": 100,
-        "astronomy": 152,
-        "college_biology": 144,
-        "college_chemistry": 100,
-        "college_computer_science": 100,
-        "college_mathematics": 100,
-        "college_physics": 102,
-        "computer_security": 100,
-        "conceptual_physics": 235,
-        "electrical_engineering": 145,
-        "elementary_mathematics": 378,
-        "high_school_biology": 310,
-        "high_school_chemistry": 203,
-        "high_school_computer_science": 100,
-        "high_school_mathematics": 270,
-        "high_school_physics": 151,
-        "high_school_statistics": 216,
-        "machine_learning": 112,
-    },
-    "Humanities": {
-        "formal_logic": 126,
-        "high_school_european_history": 165,
-        "high_school_us_history": 204,
-        "high_school_world_history": 237,
-        "international_law": 121,
-        "jurisprudence": 108,
-        "logical_fallacies": 163,
-        "moral_disputes": 346,
-        "moral_scenarios": 895,
-        "philosophy": 311,
-        "prehistory": 324,
-        "professional_law": 1534,
-        "world_religions": 171,
-    },
-    "Social Sciences": {
-        "econometrics": 114,
-        "high_school_geography": 198,
-        "high_school_government_and_politics": 193,
-        "high_school_macroeconomics": 390,
-        "high_school_microeconomics": 238,
-        "high_school_psychology": 545,
-        "human_sexuality": 131,
-        "professional_psychology": 612,
-        "public_relations": 110,
-        "security_studies": 245,
-        "sociology": 201,
-        "us_foreign_policy": 100,
-    },
-    "Others": {
-        "anatomy": 135,
-        "business_ethics": 100,
-        "clinical_knowledge": 265,
-        "college_medicine": 173,
-        "global_facts": 100,
-        "human_aging": 223,
-        "management": 103,
-        "marketing": 234,
-        "medical_genetics": 100,
-        "miscellaneous": 783,
-        "nutrition": 306,
-        "professional_accounting": 282,
-        "professional_medicine": 272,
-        "virology": 166,
-    },
-}
+MMLU: dict[str, dict[str, int]] = {}
+for _row in csv_rows.read(Path(__file__).with_name("mmlu_subjects.csv")):
+    MMLU.setdefault(_row["category"], {})[_row["subject"]] = int(_row["items"])
 MMLU_QUESTIONS = {category: sum(subjects.values()) for category, subjects in MMLU.items()}
 
 
@@ -138,7 +76,8 @@ def _scales(cells: Cells, dense: Cells, kind: str) -> dict[str, float]:
     """Return what each task's score is multiplied by in the retained performance."""
     if kind not in KINDS:
         raise unknown("kind of retained performance", kind, KINDS)
-    _same_names(cells, dense)
+    if different := sorted(cells.keys() ^ dense.keys()):
+        raise UserError(f"the scores compared differ in {', '.join(different)}; both must name the same tasks")
     if not cells:
         raise UserError("no scores to compare")
     if not all(np.all(value) for value in dense.values()):
@@ -162,11 +101,6 @@ def weighted_stderr(errors: Errors, questions: Mapping[str, int]) -> float | Non
 def weighted_mean(values: Cells, questions: Mapping[str, int]) -> float:
     """Return the mean of values with their numbers of items as weights."""
     return sum(values[name] * count for name, count in questions.items()) / sum(questions.values())
-
-
-def _same_names(cells: Mapping, other: Mapping) -> None:
-    if different := sorted(cells.keys() ^ other.keys()):
-        raise UserError(f"the scores compared differ in {', '.join(different)}; both must name the same tasks")
 
 
 def _quadrature(terms: Iterable[tuple[float, float | None]]) -> float | None:

@@ -1,9 +1,9 @@
 """The blocks the paper prints (Table 9), to be loaded in place of computed ones and to compare these with."""
 
-import csv
 from functools import cache
 from pathlib import Path
 
+from common.utils import csv_rows
 from common.utils.errors import UserError, unknown
 
 TABLE = Path(__file__).parent / "reported" / "table9.csv"
@@ -20,12 +20,11 @@ MODELS = {
 def published_windows() -> dict[tuple[str, int, str], tuple[int, int]]:
     """Return (registry name, layers removed, variant ``L`` or ``S``) -> half-open block [start, end)."""
     found: dict[tuple[str, int, str], dict[str, int]] = {}
-    with TABLE.open(newline="", encoding="utf-8") as lines:
-        for line in csv.DictReader(lines):
-            if line["column"] in ("start", "end"):
-                for variant in line["variant"].split("/"):
-                    key = (MODELS[line["model"]], int(line["sparsity"].partition("/")[0]), variant)
-                    found.setdefault(key, {})[line["column"]] = int(line["value"])
+    for line in csv_rows.read(TABLE):
+        if line["column"] in ("start", "end"):
+            for variant in line["variant"].split("/"):
+                key = (MODELS[line["model"]], int(line["sparsity"].partition("/")[0]), variant)
+                found.setdefault(key, {})[line["column"]] = int(line["value"])
     return {key: (window["start"], window["end"]) for key, window in found.items()}
 
 

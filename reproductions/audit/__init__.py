@@ -4,11 +4,11 @@ A finding keeps its name (``LP-1``): ``names.csv`` holds the names given so far,
 it, and the name of what is found no longer is not given again.
 """
 
-import csv
 import dataclasses
 from functools import cache
 from pathlib import Path
 
+from common.utils import csv_rows
 from reproductions.audit import laco, linearpatch, prunecomp, reassessing, repeats, scores, tables
 from reproductions.audit.engine import KINDS, PREFIXES, Finding, merged
 
@@ -30,8 +30,7 @@ FIELDS = ("name", "paper", "kind", "where")
 @cache
 def names() -> dict[tuple[str, ...], str]:
     """Return (paper, kind, where) -> the name given to the finding there, whether it is still found or not."""
-    with NAMES.open(newline="", encoding="utf-8") as lines:
-        return {tuple(line[field] for field in FIELDS[1:]): line["name"] for line in csv.DictReader(lines)}
+    return {tuple(line[field] for field in FIELDS[1:]): line["name"] for line in csv_rows.read(NAMES)}
 
 
 def key(finding: Finding) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Write what the published records say into README, docs and papers: ``python -m reproductions.documents.readme``."""
 
-import csv
 import re
 from collections.abc import Iterable, Mapping
 
@@ -67,8 +66,7 @@ def minutes() -> dict[str, float]:
 
     What an earlier target has measured, a later one only reads. A paper's name stands for ``make PAPER``, all but the grid.
     """
-    with timings.PATH.open() as lines:
-        return {row["target"]: int(row["seconds"]) / 60 for row in csv.DictReader(lines)}
+    return {target: int(row["seconds"]) / 60 for target, row in timings.read().items()}
 
 
 def by_paper(store: Store) -> dict[str, dict[str, dict]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from common.console.command_line import answering, option, parse
 from common.records.results import ROOT
-from common.utils import atomic_files
+from common.utils import atomic_files, csv_rows
 from common.utils.errors import UserError, unknown
 from reproductions.spec import registry
 
@@ -64,10 +64,7 @@ def make(target: str) -> list[str]:
 
 def read(path: Path = PATH) -> dict[str, dict[str, str]]:
     """Target -> its line; empty where there is no file."""
-    if not path.exists():
-        return {}
-    with path.open(newline="", encoding="utf-8") as lines:
-        return {line["target"]: line for line in csv.DictReader(lines)}
+    return {line["target"]: line for line in csv_rows.read(path)} if path.exists() else {}
 
 
 def write(lines: Iterable[dict], path: Path = PATH) -> None:

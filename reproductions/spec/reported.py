@@ -3,12 +3,13 @@
 Reads only. Doubts about a value stand in its ``flag``; what the arithmetic says about it is the audit's business.
 """
 
-import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from common.utils import csv_rows
 
 PAPERS_FOLDER = Path(__file__).resolve().parents[2] / "papers"
 DENSE = ("Dense", "Dense*")  # rows of a model that nothing was removed from
@@ -56,17 +57,12 @@ def numbers(paper: str, table: str) -> tuple[Number, ...]:
     path = PAPERS_FOLDER / paper / "reported" / f"table{table}.csv"
     if not path.exists():
         return ()
-    with path.open(newline="", encoding="utf-8") as lines:
-        return tuple(
-            Number(
-                paper,
-                *(line[name] for name in FIELDS[:6]),
-                line["value"],
-                float(line["stderr"]) if line["stderr"] else None,
-                line["flag"],
-            )
-            for line in csv.DictReader(lines)
+    return tuple(
+        Number(
+            paper, *(line[name] for name in FIELDS[:7]), float(line["stderr"]) if line["stderr"] else None, line["flag"]
         )
+        for line in csv_rows.read(path)
+    )
 
 
 def tables(paper: str) -> list[str]:
