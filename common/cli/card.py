@@ -4,13 +4,14 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 
 import huggingface_hub
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
-from common.cli import elsewhere, printable
+from common.cli import printable
 from common.cli.measure import REPEATS, shown
 from common.console.progress import clock
 from common.console.text_tables import markdown
@@ -30,45 +31,39 @@ STAGE_NAMES = {
     "result": "measuring the result",
     "compare": "comparing both",
 }
+LAYOUT = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}  # of card.md.j2
 STAGES = (("before", "original"), ("cut", "no repair"), ("after", "repaired"))
 
 
 def card(method, report: dict) -> str:
     """README.md of the saved directory, with the hub's front matter. Every number stands in the report."""
-    layers = report["layers"]
-    removed = ", ".join(map(str, report["facts"].get("removed", []))) or "see pruning.json"
-    lines = [
-        "---",
-        _front(report),
-        "---",
-        "",
-        f"# {report['model']}, {layers['before'] - layers['after']} of {layers['before']} layers removed",
-        "",
-        *([f"> **Warning: {report['broken']}.** Do not use it.", ""] if report["broken"] else []),
-        *([f"> **Quick run.** {_few(report)}. The numbers are rough.", ""] if report["quick"] else []),
-        f"{method.title}: {method.description}",
-        "",
-        f"- Layers removed (0-based, in order of removal): {removed}",
-        f"- Parameters: {_change(report['parameters'])}",
-        f"- Size: {_change(report['bytes'], ' MB', 1e6)}, stored in {report['dtype']}, computed in {report['computed_in']}",
-        f"- {_texts(report['text'])}, sequences of {report['text']['window']} tokens",
-        *(f"- {note}" for note in report["notes"]),
-        "",
-        *_numbers(report),
-        *_samples(report["evaluation"]),
-        "## Loading",
-        "",
-        *_loading(method),
-        "",
-        *_elsewhere(report),
-        "## How it was made",
-        "",
-        "    " + command(report),
-        "",
-        f"Facts, settings and versions: `pruning.json`. Code: commit {report['environment']['commit'] or 'unknown'}"
-        f"{' with local changes' if report['environment']['dirty'] else ''}. The licence is the base model's.",
-    ]
-    return "\n".join(lines) + "\n"
+    from jinja2 import Environment, FileSystemLoader  # not needed before there is a result
+
+    evaluation, removed = report["evaluation"], report["facts"].get("removed", [])
+    found = Environment(loader=FileSystemLoader(Path(__file__).parent), **LAYOUT)
+    found.filters["one_line"] = lambda text: " ".join(text.split())
+    found.globals |= {"change": _change, "markdown": markdown, "plural": plural, "quoted": _quoted, "signed": signed}
+    pairs = zip(evaluation["before"].get("samples", []), evaluation["after"].get("samples", []))
+    return found.get_template("card.md.j2").render(
+        method=method,
+        report=report,
+        evaluation=evaluation,
+        layers=report["layers"],
+        text=report["text"],
+        front=_front(report),
+        few=_few(report),
+        removed=removed,
+        rows=_rows(evaluation),
+        repeats=REPEATS,
+        against=evaluation["against_cut"],
+        times=evaluation.get("times", {}),
+        divergence=evaluation.get("divergence", {}),
+        samples=list(pairs),
+        same_model=f"With `{MERGEKIT}`, mergekit makes this very model.",
+        prune_layers=prune_layers(removed),
+        mergekit=mergekit(report) if removed else "",
+        command=command(report),
+    )
 
 
 def summary(report: dict) -> str:
@@ -86,9 +81,7 @@ def summary(report: dict) -> str:
     if report["unmeasured"]:
         lines.append(f"not measured: {report['unmeasured']}")
     if removed := report["facts"].get("removed"):
-        lines.append(
-            f"the same layers removed, without repair, in llama.cpp: --prune-layers {elsewhere.prune_layers(removed)}"
-        )
+        lines.append(f"the same layers removed, without repair, in llama.cpp: --prune-layers {prune_layers(removed)}")
     return "\n".join([*lines, *report["notes"], *([report["broken"]] if report["broken"] else [])])
 
 
@@ -234,131 +227,28 @@ def _value(side: dict, key: str, scale: float = 1) -> str:
     return f"{shown(value)} ± {stderr * scale:.2f}" if small else shown(value)
 
 
-def _numbers(report: dict) -> list[str]:
-    evaluation = report["evaluation"]
-    if report["unmeasured"]:
-        return [f"**Not measured:** {report['unmeasured']}.", ""]
-    rows = _rows(evaluation)
-    if not rows:
-        return ["Not evaluated.", ""]
-    table = markdown(["", *(name for _, name in STAGES)], rows, "lr")
-    note = (
-        f"Perplexity is per token over {plural(evaluation['after']['windows'], 'disjoint sequence')}, each read alone. ± is "
-        "one standard error. "
-    )
-    note += _method_of_times(evaluation.get("times", {}))
-    divergence = evaluation.get("divergence", {})
-    if "kl" in divergence:
-        note += f" The KL divergence is over {plural(divergence['sequences'], 'test sequence')}."
-    elif divergence:
-        note += f" The KL divergence is left out: {divergence['left_out']}."
-    if evaluation.get("changes"):
-        note += (
-            " A flip is an item that one of the two models alone has right. Intervals are 95 %, paired over the items."
-        )
-    return [table, "", f"{_against(evaluation)}{note.strip()}", ""]
-
-
-def _method_of_times(times: dict) -> str:
-    """Return how times were measured, or why they were not, as sentences."""
-    if not times:
-        return ""
-    if "left_out" in times:
-        return f"Times are left out: {times['left_out']}."
-    left = "".join(
-        f" Batch {size} is left out: {sides['left_out']}."
-        for size, sides in times["batches"].items()
-        if "left_out" in sides
-    )
-    return (
-        f"Times are the median and range of {REPEATS} runs: a prompt of {times['prompt']} tokens, then {times['generated']} "
-        f"generated ones. The two models took turns on the machine that made this.{left}"
-    )
+def prune_layers(removed: Collection[int]) -> str:
+    """Return what llama.cpp's ``llama-quantize --prune-layers`` takes: layers by number, from 0, separated by commas."""
+    return ",".join(map(str, sorted(removed)))
 
 
 def mergekit(report: dict) -> str:
-    """Return the mergekit configuration (YAML) that makes the same model from the original."""
-    model = report["source"].get("base_model", report["model"])
-    return elsewhere.mergekit(model, report["layers"]["before"], report["facts"]["removed"], report["dtype"])
-
-
-def _against(evaluation: dict) -> str:
-    """Return what is known of the change from no repair, as a sentence."""
-    if not (found := evaluation["against_cut"]):
-        return ""
-    change, low, high = (signed(found[key], "+.1f") for key in ("change", "low", "high"))
-    return f"Perplexity against no repair: {change} % [{low}, {high}] (95 %, paired over the sequences). "
-
-
-def _samples(evaluation: dict) -> list[str]:
-    """Return three prompts, and what both models write after them."""
-    pairs = zip(evaluation["before"].get("samples", []), evaluation["after"].get("samples", []))
-    lines = []
-    for dense, pruned in pairs:
-        lines += ["- prompt: " + _quoted(dense["prompt"]), "  - original: " + _quoted(dense["text"])]
-        lines += ["  - this model: " + _quoted(pruned["text"])]
-    return ["## Generated text, greedy", "", *lines, ""] if lines else []
+    """Return the mergekit configuration (YAML) that makes the same model from the original, by a passthrough merge."""
+    model, layers = report["source"].get("base_model", report["model"]), report["layers"]["before"]
+    lines, start = ["merge_method: passthrough", f"dtype: {report['dtype']}", "slices:"], None
+    for layer in range(layers + 1):
+        if layer < layers and layer not in report["facts"]["removed"]:
+            start = layer if start is None else start
+        elif start is not None:
+            lines += ["- sources:", f"  - model: {model}", f"    layer_range: [{start}, {layer}]"]
+            start = None
+    return "\n".join(lines) + "\n"
 
 
 def _quoted(text: str) -> str:
     """Return a text as one line of Markdown code."""
     shown = " ".join(text.split()).replace("`", "'")
     return f"`{shown}`" if shown else "(nothing)"
-
-
-def _loading(method) -> list[str]:
-    plain = [
-        "```python",
-        "from transformers import AutoModelForCausalLM, AutoTokenizer",
-        "",
-        'model = AutoModelForCausalLM.from_pretrained("PATH")',
-        'tokenizer = AutoTokenizer.from_pretrained("PATH")',
-        "```",
-    ]
-    if not method.loader:
-        return ["A plain Hugging Face checkpoint:", "", *plain]
-    return [
-        "The patches lie in `patches.safetensors`; this repository's loader puts them in place:",
-        "",
-        "```python",
-        f"import {method.loader}  # registers the patch",
-        "from common.models import checkpoint",
-        "",
-        'model, tokenizer = checkpoint.load("PATH")',
-        "```",
-        "",
-        "Plain `AutoModelForCausalLM.from_pretrained` reads the pruned model **without** its patches.",
-    ]
-
-
-def _elsewhere(report: dict) -> list[str]:
-    """Return the removed layers as mergekit and llama.cpp take them."""
-    removed = report["facts"].get("removed")
-    if not removed:
-        return []
-    config = mergekit(report)
-    return [
-        "## The same layers in other programs",
-        "",
-        "Other programs can remove the same layers of the original model. "
-        + (
-            f"With `{MERGEKIT}`, mergekit makes this very model."
-            if report["only_removed"]
-            else "What this method changed besides, they do not change."
-        ),
-        f"llama.cpp: `llama-quantize --prune-layers {elsewhere.prune_layers(removed)} IN.gguf OUT.gguf TYPE`; mergekit:",
-        "",
-        "```yaml",
-        *config.splitlines(),
-        "```",
-        "",
-    ]
-
-
-def _texts(text: dict) -> str:
-    """Return what it was calibrated on, and what measured on."""
-    apart = f" (of {text['held_out']} the last tenth, which is no calibration text)" if text["held_out"] else ""
-    return f"Calibration text: {text['calibration']}, test text: {text['test']}{apart}"
 
 
 def _change(pair: dict, unit: str = "", size: float = 1) -> str:

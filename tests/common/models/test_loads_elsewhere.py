@@ -9,7 +9,7 @@ from gguf_file import gguf_name, write_gguf
 from transformers import AutoModelForCausalLM, GgufConfig
 
 from common.baselines.replaceme import replace_me
-from common.cli.elsewhere import mergekit, prune_layers
+from common.cli.card import mergekit, prune_layers
 from common.models import checkpoint
 from extensions import refit
 
@@ -66,7 +66,14 @@ def test_a_fused_checkpoint_goes_to_gguf_and_comes_back(fused, ids, tiny_tokeniz
 def test_the_cut_as_llama_cpp_and_mergekit_take_it(removed):
     gone = [int(layer) for layer in prune_layers(removed).split(",")]
     assert gone == sorted(removed)
-    config = yaml.safe_load(mergekit("org/model", 6, removed, "bfloat16"))
+    report = {
+        "model": "a directory",
+        "source": {"base_model": "org/model"},
+        "layers": {"before": 6},
+        "dtype": "bfloat16",
+        "facts": {"removed": removed},
+    }
+    config = yaml.safe_load(mergekit(report))
     assert (config["merge_method"], config["dtype"]) == ("passthrough", "bfloat16")
     kept = []
     for part in config["slices"]:
