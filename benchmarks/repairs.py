@@ -37,10 +37,7 @@ from papers import linearpatch
 VOCABULARY = 512  # the head is no part of any pass
 GOAL = 1.7  # of least squares
 # By channels; calibration near the bare pass.
-GOALS = {
-    576: {"LinearPatch": 1.15, "refit, following 3": 1.3},
-    4096: {"LinearPatch": 1.15, "refit, following 3": 3},
-}
+GOALS = {576: {"LinearPatch": 1.15, "refit, following 3": 1.3}, 4096: {"LinearPatch": 1.15, "refit, following 3": 3}}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 
 from common.console.command_line import answering, option, parse
+from common.console.text_tables import markdown
 from common.utils.errors import unknown
 from common.utils.ratios import VARIABLE, Ratio
 
@@ -31,6 +32,22 @@ ROOT = HERE.parent
 LIMIT = 3600  # seconds that a script may take
 EDGE = 2048  # of the matrices whose product gives the peak
 NONE = "–"  # an empty cell that repeats no other
+PAGE = """\
+# Benchmarks
+
+After this page you know what each benchmark compares and how to repeat it. `make benchmarks` runs the usual ones
+and writes this page. `make benchmarks ONLY=scoring,search` runs some.
+
+{}
+
+A ratio is to a baseline measured by the same script in the same run. An empty cell repeats the cell above, and
+– means that no goal is set. Measurements of one kind are one row: their number in brackets, their median ratio,
+and the lowest and highest. The folder `results` has each of them, with times and memory.
+
+{}
+
+{}
+"""
 
 
 @dataclass(frozen=True)
@@ -173,40 +190,24 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
     for result in filter(None, results.values()):
         if result["machine"] not in machines:
             machines.append(result["machine"])
-    lines = [
-        "# Benchmarks",
-        "",
-        "After this page you know what each benchmark compares and how to repeat it. `make benchmarks` runs the usual ones",
-        "and writes this page. `make benchmarks ONLY=scoring,search` runs some.",
-        "",
-        "| Benchmark | Question | Measured on | Seconds | Date |",
-        "| --- | --- | --- | ---: | --- |",
-    ]
+    asked = []
     for entry in entries:
         result = results[entry.name]
         facts = (_conditions(result, machines), result.get("seconds") or "", result["date"]) if result else ("", "", "")
-        lines.append(f"| {entry.name} | {entry.question} | {' | '.join(map(str, facts))} |")
-    lines += [
-        "",
-        "A ratio is to a baseline measured by the same script in the same run. An empty cell repeats the cell above, and",
-        "– means that no goal is set. Measurements of one kind are one row: their number in brackets, their median ratio,",
-        "and the lowest and highest. The folder `results` has each of them, with times and memory.",
-        "",
-        "| Benchmark | What | Ratio | Baseline | Goal |",
-        "| --- | --- | ---: | --- | --- |",
-    ]
-    for entry in entries:
-        lines += _rows(entry, results[entry.name])
-    lines += [
-        "",
-        f"| Machine | CPU | Cores | Products of matrices {EDGE} x {EDGE}, GFLOP/s |",
-        "| --- | --- | ---: | --- |",
-    ]
+        asked.append((entry.name, entry.question, *facts))
+    measured_on = []
     for number, one in enumerate(machines):
         peak = ", ".join(f"{dtype} {rate}" for dtype, rate in one["gflops"].items())
         cpu = " and ".join(filter(None, [one["cpu"], one.get("gpu")]))
-        lines.append(f"| {_letter(number)} | {cpu} | {one['cores']} | {peak} |")
-    return "\n".join(lines) + "\n"
+        measured_on.append((_letter(number), cpu, one["cores"], peak))
+    ratios = [row for entry in entries for row in _rows(entry, results[entry.name])]
+    products = f"Products of matrices {EDGE} x {EDGE}, GFLOP/s"
+    tables = (
+        markdown(("Benchmark", "Question", "Measured on", "Seconds", "Date"), asked, "lllrl"),
+        markdown(("Benchmark", "What", "Ratio", "Baseline", "Goal"), ratios, "llrll"),
+        markdown(("Machine", "CPU", "Cores", products), measured_on, "llrl"),
+    )
+    return PAGE.format(*tables)
 
 
 def _conditions(result: dict, machines: list[dict]) -> str:
@@ -218,12 +219,12 @@ def _conditions(result: dict, machines: list[dict]) -> str:
     return ", ".join([_letter(machines.index(result["machine"])), *types, *counts])
 
 
-def _rows(entry: Entry, result: dict | None) -> list[str]:
+def _rows(entry: Entry, result: dict | None) -> list[tuple[str, ...]]:
     if result is None:
         needs = "needs a CUDA device; " if entry.needs else ""
-        return [f"| {entry.name} | not run: {needs}`make benchmarks ONLY={entry.name}` | {NONE} | {NONE} | {NONE} |"]
+        return [(entry.name, f"not run: {needs}`make benchmarks ONLY={entry.name}`", NONE, NONE, NONE)]
     if "failed" in result:
-        return [f"| {entry.name} | failed: {_plain(result['failed'])} | {NONE} | {NONE} | {NONE} |"]
+        return [(entry.name, f"failed: {result['failed']}", NONE, NONE, NONE)]
     kinds: dict[tuple[str, ...], list[Ratio]] = {}
     for row in result["rows"]:
         ratio = Ratio(**{key: value for key, value in row.items() if key != "threads"})
@@ -231,8 +232,7 @@ def _rows(entry: Entry, result: dict | None) -> list[str]:
     lines, name, above = [], entry.name, ""
     for (_, baseline, _), alike in kinds.items():
         baseline = alike[0].baseline if len(alike) == 1 else baseline
-        cells = (name, _named(alike), _ratios(alike), "" if baseline == above else baseline, _goal(alike))
-        lines.append(f"| {' | '.join(map(_plain, cells))} |")
+        lines.append((name, _named(alike), _ratios(alike), "" if baseline == above else baseline, _goal(alike)))
         name, above = "", baseline
     return lines
 
@@ -278,10 +278,6 @@ def _bounds(ratio: Ratio) -> str:
 
 def _letter(number: int) -> str:
     return chr(ord("A") + number)
-
-
-def _plain(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def _read(path: Path) -> dict | None:

@@ -157,13 +157,7 @@ class AuditCommand:
     json: bool = option(False, "print JSON")
 
 
-COMMANDS = {
-    "list": ListCommand,
-    "run": RunCommand,
-    "show": ShowCommand,
-    "fetch": FetchCommand,
-    "audit": AuditCommand,
-}
+COMMANDS = {"list": ListCommand, "run": RunCommand, "show": ShowCommand, "fetch": FetchCommand, "audit": AuditCommand}
 
 
 def parser() -> Parser:

@@ -94,13 +94,7 @@ def _sliced_class(plain: type, spec: Architecture) -> type:
 
 @torch.no_grad()
 def slice_stream(
-    model: nn.Module,
-    ids: Tensor,
-    left: int,
-    *,
-    centre: bool = False,
-    batch_size: int = 8,
-    progress: bool = False,
+    model: nn.Module, ids: Tensor, left: int, *, centre: bool = False, batch_size: int = 8, progress: bool = False
 ) -> None:
     """Slice the residual stream to ``left`` channels, in place, by its principal directions on ``ids`` [samples, tokens].
 

@@ -190,12 +190,7 @@ def joined_ids(tokenizer, corpus: str | Corpus) -> Tensor:
 
 
 def open_dataset(
-    hub_id: str,
-    config: str | None,
-    split: str,
-    *,
-    data_file: str | None = None,
-    revision: str | None = None,
+    hub_id: str, config: str | None, split: str, *, data_file: str | None = None, revision: str | None = None
 ):
     """Return a `datasets.Dataset` from the mirror, the hub or its cache; one-line UserError when it cannot be had."""
     import datasets

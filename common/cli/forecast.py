@@ -227,7 +227,8 @@ def streamed(job: Job) -> Forecast:
     a_row = item * (4 * width + 3 * getattr(config, "intermediate_size", 4 * width))
     inside = batch * (a_row + 4 * 4 * width)  # with float32 copies for statistics
     logits = 2 * HEAD_ROWS * config.vocab_size * 4 if tests else 0
-    states = max(calibration * _open_states(job), tests) * width * item
+    waiting = 1 + (job.count or 1)  # states of each calibration token: its own, or what an iteration starts from again
+    states = max(calibration * waiting, tests) * width * item
     held = min(states, streamed.states)
     here = psutil.Process().memory_info().rss + RETAINED
     if streamed.device.type == "cuda":
@@ -235,11 +236,6 @@ def streamed(job: Job) -> Forecast:
     own = streamed.layer_bytes() + few * a_row + own_bytes if own_bytes else 0  # then no layer is read ahead
     peak = here + max(streamed.two_bytes() + max(inside, logits), own) + held
     return Forecast(int(peak), seconds, int(states - held))
-
-
-def _open_states(job: Job) -> int:
-    """States of all calibration tokens that wait at once: a sequence's, or what an iteration starts from again."""
-    return 1 + (job.count or 1)
 
 
 def _float64_rate(device: torch.device) -> float:

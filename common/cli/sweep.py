@@ -32,7 +32,9 @@ def run(job: Job, stages: Stages) -> dict:
     job.load()
     checks.check_finite(job.model)
     begun = _begun(job)
-    before = begun["dense"] if begun else _original(job, stages)
+    if not begun:
+        stages.begin("original", "measuring the original model")
+    before = begun["dense"] if begun else measure.original(job)
     rows: list[dict] = [row for row in begun["rows"] if row["repaired"] is not None] if begun else []
     left = sorted(set(counts).difference(row["removed"] for row in rows), reverse=True)
     stages.begin("sweep", f"{len(left)} numbers of layers")
@@ -60,11 +62,6 @@ def run(job: Job, stages: Stages) -> dict:
     print(_table(report))
     print(f"saved to {job.options.out} (sweep.md, sweep.csv, sweep.png), {clock(report['seconds'])}")
     return report
-
-
-def _original(job: Job, stages: Stages) -> dict:
-    stages.begin("original", "measuring the original model")
-    return measure.original(job)
 
 
 def _report(job: Job, before: dict, rows: list[dict], seconds: float) -> dict:

@@ -91,7 +91,7 @@ def _standin_prompts() -> list[str]:
 
 # A paper's come with its package.
 PROMPT_SETS: dict[str, PromptSet] = {
-    "standin-1": PromptSet(_standin_prompts, 48, "this repository; held-out docstrings"),
+    "standin-1": PromptSet(_standin_prompts, 48, "this repository; held-out docstrings")
 }
 
 

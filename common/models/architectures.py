@@ -134,9 +134,7 @@ SUPPORTED: dict[str, Architecture] = {
     "gemma": Architecture(_PLAIN, offset_gain=True),
     "granite": Architecture(_PLAIN, multiplier="residual_multiplier"),
     "phi3": Architecture(
-        _PLAIN,
-        attention=replace(_ATTENTION, readers=("qkv_proj",)),
-        mlp=replace(_MLP, readers=("gate_up_proj",)),
+        _PLAIN, attention=replace(_ATTENTION, readers=("qkv_proj",)), mlp=replace(_MLP, readers=("gate_up_proj",))
     ),
     "starcoder2": Architecture(
         ("self_attn.o_proj", "mlp.c_proj"), mlp=Half("post_attention_layernorm", "mlp", ("c_fc",), "c_proj")
@@ -153,9 +151,7 @@ SUPPORTED: dict[str, Architecture] = {
     ),
     "cohere2": Architecture(_PLAIN, layer_types=True, mlp=replace(_MLP, norm="input_layernorm"), parallel=True),
     "mixtral": replace(
-        _MIXTURE,
-        writers=("self_attn.o_proj", "mlp.experts:down_proj"),
-        experts=("block_sparse_moe.", "w1", "w3", "w2"),
+        _MIXTURE, writers=("self_attn.o_proj", "mlp.experts:down_proj"), experts=("block_sparse_moe.", "w1", "w3", "w2")
     ),
     "qwen3_moe": _MIXTURE,
     "gpt_oss": replace(

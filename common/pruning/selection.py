@@ -38,12 +38,7 @@ def lowest(scores: Mapping[Key, float]) -> Key:
 
 
 def best_window(
-    statistics: Statistics,
-    count: int,
-    kind: str = "token",
-    *,
-    exclude_ends: bool = True,
-    protect: Collection[int] = (),
+    statistics: Statistics, count: int, kind: str = "token", *, exclude_ends: bool = True, protect: Collection[int] = ()
 ) -> tuple[int, int]:
     """Return the block ``[start, stop)`` of ``count`` layers that changes the residual stream least; ties go to the earliest.
 

@@ -251,7 +251,8 @@ class Store:
         try:
             with open(path, encoding="utf-8") as file:
                 record = Record.from_json(file.read())
-            _check_place(record, Path(path))
+            if (record.recipe_hash, record.benchmark) != (Path(path).parent.name, Path(path).stem):
+                raise Unreadable("misplaced", f"it is of {record.benchmark} and the recipe {record.recipe_hash}")
             self._known[path] = state, record
             return record
         except OSError as error:
@@ -307,12 +308,6 @@ def publish(folder: Path, found: Iterable[tuple[Record, Mapping]]) -> None:
 def _place(recipe: Recipe, benchmark: str) -> str:
     """Return where a measurement's record is in a folder of records."""
     return f"{recipe.profile}/{recipe.model}/{recipe.hash}/{benchmark}.json"
-
-
-def _check_place(record: Record, path: Path) -> None:
-    """Refuse a record that lies where another one's place is. Raises Unreadable."""
-    if (record.recipe_hash, record.benchmark) != (path.parent.name, path.stem):
-        raise Unreadable("misplaced", f"it is of {record.benchmark} and the recipe {record.recipe_hash}")
 
 
 def _state(path: str | Path) -> tuple[int, ...] | None:

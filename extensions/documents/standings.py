@@ -16,14 +16,7 @@ from reproductions.spec import registry
 from reproductions.spec.subjects import Subject
 
 ACCURACY, FLIPS = "AVG", "flips"
-HEADER = (
-    "Removed",
-    "Repair",
-    "selection",
-    "perplexity / best baseline",
-    "accuracy",
-    "flips",
-)
+HEADER = ("Removed", "Repair", "selection", "perplexity / best baseline", "accuracy", "flips")
 HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE = "higher", "lower", "equivalent", "no significant difference"
 # The short table shows so many numbers of layers, the best of ours, and:
 FEW = 2

@@ -50,9 +50,7 @@ class PostTrainingCommand:
     learning_rate: float = option(DEFAULTS.learning_rate, "highest learning rate of Adam")
     save_every: int = option(500, "steps between checkpoints")
     micro_batch: int | None = option(
-        None,
-        "sequences at once, on each GPU",
-        usual=f"{DEFAULTS.micro_batch}; 1 above {LARGE / 1e9:.0f} B parameters",
+        None, "sequences at once, on each GPU", usual=f"{DEFAULTS.micro_batch}; 1 above {LARGE / 1e9:.0f} B parameters"
     )
     out: Path = option(help="write checkpoints to DIR, and the trained model to DIR/model", metavar="DIR")
 

@@ -29,11 +29,7 @@ from reproductions.spec.reported import Number
 # What a V100 was sold with, in GB.
 GPU_MEMORY = {"V100": (16, 32)}
 # The text names a number by its table's last column: text column -> (tables, column).
-QUOTED = {
-    "PPL AVG": (("1", "4"), "AVG"),
-    "RP": (("2",), "RP"),
-    "MMLU Weighted AVG": (("3",), "Weighted AVG"),
-}
+QUOTED = {"PPL AVG": (("1", "4"), "AVG"), "RP": (("2",), "RP"), "MMLU Weighted AVG": (("3",), "Weighted AVG")}
 # The same selection under LinearPatch's name.
 ACROSS = {"CosSim(BI)": "ShortGPT", "CosSim(CL)": "LLM-Streamline(None)", "Dense": "Dense"}
 ALIASES = {

@@ -218,12 +218,8 @@ def together(found: Iterable[dict]) -> dict | None:
 def distinct(found: Iterable[dict]) -> list[dict]:
     """Return the comparisons of several claims' verdicts on one subject, those of the same outcomes once."""
     return _distinct(
-        sorted((one for verdict in found for one in verdict["comparisons"]), key=_most_rivals_first), _outcome
+        sorted((one for verdict in found for one in verdict["comparisons"]), key=lambda one: -one["against"]), _outcome
     )
-
-
-def _most_rivals_first(found: dict) -> int:
-    return -found["against"]
 
 
 def by_chance(compared: Iterable[dict]) -> float:

@@ -84,12 +84,7 @@ def _flops() -> float:
 
 
 def prepare(
-    recipe: Recipe,
-    *,
-    device: str = "cpu",
-    progress: bool = False,
-    force: bool = False,
-    recorded: Mapping | None = None,
+    recipe: Recipe, *, device: str = "cpu", progress: bool = False, force: bool = False, recorded: Mapping | None = None
 ) -> Context | shape_only.Shape:
     """Load the recipe's model and carry the recipe out (a shape recipe: build the shape alone).
 

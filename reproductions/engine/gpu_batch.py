@@ -67,10 +67,7 @@ _ACCURACY = ("league-distilled", "league-texts")
 _READ = ("WIKI-2", "PTB")  # the league's texts
 # The most valuable first. The stages of a group are measured on one model before the next model has its turn.
 STAGES = (
-    (
-        Stage("perplexities of LinearPatch and Prune&Comp", _TEXTS),
-        Stage("tasks of LinearPatch and Prune&Comp", _TASKS),
-    ),
+    (Stage("perplexities of LinearPatch and Prune&Comp", _TEXTS), Stage("tasks of LinearPatch and Prune&Comp", _TASKS)),
     (Stage("league's leaders, perplexities", ("league",), columns=_READ, rows=_LEADERS, shares=True, most=1e9),),
     (
         Stage("accuracy after a refit", _ACCURACY, shares=True, most=1e9),

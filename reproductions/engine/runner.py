@@ -110,12 +110,7 @@ def _names(column: Column, pattern: str) -> bool:
 
 
 def missing(
-    tables: Sequence[Table],
-    store: Store,
-    subject: Subject | str,
-    *,
-    force: bool = False,
-    **chosen,
+    tables: Sequence[Table], store: Store, subject: Subject | str, *, force: bool = False, **chosen
 ) -> list[Work]:
     """Return what has to be measured, grouped by recipe.
 

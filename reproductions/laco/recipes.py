@@ -39,9 +39,7 @@ NAMES |= {
     name + CODE: f"{NAMES.get(name, name)}, code's merge (extension)"
     for name in (LACO, TRAINED, AGAIN, AT_ONCE, LACO + PAPERS)
 }
-STATUSES = {
-    "Dense": dataclasses.replace(REPORTED, reason="OpenCompass's own numbers"),
-}
+STATUSES = {"Dense": dataclasses.replace(REPORTED, reason="OpenCompass's own numbers")}
 PRUNER, SLICEGPT = "LLMPru.", "SliceGPT"
 # The paper gives their shares of parameters alone. LLM-Pruner's flags are fitted to theirs (27.0, 24.4 and 24.2 %).
 # SliceGPT's width is the one whose share is nearest, shortcuts counted.

@@ -106,13 +106,7 @@ TABLES = [
         f"{MERGES} {SHARES}",
     ),
     _without_dense(
-        _table(
-            "5",
-            "hyperparameters of the main results",
-            columns.settings("5"),
-            _search_rows,
-            note=SEARCH,
-        )
+        _table("5", "hyperparameters of the main results", columns.settings("5"), _search_rows, note=SEARCH)
     ),
     _without_dense(
         _table(

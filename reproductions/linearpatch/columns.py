@@ -6,11 +6,7 @@ from reproductions.spec.registry import Column
 # Column of the paper -> protocol of `common.evaluation.windowed_perplexity`.
 PROTOCOLS = {
     "paper": {"WIKI-2": "linearpatch-wikitext2", "C4": "linearpatch-c4", "PTB": "linearpatch-ptb"},
-    "standin": {
-        "StdLib": "standin-standard-library",
-        "Numeric": "standin-numerical",
-        "Learning": "standin-learning",
-    },
+    "standin": {"StdLib": "standin-standard-library", "Numeric": "standin-numerical", "Learning": "standin-learning"},
 }
 
 

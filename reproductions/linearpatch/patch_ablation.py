@@ -176,9 +176,7 @@ CAUSES = Table(
             _below(FITTED_SPARED, FITTED),
         ),
         Claim(
-            "massive-tokens-alone-beat-cut",
-            "extension: A on massive tokens alone lowers perplexity",
-            _below(SINK, CUT),
+            "massive-tokens-alone-beat-cut", "extension: A on massive tokens alone lowers perplexity", _below(SINK, CUT)
         ),
     ),
     note="The layers are those that Table 1 removes. WIKI-2: 48 sequences of 512 tokens, spread over the test text (toy "

@@ -349,11 +349,7 @@ TABLES = [
         "perplexity, training-free methods",
         training_free,
         columns.text,
-        (
-            *_repairs("PPL AVG", True, "has a lower perplexity than"),
-            _among_cosines("PPL AVG"),
-            _SLEB_TEXT,
-        ),
+        (*_repairs("PPL AVG", True, "has a lower perplexity than"), _among_cosines("PPL AVG"), _SLEB_TEXT),
         _PERPLEXITY_NOTE,
     ),
     _table(
@@ -361,10 +357,7 @@ TABLES = [
         "MMLU, training-free methods",
         lambda subject, limit=None: training_free(subject, limit, pruner=False),
         ratio_and_mmlu,
-        (
-            *_repairs(_MMLU, False, "scores above"),
-            _ABOVE_SLEB,
-        ),
+        (*_repairs(_MMLU, False, "scores above"), _ABOVE_SLEB),
         _RATIO_NOTE,
     ),
     _table(

@@ -231,7 +231,9 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
         looked = track(part, f"blocks {i + 1} to {i + len(part)} of {len(windows)}", unit="cut", each=True)
         rows += [_look(_Cut(context, ids, *window), end, found, *window) for window in looked]
 
-    off = {f"off_{name}": np.array([_off(row, name) for row in rows]) for name in PREDICTIONS}
+    off = {
+        f"off_{name}": np.array([abs(math.log(row[name] / row["best_factor"])) for row in rows]) for name in PREDICTIONS
+    }
 
     def helps(name: str) -> float:
         return sum(row["perplexities"][name] < row["perplexities"]["none"] for row in rows) / len(rows)
@@ -247,8 +249,3 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     values["matrix_best"] = sum(min(r["perplexities"], key=r["perplexities"].get) == "matrix" for r in rows) / len(rows)
     stderr = {name: float(found.std(ddof=1)) / len(rows) ** 0.5 for name, found in off.items() if len(rows) > 1}
     return values, stderr, {"rows": rows, "factors": list(FACTORS)}, off
-
-
-def _off(row: dict, prediction: str) -> float:
-    """Return how far an interface's prediction is from its best factor."""
-    return abs(math.log(row[prediction] / row["best_factor"]))

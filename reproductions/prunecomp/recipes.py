@@ -81,12 +81,7 @@ def selection(size: str, metric: str, count: int, variant: str, fidelity: str = 
 
 
 def recipe(
-    model: str,
-    subject: Subject,
-    limit: int | None,
-    spec: RepairSpec | None,
-    count: int,
-    fidelity: str = "paper",
+    model: str, subject: Subject, limit: int | None, spec: RepairSpec | None, count: int, fidelity: str = "paper"
 ) -> Recipe:
     """Return the recipe of a row; of the dense model for count 0."""
     if not count:

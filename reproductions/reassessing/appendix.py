@@ -202,11 +202,7 @@ TABLES = [
         full=True,
     ),
     table(
-        "L",
-        "seven metrics, 50 %",
-        [(ArmSpec(metric), 8) for metric in SEVEN],
-        claims=claims.of_metrics(),
-        note=SIZES,
+        "L", "seven metrics, 50 %", [(ArmSpec(metric), 8) for metric in SEVEN], claims=claims.of_metrics(), note=SIZES
     ),
     table(
         "M",

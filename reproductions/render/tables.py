@@ -130,18 +130,23 @@ def _number(value: float, digits: int | None = None) -> str:
     return f"{value:.{2 if digits is None else digits}f}"
 
 
+_MARKS = {
+    "not-run": "·",
+    "none": "",
+    "no-data": "no data",
+    "no-value": "none",
+    "guesses": "guesses",
+    "diverged": "diverged",
+}
+
+
 def _measured_cell(cell: dict, with_error: bool) -> str:
     if cell["reproduced"] is None and "text" in cell:
         return cell["text"]
     if cell["reproduced"] is None:
-        marks = {"not-run": "·", "none": "", "no-data": "no data", "no-value": "none", "guesses": "guesses"}
-        return _diverged(cell) or marks.get(cell["status_id"], "x")
+        return _MARKS.get(cell["status_id"], "x")
     error = f"±{_number(cell['stderr'], 1)}" if with_error and cell["stderr"] else ""
     return _number(cell["reproduced"], cell.get("digits")) + error
-
-
-def _diverged(cell: dict) -> str | None:
-    return "diverged" if cell["status_id"] == "diverged" else None
 
 
 def _printed_cell(cell: dict) -> str:
@@ -157,7 +162,8 @@ def _doubted(cell: dict) -> bool:
 
 def _compared_cell(cell: dict) -> str:
     if cell["reproduced"] is None:
-        return " | ".join(filter(None, (_printed_cell(cell), cell.get("text"), _diverged(cell))))
+        diverged = "diverged" if cell["status_id"] == "diverged" else ""
+        return " | ".join(filter(None, (_printed_cell(cell), cell.get("text"), diverged)))
     digits = cell.get("digits")
     difference = ""
     if cell["reported"] is not None:

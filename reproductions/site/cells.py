@@ -195,12 +195,9 @@ def _unit(column: Column) -> str:
 def _digits(cells: Iterable[dict | None]) -> int:
     """Digits after the point of a column's longest number."""
     return max(
-        (_fraction(c) for c in cells if c and (c["reproduced"] is not None or c["reported"] is not None)), default=0
+        (c.get("digits", 2) for c in cells if c and (c["reproduced"] is not None or c["reported"] is not None)),
+        default=0,
     )
-
-
-def _fraction(cell: dict) -> int:
-    return cell.get("digits", 2)
 
 
 def number(value: float, digits: int, most: int) -> ShownNumber:
@@ -216,7 +213,7 @@ def _cell(evidence: Evidence, row: Row, column: Column, cell: dict | None, most:
     shape = column.weight_free and row.shapes is not None
     behind = _page(evidence, row.shapes) if shape else _page(evidence, row.recipe)
     href = f"{behind}#{column.benchmark}" if behind and column.benchmark else ""
-    digits, value, printed = _fraction(cell), cell["reproduced"], cell["reported"]
+    digits, value, printed = cell.get("digits", 2), cell["reproduced"], cell["reported"]
     facts = {"href": href, "audit": tuple(cell.get("audit", ())), "flag": cell.get("flag", "")}
     facts["shape"] = shape or row.recipe is not None and row.recipe == row.shapes
     if printed is not None:

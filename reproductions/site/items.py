@@ -33,11 +33,6 @@ LICENCES = {
 }
 
 
-def task_of(benchmark: str) -> str:
-    """Return the task behind a benchmark's name, which may name a part or a version of it after @."""
-    return benchmark.partition("@")[0]
-
-
 def counts(packed: Iterable[Mapping[str, Mapping[str, dict]]]) -> dict[str, int]:
     """Return the number of items that every model answered, by task, from packed outcomes."""
     found: dict[str, int] = {}
@@ -45,7 +40,7 @@ def counts(packed: Iterable[Mapping[str, Mapping[str, dict]]]) -> dict[str, int]
         for benchmark, kept in benchmarks.items():
             sizes = [outcomes["n"] for outcomes in kept.values() if "bits" in outcomes]
             if sizes:
-                task = task_of(benchmark)
+                task = benchmark.partition("@")[0]  # behind it a part or a version of the task
                 found[task] = min(found.get(task, sizes[0]), sizes[0])
     return found
 

@@ -80,39 +80,24 @@ LACO_CATEGORIES = {
 }
 
 
-# Choices of each task of lm-eval and of LaCo's suite; ARC has four but for some ten items with three or five, C3 two to four.
+# Tasks of lm-eval and of LaCo's suite by their number of choices; ARC has four but for some ten items with three or five,
+# C3 two to four.
 _CHOICES = {
-    "arc_challenge": 4,
-    "arc_easy": 4,
-    "boolq": 2,
-    "cmmlu": 4,
-    "copa": 2,
-    "hellaswag": 4,
-    "laco_boolq": 2,
-    "laco_c3": 4,
-    "laco_chid": 10,
-    "laco_cmmlu": 4,
-    "laco_cmnli": 3,
-    "laco_commonsense_qa": 5,
-    "laco_hellaswag": 4,
-    "laco_mmlu": 4,
-    "laco_piqa": 2,
-    "laco_race_h": 4,
-    "laco_race_m": 4,
-    "laco_wsc_p": 2,
-    "mmlu": 4,
-    "openbookqa": 4,
-    "piqa": 2,
-    "race_v2": 4,
-    "winogrande": 2,
-    "wsc273": 2,
+    2: ("boolq", "copa", "laco_boolq", "laco_piqa", "laco_wsc_p", "piqa", "winogrande", "wsc273"),
+    3: ("laco_cmnli",),
+    4: (
+        *("arc_challenge", "arc_easy", "cmmlu", "hellaswag", "mmlu", "openbookqa", "race_v2"),
+        *("laco_c3", "laco_cmmlu", "laco_hellaswag", "laco_mmlu", "laco_race_h", "laco_race_m"),
+    ),
+    5: ("laco_commonsense_qa",),
+    10: ("laco_chid",),
 }
 _WRITTEN = ("laco_wsc_g", "laco_xsum", "arc_easy_written", "openbookqa_written")  # answers are written, not picked
 
 
 def chance(benchmarks: Iterable[str]) -> dict[str, float]:
     """Benchmark, its first items, or MMLU in a paper's form -> the share that chance gets right, where that is known."""
-    known = {name: 1 / choices for name, choices in _CHOICES.items()} | dict.fromkeys(_WRITTEN, 0.0)
+    known = {name: 1 / choices for choices, names in _CHOICES.items() for name in names} | dict.fromkeys(_WRITTEN, 0.0)
     known |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in STANDIN_QUESTIONS.items()}
     known |= {benchmark: known["mmlu"] for benchmark, _ in _MMLU.values()}  # the toy model's has four options, too
     return {name: known[subsets.whole(name)] for name in benchmarks if subsets.whole(name) in known}

@@ -157,13 +157,7 @@ def beats(
 
 
 def ahead_by(
-    setting: tuple[str, str],
-    ours: str,
-    theirs: str,
-    column: str,
-    least: float,
-    lower: bool = False,
-    unit: str = POINTS,
+    setting: tuple[str, str], ours: str, theirs: str, column: str, least: float, lower: bool = False, unit: str = POINTS
 ) -> Check:
     """In one setting, ours is at least so many points above theirs, or percent of theirs; ``lower``: percent below."""
 

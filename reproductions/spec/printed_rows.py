@@ -39,11 +39,7 @@ def removed_layers(number: reported.Number) -> int | None:
 
 
 def rows(
-    paper: str,
-    table: str,
-    *,
-    shape: Shape | None = None,
-    statuses: Mapping[str, Status] | None = None,
+    paper: str, table: str, *, shape: Shape | None = None, statuses: Mapping[str, Status] | None = None
 ) -> list[Row]:
     """Return every printed row of a table, in printed order, without a recipe for its weights.
 

@@ -98,12 +98,7 @@ def _make(spec: ModelSpec, work: Path, made: Path) -> None:
 def _source(spec: ModelSpec) -> dict:
     """Return what a converted model says of its origin."""
     wheels = [{"wheel": part.requirement, "sha256": part.sha256, "member": part.member} for part in spec.wheels.parts]
-    return {
-        "wheels": wheels,
-        "sha256": spec.wheels.sha256,
-        "label": spec.title,
-        "conversion": spec.wheels.conversion,
-    }
+    return {"wheels": wheels, "sha256": spec.wheels.sha256, "label": spec.title, "conversion": spec.wheels.conversion}
 
 
 def download(spec: ModelSpec) -> list[Path]:

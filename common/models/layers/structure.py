@@ -24,10 +24,7 @@ from common.utils.plugins import import_modules
 FORMAT = 1
 FILE = "structure.json"
 # What registers each kind of `common.models`, in the order in which they are built; those of `common.baselines` follow.
-_OWN = {
-    "halves": "common.models.layers.sublayers",
-    "widths": "common.models.layers.widths",
-}
+_OWN = {"halves": "common.models.layers.sublayers", "widths": "common.models.layers.widths"}
 
 Describe = Callable[[nn.Module], Any]
 Build = Callable[[nn.Module, Any], None]

@@ -60,10 +60,7 @@ def collate(rows: Sequence[Mapping], pad_id: int = 0) -> dict[str, Tensor]:
         return pad_sequence(parts, batch_first=True, padding_value=value, padding_side="left")
 
     labels = [F.pad(torch.as_tensor(row["labels"])[1:].long(), (1, 0), value=IGNORE) for row in rows]
-    batch = {
-        "attention_mask": padded([torch.ones_like(part) for part in labels], 0),
-        "labels": padded(labels, IGNORE),
-    }
+    batch = {"attention_mask": padded([torch.ones_like(part) for part in labels], 0), "labels": padded(labels, IGNORE)}
     if "hidden" in rows[0]:
         return batch | {"hidden": padded([row["hidden"] for row in rows], 0)}
     return batch | {"input_ids": padded([torch.as_tensor(row["input_ids"]).long() for row in rows], pad_id)}
