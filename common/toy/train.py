@@ -9,7 +9,6 @@ finished weights (bfloat16 safetensors), tokenizer and log to ``common/toy/weigh
 import json
 import logging
 import math
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from common.console import command_line
 from common.console.command_line import option
 from common.toy import WEIGHTS, corpus
+from common.utils import atomic_files
 from common.utils.errors import UserError
 
 log = logging.getLogger("standin.train")
@@ -142,12 +142,6 @@ def held_out_loss(model: torch.nn.Module, windows: torch.Tensor) -> float:
     return float(np.mean(losses))
 
 
-def save_atomic(value: object, path: Path) -> None:
-    """Save so that either the old file or the new one is left, whatever kills the process."""
-    torch.save(value, path.with_suffix(".tmp"))
-    os.replace(path.with_suffix(".tmp"), path)
-
-
 def train(setting: Setting, out: Path, *, compiled: bool, save_every: int, eval_every: int) -> LlamaForCausalLM:
     """Run or resume the training in ``out``; returns the trained model (float32)."""
     out.mkdir(parents=True, exist_ok=True)
@@ -208,7 +202,8 @@ def train(setting: Setting, out: Path, *, compiled: bool, save_every: int, eval_
             if done % save_every == 0 or done == setting.steps:
                 state = {"step": done, "setting": asdict(setting), "seconds": time.perf_counter() - started}
                 state |= {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
-                save_atomic(state, out / "checkpoint.pt")
+                with atomic_files.whole(out / "checkpoint.pt") as file:
+                    torch.save(state, file)
     return model
 
 
@@ -246,20 +241,19 @@ class TrainingCommand(Setting):
     eval_every: int = 100
 
 
-def main(arguments: list[str] | None = None) -> None:
+@command_line.answering
+def main(arguments: list[str] | None = None) -> int:
     """Command line: train or resume, then export when asked."""
     options = command_line.parse(TrainingCommand, arguments, description=__doc__)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     setting = Setting(**{name: getattr(options, name) for name in asdict(Setting())})
-    try:
-        if options.export:
-            export(options.out)
-        else:
-            every = {"save_every": options.save_every, "eval_every": options.eval_every}
-            train(setting, options.out, compiled=options.compile, **every)
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    if options.export:
+        export(options.out)
+    else:
+        every = {"save_every": options.save_every, "eval_every": options.eval_every}
+        train(setting, options.out, compiled=options.compile, **every)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -206,17 +206,12 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
     from figures import chance_levels, style
 
     shown = {f"{printed_rows.title_of(source.paper)}, printed": of_paper(source.paper) for source in _first()}
-    rows = _on_a_real_model(store)
+    laco = next(source for source in SOURCES if source.paper == "laco")
+    rows = measured(laco, store, settings.of_model(settings.PUBLISHED_MODELS[0]))
     shown |= {f"LaCo's Table 2, {rows[0].model} (95 %)": rows} if rows else {}
     printed_in = [registry.get(source.target).title.partition(":")[0] for source in SOURCES if printed(source)]
     sizes = [f"{rows[0].model}, {rows[0].sparsity} layers removed"] if rows else []
     return style.save(chance_levels.draw(shown, "; ".join([*printed_in, *sizes])), "guessing", folder)
-
-
-def _on_a_real_model(store: Store) -> list[Kept]:
-    """Return the rows of LaCo's Table 2."""
-    source = next(source for source in SOURCES if source.paper == "laco")
-    return measured(source, store, settings.of_model(settings.PUBLISHED_MODELS[0]))
 
 
 def shown(row: Kept) -> str:

@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.console.command_line import option, parse
+from common.console.command_line import answering, option, parse
 from common.console.progress import say
 from common.records.results import ROOT
-from common.utils.errors import UserError, one_line, quiet_logging
+from common.utils.errors import UserError, quiet_logging
 
 
 @dataclass(kw_only=True)
@@ -40,6 +40,7 @@ def serve(folder: Path, port: int) -> None:
         server.serve_forever()
 
 
+@answering
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status."""
     try:
@@ -54,9 +55,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{folder / 'index.html'} ({time.perf_counter() - started:.0f} s)")
         if options.serve:
             serve(folder, options.port)
-    except UserError as error:
-        print(one_line(f"error: {error}"), file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 130
     return 0
