@@ -147,9 +147,8 @@ def run(entries: Sequence[Entry], only: Sequence[str], folder: Path, known: dict
         if "failed" in result:
             failed.append(entry.name)
             print(f"failed: {result['failed']}", flush=True)
-        (folder / "README.md").write_text(
-            page(entries, folder)
-        )  # now, so that a run that is cut off has shown something
+        # Now, so that a run that is cut off has shown something.
+        (folder / "README.md").write_text(page(entries, folder))
     (folder / "README.md").write_text(page(entries, folder))
     return failed
 

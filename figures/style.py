@@ -11,9 +11,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-RENDERED = (
-    Path(__file__).parent / "rendered"
-)  # the published pictures; `reproductions.documents.published_figures` alone writes them
+# The published pictures; `reproductions.documents.published_figures` alone writes them.
+RENDERED = Path(__file__).parent / "rendered"
 DRAWN = Path(__file__).parents[1] / "build" / "figures"  # where commands draw; git ignores it
 FORMS = ("svg", "png", "pdf")
 # Okabe and Ito's palette, safe for the common forms of colour blindness.

@@ -106,9 +106,7 @@ class Batch:
         """
         length = len(self.trees[0])
         ids = _padded([tree.tokens for tree in self.trees], length)
-        if all(
-            tree.chain for tree in self.trees
-        ):  # causal attention never looks at the padding behind a plain sequence
+        if all(tree.chain for tree in self.trees):  # causal attention never looks at padding behind a plain sequence
             return ids, None, None
         allowed = torch.eye(length, dtype=torch.bool).repeat(len(self), 1, 1)
         for row, tree in enumerate(self.trees):

@@ -50,9 +50,8 @@ class Held:
 
     def _written(self, tensor: Tensor) -> Tensor:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            dir=self.folder
-        ) as file:  # its name goes at once, its content with the mapping
+        # The file's name goes at once, its content with the mapping.
+        with tempfile.NamedTemporaryFile(dir=self.folder) as file:
             # written, not copied into a mapping: a full disk is an error here, and would kill the process there
             file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy())
             file.flush()

@@ -263,9 +263,8 @@ def at_hand(part: nn.Module) -> nn.Module:
 
 def absent(weight: Tensor) -> bool:
     """Return whether a weight is not in memory: offloaded, or of a part of a streamed model that is not at hand."""
-    return weight.is_meta or (
-        weight.numel() > 1 and not any(weight.stride())
-    )  # one number for all: `common.models.offload`
+    one_for_all = weight.numel() > 1 and not any(weight.stride())  # see `common.models.offload`
+    return weight.is_meta or one_for_all
 
 
 def branch(layer: nn.Module, half: Half, hidden: Tensor, **kwargs) -> Tensor:

@@ -93,12 +93,8 @@ def save(
 
     try:
         atomic_files.put(path.resolve(), write)
-    except (
-        OSError,
-        ValueError,
-        SafetensorError,
-        StrictDataclassError,
-    ) as error:  # the last: a config that contradicts itself
+    # StrictDataclassError: a config that contradicts itself.
+    except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
         raise UserError(f"cannot save to {path}: {explained(error)}; nothing was changed there") from error
     return path
 

@@ -233,9 +233,8 @@ class Decoder:
     def residual_writers(self, layer: int) -> list[ResidualWriter]:
         """Return every parameter (weights, then their biases) with which layer `layer` writes into the residual stream."""
         writers, attention = [], getattr(self.layers[layer], self.spec.attention.module, None)
-        if (
-            getattr(attention, "state", None) == "linear"
-        ):  # `common.models.layers.sublayers`: it has no projection of its own
+        # It has no projection of its own: `common.models.layers.sublayers`.
+        if getattr(attention, "state", None) == "linear":
             names = [("weight", attention), ("bias", attention)]
             writers += [
                 ResidualWriter(f"self_attn.{name}", held, name, False, self.layers[layer]) for name, held in names

@@ -143,9 +143,8 @@ def check_scale_invariance(decoder: Decoder, stop: int | None = None) -> None:
             for half in decoder.spec.halves.values()
             if hasattr(getattr(layer, half.module or half.writer, None), "state")
         ]
-        idle = {
-            name for half in gone for name in (half.norm, half.post)
-        }  # identities now (`common.models.layers.sublayers`)
+        # Identities now (`common.models.layers.sublayers`).
+        idle = {name for half in gone for name in (half.norm, half.post)}
         for name, norm in layer.named_children():
             if "norm" not in name or (name in idle and isinstance(norm, nn.Identity)):
                 continue

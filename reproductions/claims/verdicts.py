@@ -243,9 +243,8 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
     correction): the best of several replicates would be above the best of what they are replicates of.
     """
     if point.each:
-        again = {
-            one.cells[1]: one for one in resample.each
-        }  # where two are best, the replicates' mean may name the other
+        # By cell: where two are best, the replicates' mean may name the other.
+        again = {one.cells[1]: one for one in resample.each}
         found = [_one(one, again[one.cells[1]], replicates) for one in point.each]
         found = [one for one in found if not _same(one)] or found
         return min(found, key=_worst_first) | {"against": len(found)}

@@ -81,10 +81,8 @@ STAGES = (
     (Stage("what is trained", (*_TEXTS, *_TASKS, *_OTHERS), trains=True),),
 )
 SHARES = ((7, 32), (9, 32))
-SEARCHES = (
-    "sleb",
-    "iterated-patch",
-)  # try each layer that is left, step by step; measured after the group's other rows
+# They try each layer that is left, step by step, and are measured after the group's other rows.
+SEARCHES = ("sleb", "iterated-patch")
 
 
 @dataclass(frozen=True)

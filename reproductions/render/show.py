@@ -69,9 +69,8 @@ def build(
         rows += own
         if pattern is not None:  # the rows that a command names are shown; what follows from others stays what it is
             asked = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-            kept = {
-                row.key for row in (*asked, *(row for row in chosen if row.dense))
-            }  # dense: what they are compared with
+            compared_with = [row for row in chosen if row.dense]
+            kept = {row.key for row in (*asked, *compared_with)}
             left_out |= {(subject.name, *row.key) for row in chosen if row.key not in kept}
         readings[subject.name] = [Resampled(store, own, columns)]
         for more, answering in coverage.more(columns, chosen, store) if claims else ():

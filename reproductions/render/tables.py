@@ -441,19 +441,8 @@ def _csv(tables: Sequence[dict], with_target: bool) -> str:
                 values = [claim_verdicts.BY_REPLY[claim["reported"]], found["difference"], None, found["verdict"]]
                 ends = found["interval"] or (None, None)
                 rows.append([table["target"], name, "", claim["text"], "claim", *values, *ends])
-    header = [
-        "target",
-        "model",
-        "sparsity",
-        "method",
-        "column",
-        "reported",
-        "reproduced",
-        "stderr",
-        "status",
-        "low",
-        "high",
-    ]
+    header = ["target", "model", "sparsity", "method", "column", "reported", "reproduced", "stderr", "status"]
+    header += ["low", "high"]
     return _frame(header, rows, header[not with_target :])
 
 

@@ -8,15 +8,8 @@ from itertools import zip_longest
 from common.utils.errors import first_of
 from reproductions.site.cells import Cell, Grid, Heading, Line
 
-HEADLINES = (
-    "RP",
-    "Per.",
-    "PPL AVG",
-    "QA RP",
-    "Avg.",
-    "AVG",
-    "Weighted AVG",
-)  # ids of columns shown first where they are
+# Ids of columns that are shown first where they are there.
+HEADLINES = ("RP", "Per.", "PPL AVG", "QA RP", "Avg.", "AVG", "Weighted AVG")
 NAMED = 4  # so many columns are named where no column is in both
 
 

@@ -191,9 +191,8 @@ class Table:
         """Return the columns that a subject's rows have, in the size that it is asked."""
         other = "one model" if subject.printed else "printed"
         found = [column for column in self.columns(subject.profile) if column.only != other]
-        if (
-            not subject.printed
-        ):  # what a paper prints as a share of 1 is in percent where nothing is compared with its digits
+        # What a paper prints as a share of 1 is in percent where nothing is compared with its digits.
+        if not subject.printed:
             found = [replace(c, scale=100) if c.key in SHARES and c.scale == 1 else c for c in found]
         if (self.full and not subject.large) or subject.full_test_sets or not subject.small:
             return found
