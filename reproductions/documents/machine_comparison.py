@@ -40,7 +40,7 @@ def text(store: Loaded) -> str:
             f"- {min(map(len, shifts))} to {max(map(len, shifts))} models answered a task twice.",
             f"- Of a task's answers between {least} and {most} differ.",
             f"- The accuracy of one model differs by at most {max(map(abs, chain(*shifts))):.1f} points.",
-            f"- Its mean over the models of a task differs by at most {mean:.1f}.",
+            f"- Averaged over the models of a task it differs by at most {mean:.1f}.",
         ]
     if perplexities:
         median, largest = statistics.median(perplexities), max(perplexities)

@@ -36,7 +36,7 @@ def test_the_first_items_of_the_whole_are_held_against_the_part(told):
         "- 1 to 1 models answered a task twice.",
         "- Of a task's answers between 0.6 % (piqa (acc)) and 0.6 % (piqa (acc)) differ.",
         "- The accuracy of one model differs by at most 0.2 points.",
-        "- Its mean over the models of a task differs by at most 0.2.",
+        "- Averaged over the models of a task it differs by at most 0.2.",
     ]
     text = told(
         Recipe(**PLAIN, selection={"method": "window", "count": 2}),
@@ -47,7 +47,7 @@ def test_the_first_items_of_the_whole_are_held_against_the_part(told):
         and "between 0.3 % (piqa (acc))" in text
         and "one model differs by at most 0.2 points" in text
     )
-    assert "models of a task differs by at most 0.1." in text
+    assert "models of a task it differs by at most 0.1." in text
     text = told(Recipe(**PLAIN), {"winogrande" + subsets.MARK: ("cpu", right[:500]), "winogrande": ("cuda", ~right)})
     assert "between 0.3 % (piqa (acc)) and 100.0 % (winogrande (acc)) differ" in text
 
