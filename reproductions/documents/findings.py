@@ -81,7 +81,7 @@ IDEAS = {
 def parts(store: Store) -> dict[str, str]:
     """Return the parts of documents by name.
 
-    `papers`: the four papers with counts of verdicts, `summary`: their sums and the picture; both for README. `findings`: all
+    `papers`: the four papers with counts of verdicts and their sums, `summary`: the picture; both for README. `findings`: all
     claims, for docs/findings.md.
     """
     papers = [one for sentences in ABSTRACTS.values() for one in sentences]
@@ -110,9 +110,11 @@ def parts(store: Store) -> dict[str, str]:
     for paper, found in claims.items():
         link, counts = f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)", tally(found)
         lines.append([link, IDEAS[paper], *(counts[side] for side in sides)])
+    total = tally([one for found in claims.values() for one in found])
+    lines.append([f"All {of_papers} claims", "", *(total[side] for side in sides)])
     return {
-        "papers": markdown(["Paper", "Method", *(SIDES[side] for side in sides)], lines, "llll"),
-        "summary": f"{own_models(store)} {lead(rows)}\n\n{PICTURE}",
+        "papers": markdown(["Paper", "Method", *(SIDES[side] for side in sides)], lines, "llll") + f"\n\n{NOT_COUNTED}",
+        "summary": f"{own_models(store)}\n\n{PICTURE}",
         "findings": "\n\n".join(
             (
                 own_models(store),
@@ -146,6 +148,7 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
     return style.save(picture.draw(groups, sides), "screen", folder)
 
 
+NOT_COUNTED = "Claims without a number in the paper, or not tested on a model, are not counted."
 PICTURE = "![What became of every claim of the papers, in print and on measured models](figures/rendered/screen.svg)"
 
 

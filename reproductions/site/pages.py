@@ -122,7 +122,7 @@ class Site:
         )
 
     def _lead(self) -> str:
-        """README's first sentence of what reproduces, of these records."""
+        """Return the sentence on what reproduces, of these records."""
         built = {target: content for target, (_, _, content) in self.evidence.tables.items()}
         return findings.lead(
             {paper: [findings.row(one, built) for one in found] for paper, found in findings.ABSTRACTS.items()}

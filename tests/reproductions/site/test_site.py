@@ -309,15 +309,20 @@ def test_bad_options_are_one_line(capsys, tmp_path, monkeypatch):
 
 
 def test_the_first_page_opens_with_the_readmes_words_and_its_headline(site):
-    """What stands before README's first table, and the sentence of its summary: each exists once, here or there."""
+    """What stands before README's first table, and the sums of that table in a sentence."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     page = parsed(site / "index.md")
     shown = " ".join(page.get_text().replace("``````{raw} html", "").split())
     before, _, after = shown.partition("## What reproduced Of ")
     for paragraph in readme.partition("<!-- papers -->")[0].strip().split("\n\n")[1:]:
         assert " ".join(paragraph.split()) in before, paragraph
-    headline = re.search(r"<!-- summary -->\n.*?(Of \d+ claims .*)", readme)[1]
-    assert ("Of " + after).startswith(headline)
+    count, printed, *measured = (
+        re.search(r"(?m)^\| All (\d+) claims \|  \| (.*) \|$", readme).expand(r"\1 | \2").split(" | ")
+    )
+    headline = after.replace("*", "").partition("). ")[0]
+    assert headline.startswith(f"{count} claims ") and len(measured) == len(PUBLISHED_MODELS)
+    assert "agree with {} and contradict {} ".format(*re.findall(r"\d+", printed)) in headline
+    assert all(f" {side} (" in headline for side in measured)
     assert shown.partition("# Layer pruning, reproduced")[2].lstrip().startswith("0 of ")
     chips = [[int(chip.get_text().split()[0]) for chip in cell.select(".chip")] for cell in page.select(".summary td")]
     papers, sides = len(page.select(".summary tbody tr")), len(page.select(".summary thead th")) - 1
