@@ -5,8 +5,6 @@ names are lm-eval's own, read from its YAML files untouched but for `dataset_pat
 that has the dataset (`common.models.files.hub`: LAYERLAB_HUB).
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -10,8 +10,6 @@ the originals of the trained layers are in memory. Trained layers are float32 me
 Short distillation after pruning is NVIDIA's recipe (Minitron, arXiv 2407.14679; there all layers train, and for longer).
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence

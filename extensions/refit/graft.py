@@ -15,8 +15,6 @@ Sources: few weights make massive activations (Sun et al., arXiv 2402.17762; one
 weights"), in one layer (2605.08504). That a pruned model gets them back by moving neurons was found nowhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -19,8 +19,6 @@ channels] for every run, in float64. What would take more than MOMENT_BYTES is s
 first layers.
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -38,8 +38,6 @@ X[b]; Ghosted Layers (2605.15491) maps the residual stream itself, by a matrix t
 stream, was found in neither; 2606.02559 fits modules in the place of removed sub-layers.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """The command line of the refit tool."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The refit in recipes."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, replace
 

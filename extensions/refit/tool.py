@@ -1,7 +1,5 @@
 """The refit as a tool: remove layers of a model of yours and refit what is around the pruning interface."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
