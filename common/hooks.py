@@ -133,11 +133,8 @@ def attach_patch(model: nn.Module, position: int, module: nn.Module, kind: str |
 
 def patches(model: nn.Module) -> list[Patch]:
     """Return every patch on the model, in order of execution."""
-    found = []
-    for position in range(len(layer_list(model)) + 1):
-        for hook in patch_hooks(boundary_module(model, position)):
-            found.append(Patch(position, hook.kind, hook.module))
-    return found
+    positions = range(len(layer_list(model)) + 1)
+    return [Patch(at, hook.kind, hook.module) for at in positions for hook in patch_hooks(boundary_module(model, at))]
 
 
 def patch_parameters(model: nn.Module) -> list[nn.Parameter]:

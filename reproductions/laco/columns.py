@@ -54,11 +54,8 @@ def settings(table: str):
 def generations(profile: str) -> list[Column]:
     """Return what a model writes (Table 8); the share of distinct bigrams tells a loop from a sentence."""
     protocol, texts = ("laco-xsum", 1) if profile == "paper" else ("standin-1", 3)
-    shown = [Column("distinct-bigrams", f"generations@{protocol}", "distinct_2", scale=100, label="distinct bigrams")]
-    for number in range(1, texts + 1):
-        shown.append(
-            Column(
-                f"response-{number}", f"generations@{protocol}", f"text-{number}", text=True, label=f"response {number}"
-            )
-        )
-    return shown
+    written, numbers = f"generations@{protocol}", range(1, texts + 1)
+    return [
+        Column("distinct-bigrams", written, "distinct_2", scale=100, label="distinct bigrams"),
+        *(Column(f"response-{n}", written, f"text-{n}", text=True, label=f"response {n}") for n in numbers),
+    ]
