@@ -36,6 +36,11 @@ ARCHITECTURES: dict[str, dict] = {
 }
 # One of each further family: the contract of `tests/common/models/test_families.py`, not every test of every module.
 _MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_SHARED = {"first_k_dense_replace": 2, "n_routed_experts": 4, "n_shared_experts": 1, **_MOE}
+_LATENT = {
+    "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "head_dim": 8, "num_key_value_heads": 4,
+    "qk_nope_head_dim": 8, "v_head_dim": 16,
+}  # fmt: skip
 FAMILIES: dict[str, dict] = {
     "gemma3_text": {"sliding_window": 8, "query_pre_attn_scalar": 16},
     "smollm3": {"no_rope_layer_interval": 3},
@@ -50,10 +55,14 @@ FAMILIES: dict[str, dict] = {
     "cohere2": {"sliding_window": 8, "logit_scale": 0.5},
     "qwen3_moe": {"num_experts": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3], **_MOE},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
-    "deepseek_v3": {
-        "first_k_dense_replace": 2, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "kv_lora_rank": 16,
-        "q_lora_rank": 24, "qk_rope_head_dim": 8, "head_dim": 8, "num_key_value_heads": 4, "qk_nope_head_dim": 8,
-        "v_head_dim": 16, **_MOE,
+    "deepseek_v2": {"routed_scaling_factor": 2.0, **_LATENT, **_SHARED},
+    "deepseek_v3": {"n_group": 1, "topk_group": 1, **_LATENT, **_SHARED},
+    "glm4_moe": {"use_qk_norm": True, **_SHARED},
+    "dots1": {"sliding_window": 8, "max_window_layers": 3, **_SHARED},
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 2.0},
+    "qwen2_moe": {
+        "num_experts": 4, "shared_expert_intermediate_size": 48, "decoder_sparse_step": 2, "mlp_only_layers": [3],
+        "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 4, **_MOE,
     },
     "qwen3_next": {
         "full_attention_interval": 3, "num_experts": 4, "shared_expert_intermediate_size": 32, "linear_num_value_heads": 4,

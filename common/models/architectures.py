@@ -119,9 +119,10 @@ _MIXTURE = Architecture(
     mlp=_EXPERTS,
     experts=("mlp.", "gate_proj", "up_proj", "down_proj"),
 )
+# Every token goes through the shared experts, which are one MLP, too.
+_SHARED = replace(_MIXTURE, writers=(*_MIXTURE.writers, "mlp.shared_experts.down_proj"))
 _DEEPSEEK = replace(
-    _MIXTURE,
-    writers=(*_MIXTURE.writers, "mlp.shared_experts.down_proj"),
+    _SHARED,
     attention=Half("input_layernorm", "self_attn", ("q_proj", "kv_a_proj_with_mqa"), "o_proj"),
 )
 
@@ -153,13 +154,18 @@ SUPPORTED: dict[str, Architecture] = {
     "mixtral": replace(
         _MIXTURE, writers=("self_attn.o_proj", "mlp.experts:down_proj"), experts=("block_sparse_moe.", "w1", "w3", "w2")
     ),
+    "qwen2_moe": replace(_MIXTURE, writers=(*_MIXTURE.writers, "mlp.shared_expert.down_proj"), layer_types=True),
     "qwen3_moe": _MIXTURE,
+    "olmoe": _MIXTURE,
+    "glm4_moe": _SHARED,
+    "dots1": replace(_SHARED, layer_types=True),
     "gpt_oss": replace(
         _MIXTURE,
         writers=("self_attn.o_proj", "mlp.experts:down_proj", "mlp.experts:down_proj_bias"),
         layer_types=True,
         experts=(),
     ),
+    "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "qwen3_next": replace(
         _MIXTURE,
