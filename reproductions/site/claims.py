@@ -8,6 +8,7 @@ from reproductions.documents import findings
 from reproductions.documents.findings import SummaryLine
 from reproductions.render import claim_verdicts
 from reproductions.render.claim_verdicts import NO_NUMBER, ShownVerdict
+from reproductions.spec import printed_rows, registry
 from reproductions.spec import subjects as settings
 
 PRINTED = "printed numbers"
@@ -43,7 +44,7 @@ class ShownClaim:
     """A claim, where it stands, and the verdicts: of the paper's printed numbers, and of each subject measured.
 
     supported: on how many of the pretrained models that test it, in words; '' where that is not counted.
-    words: what the paper says, with its place; '' where no sentence of it is quoted.
+    words: what the paper says, with its place, or the title of the claim's table; '' where neither is shown.
     """
 
     text: str
@@ -102,3 +103,9 @@ def aligned(claim: ShownClaim, subjects: Sequence[str]) -> ShownClaim:
     found = {verdict.subject: verdict for verdict in claim.measured}
     open_ = (found.get(name) or Verdict(name, "open", judge.UNTESTED) for name in subjects)
     return replace(claim, measured=tuple(open_))
+
+
+def titled(claim: ShownClaim) -> ShownClaim:
+    """Return a claim with the title of its table, which tells claims of several tables apart that read alike."""
+    table = registry.get(claim.target)
+    return replace(claim, words=table.title.removeprefix(f"{printed_rows.title_of(table.paper)}, "))

@@ -228,7 +228,7 @@ class Site:
             ],
             "audit": PAPER_NAMES[paper],
             "findings": sum(f.paper == paper for f in audit.findings()),
-            "claims": [claims.aligned(claim, names) for claim in own],
+            "claims": [claims.titled(claims.aligned(claim, names)) for claim in own],
             "lines": self._lines(paper),
             "readme": (folder / "README.md").read_text(encoding="utf-8").partition("\n")[2],
         }

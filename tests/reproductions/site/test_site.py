@@ -423,6 +423,13 @@ def test_every_paper_has_its_facts_and_the_entry_of_citation_cff(site):
         assert entry.count("{") == entry.count("}")
 
 
+def test_claims_that_read_alike_are_told_apart_by_their_tables(site):
+    for paper in registry.PAPERS:
+        heads = parsed(site / "papers" / paper / "README.md").select("table.claims th.claim")
+        names = [head.get_text(" ", strip=True) for head in heads]
+        assert len(set(names)) == len(names) > 3
+
+
 def test_reported_and_measured_stand_in_one_row(site):
     """Retained performance in Table 1 of LinearPatch: the printed numbers, and those of the tables of each model."""
     page = parsed(site / "targets" / "table1-linearpatch.html")
