@@ -201,8 +201,8 @@ class Table:
 
 def _in_type(row: Row, dtype: str) -> Row:
     """Return the row as it is measured in this type; what needs no weights has none."""
-    if row.recipe is None or row.recipe == row.shapes:
-        return row
+    if row.recipe is None or row.recipe.dtype == dtype or row.recipe == row.shapes:
+        return row  # most are declared in it: reading all steps of a recipe again takes time
     return replace(row, recipe=replace(row.recipe, dtype=dtype))
 
 
