@@ -83,8 +83,8 @@ def table():
     return parquet.read_table(cells.FILE)
 
 
-def test_the_table_of_cells_is_what_the_published_results_give(table):
-    assert table.to_pylist() == list(cells.rows(Store(NOWHERE))), "make publish writes it anew"
+def test_the_table_of_cells_is_what_the_published_results_give(table, evidence):
+    assert table.to_pylist() == list(cells.rows(evidence.store)), "make publish writes it anew"
 
 
 def test_a_cell_names_the_record_that_has_its_value(table):

@@ -5,15 +5,15 @@ import re
 
 import pytest
 
-from common.records.results import NOWHERE, ROOT, Store
+from common.records.results import ROOT, Store
 from reproductions.documents import findings, readme
 from reproductions.render import claim_verdicts, show
 from reproductions.spec import registry, reported
 
 
-def test_counts_are_those_of_the_shown_table():
+def test_counts_are_those_of_the_shown_table(evidence):
     table = registry.get("table1-linearpatch")
-    store = Store(NOWHERE)
+    store = evidence.store
     found = readme.counts(table, store)
     assert found["reported"] == len(reported.numbers("linearpatch", "1"))
     standin = [r for r in show.build(table, store, "standin", claims=False)["rows"] if r["profile"] == "standin"]
@@ -193,9 +193,9 @@ def test_a_norms_bars_end_no_cell(monkeypatch):
         assert line.replace(r"\|", "").count("|") == 1 + len(findings.SIDES) + 1
 
 
-def test_the_screen_is_of_the_published_records():
+def test_the_screen_is_of_the_published_records(evidence):
     """A line of it against the table that `show` prints."""
-    store = Store(NOWHERE)
+    store = evidence.store
     table = registry.get("table4-laco")
     content = show.build(table, store, show.published(table, store))
     line = findings.row(findings.SummaryLine("s", "table4-laco", ("falls-with-size",)), {"table4-laco": content})

@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from common.records.published import Published
-from common.records.results import NOWHERE, PUBLISHED, Recipe, Record, Store, publish
+from common.records.results import Recipe, Record, Store, publish
 from extensions.league import rows as league
 from reproductions.render import value_lists
 from reproductions.render.evidence import Evidence, Loaded
@@ -13,12 +12,12 @@ from reproductions.spec import registry, subjects
 OF_SUBJECTS = {"laco_mmlu@first-500", "mmlu@first-500"}
 
 
-def test_every_published_mean_has_the_outcomes_that_it_is_the_mean_of():
-    store, counted = Store(NOWHERE), 0
-    for one in Published(PUBLISHED):
-        kept = store.items(Recipe(**one["recipe"]), one["benchmark"])
-        if kept or one["benchmark"] not in OF_SUBJECTS:
-            assert bool(kept) == bool(one["status"] == "ok" and one["stderr"]), one
+def test_every_published_mean_has_the_outcomes_that_it_is_the_mean_of(evidence):
+    counted = 0
+    for one in evidence.store:
+        kept = evidence.store.items(Recipe(**one.recipe), one.benchmark)
+        if kept or one.benchmark not in OF_SUBJECTS:
+            assert bool(kept) == bool(one.status == "ok" and one.stderr), one
         counted += bool(kept)
     assert counted > 1000
 
