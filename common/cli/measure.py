@@ -15,13 +15,12 @@ from common.calibration import massive_activations
 from common.cli.job import Job
 from common.cli.options import tasks
 from common.console import threads
-from common.console.progress import clock, say, track
+from common.console.progress import clock, say
 from common.evaluation import harness, significance
+from common.evaluation.divergence import of_windows
 from common.evaluation.generation import complete
 from common.evaluation.windowed_perplexity import summarise, token_nlls
-from common.forward.token_log_probs import HEAD_ROWS
 from common.models.architectures import absent, at_hand, embedding, final_norm, head, layer_list
-from common.models.decoder import Decoder
 from common.models.surgery import without_layers
 from common.utils.errors import UserError, plural
 from common.utils.token_ids import open_ended
@@ -269,24 +268,13 @@ def _spread(values: list[float]) -> list[float]:
     return [statistics.median(values), min(values), max(values)]
 
 
-@torch.inference_mode()
 def divergence(job: Job, original: nn.Module, model: nn.Module) -> dict:
     """Return the mean KL divergence of the original's next-token probabilities from the model's, in nats per token.
 
     Over the first `COMPARED` test sequences; the standard error is that of the sequences' means, None of one.
     """
-    one, two, means = Decoder(original), Decoder(model), []
     windows = job.test_windows[:COMPARED]
-    for window in track(windows, "KL divergence", total=len(windows), unit="sequence"):
-        states = [each.run(each.embed_tokens(window[None].to(each.device)))[0] for each in (one, two)]
-        total = 0.0
-        for begin in range(0, len(window), HEAD_ROWS):
-            logs = [
-                each.logits(state[None, begin : begin + HEAD_ROWS])[0].float().log_softmax(-1)
-                for each, state in zip((one, two), states)
-            ]
-            total += (logs[0].exp() * (logs[0] - logs[1].to(logs[0].device))).sum().item()
-        means.append(total / len(window))
+    means = of_windows(model, original, windows, progress="KL divergence")[0].numpy()
     if not np.isfinite(means).all():
         return {"left_out": "probabilities of one of the models are no numbers"}
     error = float(np.std(means, ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 INTERRUPTED = 130
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # as a scheduler, `timeout` or a closed terminal end a process
 
 
 def guard() -> None:
@@ -21,11 +22,13 @@ def guard() -> None:
 def run(main: Callable[..., int], *arguments) -> int:
     """Return the exit status of a command's own code.
 
-    Ctrl-C that it does not answer is one line. The process is to end then.
+    Ctrl-C, SIGTERM and SIGHUP are a KeyboardInterrupt; where the command does not answer it, it is one line. The process is
+    to end then.
     """
     _answer(_leave, signal.default_int_handler)
     try:
-        return main(*arguments)
+        with ended_as_by_ctrl_c():
+            return main(*arguments)
     except KeyboardInterrupt:
         os.write(2, b"interrupted\n")
         return INTERRUPTED
@@ -36,19 +39,19 @@ def run(main: Callable[..., int], *arguments) -> int:
 @contextmanager
 def nothing_begun() -> Iterator[None]:
     """Inside, Ctrl-C ends the process at once: for imports that wait until they are needed."""
-    guarded = _answer(signal.default_int_handler, _leave)
+    guarded = [number for number in (signal.SIGINT, *ENDING) if _answer(signal.default_int_handler, _leave, number)]
     try:
         yield
     finally:
-        if guarded:
-            _answer(_leave, signal.default_int_handler)
+        for number in guarded:
+            _answer(_leave, signal.default_int_handler, number)
 
 
 @contextmanager
 def ended_as_by_ctrl_c() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP are Ctrl-C; not where the caller has them ignored (nohup), and not off the main thread."""
     answers = (signal.SIG_DFL, signal.default_int_handler)
-    answered = [number for number in (signal.SIGTERM, signal.SIGHUP) if _answer(*answers, number)]
+    answered = [number for number in ENDING if _answer(*answers, number)]
     try:
         yield
     finally:

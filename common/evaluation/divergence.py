@@ -25,7 +25,7 @@ def of_windows(model, original, windows: Tensor, *, progress: str | None = None)
 
     Args:
         model: The pruned model.
-        original: The model that it was made from, on the same device; both are in memory.
+        original: The model that it was made from.
         windows: Token ids. Every position but a sequence's last predicts.
         progress: A label for the progress, None for none.
 
@@ -38,12 +38,12 @@ def of_windows(model, original, windows: Tensor, *, progress: str | None = None)
     states = [hidden.cpu() for hidden in _states(first, batches)]
     found = []
     passes = track(
-        _states(second, batches), progress or "", total=len(batches), unit="window", shown=progress is not None
+        _states(second, batches), progress or "", total=len(batches), unit="sequence", shown=progress is not None
     )
     for ours, theirs in zip(states, passes, strict=True):
         sums = torch.zeros(2, dtype=torch.float64)
         for part, other in zip(ours.to(first.device).split(HEAD_ROWS), theirs.split(HEAD_ROWS), strict=True):
-            sums += _sums(first.head(part), second.head(other))
+            sums += _sums(first.head(part), second.head(other).to(first.device))
         found.append(sums / len(ours))
     return tuple(torch.stack(found).T)
 

@@ -146,7 +146,15 @@ def _shape(sizes: tuple[int, ...]) -> str:
 def _content(file: Path) -> dict:
     """Return what a config.json says."""
     if not file.is_file():
-        raise UserError(f"cannot load {file.parent}: it has no config.json, so it is no model checkpoint")
+        if (file.parent / _ADAPTER).exists():
+            raise UserError(
+                f"cannot load {file.parent}: it holds an adapter ({_ADAPTER}), not a model. Merge it into its model (peft's "
+                "merge_and_unload, then save_pretrained), and give that directory"
+            )
+        raise UserError(
+            f"cannot load {file.parent}: it has no config.json, so it is no model checkpoint. Give a directory that "
+            "save_pretrained wrote, or a hub id"
+        )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         content.get("model_type")
@@ -174,7 +182,7 @@ def _check_architecture(path: Path, content: dict, trust_remote_code: bool) -> N
     why = ""
     if kind in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         try:
-            config = transformers.AutoConfig.for_model(**content)
+            config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
         except Exception as error:  # as in `read_config`
             raise UserError(f"cannot load {path}: its config.json is not understood ({explained(error)})") from error
         if not (differences := unlisted.layout(built(config, path))):

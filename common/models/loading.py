@@ -147,8 +147,6 @@ def describe(name: str) -> Description:
         file = hub.config_file(name)
         config = checkpoint.read_config(file)
         return Description(name, name, config.num_hidden_layers, hub.revision_of(file.parent), _parameters(config))
-    if not (path / "config.json").is_file():
-        raise UserError(f"cannot load {path}: it has no config.json, so it is no model checkpoint")
     config = checkpoint.read_config(path / "config.json")
     digest = checkpoint.digest(path)
     path = path.resolve()

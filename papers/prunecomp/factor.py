@@ -123,7 +123,8 @@ def check_architecture(name: str) -> None:
     if not all(half.norm for half in SUPPORTED[name].halves.values()):
         raise UserError(
             f"architecture {name!r} has no norm before its attention and MLP. They see the scale of the residual stream, "
-            "so a factor cannot be fused into the weights. Use another method, such as papers.linearpatch"
+            "so a factor cannot be fused into the weights. Leave the weights as they are (--no-compensation), or use another "
+            "method, such as papers.linearpatch"
         )
 
 

@@ -66,7 +66,7 @@ class Stream:
         if self.decoder.streamed:  # a layer is read from disk: all batches go through it before the next
             steps = [(states, here) for here in range(first, place) for states in missing if len(states) - 1 <= here]
         before, hidden = None, None
-        for states, here in track(steps, "stream", unit="layer", leave=False, shown=self.progress):
+        for states, here in track(steps, "running layers", unit="pass", leave=False, shown=self.progress):
             hidden = states[-1].to(self.decoder.device) if states is not before else hidden
             leaving = self.decoder.run(hidden, layers=[self.layers[here]])
             _add(self._changes.setdefault(self.layers[here], _Change()), hidden, leaving)

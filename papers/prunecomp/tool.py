@@ -19,7 +19,8 @@ def check(job: Job) -> None:
     for count in job.counts:
         refuse(job, count)
     job.refuse_patches("prune and compensate the model that they were made for")
-    check_architecture(job.config.model_type)
+    if not job.options.no_compensation:
+        check_architecture(job.config.model_type)
     if job.options.stream is not None and job.options.metric in ("taylor+", "ppl"):
         raise UserError(
             f"--metric {job.options.metric} needs the whole model in memory; leave --stream out, or choose another"

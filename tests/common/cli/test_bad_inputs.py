@@ -70,6 +70,10 @@ def write(name, content):
     return lambda folder: (folder / name).write_bytes(content)
 
 
+def adapter_alone(folder):
+    (folder / "config.json").rename(folder / "adapter_config.json")
+
+
 def pickled(folder):
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")
@@ -107,6 +111,8 @@ DAMAGES = {
     "quantised": edited_config(quantization_config={"quant_method": "gptq", "bits": 4}),
     "quantised-elsewhere": write("hf_quant_config.json", b'{"quantization": {"quant_algo": "FP8"}}'),
     "adapter": write("adapter_config.json", b"{}"),
+    "adapter-alone": adapter_alone,
+    "infinity": edited_config(model_type="falcon_h1", time_step_limit=[0.0, {"__float__": "Infinity"}]),
     "pad-token": edited_config(pad_token_id=320),
     "zero-epsilon": edited_config(rms_norm_eps=0),
     "unknown-rope": edited_config(rope_parameters=None, rope_scaling={"type": "su", "factor": 2.0}),
@@ -220,6 +226,8 @@ COMMON = [
     (["--model", "baichuan2-13b", "--remove", "2"], "its positions are ALiBi's"),
     (["--model", "{folder}/text.txt"], "it is a file; give the directory"),
     (["--model", "{folder}/notes"], "it has no config.json"),
+    (["--model", "{folder}/adapter-alone"], "it holds an adapter (adapter_config.json), not a model. Merge it"),
+    (["--model", "{folder}/infinity"], "architecture 'falcon_h1' is not supported"),
     (["--model", "{folder}/many-tokens"], "tokens up to 295, but the model's embedding has 200 rows"),
     (["--model", "{folder}/no-config"], "it has no config.json"),
     (["--model", "{folder}/torn-config"], "config.json cannot be read"),

@@ -54,6 +54,14 @@ def arguments(source, out, *more, remove=2):
     return [*fixed, "--samples", "4", "--length", "32", "--windows", "4", *more]
 
 
+def test_without_a_factor_norms_behind_the_halves_are_no_hindrance(source, write_checkpoint, tmp_path, capsys):
+    command = arguments((write_checkpoint(tmp_path / "olmo2", "olmo2"), source[1]), tmp_path / "out", "--no-evaluation")
+    assert main(method_of("prunecomp"), command) == 2
+    assert "Leave the weights as they are (--no-compensation)" in capsys.readouterr().err
+    assert main(method_of("prunecomp"), [*command, "--no-compensation"]) == 0
+    assert len(AutoModelForCausalLM.from_pretrained(tmp_path / "out").model.layers) == 4
+
+
 @pytest.mark.parametrize("paper", TOOLS)
 def test_tool_writes_a_checkpoint_that_is_what_was_measured(paper, source, tmp_path, capsys):
     out = tmp_path / "pruned"

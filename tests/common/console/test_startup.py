@@ -14,7 +14,7 @@ import os, signal, sys
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
         if name == os.environ["STOP_AT"]:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), int(os.environ.get("STOP_BY", signal.SIGINT)))
 sys.meta_path.insert(0, Interrupts())
 """
 TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing")
@@ -51,6 +51,14 @@ def test_ctrl_c_in_an_import_is_one_line(tmp_path, module, arguments):
     assert done.returncode == 130
     assert done.stderr.startswith("interrupted") and done.stderr.count("\n") == 1
     assert not done.stdout and not list(tmp_path.glob("mine/**/*.json"))
+
+
+@pytest.mark.parametrize(("module", "tool"), [("torch", "linearpatch"), ("papers.laco.merge", "laco")])
+def test_a_scheduler_that_ends_a_command_gets_the_same_line(tmp_path, monkeypatch, module, tool):
+    monkeypatch.setenv("STOP_BY", str(int(signal.SIGTERM)))
+    done = start(tmp_path, module, f"papers.{tool}", *PLAN)
+    assert done.returncode == 130
+    assert done.stderr.startswith("interrupted") and done.stderr.count("\n") == 1
 
 
 def test_where_it_is_ignored_it_stays_so(tmp_path):
