@@ -49,6 +49,8 @@ FAMILIES: dict[str, dict] = {
     "starcoder2": {"use_bias": True, "sliding_window": 8},
     "olmo2": {},
     "olmo3": {"sliding_window": 8},
+    "exaone4": {"sliding_window": 8, "sliding_window_pattern": 3},
+    "apertus": {},
     "gemma": {},
     "glm": {},
     "glm4": {},
@@ -60,6 +62,10 @@ FAMILIES: dict[str, dict] = {
     "glm4_moe": {"use_qk_norm": True, **_SHARED},
     "dots1": {"sliding_window": 8, "max_window_layers": 3, **_SHARED},
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 2.0},
+    "granitemoe": {
+        "num_local_experts": 4, "residual_multiplier": 0.4, "embedding_multiplier": 3.0, "logits_scaling": 2.0,
+        "attention_multiplier": 0.2,
+    },
     "qwen2_moe": {
         "num_experts": 4, "shared_expert_intermediate_size": 48, "decoder_sparse_step": 2, "mlp_only_layers": [3],
         "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 4, **_MOE,

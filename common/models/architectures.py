@@ -48,6 +48,7 @@ class Architecture:
     no_halves: why attention and MLP cannot be told apart or taken out; '' where they can.
     experts: how files name each expert's matrices that memory holds stacked: folder, gate, up, down. () where they are stored
     as they are held.
+    renamed: beginnings of parameters' names in memory, and what files have in their place.
     body, embed, norm, head: the module with the layers, and in it embedding and final norm; the head. positions: an embedding
     of positions in the body, which writes into the residual stream too.
     """
@@ -61,6 +62,7 @@ class Architecture:
     multiplier: str = ""
     no_halves: str = ""
     experts: tuple[str, str, str, str] | tuple[()] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
     body: str = "model"
     embed: str = "embed_tokens"
     norm: str = "norm"
@@ -140,10 +142,16 @@ SUPPORTED: dict[str, Architecture] = {
     "starcoder2": Architecture(
         ("self_attn.o_proj", "mlp.c_proj"), mlp=Half("post_attention_layernorm", "mlp", ("c_fc",), "c_proj")
     ),
+    "apertus": Architecture(
+        _PLAIN,
+        attention=replace(_ATTENTION, norm="attention_layernorm"),
+        mlp=Half("feedforward_layernorm", "mlp", ("up_proj",), "down_proj"),
+    ),
     "gemma2": _GEMMA,
     "gemma3_text": _GEMMA,
     "olmo2": _OLMO,
     "olmo3": replace(_OLMO, layer_types=True),
+    "exaone4": replace(_OLMO, layer_types=True),
     "glm": Architecture(_PLAIN, mlp=replace(_MLP, readers=("gate_up_proj",))),
     "glm4": Architecture(
         ("post_self_attn_layernorm", "post_mlp_layernorm"),
@@ -152,7 +160,20 @@ SUPPORTED: dict[str, Architecture] = {
     ),
     "cohere2": Architecture(_PLAIN, layer_types=True, mlp=replace(_MLP, norm="input_layernorm"), parallel=True),
     "mixtral": replace(
-        _MIXTURE, writers=("self_attn.o_proj", "mlp.experts:down_proj"), experts=("block_sparse_moe.", "w1", "w3", "w2")
+        _MIXTURE,
+        writers=("self_attn.o_proj", "mlp.experts:down_proj"),
+        experts=("block_sparse_moe.", "w1", "w3", "w2"),
+        renamed=(("mlp.gate.", "block_sparse_moe.gate."),),
+    ),
+    "granitemoe": Architecture(
+        ("self_attn.o_proj", "block_sparse_moe.experts:down_proj"),
+        mlp=replace(_EXPERTS, module="block_sparse_moe"),
+        multiplier="residual_multiplier",
+        renamed=(
+            ("block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"),
+            ("block_sparse_moe.experts.down_proj", "block_sparse_moe.output_linear.weight"),
+            ("block_sparse_moe.router.", "block_sparse_moe.router.layer."),
+        ),
     ),
     "qwen2_moe": replace(_MIXTURE, writers=(*_MIXTURE.writers, "mlp.shared_expert.down_proj"), layer_types=True),
     "qwen3_moe": _MIXTURE,

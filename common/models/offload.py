@@ -319,13 +319,14 @@ def _stacked(rows: list[list[TensorEntry]]) -> tuple[int, ...]:
 
 def stored_names(kind: str, prefix: str, name: str, layer: nn.Module) -> list[list[str]]:
     """Return the names in a mixture's checkpoint of one parameter in transformers: rows to stack, of parts to join."""
-    if not SUPPORTED[kind].experts:
-        return [[prefix + name]]
-    folder, gate, up, down = SUPPORTED[kind].experts
+    spec = SUPPORTED[kind]
+    for held, stored in spec.renamed:
+        if name.startswith(held):
+            return [[prefix + stored + name.removeprefix(held)]]
+    folder, gate, up, down = spec.experts or ("",) * 4
     parts = {"mlp.experts.gate_up_proj": (gate, up), "mlp.experts.down_proj": (down,)}.get(name)
-    if parts is None:
-        router = folder != "mlp." and name.startswith("mlp.")
-        return [[prefix + folder + name.removeprefix("mlp.") if router else prefix + name]]
+    if not folder or parts is None:
+        return [[prefix + name]]
     experts = range(len(layer.get_parameter(name)))
     return [[f"{prefix}{folder}experts.{expert}.{part}.weight" for part in parts] for expert in experts]
 

@@ -18,6 +18,7 @@ from extensions.refit import refit
 from papers.prunecomp.factor import fuse_factor
 
 REMOVED = [1, 2, 4]
+UNFUSED = ("exaone4", "olmo2", "olmo3")
 
 
 @pytest.fixture(params=sorted(FAMILIES))
@@ -127,7 +128,7 @@ def test_factors_are_fused_exactly_or_refused(model, family, ids):
         for name in ("variance_epsilon", "eps"):
             if "Norm" in type(module).__name__ and hasattr(module, name):
                 setattr(module, name, 0.0)
-    if family in ("olmo2", "olmo3"):
+    if family in UNFUSED:
         with pytest.raises(UserError, match="no norm before its attention and MLP"):
             fuse_factor(model, 3, 2.0)
         return
@@ -139,7 +140,7 @@ def test_factors_are_fused_exactly_or_refused(model, family, ids):
     torch.testing.assert_close(logits_of(model, ids), expected, rtol=1e-4, atol=1e-4)
 
 
-STREAMED = sorted({*FAMILIES} - {"gpt_neox", "opt", "deepseek_v3", "dots1", "glm4_moe"})
+STREAMED = sorted({*FAMILIES} - {"gpt_neox", "opt", "apertus", "deepseek_v3", "dots1", "glm4_moe"})
 
 
 @pytest.mark.parametrize("family", STREAMED)
@@ -150,7 +151,7 @@ def test_streamed_is_the_same_model(family, write_checkpoint, tmp_path, ids):
     streamed, _ = checkpoint.load(folder, stream=0)
     for model in (whole, streamed):
         remove_layers(model, [1, 4])
-        if family not in ("olmo2", "olmo3"):
+        if family not in UNFUSED:
             fuse_factor(model, 2, 1.5)
     expected = logits_of(whole, ids)
     assert torch.equal(logits_of(streamed, ids), expected)
@@ -166,7 +167,7 @@ def test_what_is_not_streamed_is_refused(family, write_checkpoint, tmp_path):
         checkpoint.load(write_checkpoint(tmp_path / "model", family), stream=0)
 
 
-REFITTED = ("gemma", "glm", "granite", "phi3", "smollm3", "starcoder2")
+REFITTED = ("apertus", "gemma", "glm", "granite", "phi3", "smollm3", "starcoder2")
 
 
 @pytest.mark.parametrize("family", REFITTED)
