@@ -440,12 +440,13 @@ def _draw(options: RunCommand | ShowCommand, store, pictures: list, models: list
 
 
 def _fetch(options: FetchCommand) -> int:
-    from reproductions.engine import fetch
     from reproductions.spec import registry
     from reproductions.spec import subjects as settings
 
     _check(options)
     table = registry.get(options.target)
+    from reproductions.engine import fetch  # imports torch: a wrong name is refused before
+
     for subject, models in _subjects(options, [table]) or [(settings.PAPER, ())]:
         for what in fetch.fetch(
             table, subject, models=models, pattern=options.row, convert_weights=options.convert_weights

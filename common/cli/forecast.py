@@ -27,6 +27,7 @@ PROBED = 1024  # tokens that the probe runs
 SECONDS = 2.0  # that the measurement takes, about
 VOCABULARY = 2048  # rows of the head that are timed
 DISK = 3e8  # bytes a second that weights are read and written at
+START = 5.0  # seconds that a new process takes to import torch and transformers, which reads the result back
 EDGE = 1024  # of the float64 matrices whose product it times
 SOLVING = 0.8  # of a product's rate that solving in float64 comes to
 
@@ -171,7 +172,7 @@ def forecast(job: Job) -> Forecast:
             for size in ([] if options.quick else measure.BATCHES)
         ]
         timed = both * measure.SHOWN * rate.step + sum(each for each in times if each <= measure.PATIENCE)
-        parts = {"read": reading, "original": evaluation(layers), "prune": repairing, "save": result / DISK}
+        parts = {"read": reading, "original": evaluation(layers), "prune": repairing, "save": 2 * result / DISK + START}
         parts |= {"result": after, "compare": reading + timed}
     if searched:
         held_out = job.held_out_windows.numel() * (layers * rate.token + rate.logits)

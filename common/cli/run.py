@@ -167,7 +167,7 @@ def run(method: Method, options: ToolOptions) -> dict:
     if report["bytes"]["after"] >= sizes["bytes"]:
         job.notes.append("the result is NOT smaller than the model it was made from")
     if not options.plan:
-        stages.begin("save", f"saving to {options.out}")
+        stages.begin("save", f"saving to {options.out}, and reading it back in a new process")
         _save(job, report, dtype)
         _read_back(job, report)
     if not options.no_evaluation:

@@ -20,12 +20,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from common import calibration
+from common.console.progress import say
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.calibration_text import SAMPLERS
 from common.pruning.recipe import Calibration, Pruning, Recipe, Repair, Selection, Step
 from common.utils import atomic_files, locks
-from common.utils.errors import UserError, unknown
+from common.utils.errors import UserError, plural, unknown
 from common.utils.paths import ROOT
 
 log = logging.getLogger(__name__)
@@ -159,6 +160,9 @@ class Context:
                 if onward or waited or path.exists() != there:  # another process may have searched meanwhile
                     found = kept()
                 if found is None:
+                    if begun and self.progress:
+                        chosen = begun["removed"] if isinstance(begun, dict) else begun
+                        say(f"continuing an earlier search ({name}) after {plural(len(chosen), 'step')}")
                     found = search(begun, keep) if onward else search()
                     keep(found)
         return found

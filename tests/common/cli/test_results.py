@@ -512,7 +512,7 @@ def test_a_training_that_was_killed_is_found_by_the_same_command_alone(source, t
     assert not (tmp_path / ".out.work").exists()
 
 
-def test_a_search_that_was_killed_goes_on_by_the_same_command(source, tmp_path, monkeypatch):
+def test_a_search_that_was_killed_goes_on_by_the_same_command(source, tmp_path, monkeypatch, capsys):
     options = ["--metric", "ppl", "--remove", "4", "--no-evaluation"]
     scored, scores = [], Search.scores
 
@@ -540,6 +540,7 @@ def test_a_search_that_was_killed_goes_on_by_the_same_command(source, tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", die)  # the search has ended, the result is not yet saved
         assert tool("prunecomp", source, tmp_path / "out", *options) == 130
+    assert "continuing an earlier search (prunecomp) after 2 steps" in capsys.readouterr().err
     assert tool("prunecomp", source, tmp_path / "out", *options) == 0
     assert scored[6:] == [4, 3] and not (tmp_path / ".out.work").exists()
     facts, expected = (report_of(tmp_path / out)["facts"] for out in ("out", "whole"))
