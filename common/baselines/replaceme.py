@@ -107,8 +107,9 @@ def replace_me(
     |X[b]|^2}.
 
     Raises:
-        UserError: an architecture that normalises what its MLP writes (Gemma 2), a pruning interface before which there is no
-            layer, ``bias`` where the config has none, too few tokens, unknown options; the model is then as it was.
+        UserError: an architecture that normalises what its MLP writes (Gemma 2) or whose experts have biases, a pruning
+            interface before which there is no layer, ``bias`` where the config has none, too few tokens, unknown options; the
+            model is then as it was.
     """
     decoder, removed = Decoder(model), sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
@@ -140,7 +141,7 @@ def replace_me(
 
 
 def fuse(decoder: Decoder, layer: int, matrix: Tensor, shift: Tensor | None = None) -> None:
-    """Let the MLP of ``layer`` write m T + s in place of m, in place: T ``matrix`` [channels, channels], s ``shift``.
+    """Let the MLP of ``layer`` add m T + s in place of m, in place: T ``matrix`` [channels, channels], s ``shift``.
 
     In float64, rounded once. Exact for a mixture of experts too, since each expert's output is a summand of m.
     """
@@ -149,12 +150,13 @@ def fuse(decoder: Decoder, layer: int, matrix: Tensor, shift: Tensor | None = No
         wide, own = tensor.double(), matrix.to(tensor.device)
         changed = wide @ own if wide.ndim == 1 else own.T @ wide  # [..., channels, features]; a bias is a row
         if wide.ndim == 1 and shift is not None:
-            changed = changed + shift.to(tensor.device)
+            changed = changed + shift.to(tensor.device) / decoder.multiplier
         tensor.copy_(changed)
 
 
 def _writers(decoder: Decoder, layer: int) -> list:
-    return [writer for writer in decoder.residual_writers(layer) if writer.name.startswith("mlp.")]
+    inside = f"{decoder.spec.mlp.module}."
+    return [writer for writer in decoder.residual_writers(layer) if writer.name.startswith(inside)]
 
 
 def _check(decoder: Decoder, objective: str, bias: bool, alpha: float, epochs: int, rate: float) -> None:
@@ -164,6 +166,11 @@ def _check(decoder: Decoder, objective: str, bias: bool, alpha: float, epochs: i
         raise UserError(
             f"architecture {decoder.architecture!r} normalises what its MLP writes into the residual stream, so no "
             "matrix can be fused there; use the repair ghosted-layers"
+        )
+    if any(writer.name.endswith("bias") and writer.tensor.ndim > 1 for writer in _writers(decoder, 0)):
+        raise UserError(
+            f"architecture {decoder.architecture!r} has experts with biases of their own, into which no matrix is fused; use "
+            "the repair ghosted-layers"
         )
     if (bias or objective == "bias") and not hasattr(decoder.config, "mlp_bias"):
         raise UserError(

@@ -24,8 +24,8 @@ class Crossing:
     """One batch at one run ``[start, stop)`` of layers.
 
     before, after: X[start] and X[stop], [batch, tokens, channels], on the device of the former. watched: what was asked for
-    of the MLP of layer start - 1: its output [batch, tokens, channels], or the features that its down_proj reads [batch,
-    tokens, features]. keep: which tokens count, [batch, tokens]; None for all.
+    of the MLP of layer start - 1: its output as it is added [batch, tokens, channels], or the features that its down_proj
+    reads [batch, tokens, features]. keep: which tokens count, [batch, tokens]; None for all.
     """
 
     run: Run
@@ -85,9 +85,9 @@ def crossings(
 def _watched(decoder: Decoder, hidden: Tensor, layer: int, padding: Tensor | None, watch: str) -> tuple[Tensor, Tensor]:
     """X[layer + 1], and what is watched of the layer's MLP."""
     seen: list[Tensor] = []
-    mlp = decoder.layers[layer].mlp
+    mlp = decoder.layers[layer].get_submodule(decoder.spec.mlp.module)
     if watch == "output":
-        handle = mlp.register_forward_hook(lambda module, args, out: seen.append(out))
+        handle = mlp.register_forward_hook(lambda module, args, out: seen.append(out * decoder.multiplier))
     else:
         handle = mlp.down_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     try:

@@ -130,6 +130,11 @@ class Decoder:
         return head(self.model)
 
     @property
+    def multiplier(self) -> float:
+        """Return the number by which what attention and MLP return is multiplied before it is added (Granite)."""
+        return getattr(self.config, self.spec.multiplier) if self.spec.multiplier else 1.0
+
+    @property
     def tied(self) -> bool:
         """Return whether head and embedding are one tensor."""
         return self.lm_head.weight is self.embed.weight
@@ -202,8 +207,7 @@ class Decoder:
         if self.spec.no_halves:
             check_halves(self.model, "what half a layer adds")
         given = self._context(hidden, attention_mask).calls[layer] if half == "attention" else {}
-        added = branch(at_hand(self.layers[layer]), self.spec.halves[half], hidden, **given)
-        return added * getattr(self.config, self.spec.multiplier) if self.spec.multiplier else added
+        return branch(at_hand(self.layers[layer]), self.spec.halves[half], hidden, **given) * self.multiplier
 
     def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> ForwardContext:
         """Return a context for `run` on sequences like `hidden` whose tokens do not just follow one another.

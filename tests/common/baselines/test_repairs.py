@@ -209,6 +209,23 @@ def test_both_cuts_of_a_set_are_fused(tiny_llama, ids):
         torch.testing.assert_close(got, matrix.T @ down, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"), [("granite", {}), ("granite", {"bias": True}), ("granitemoe", {}), ("qwen2_moe", {})]
+)
+def test_what_a_fused_matrix_leaves_is_what_the_repaired_model_shows(kind, options, make_tiny, ids):
+    """Granite multiplies what its MLP returns before it is added; granitemoe's MLP has another name."""
+
+    def states(layer):
+        with torch.no_grad():
+            return model(ids, output_hidden_states=True).hidden_states[layer].double()
+
+    model = make_tiny(kind)
+    wanted = states(4)
+    [report] = replace_me(model, ids, [2, 3], **options)
+    left = (states(2) - wanted).square().sum() / wanted.square().sum()
+    assert report["left"] == pytest.approx(left.item(), rel=1e-3) and report["left"] < report["error"]
+
+
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "mixtral"])
 def test_a_ghost_is_saved_and_comes_back(kind, make_tiny, ids, tmp_path):
     model = make_tiny(kind)
@@ -224,6 +241,7 @@ def test_a_ghost_is_saved_and_comes_back(kind, make_tiny, ids, tmp_path):
     ("kind", "call", "message"),
     [
         ("gemma2", lambda m, i: replace_me(m, i, [2]), "'gemma2' normalises what its MLP writes"),
+        ("gpt_oss", lambda m, i: replace_me(m, i, [2]), "'gpt_oss' has experts with biases of their own"),
         ("qwen2", lambda m, i: replace_me(m, i, [2], bias=True), "'qwen2' has no mlp_bias"),
         ("mixtral", lambda m, i: replace_me(m, i, [2], objective="bias"), "'mixtral' has no mlp_bias"),
         ("llama", lambda m, i: replace_me(m, i, [0]), "before layer 0 no MLP"),
