@@ -5,7 +5,9 @@ import math
 import re
 import shlex
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import huggingface_hub
 import yaml
@@ -18,6 +20,9 @@ from common.console.text_tables import markdown
 from common.models import loading
 from common.utils.errors import plural
 from common.utils.signs import signed
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 REPORT = "pruning.json"  # the facts of a result, beside its weights
 MERGEKIT = "mergekit.yaml"  # beside them, where layers were removed and nothing else
@@ -37,14 +42,9 @@ STAGES = (("before", "original"), ("cut", "no repair"), ("after", "repaired"))
 
 def card(method, report: dict) -> str:
     """README.md of the saved directory, with the hub's front matter. Every number stands in the report."""
-    from jinja2 import Environment, FileSystemLoader  # not needed before there is a result
-
     evaluation, removed = report["evaluation"], report["facts"].get("removed", [])
-    found = Environment(loader=FileSystemLoader(Path(__file__).parent), **LAYOUT)
-    found.filters["one_line"] = lambda text: " ".join(text.split())
-    found.globals |= {"change": _change, "markdown": markdown, "plural": plural, "quoted": _quoted, "signed": signed}
     pairs = zip(evaluation["before"].get("samples", []), evaluation["after"].get("samples", []))
-    return found.get_template("card.md.j2").render(
+    return _template().render(
         method=method,
         report=report,
         evaluation=evaluation,
@@ -64,6 +64,17 @@ def card(method, report: dict) -> str:
         mergekit=mergekit(report) if removed else "",
         command=command(report),
     )
+
+
+@cache
+def _template() -> "Template":
+    """Return the card's template, compiled once: a run writes several cards."""
+    from jinja2 import Environment, FileSystemLoader  # not needed before there is a result
+
+    found = Environment(loader=FileSystemLoader(Path(__file__).parent), **LAYOUT)
+    found.filters["one_line"] = lambda text: " ".join(text.split())
+    found.globals |= {"change": _change, "markdown": markdown, "plural": plural, "quoted": _quoted, "signed": signed}
+    return found.get_template("card.md.j2")
 
 
 def summary(report: dict) -> str:
