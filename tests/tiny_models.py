@@ -66,6 +66,11 @@ FAMILIES: dict[str, dict] = {
         "num_local_experts": 4, "residual_multiplier": 0.4, "embedding_multiplier": 3.0, "logits_scaling": 2.0,
         "attention_multiplier": 0.2,
     },
+    "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": [1, 2, 3, 1, 2, 3]},
+    "ernie4_5_moe": {
+        "moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1, "moe_layer_start_index": 2, "moe_layer_end_index": 4,
+        "moe_intermediate_size": 32,
+    },
     "qwen2_moe": {
         "num_experts": 4, "shared_expert_intermediate_size": 48, "decoder_sparse_step": 2, "mlp_only_layers": [3],
         "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 4, **_MOE,

@@ -177,6 +177,10 @@ SUPPORTED: dict[str, Architecture] = {
     ),
     "qwen2_moe": replace(_MIXTURE, writers=(*_MIXTURE.writers, "mlp.shared_expert.down_proj"), layer_types=True),
     "qwen3_moe": _MIXTURE,
+    "hunyuan_v1_moe": replace(
+        _MIXTURE, writers=("self_attn.o_proj", "mlp.experts:down_proj", "mlp.shared_mlp.down_proj")
+    ),
+    "ernie4_5_moe": replace(_SHARED, renamed=(("mlp.gate.moe_statics.", "mlp.moe_statics."),)),
     "olmoe": _MIXTURE,
     "glm4_moe": _SHARED,
     "dots1": replace(_SHARED, layer_types=True),

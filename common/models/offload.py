@@ -76,6 +76,11 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
             f"architecture {config.model_type!r} is not read layer by layer: {first_of(other, 1)} is no parameter. Leave "
             "--stream out"
         )
+    if wide := [name for name, parameter in model.named_parameters() if parameter.dtype != dtype]:
+        raise UserError(
+            f"architecture {config.model_type!r} is not read layer by layer in {dtype}: {wide[0]} stays in float32. Use "
+            "--dtype float32, or leave --stream out"
+        )
     streamed = Streamed(model, where, device, (dtype, stored), states)
     streamed.fill_resident()
     known = {name for name, _ in model.named_parameters()} | {f"{_HEAD}.weight"}

@@ -155,7 +155,12 @@ def _validated(indices: Iterable[int], count: int) -> set[int]:
 
 
 def _check_kinds(config, kept: list[int]) -> None:
-    """Refuse to leave linear attention alone: the cache counts tokens in layers of another kind."""
+    """Refuse to leave linear attention alone, for the cache counts tokens in other layers, and what no config could say."""
+    if getattr(config, "moe_layer_interval", 1) != 1:  # ERNIE
+        raise UserValueError(
+            "cannot remove layers: those with experts would no longer stand at an interval, and by the config's "
+            f"moe_layer_interval {config.moe_layer_interval} they must. Use a model in which it is 1"
+        )
     kinds = getattr(config, "layer_types", None) or []
     others = [index for index, kind in enumerate(kinds) if kind != "linear_attention"]
     if others and not set(others) & set(kept):
@@ -189,6 +194,10 @@ def _slice_config(config, kept: list[int]) -> None:
     for name, values in list(vars(config).items()):
         if isinstance(values, list | tuple) and len(values) == layers and not name.endswith(_NOT_LAYERS):
             setattr(config, name, type(values)(values[index] for index in kept))
+    if (last := getattr(config, "moe_layer_end_index", None)) is not None:  # ERNIE, where -1 means the last layer
+        until = sum(index <= last for index in kept)
+        config.moe_layer_end_index = until - 1 if until else layers
+        config.moe_layer_start_index = config.moe_layer_start_index if until else layers
     for name in _FIRST:
         threshold = getattr(config, name, None)
         if threshold is not None:
@@ -198,5 +207,5 @@ def _slice_config(config, kept: list[int]) -> None:
 
 # Lists that are not by layer, should they be as long.
 _NOT_LAYERS = ("token_id", "token_ids", "mlp_only_layers", "architectures", "suppress_tokens", "losses")
-# So many of the first layers: with full attention (Qwen), without experts (DeepSeek).
-_FIRST = ("max_window_layers", "first_k_dense_replace")
+# So many of the first layers: with full attention (Qwen), without experts (DeepSeek, ERNIE).
+_FIRST = ("max_window_layers", "first_k_dense_replace", "moe_layer_start_index")

@@ -5,7 +5,7 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from tiny_models import ARCHITECTURES, FAMILIES
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.evaluation.multiple_choice import SharedContextLM
 from common.hooks import PATCH_LOADERS, attach_patch, scale_stream
@@ -167,6 +167,13 @@ def test_what_is_not_streamed_is_refused(family, write_checkpoint, tmp_path):
         checkpoint.load(write_checkpoint(tmp_path / "model", family), stream=0)
 
 
+@pytest.mark.parametrize("family", ["ernie4_5_moe", "hunyuan_v1_moe"])
+def test_what_stays_in_float32_is_not_streamed_in_another_type(family, write_checkpoint, tmp_path):
+    folder = write_checkpoint(tmp_path / "model", family)
+    with pytest.raises(UserError, match=f"architecture '{family}' is not read layer by layer in torch.bfloat16"):
+        checkpoint.load(folder, stream=0, dtype="bfloat16")
+
+
 REFITTED = ("apertus", "gemma", "glm", "granite", "phi3", "smollm3", "starcoder2")
 
 
@@ -205,4 +212,22 @@ def test_linear_attention_is_never_left_alone(make_tiny):
     assert model.config.layer_types.index("full_attention") == 2
     with pytest.raises(UserError, match=r"cannot remove layers \[2, 5\]: only layers with linear attention"):
         remove_layers(model, [2, 5])
+    assert len(model.model.layers) == 6
+
+
+@pytest.mark.parametrize("removed", [[1, 2, 4], [0, 1], [0, 1, 2, 3], [2, 3, 4]])
+def test_a_config_tells_which_layers_have_experts_between_two_bounds(removed, make_tiny):
+    """ERNIE's layers 2 to 4 have experts here."""
+    model = make_tiny("ernie4_5_moe")
+    remove_layers(model, removed)
+    again = type(model)(AutoConfig.for_model(**model.config.to_dict()))
+    expected = [2 <= layer <= 4 for layer in range(6) if layer not in removed]
+    assert [hasattr(layer.mlp, "experts") for layer in again.model.layers] == expected
+
+
+def test_experts_at_an_interval_are_refused(make_tiny):
+    model = make_tiny("ernie4_5_moe")
+    model.config.moe_layer_interval = 2
+    with pytest.raises(UserError, match="by the config's moe_layer_interval 2 they must"):
+        remove_layers(model, [1])
     assert len(model.model.layers) == 6
