@@ -274,7 +274,7 @@ def test_what_cannot_be_scored_is_named(tiny_llama, tiny_tokenizer):
 
 def test_unknown_architecture_is_refused(tiny_llama, tiny_tokenizer):
     tiny_llama.config.model_type = "mamba"
-    with pytest.raises(UserError, match="'mamba' is not supported; supported: cohere2"):
+    with pytest.raises(UserError, match="'mamba' is not supported; supported: apertus, cohere2"):
         SharedContextLM(tiny_llama, tiny_tokenizer)
 
 

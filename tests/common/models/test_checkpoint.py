@@ -229,7 +229,7 @@ BROKEN = {
     "corrupt config": (lambda d: (d / "config.json").write_text("{"), "config.json cannot be read"),
     "unsupported": (
         lambda d: edit_json(d / "config.json", lambda c: c.update(model_type="other")),
-        "architecture 'other' is not supported; supported: cohere2",
+        "architecture 'other' is not supported; supported: apertus, cohere2",
     ),
     "pickled weights": (
         lambda d: (d / "model.safetensors").rename(d / "pytorch_model.bin"),

@@ -159,7 +159,7 @@ def test_view(make_tiny):
 
 def test_unsupported_architecture_is_named():
     config = AutoConfig.for_model("gpt2", n_embd=8, n_layer=2, n_head=2, vocab_size=10)
-    with pytest.raises(UserError, match="'gpt2' is not supported; supported: cohere2") as caught:
+    with pytest.raises(UserError, match="'gpt2' is not supported; supported: apertus, cohere2") as caught:
         Decoder(AutoModelForCausalLM.from_config(config))
     assert all(name in str(caught.value) for name in SUPPORTED)
 

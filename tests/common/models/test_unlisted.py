@@ -54,9 +54,9 @@ def test_one_built_as_llama_is_taken_with_a_note(tmp_path, ids, caplog):
     [
         ("mamba", {}, "it has no list model.layers"),
         ("nemotron", {}, "its final norm does not multiply by its weight"),
-        ("exaone4", {}, "its layers differ in input_layernorm, post_feedforward_layernorm"),
+        ("flex_olmo", {}, "its layers differ in input_layernorm, post_feedforward_layernorm"),
         ("doge", {}, "layer 0 has a parameter of its own, input_residual"),
-        ("glm4_moe", {"first_k_dense_replace": 1}, "mlp.down_proj of layer 1 is no linear module"),
+        ("exaone_moe", {"first_k_dense_replace": 1}, "mlp.down_proj of layer 1 is no linear module"),
         ("glm", {}, None),
         ("arcee", {}, None),
     ],

@@ -518,7 +518,7 @@ def test_an_unknown_architecture_is_refused_by_name(crops):
     bloom = {"hidden_size": 32, "n_layer": 4, "n_head": 2, "vocab_size": 320}
     for name, settings in (("gpt2", gpt2), ("bloom", bloom)):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **settings))
-        with pytest.raises(UserError, match=f"architecture '{name}' is not supported; supported: cohere2"):
+        with pytest.raises(UserError, match=f"architecture '{name}' is not supported; supported: apertus, cohere2"):
             prune_and_compensate(model, crops, 1)
 
 
