@@ -17,7 +17,7 @@ from common.cli.options import tasks
 from common.console import threads
 from common.console.progress import clock, say
 from common.evaluation import harness, significance
-from common.evaluation.divergence import of_windows
+from common.evaluation.divergence import from_original
 from common.evaluation.generation import complete
 from common.evaluation.windowed_perplexity import summarise, token_nlls
 from common.models.architectures import absent, at_hand, embedding, final_norm, head, layer_list
@@ -274,7 +274,7 @@ def divergence(job: Job, original: nn.Module, model: nn.Module) -> dict:
     Over the first `COMPARED` test sequences; the standard error is that of the sequences' means, None of one.
     """
     windows = job.test_windows[:COMPARED]
-    means = of_windows(model, original, windows, progress="KL divergence")[0].numpy()
+    means = from_original(model, original, windows, progress="KL divergence")[0].numpy()
     if not np.isfinite(means).all():
         return {"left_out": "probabilities of one of the models are no numbers"}
     error = float(np.std(means, ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else None

@@ -18,7 +18,7 @@ from common.models.decoder import Decoder
 
 
 @torch.inference_mode()
-def of_windows(model, original, windows: Tensor, *, progress: str | None = None) -> tuple[Tensor, Tensor]:
+def from_original(model, original, windows: Tensor, *, progress: str | None = None) -> tuple[Tensor, Tensor]:
     """Return of each sequence the mean KL divergence (nats) and the share of positions with the same likeliest token.
 
     [windows, L] -> two times float64 [windows]. Log-probabilities are formed in float32.
@@ -33,34 +33,32 @@ def of_windows(model, original, windows: Tensor, *, progress: str | None = None)
         UserError: an architecture that `common.models.architectures` does not know.
     """
     batches = windows.cpu().split(1)
-    first, second = Decoder(original), Decoder(model)
+    before, after = Decoder(original), Decoder(model)
     # One model after the other: the cache of hidden states plans one evaluation at a time.
-    states = [hidden.cpu() for hidden in _states(first, batches)]
-    found = []
-    passes = track(
-        _states(second, batches), progress or "", total=len(batches), unit="sequence", shown=progress is not None
-    )
-    for ours, theirs in zip(states, passes, strict=True):
+    states_before = [states.cpu() for states in _states(before, batches, progress and f"{progress}, original model")]
+    means = []
+    for states, pruned_states in zip(states_before, _states(after, batches, progress), strict=True):
         sums = torch.zeros(2, dtype=torch.float64)
-        for part, other in zip(ours.to(first.device).split(HEAD_ROWS), theirs.split(HEAD_ROWS), strict=True):
-            sums += _sums(first.head(part), second.head(other).to(first.device))
-        found.append(sums / len(ours))
-    return tuple(torch.stack(found).T)
+        parts = zip(states.to(before.device).split(HEAD_ROWS), pruned_states.split(HEAD_ROWS), strict=True)
+        for part, pruned_part in parts:
+            sums += _sums(before.head(part), after.head(pruned_part).to(before.device))
+        means.append(sums / len(states))
+    return tuple(torch.stack(means).T)
 
 
-def _states(decoder: Decoder, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+def _states(decoder: Decoder, batches: Sequence[Tensor], progress: str | None) -> Iterator[Tensor]:
     """Yield the final norm's output of each sequence but at its last position: [L - 1, channels]."""
     body = prefix_cache.Body(decoder)
     body.ahead(batches, lambda batch: (batch, None, None))
-    for batch in batches:
+    for batch in track(batches, progress or "", unit="sequence", shown=progress is not None):
         yield body(batch)[0, :-1]
 
 
-def _sums(first: Tensor, second: Tensor) -> Tensor:
+def _sums(logits: Tensor, pruned_logits: Tensor) -> Tensor:
     """Return the summed divergences of two models' logits [positions, vocabulary], and the positions that agree."""
-    step, total = ROWS.get(first.device.type, HEAD_ROWS), torch.zeros(2, dtype=torch.float64)
-    for ours, theirs in zip(first.split(step), second.split(step), strict=True):
-        log_p, log_q = ours.float().log_softmax(-1), theirs.float().log_softmax(-1)
+    step, total = ROWS.get(logits.device.type, HEAD_ROWS), torch.zeros(2, dtype=torch.float64)
+    for part, pruned_part in zip(logits.split(step), pruned_logits.split(step), strict=True):
+        log_p, log_q = part.float().log_softmax(-1), pruned_part.float().log_softmax(-1)
         total[0] += float((log_p.exp() * (log_p - log_q)).sum(-1).double().sum())
         total[1] += int((log_p.max(-1).indices == log_q.max(-1).indices).sum())
     return total

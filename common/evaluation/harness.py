@@ -37,8 +37,8 @@ METRICS = {
     "score": ("score", "none"),
     "strict": ("exact_match", "strict-match"),
     "flexible": ("exact_match", "flexible-extract"),
-    "exact": ("exact_match", "none"),
-    "contains": ("contains", "none"),
+    "exact": ("written_exactly", "none"),
+    "contains": ("written_within", "none"),
     "pass_at_1": ("pass_at_1", "none"),
 }
 # The folder of lm-eval's task library that holds a task: known without a look at its fourteen thousand files.

@@ -160,7 +160,7 @@ class Context:
                 if onward or waited or path.exists() != there:  # another process may have searched meanwhile
                     found = kept()
                 if found is None:
-                    if begun and self.progress:
+                    if onward and begun and self.progress:
                         chosen = begun["removed"] if isinstance(begun, dict) else begun
                         say(f"continuing an earlier search ({name}) after {plural(len(chosen), 'step')}")
                     found = search(begun, keep) if onward else search()

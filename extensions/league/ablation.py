@@ -75,7 +75,7 @@ ABLATION = Table(
         *(
             Claim(
                 f"{repair}-lowers-perplexity",
-                f"extension: {LABELS[repair]} lowers perplexity",
+                f"extension: lower perplexity with {LABELS[repair]}",
                 comparisons.beats(*_both(repair, before), column="PPL AVG", lower=True),
             )
             for before, repair in pairwise(STEPS)
@@ -83,7 +83,7 @@ ABLATION = Table(
         *(
             Claim(
                 f"{repair}-answers-more",
-                f"extension: {LABELS[repair]} raises accuracy",
+                f"extension: higher accuracy with {LABELS[repair]}",
                 comparisons.beats(*_both(repair, before), column=AVERAGE),
             )
             for before, repair in pairwise(STEPS)
@@ -101,7 +101,7 @@ DRAWS = Table(
     claims=tuple(
         Claim(
             f"{repair}-lowers-perplexity",
-            f"extension: {LABELS[repair]} lowers perplexity from every draw",
+            f"extension: from every draw lower perplexity with {LABELS[repair]}",
             _each_draw_lower(repair, before),
         )
         for before, repair in pairwise(STEPS)

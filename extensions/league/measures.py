@@ -10,7 +10,7 @@ from reproductions.spec.subjects import Subject
 REPAIRS = (rows.NONE, rows.FACTOR, rows.PATCHED, rows.REPLACEME, rows.GHOSTED, rows.REFIT_LONG)
 KL, SAME = "kl", "same-top"
 READ = {"paper": ("WIKI-2", "league-wikitext2"), "standin": ("Learning", "standin-learning-quarter")}
-PICKED, WRITTEN = "retained/picked", "retained/written"  # ids of what is left of right answers
+PICKED, WRITTEN = "retained/picked", "retained/written"  # ids: the share of the original model's right answers
 
 
 def measured(subject: Subject, limit: int | None = None) -> list[Row]:
@@ -28,37 +28,29 @@ def measured(subject: Subject, limit: int | None = None) -> list[Row]:
 def columns(profile: str) -> list[Column]:
     """Return perplexity and divergence on one text, and tasks whose right option is picked and written."""
     label, protocol = READ[profile]
-    read = f"kl@{protocol}"
-    found = [
+    divergence, scores = f"kl@{protocol}", {column.id: column for column in tasks(profile)}
+    near = [
         *(column for column in perplexities(profile) if column.id == label),
-        Column(KL, read, "kl", compare="exact", label=f"KL on {label} (nats)"),
-        Column(SAME, read, "same_top", scale=100, compare="exact", label=f"same likeliest token on {label}"),
+        Column(KL, divergence, "kl", compare="exact", label=f"KL on {label} (nats)"),
+        Column(SAME, divergence, "same_top", scale=100, compare="exact", label=f"same likeliest token on {label}"),
     ]
-    if profile == "standin":
-        picked = [column for column in tasks(profile) if column.id == "ParType"]
-        written = [Column("Lines", "docstring_generation@1", "exact_match", scale=100, label="lines written")]
-    else:
-        picked = [
-            *(column for column in tasks(profile) if column.id == "ARC-e"),
-            Column("OBQA", "openbookqa", "acc_norm", scale=100),
-        ]
-        written = [
-            Column("ARC-e/written", "arc_easy_written", "exact", scale=100, label="ARC-e, written"),
-            Column("ARC-e/contains", "arc_easy_written", "contains", scale=100, label="ARC-e, option in answer"),
-            Column("OBQA/written", "openbookqa_written", "exact", scale=100, label="OBQA, written"),
-        ]
-    of = [tuple(column.id for column in each if column.key != "contains") for each in (picked, written)]
+    if profile == "standin":  # whose written answers are to other questions
+        written = Column("Lines", "docstring_generation@1", "exact_match", scale=100, label="lines written")
+        return [*near, scores["ParType"], written]
     return [
-        *found,
-        *picked,
-        *written,
-        Column(PICKED, derived="retained", of=of[0], label="retained, picked"),
-        Column(WRITTEN, derived="retained", of=of[1], label="retained, written"),
+        *near,
+        scores["ARC-e"],
+        Column("ARC-e/written", "arc_easy_written", "exact", scale=100, label="ARC-e, written"),
+        Column("ARC-e/within", "arc_easy_written", "contains", scale=100, label="ARC-e, right option in the answer"),
+        Column("OBQA", "openbookqa", "acc_norm", scale=100),
+        Column("OBQA/written", "openbookqa_written", "exact", scale=100, label="OBQA, written"),
+        Column(PICKED, derived="retained", of=("ARC-e",), label="ARC-e, retained, picked"),
+        Column(WRITTEN, derived="retained", of=("ARC-e/written",), label="ARC-e, retained, written"),
     ]
 
 
 def _nearer(repairs: tuple[str, ...], others: tuple[str, ...]) -> comparisons.Check:
-    """Return each repair has a lower divergence from the original model than each of the others."""
+    """Compare each repair's divergence from the original model with that of each of the others."""
     return comparisons.every(
         *(
             comparisons.beats(
@@ -92,19 +84,19 @@ MEASURES = Table(
         ),
         Claim(
             "written-lost-before-picked",
-            "extension: pruning without repair loses a larger share of written answers than of picked ones",
+            "extension: without repair, more of ARC-Easy's right answers are lost if written than if picked",
             comparisons.column_below(WRITTEN, PICKED, rows.name(rows.WINDOW, rows.NONE)),
         ),
         Claim(
             "refit-writes-more",
-            "extension: the refit writes more right answers than no repair",
+            "extension: the refit writes more of ARC-Easy's answers rightly than no repair",
             comparisons.beats(
                 rows.name(rows.WINDOW, rows.REFIT_LONG), rows.name(rows.WINDOW, rows.NONE), column=WRITTEN
             ),
         ),
     ),
-    note="The league's rows, and its refit from WikiText-2 and HellaSwag items in turn. KL: divergence of next-token "
-    "probabilities from the original model's, in nats per token. Written: the question without its options after three "
-    "examples of ours; right is an answer that equals the right option but for case, articles and punctuation. Retained: the "
-    "mean share of the original model's score; tasks on which that one guesses are left out.",
+    note="The league's rows and, but for the toy model, its refit from WikiText-2 and HellaSwag items. KL: divergence "
+    "of next-token probabilities from the original model's, in nats per token. Written: the question without its options "
+    "after three examples of ours; right is an answer that equals the right option but for case, articles and punctuation. "
+    "Retained: the share of the original model's right answers, in percent.",
 )

@@ -94,9 +94,9 @@ class PruneAndComp(Pruning):
         report = context.searched(
             "prunecomp",
             self._facts(context),
-            lambda begun, keep: self.search(context, chosen=chosen, **self._onward(begun, keep)),
+            lambda *kept: self.search(context, chosen=chosen, **(self._onward(*kept) if kept else {})),
             lambda r: len(r["removed"]) >= self.count,
-            onward=True,
+            onward=self.iterative,
         )
         if self.count and context.decoder.num_layers == layers:  # known from before: the model is still whole
             chosen(report["removed"][: self.count])
@@ -115,8 +115,6 @@ class PruneAndComp(Pruning):
 
     def _onward(self, begun: dict | None, keep: Callable[[dict], object]) -> dict:
         """Options of the loop: to go on from what another one found, and to keep what it finds."""
-        if not self.iterative:
-            return {}
         gone = begun["removed"] if begun else []
         factors = begun["factors"] if begun and self.compensate else [None] * len(gone)
 

@@ -59,7 +59,7 @@ def _kl(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     windows = _windows(context, argument)
     recipe, device = context.recipe, str(context.model.device)
     original, _ = loading.load(recipe.model, device=device, dtype=recipe.dtype)
-    divergences, same = divergence.of_windows(context.model, original, windows, progress=argument)
+    divergences, same = divergence.from_original(context.model, original, windows, progress=argument)
     outcomes = {"kl": divergences.float().numpy(), "same_top": same.float().numpy()}
     return *_means(outcomes), {"windows": len(windows)}, outcomes
 

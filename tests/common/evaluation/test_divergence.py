@@ -17,7 +17,7 @@ def test_divergence_is_that_of_full_logits(tiny, monkeypatch):
     changed = copy.deepcopy(tiny)
     for parameter in changed.parameters():
         parameter.mul_(1.1)
-    found, same = divergence.of_windows(changed, tiny, windows)
+    found, same = divergence.from_original(changed, tiny, windows)
     assert found.shape == same.shape == (5,)
     for window, kl, share in zip(windows, found, same, strict=True):
         p, q = (model(window[None]).logits[0, :-1].double() for model in (tiny, changed))
@@ -30,5 +30,5 @@ def test_divergence_is_that_of_full_logits(tiny, monkeypatch):
 
 
 def test_a_model_is_its_own_original(tiny_llama):
-    found, same = divergence.of_windows(tiny_llama, tiny_llama, torch.arange(3, 15).view(1, -1))
+    found, same = divergence.from_original(tiny_llama, tiny_llama, torch.arange(3, 15).view(1, -1))
     assert found.tolist() == [0] and same.tolist() == [1]

@@ -23,7 +23,7 @@ CHOICES = {"text": ["a layer", "The model", "the stream", "one"], "label": ["A",
 )
 def test_case_articles_and_punctuation_do_not_count(answer, exact, contains):
     found = written.judged({"choices": CHOICES, "answerKey": "B"}, [answer])
-    assert found == {"exact_match": exact, "contains": contains}
+    assert found == {"written_exactly": exact, "written_within": contains}
 
 
 @torch.no_grad()

@@ -9,12 +9,13 @@ from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.models import surgery
 from common.models.decoder import Decoder
 from common.pruning.pipeline import Context
-from common.records.results import Recipe
+from common.records.results import Recipe, Record, Store
 from common.utils.errors import UserError
 from extensions.league import measures, rows
 from reproductions import measurements
 from reproductions.engine import execute
 from reproductions.measurements import answers
+from reproductions.render import show
 from reproductions.spec import registry, subjects
 
 SMOLLM = subjects.of_model("smollm2-135m-instruct")
@@ -39,10 +40,48 @@ def test_divergence_is_from_the_model_that_was_pruned(limit, make_tiny, tiny_tok
     monkeypatch.setitem(PROTOCOLS, protocol.name, type("Protocol", (), {"windows": staticmethod(lambda *_: windows)})())
     context = Context(pruned, tiny_tokenizer, Recipe(model="small", profile="paper", limit=limit), 1)
     values, errors, details, outcomes = execute.benchmark(context, f"kl@{protocol.name}")
-    kl, same = divergence.of_windows(pruned, original, windows[:limit])
+    kl, same = divergence.from_original(pruned, original, windows[:limit])
     assert len(Decoder(pruned).layers) < len(Decoder(original).layers) and float(kl.min()) > 0
     assert np.allclose(outcomes["kl"], kl) and np.allclose(outcomes["same_top"], same)
     assert values["kl"] == pytest.approx(float(kl.mean())) and details["windows"] == len(kl)
     assert errors["kl"] == pytest.approx(float(kl.std() / len(kl) ** 0.5))
     with pytest.raises(UserError, match="perplexity protocol"):
         execute.benchmark(context, "kl@no-such")
+
+
+def test_claims_compare_the_same_questions_written_and_picked(tmp_path):
+    """Pruned, the made-up model picks 80 % of what it picked and writes half of what it wrote; repaired, it is nearer."""
+    store, table = Store(tmp_path, None), registry.get("league-measures")
+    noise = np.random.default_rng(0).normal(0, 0.05, 48)
+    picked, written = np.arange(500) < 400, np.arange(500) < 200
+    made = {
+        rows.NONE: (1.0, picked & (np.arange(500) % 5 > 0), written & (np.arange(500) % 2 > 0)),
+        rows.REFIT_LONG: (0.5, picked & (np.arange(500) % 10 > 0), written & (np.arange(500) % 4 > 0)),
+        None: (0.0, picked, written),
+    }
+    for row in table.rows(SMOLLM):
+        if row.spec and (row.spec.text or row.spec.repair not in made):
+            continue
+        kl, right, wrote = made[row.spec and row.spec.repair]
+        outcomes = {
+            "kl@league-wikitext2": {"kl": kl + (noise if kl else 0 * noise)},
+            "arc_easy@first-500": {"acc_norm": right},
+            "arc_easy_written@first-500": {"exact": wrote, "contains": wrote},
+        }
+        for benchmark, kept in outcomes.items():
+            kept = {key: each.astype(np.float32) for key, each in kept.items()}
+            values = {key: float(np.mean(each, dtype=np.float64)) for key, each in kept.items()}
+            errors = {key: float(np.std(each, ddof=1) / len(each) ** 0.5) for key, each in kept.items()}
+            record = Record(dict(vars(row.recipe)), row.recipe.hash, benchmark, "ok", values, errors)
+            store.put(record, row.recipe, kept)
+    found = show.build(table, store, SMOLLM)
+    cells = {row["method"]: row["cells"] for row in found["rows"] if row["sparsity"] in ("0/30", "7/30")}
+    judged = {claim["id"].rpartition("/")[2]: claim["judged"][SMOLLM.name] for claim in found["claims"]}
+    assert {name: verdict["verdict"] for name, verdict in judged.items()} == {
+        "repairs-nearer-than-none": "supported",
+        "refit-nearest": "not tested",
+        "written-lost-before-picked": "supported",
+        "refit-writes-more": "supported",
+    }
+    (lost, _) = judged["written-lost-before-picked"]["comparisons"]
+    assert lost["difference"] == pytest.approx(100 * (0.5 / 0.8 - 1)), cells

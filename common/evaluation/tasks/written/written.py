@@ -37,6 +37,9 @@ def right_option(doc: dict) -> str:
 
 
 def judged(doc: dict, results: list[str]) -> dict[str, float]:
-    """Return whether the answer is the right option ('exact_match'), and whether it has it as words ('contains')."""
+    """Return whether the answer is the right option, and whether it has the right option as words."""
     said, right = normalised(results[0]), normalised(right_option(doc))
-    return {"exact_match": float(said == right), "contains": float(bool(right) and f" {right} " in f" {said} ")}
+    return {
+        "written_exactly": float(said == right),
+        "written_within": float(bool(right) and f" {right} " in f" {said} "),
+    }
