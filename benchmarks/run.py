@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -30,19 +31,21 @@ from common.utils.ratios import VARIABLE, Ratio
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 LIMIT = 3600  # seconds that a script may take
+APART = 4  # rows of one kind whose names and ratios are all shown
 EDGE = 2048  # of the matrices whose product gives the peak
 NONE = "–"  # an empty cell that repeats no other
 PAGE = """\
 # Benchmarks
 
 After this page you know what each benchmark compares and how to repeat it. `make benchmarks` runs the usual ones
-and writes this page. `make benchmarks ONLY=scoring,search` runs some.
+and writes this page. `make benchmarks ONLY=scoring,search` runs some; `python benchmarks/NAME.py` runs one script.
 
 {}
 
 A ratio is to a baseline measured by the same script in the same run. An empty cell repeats the cell above, and
-– means that no goal is set. Measurements of one kind are one row: their number in brackets, their median ratio,
-and the lowest and highest. The folder `results` has each of them, with times and memory.
+– means that no goal is set. Up to four measurements of one kind are one row, with their ratios in the same order.
+Of more it has the number in brackets, the median ratio, and the lowest and highest. The folder `results` has
+each of them, with times and memory.
 
 {}
 
@@ -193,18 +196,19 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
     for entry in entries:
         result = results[entry.name]
         facts = (_conditions(result, machines), result.get("seconds") or "", result["date"]) if result else ("", "", "")
-        asked.append((entry.name, entry.question, *facts))
+        command = f": `{shlex.join(['python', *entry.command(Path('benchmarks'))])}`" if entry.arguments else ""
+        asked.append((entry.name, entry.question + command, *facts))
     measured_on = []
     for number, one in enumerate(machines):
         peak = ", ".join(f"{dtype} {rate}" for dtype, rate in one["gflops"].items())
         cpu = " and ".join(filter(None, [one["cpu"], one.get("gpu")]))
-        measured_on.append((_letter(number), cpu, one["cores"], peak))
+        measured_on.append((_letter(number), cpu, one["cores"], peak, one["torch"]))
     ratios = [row for entry in entries for row in _rows(entry, results[entry.name])]
     products = f"Products of matrices {EDGE} x {EDGE}, GFLOP/s"
     tables = (
         markdown(("Benchmark", "Question", "Measured on", "Seconds", "Date"), asked, "lllrl"),
         markdown(("Benchmark", "What", "Ratio", "Baseline", "Goal"), ratios, "llrll"),
-        markdown(("Machine", "CPU", "Cores", products), measured_on, "llrl"),
+        markdown(("Machine", "CPU", "Cores", products, "torch"), measured_on, "llrll"),
     )
     return PAGE.format(*tables)
 
@@ -227,52 +231,46 @@ def _rows(entry: Entry, result: dict | None) -> list[tuple[str, ...]]:
     kinds: dict[tuple[str, ...], list[Ratio]] = {}
     for row in result["rows"]:
         ratio = Ratio(**{key: value for key, value in row.items() if key != "threads"})
-        kinds.setdefault((_kind(ratio.what), ratio.baseline.partition(":")[0], _bounds(ratio)), []).append(ratio)
+        kind = (*_kind(ratio.what), ratio.baseline.partition(":")[0], _goal(ratio))
+        kinds.setdefault(kind, []).append(ratio)
     lines, name, above = [], entry.name, ""
-    for (_, baseline, _), alike in kinds.items():
+    for (*_, baseline, goal), alike in kinds.items():
         baseline = alike[0].baseline if len(alike) == 1 else baseline
-        lines.append((name, _named(alike), _ratios(alike), "" if baseline == above else baseline, _goal(alike)))
+        lines.append((name, _named(alike), _ratios(alike), "" if baseline == above else baseline, goal))
         name, above = "", baseline
     return lines
 
 
-def _kind(what: str) -> str:
-    """Return what rows of one kind share: the measure behind the colon, or the words before the first number."""
-    _, colon, measure = what.rpartition(": ")
-    return measure if colon else re.split(r"\d", what, maxsplit=1)[0]
+def _kind(what: str) -> tuple[str, ...]:
+    """Return what rows of one kind share: the measure behind the colon, and quantities such as ``8 workers``."""
+    subject, _, measure = what.rpartition(": ")
+    return measure, *re.findall(r"\d+ [a-z]+", subject)
 
 
 def _named(alike: Sequence[Ratio]) -> str:
-    """Return the words that the names of rows have in common, and how many rows they are."""
-    names = [re.split(r" |(?=:)", one.what) for one in alike]
+    """Return one name for rows of one kind: the words in common, and between them the others or the number of rows."""
+    names = [re.split(r" |(?=[:,])", one.what) for one in alike]
     if len(names) == 1:
         return alike[0].what
     first = len(os.path.commonprefix(names))
     last = os.path.commonprefix([name[first:][::-1] for name in names])[::-1]
-    return " ".join([*names[0][:first], "…", *last, f"({len(names)})"]).replace(" :", ":")
+    *others, final = (" ".join(name[first : len(name) - len(last)]) for name in names)
+    middle, number = ("…", [f"({len(names)})"]) if len(names) > APART else (f"{', '.join(others)} and {final}", [])
+    return re.sub(" (?=[:,])", "", " ".join([*names[0][:first], middle, *last, *number]))
 
 
 def _ratios(alike: Sequence[Ratio]) -> str:
-    """Return one or two ratios, or the median of more with the lowest and the highest."""
-    ratios = sorted(one.ratio for one in alike)
-    shown = [f"{one:.3g}" for one in ratios]
-    if shown[0] == shown[-1]:
-        return shown[0]
-    return " and ".join(shown) if len(ratios) == 2 else f"{statistics.median(ratios):.3g} ({shown[0]} to {shown[-1]})"
+    """Return the ratios of a few rows in their order, or the median of more with the lowest and the highest."""
+    if len(alike) <= APART:
+        return ", ".join(f"{one.ratio:.3g}" for one in alike)
+    ratios = [one.ratio for one in alike]
+    return f"{statistics.median(ratios):.3g} ({min(ratios):.3g} to {max(ratios):.3g})"
 
 
-def _goal(alike: Sequence[Ratio]) -> str:
-    """Return the goal that rows of one kind share, and how many meet it."""
-    if not _bounds(alike[0]):
-        return NONE
-    count = sum(bool(one.met) for one in alike)
-    met = "met" if count == len(alike) else f"{count} of {len(alike)} met" if count else "missed"
-    return f"{_bounds(alike[0])}: {met}"
-
-
-def _bounds(ratio: Ratio) -> str:
+def _goal(ratio: Ratio) -> str:
     bounds = [f"≥ {ratio.least:g}"] if ratio.least is not None else []
-    return ", ".join(bounds + ([f"≤ {ratio.most:g}"] if ratio.most is not None else []))
+    bounds += [f"≤ {ratio.most:g}"] if ratio.most is not None else []
+    return f"{', '.join(bounds)}: {'met' if ratio.met else 'missed'}" if bounds else NONE
 
 
 def _letter(number: int) -> str:

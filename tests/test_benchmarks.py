@@ -75,40 +75,52 @@ def test_ratios_end_on_the_page_and_a_failure_is_a_row(folder):
     assert [cells[0] for cells in found["broken"]] == ["failed: error: the text ends / too early"]
     assert found["large"][0][0].startswith("not run")
     text = (folder / "README.md").read_text()
-    assert "| A | a slow one | 2 | float32 190 |\n" in text
-    assert conditions(folder)["two"][0] == "What does the second cost?"
+    assert "| A | a slow one | 2 | float32 190 | 2 |\n" in text
+    assert conditions(folder)["two"][0] == "What does the second cost?: `python benchmarks/two.py --tokens 8`"
 
 
-def test_many_rows_of_a_kind_are_one_with_their_median_and_the_goals_met(folder):
-    loop = "for name, ratio in zip('abcdefg', (3, 1, 9, 2, 8, 4, 5)):\n    "
-    row = 'hand_over(Ratio(f"task {name}: time", "", ratio, f"a pass: {name}", most=3))\n'
-    (folder / "one.py").write_text("from common.utils.ratios import Ratio, hand_over\n" + loop + row)
+def shown(folder, ratios):
+    """Rows of the page for one script that hands over {name: (ratio, most)}."""
+    lines = [
+        f'hand_over(Ratio({name!r}, "", {ratio}, "a pass", most={most}))' for name, (ratio, most) in ratios.items()
+    ]
+    (folder / "one.py").write_text("\n".join(["from common.utils.ratios import Ratio, hand_over", *lines]))
     runner.run(ENTRIES, ("one",), folder, MACHINE)
-    line = ["task …: time (7)", "4 (1 to 9)", "a pass", "≤ 3: 3 of 7 met"]
-    assert rows(folder)["one"] == [line]
+    return rows(folder)["one"]
 
 
-def test_rows_of_a_kind_with_other_goals_stay_apart(folder):
-    row = 'hand_over(Ratio("width {0}, 4 tokens", "", {1}, "a pass", most={2}))\n'
-    text = "".join(row.format(*one) for one in ((8, 1.2, 1), (16, 1.2, 1), (32, 3, 3)))
-    (folder / "one.py").write_text("from common.utils.ratios import Ratio, hand_over\n" + text)
-    runner.run(ENTRIES, ("one",), folder, MACHINE)
-    assert rows(folder)["one"] == [
-        ["width … 4 tokens (2)", "1.2", "a pass", "≤ 1: missed"],
-        ["width 32, 4 tokens", "3", "", "≤ 3: met"],
+def test_many_rows_of_a_kind_are_one_with_their_median_and_missed_goals_are_apart(folder):
+    name = "reassessing, Table {}, Reverse-order +lm_head & last {}: training time s"
+    ratios = {
+        name.format(*one): (ratio, 3)
+        for ratio, one in zip((3, 1, 9, 2, 0.5, 2.5), ("31", "32", "E3", "E4", "E5", "E6"))
+    }
+    assert shown(folder, ratios) == [
+        ["reassessing, Table …: training time s (5)", "2 (0.5 to 3)", "a pass", "≤ 3: met"],
+        ["reassessing, Table E, Reverse-order +lm_head & last 3: training time s", "9", "", "≤ 3: missed"],
     ]
 
 
-def test_a_total_and_a_slope_are_two_rows_and_a_baseline_is_written_once(folder):
-    rates = (("slow, 4 tokens", 3), ("slow, each further token", 1), ("shared: memory", 2), ("stored: memory", 4))
-    rows_of = "".join(f'hand_over(Ratio("{name}", "", {ratio}, "a pass"))\n' for name, ratio in rates)
-    (folder / "one.py").write_text("from common.utils.ratios import Ratio, hand_over\n" + rows_of)
-    runner.run(ENTRIES, ("one",), folder, MACHINE)
-    assert rows(folder)["one"] == [
-        ["slow, 4 tokens", "3", "a pass", "–"],
-        ["slow, each further token", "1", "", "–"],
-        ["…: memory (2)", "2 and 4", "", "–"],
+def test_a_few_rows_of_a_kind_are_one_with_all_names_and_ratios(folder):
+    loop = {
+        f"Prune&Comp's loop by {metric}: time": (ratio, None) for metric, ratio in (("bi", 2), ("ppl", 1), ("mag+", 3))
+    }
+    tools = {f"{tool}, llama-2-7b's shape, 3 GB allowed: memory": (2, 4) for tool in ("linearpatch", "refit")}
+    assert shown(folder, loop | tools) == [
+        ["Prune&Comp's loop by bi, ppl and mag+: time", "2, 1, 3", "a pass", "–"],
+        ["linearpatch and refit, llama-2-7b's shape, 3 GB allowed: memory", "2, 2", "", "≤ 4: met"],
     ]
+
+
+def test_a_total_and_a_slope_channels_and_quantities_stay_apart(folder):
+    names = [
+        "refit, following 3, C = 576, layers 15 to 21 of 30, 4096 tokens",
+        "refit, following 3, C = 576, layers 15 to 21 of 30, each further token",
+        "refit, following 3, C = 4096, layers 2 to 2 of 6, 4096 tokens",
+        "paper profile, 8 workers (simulated): time to the last record",
+        "paper profile, 64 workers (simulated): time to the last record",
+    ]
+    assert [cells[0] for cells in shown(folder, dict.fromkeys(names, (1, 2)))] == names
 
 
 def test_only_some_are_run_and_the_other_rows_stay_with_their_date(folder):

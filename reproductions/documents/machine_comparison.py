@@ -12,6 +12,7 @@ import numpy as np
 
 from common.pruning.recipe import Recipe
 from common.records.results import Record
+from common.utils.errors import plural
 from reproductions.measurements import partial_records
 from reproductions.render.evidence import Loaded
 from reproductions.spec import steps, subsets
@@ -27,7 +28,7 @@ def text(store: Loaded) -> str:
         for metric in sorted({"acc", "acc_norm", "score"} & outcomes.keys() & theirs.keys()):
             mine, its = outcomes[metric], theirs[metric]
             shift = 100 * float(np.mean(its) - np.mean(mine))
-            tasks[f"{name} ({metric})"].append((int(np.sum(mine != its)), len(mine), shift))
+            tasks[f"{name}, {metric}"].append((int(np.sum(mine != its)), len(mine), shift))
     told = []
     if tasks:
         shares = {
@@ -37,7 +38,7 @@ def text(store: Loaded) -> str:
         mean = max(abs(statistics.mean(one)) for one in shifts)
         least, most = (f"{end(shares.values()):.1f} % ({end(shares, key=shares.get)})" for end in (min, max))
         told = [
-            f"- {min(map(len, shifts))} to {max(map(len, shifts))} models answered a task twice.",
+            f"- {_range(list(map(len, shifts)))} answered each task on both machines, pruned models counted.",
             f"- Of a task's answers between {least} and {most} differ.",
             f"- The accuracy of one model differs by at most {max(map(abs, chain(*shifts))):.1f} points.",
             f"- Averaged over the models of a task it differs by at most {mean:.1f}.",
@@ -62,6 +63,13 @@ def _pairs(store: Loaded) -> Iterator[tuple[str, Record, dict, Record, dict]]:
             continue
         if (found := partial_records.part(store, recipe, record.benchmark)) is not None:
             yield name, record, store.items(recipe, record.benchmark), *found
+
+
+def _range(counts: list[int]) -> str:
+    """Return "3 models" or "3 to 5 models", from the least and the most."""
+    if min(counts) == max(counts):
+        return plural(counts[0], "model")
+    return f"{min(counts)} to {max(counts)} models"
 
 
 def _device(record: Record) -> str | None:
