@@ -25,7 +25,20 @@ PARTS = {
 }
 FIRST_TABLE = "table1-linearpatch"
 # Keys of values that are shares of 1 and read as per cent; higher is better (as in static/report.js).
-SHARES = ("acc", "acc_norm", "exact_match", "exact", "contains", "score", "weighted", "rouge_1", "rouge_l", "pass@1")
+SHARES = (
+    "acc",
+    "acc_norm",
+    "exact_match",
+    "exact",
+    "contains",
+    "same_top",
+    "score",
+    "weighted",
+    "rouge_1",
+    "rouge_l",
+    "pass@1",
+)
+LOWER = ("perplexity", "nll", "kl")  # keys of values of which lower is better (as in static/report.js)
 
 
 def is_share(benchmark: str, key: str) -> bool:
@@ -150,7 +163,7 @@ def _cells(record: Record) -> list[dict]:
             "sort": "",
             "stderr": "",
         }
-        cell["better"] = UP if share else DOWN if key in ("perplexity", "nll") else ""
+        cell["better"] = UP if share else DOWN if key in LOWER else ""
         if value is not None and math.isfinite(value):
             digits = 0 if isinstance(value, int) else 4 if abs(value * scale) < 1 else 2
             cell |= {"number": number(value * scale, digits, 4), "sort": value * scale}

@@ -15,6 +15,7 @@ from reproductions.spec.subjects import Subject
 
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
 SHARES = ("acc", "acc_norm")  # keys of values that are shares of 1
+BETTER = {"kl": "lower", "same_top": "higher"}  # of keys that are compared exactly
 LEAGUE = "league"  # ours alone, of no paper
 MODULES = (*(f"reproductions.{name}" for name in PAPERS), "extensions.league")
 
@@ -62,6 +63,8 @@ class Column:
     @property
     def better(self) -> str:
         """Return ``higher`` or ``lower`` where the column's numbers are better in one direction, else ''."""
+        if self.key in BETTER:
+            return BETTER[self.key]
         if self.text or self.weight_free or self.compare == "exact":
             return ""
         if self.compare == "perplexity":

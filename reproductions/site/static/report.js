@@ -27,7 +27,8 @@ const layerlab = (() => {
     element.append(...children);
     return element;
   };
-  const SHARES = ["acc", "acc_norm", "exact_match", "score", "weighted", "rouge_1", "rouge_l", "pass@1"];
+  const SHARES = ["acc", "acc_norm", "exact_match", "exact", "contains", "same_top", "score", "weighted", "rouge_1", "rouge_l", "pass@1"];
+  const LOWER = ["perplexity", "nll", "kl"];
   const root = document.documentElement.dataset.content_root;
   const fragment = () => new URLSearchParams(location.hash.slice(1).includes("=") ? location.hash.slice(1) : "");
 
@@ -192,7 +193,7 @@ const layerlab = (() => {
   async function values(table) {
     const { columns, strings, rows, first } = await layerlab.get("values");
     const column = Object.fromEntries(columns.map((name, at) => [name, at])), valueAt = column.value;
-    const lower = (row) => ["perplexity", "nll"].includes(read(row, column.key)), higher = (row) => SHARES.includes(read(row, column.key));
+    const lower = (row) => LOWER.includes(read(row, column.key)), higher = (row) => SHARES.includes(read(row, column.key));
     const place = (row) => ["model", "n/N", "benchmark", "key"].map((name) => row[column[name]]).join();
     const size = 100, read = (row, at) => strings[columns[at]]?.[row[at]] ?? (columns[at] in strings ? "" : row[at]);
     const texts = rows.map((row) => columns.map((name, at) => (name in strings ? strings[name][row[at]] : "")).join(" ").toLowerCase());
@@ -288,8 +289,9 @@ const layerlab = (() => {
     const signed = (value) => `${value < 0 ? "−" : "+"}${format(Math.abs(value), share ? 2 : undefined)}`;
     const text = error === null ? "" : `${signed((difference - Z * error) * scale)} to ${signed((difference + Z * error) * scale)}`;
     const how = pair ? `paired, ${pair.n} items` : error === null ? "" : "unpaired";
-    const tells = share && error !== null && Math.abs(difference) > Z * error;
-    return { cells: [format(a * scale, share ? 2 : undefined), format(b * scale, share ? 2 : undefined), signed(difference * scale), text, how], better: tells ? Math.sign(difference) : 0 };
+    const direction = share ? 1 : LOWER.includes(key) ? -1 : 0;
+    const tells = error !== null && Math.abs(difference) > Z * error;
+    return { cells: [format(a * scale, share ? 2 : undefined), format(b * scale, share ? 2 : undefined), signed(difference * scale), text, how], better: tells ? direction * Math.sign(difference) : 0 };
   }
 
   // Which items of a task two models answer correctly, with prompts where the data were at hand.

@@ -29,6 +29,12 @@ def test_rows_are_the_leagues_own():
     assert not any(row.spec and row.spec.text == rows.BOTH for row in registry.get("league-measures").rows("standin"))
 
 
+def test_less_divergence_and_more_agreement_are_better():
+    for profile in measures.READ:
+        better = {column.id: column.better for column in measures.columns(profile)}
+        assert (better[measures.KL], better[measures.SAME]) == ("lower", "higher")
+
+
 @pytest.mark.parametrize("limit", [None, 2])
 def test_divergence_is_from_the_model_that_was_pruned(limit, make_tiny, tiny_tokenizer, monkeypatch):
     measurements.known()

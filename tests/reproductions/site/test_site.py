@@ -542,3 +542,16 @@ def test_the_comparison_opens_with_the_original_model_and_linearpatch(site, evid
     assert evidence.recipe(first).model == evidence.recipe(second).model == "smollm2-135m-instruct"
     kept = data.items(evidence, first).keys() & data.items(evidence, second).keys()
     assert len(kept) > 5
+
+
+def test_the_script_knows_the_same_directions_as_the_pages():
+    script = (Path(recipes.__file__).parent / "static" / "report.js").read_text(encoding="utf-8")
+    for name in ("SHARES", "LOWER"):
+        (listed,) = re.findall(rf"const {name} = (\[.*?\]);", script)
+        assert tuple(json.loads(listed)) == getattr(recipes, name)
+
+
+def test_a_recipes_page_says_which_direction_is_better():
+    values = {"kl": 0.5, "same_top": 0.75, "factor": 1.0}
+    shown = recipes._cells(Record({}, "0", "kl@text", "ok", values))
+    assert [(cell["key"], cell["better"]) for cell in shown] == [("kl", "↓"), ("same_top, %", "↑"), ("factor", "")]
