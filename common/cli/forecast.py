@@ -221,7 +221,7 @@ def streamed(job: Job) -> Forecast:
     seconds += operations / (SOLVING * _float64_rate(streamed.device)) if operations else 0
     seconds += job.method.passes(job) * one_pass(calibration, 2 * statistics)
     seconds += PASSES * (one_pass(tests) + edge + tests * head) if tests else 0
-    seconds += 2 * decoder.num_layers * reading  # read and written once more
+    seconds += 3 * decoder.num_layers * reading + START  # read and written once more, and the result read back
 
     few = min(calibration, job.batch_size * job.length)
     batch = max(few, min(tests, MAX_TOKENS))

@@ -1,14 +1,15 @@
 """The tools with --stream: the checkpoint and the numbers that they give without it, and what they refuse."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tools import method_of
 
 from common import hooks
-from common.cli import main
-from common.models import checkpoint
+from common.cli import forecast, main
+from common.models import checkpoint, offload
 from tests.tools import paragraphs
 
 
@@ -76,3 +77,21 @@ def test_a_plan_tells_memory_and_time_and_writes_nothing(tool):
 def test_what_cannot_be_streamed_is_refused(command, reason, tool):
     status, model, _, said = tool(*command)
     assert status == 2 and model is None and reason in said and said.count("\n") == 1
+
+
+def test_the_forecast_counts_each_reading_of_the_layers(tool, monkeypatch):
+    """Of six layers that take 100 s each: calibrated, read and written for the result, and the result read back."""
+    read, fetch, forecast_of, found = [], offload.Streamed.fetch, forecast.streamed, []
+
+    def begun(job):
+        read.clear()
+        found.append(forecast_of(job))
+        return found[0]
+
+    born = forecast.psutil.Process().create_time()
+    clock = SimpleNamespace(perf_counter=lambda: 100.0 * bool(read), time=lambda: born, monotonic=lambda: 0.0)
+    monkeypatch.setattr(forecast, "time", clock)
+    monkeypatch.setattr(offload.Streamed, "fetch", lambda self, layer: read.append(layer) or fetch(self, layer))
+    monkeypatch.setattr(forecast, "streamed", begun)
+    assert tool("linearpatch", "--remove", "2", "--stream", "--no-evaluation", "--plan")[0] == 0
+    assert found[0].seconds == pytest.approx((1 + 3) * 6 * 100 + forecast.START)
