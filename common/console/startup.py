@@ -38,7 +38,7 @@ def run(main: Callable[..., int], *arguments) -> int:
 
 @contextmanager
 def nothing_begun() -> Iterator[None]:
-    """Inside, Ctrl-C ends the process at once: for imports that wait until they are needed."""
+    """Inside, Ctrl-C, SIGTERM and SIGHUP end the process at once: for imports that wait until they are needed."""
     guarded = [number for number in (signal.SIGINT, *ENDING) if _answer(signal.default_int_handler, _leave, number)]
     try:
         yield
