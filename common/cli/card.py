@@ -69,9 +69,9 @@ def card(method, report: dict) -> str:
 @cache
 def _template() -> "Template":
     """Return the card's template, compiled once: a run writes several cards."""
-    from jinja2 import Environment, FileSystemLoader  # not needed before there is a result
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed before there is a result
 
-    found = Environment(loader=FileSystemLoader(Path(__file__).parent), **LAYOUT)
+    found = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, **LAYOUT)
     found.filters["one_line"] = lambda text: " ".join(text.split())
     found.globals |= {"change": _change, "markdown": markdown, "plural": plural, "quoted": _quoted, "signed": signed}
     return found.get_template("card.md.j2")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
+import jinja2
 import pytest
 import scipy.stats
 import torch
@@ -24,6 +25,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2C
 from common import calibration
 from common.calibration import massive_activations
 from common.cli import Job, main, measure, sweep
+from common.cli.card import card as card_of
 from common.cli.card import source_facts
 from common.evaluation import significance
 from common.hooks import detach_patches
@@ -474,6 +476,13 @@ def test_the_card_has_what_the_hub_reads(source, tmp_path, write_checkpoint):
     assert card.count("- prompt: ") == 3 and card.count("  - this model: ") == 3
     for label in ("time to first token, batch 1 (ms)", "time per further token, batch 2 (ms)"):
         assert label in card
+
+
+def test_a_field_that_the_card_lacks_is_no_empty_text(two_gone):
+    report = report_of(two_gone("linearpatch")[0])
+    del report["computed_in"]
+    with pytest.raises(jinja2.UndefinedError, match="computed_in"):
+        card_of(method_of("linearpatch"), report)
 
 
 @pytest.mark.parametrize(
