@@ -53,7 +53,14 @@ OTHERWISE = {
     "prunecomp": {"49,152": "tokens", "14.8": "of two averages", "0.9": "about", "1.3": "about", "2.5": "about"},
     "laco": {"11008": "a shape", "4096": "a shape", "98,304": "tokens"},
     "reassessing": {"33.3": "guessing"} | dict.fromkeys((".82", ".74", ".93", ".98"), "LaCo's Figure 5a"),
-    "league": {"1,536": "neurons", "2017": "a year", "2022": "a year", "2025": "a year", "2026": "a year"},
+    "league": {
+        "1,536": "neurons",
+        "0.001": "a ridge",
+        "0.01": "a ridge",
+        "2.5": "the original's less no repair's",
+        "5.8": "the original's less no repair's",
+    }
+    | dict.fromkeys(("2017", "2022", "2025", "2026"), "a year"),
 }
 
 
