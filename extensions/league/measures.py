@@ -1,6 +1,7 @@
 """Two measures that benchmarks leave out: the distance to the original model, and answers written without options."""
 
 from extensions.league import rows, texts
+from extensions.league.answers import TEXTS
 from extensions.league.tables import perplexities
 from reproductions.spec import comparisons
 from reproductions.spec.columns import tasks
@@ -9,7 +10,6 @@ from reproductions.spec.subjects import Subject
 
 REPAIRS = (rows.NONE, rows.FACTOR, rows.PATCHED, rows.REPLACEME, rows.GHOSTED, rows.REFIT_LONG)
 KL, SAME = "kl", "same-top"
-READ = {"paper": ("WIKI-2", "league-wikitext2"), "standin": ("Learning", "standin-learning-quarter")}
 PICKED, WRITTEN = "retained/picked", "retained/written"  # ids: the share of the original model's right answers
 
 
@@ -27,7 +27,7 @@ def measured(subject: Subject, limit: int | None = None) -> list[Row]:
 
 def columns(profile: str) -> list[Column]:
     """Return perplexity and divergence on one text, and tasks whose right option is picked and written."""
-    label, protocol = READ[profile]
+    label, protocol = TEXTS[profile]
     divergence, scores = f"kl@{protocol}", {column.id: column for column in tasks(profile)}
     near = [
         *(column for column in perplexities(profile) if column.id == label),

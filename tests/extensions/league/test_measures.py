@@ -30,7 +30,7 @@ def test_rows_are_the_leagues_own():
 
 
 def test_less_divergence_and_more_agreement_are_better():
-    for profile in measures.READ:
+    for profile in measures.TEXTS:
         better = {column.id: column.better for column in measures.columns(profile)}
         assert (better[measures.KL], better[measures.SAME]) == ("lower", "higher")
 
