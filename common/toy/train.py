@@ -209,6 +209,8 @@ def train(setting: Setting, out: Path, *, compiled: bool, save_every: int, eval_
 
 def export(out: Path, folder: Path = WEIGHTS) -> None:
     """Write the run's model (bfloat16), tokenizer, log and facts to ``folder`` as a Hugging Face checkpoint."""
+    if not (out / "checkpoint.pt").exists():
+        raise UserError(f"cannot export {out}: it holds no checkpoint.pt. Train first: leave --export out")
     state = torch.load(out / "checkpoint.pt", weights_only=True)
     setting = Setting(**state["setting"])
     model = build_model(setting)

@@ -21,6 +21,13 @@ def sentence(seed: int, words: int = 40) -> str:
     return " ".join(f"w{chr(97 + (seed * 7 + i * i) % 26)}{chr(97 + (seed + i) % 26)}" for i in range(words))
 
 
+def test_exporting_a_folder_without_a_run_is_refused_in_one_line(tmp_path, capsys):
+    assert train.main(["--export", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.strip() == (
+        f"error: cannot export {tmp_path}: it holds no checkpoint.pt. Train first: leave --export out"
+    )
+
+
 def test_split_ignores_case_digits_and_white_space():
     assert corpus.split_of("Return 10  items.\n  Now") == corpus.split_of("return 27 items. now")
 
