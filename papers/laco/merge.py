@@ -15,6 +15,7 @@ What counts as theta (the paper says "all parameters", the notebooks list seven 
     their biases (Qwen's QKV)        merged, in both: a bias belongs to its matrix
     QK-norms (Qwen3)                 merged, in both: they scale what q_proj and k_proj produce
     experts and router (Mixtral)     merged, in both: expert e with expert e, although layers number experts freely
+    the router's bias (DeepSeek-V3)  merged, in both: training sets it, but as a buffer, and the router adds it to its scores
     norms of the residual stream     `paper` merges them ("all parameters"), the others keep layer l's; `norms=` chooses
     Gemma's gains, stored as w of 1 + w    as they are: Eq. 1 gives the same for w as for 1 + w
     attention type, rotary settings  layer l's
@@ -64,10 +65,10 @@ def is_stream_norm(name: str) -> bool:
 
 @torch.no_grad()
 def merged(layers: Sequence[nn.Module], merge: str = "paper", norms: str | None = None) -> dict[str, Tensor]:
-    """theta*_l of layer l = `layers[0]` and its followers `layers[1:]`: parameter name -> new value.
+    """theta*_l of layer l = `layers[0]` and its followers `layers[1:]`: name -> new value, of parameters and saved buffers.
 
     norms: `merge` them like everything else or keep the `first` layer's; None: as `merge` says (module docstring).
-    Parameters that stay are left out. Tensors may be shared with the followers, which are dropped afterwards.
+    Tensors that stay are left out. Tensors may be shared with the followers, which are dropped afterwards.
 
     Raises:
         UserError: unknown merge or norms, or layers whose parameters differ in name or shape.
@@ -78,12 +79,19 @@ def merged(layers: Sequence[nn.Module], merge: str = "paper", norms: str | None 
     if norms not in NORMS.values():
         raise unknown("policy for norms", norms, NORMS.values())
     check_alike(layers)
-    states = [{name: parameter.data for name, parameter in layer.named_parameters()} for layer in layers]
+    states = [_tensors(layer) for layer in layers]
     return {
-        name: RULES[merge]([state[name] for state in states])
+        name: RULES[merge]([state[name].data for state in states])
         for name in states[0]
         if norms == "merge" or not is_stream_norm(name)
     }
+
+
+def _tensors(layer: nn.Module) -> dict[str, Tensor]:
+    """Return a layer's parameters, and the buffers that a checkpoint holds, by name."""
+    saved = layer.state_dict().keys()
+    buffers = {name: buffer for name, buffer in layer.named_buffers() if name in saved}
+    return dict(layer.named_parameters()) | buffers
 
 
 def check_alike(layers: Sequence[nn.Module]) -> None:
@@ -92,7 +100,7 @@ def check_alike(layers: Sequence[nn.Module]) -> None:
     Raises:
         UserError: their parameters differ in name or shape.
     """
-    shapes = [{name: list(parameter.shape) for name, parameter in layer.named_parameters()} for layer in layers]
+    shapes = [{name: list(tensor.shape) for name, tensor in _tensors(layer).items()} for layer in layers]
     for other in shapes[1:]:
         for name in sorted(shapes[0].keys() | other.keys()):
             if (one := shapes[0].get(name)) != (two := other.get(name)):
@@ -110,8 +118,8 @@ class Merge:
 
     def __init__(self, layers: Sequence[nn.Module], merge: str = "paper", norms: str | None = None) -> None:
         values = merged(layers, merge, norms)
-        self._own = {name: layers[0].get_parameter(name).data for name in values}
-        self._layer = layers[0]
+        self._tensors = _tensors(layers[0])
+        self._own = {name: self._tensors[name].data for name in values}
         self._assign(values)
 
     def undo(self) -> None:
@@ -124,7 +132,7 @@ class Merge:
 
     def _assign(self, values: dict[str, Tensor]) -> None:
         for name, value in values.items():
-            self._layer.get_parameter(name).data = value
+            self._tensors[name].data = value
 
 
 def merge_layers(model: nn.Module, layer: int, followers: int, merge: str = "paper", norms: str | None = None) -> None:

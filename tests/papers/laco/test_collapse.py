@@ -113,6 +113,25 @@ def test_undo_gives_the_very_weights_back(tiny, merge):
     assert storage == [parameter.data_ptr() for parameter in tiny.parameters()]
 
 
+@pytest.mark.parametrize("name", ["deepseek_v3", "glm4_moe", "dots1"])
+def test_the_bias_that_routers_choose_experts_by_is_merged_as_their_weights_are(make_tiny, name):
+    for merge, expected in (
+        ("paper", lambda a, b, c: b + c - a),
+        ("code", lambda a, b, c: c),
+        ("drop", lambda a, b, c: a),
+    ):
+        model = make_tiny(name)
+        gates = [layer.mlp.gate for layer in model.model.layers[2:5]]  # the first two layers are dense
+        for seed, gate in enumerate(gates):
+            gate.e_score_correction_bias.copy_(torch.randn(4, generator=torch.Generator().manual_seed(seed)))
+        weights, biases = ([getattr(g, n).clone() for g in gates] for n in ("weight", "e_score_correction_bias"))
+        held = Merge(model.model.layers[2:5], merge)
+        assert torch.allclose(gates[0].weight, expected(*weights), atol=1e-6)
+        assert torch.allclose(gates[0].e_score_correction_bias, expected(*biases), atol=1e-6)
+        held.undo()
+        assert torch.equal(gates[0].e_score_correction_bias, biases[0])
+
+
 @pytest.mark.parametrize("merge", ["paper", "code"])
 def test_a_merged_model_generates_and_reloads(tiny, tiny_tokenizer, greedy, ids, merge, tmp_path):
     merge_layers(tiny, 1, 2, merge)
