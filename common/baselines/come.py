@@ -59,7 +59,7 @@ class CoMe(Pruning):
 
         # The merges of fewer layers are the first ones of more; what was found once is merged without a pass.
         facts = {"calibration": context.recipe.calibration, "repeat": bool(self.repeat)}
-        kept = context.searched("come", facts, search, lambda merges: len(merges) >= self.count, onward=True)
+        kept = context.searched("come", facts, search, count=self.count, onward=True)
         merges = found or come(context.model, windows, self.count, begun=kept, **options)
         seconds = round(time.perf_counter() - started, 2)
         context.details["repair"] = {"calibration_tokens": windows.numel(), "seconds": seconds}

@@ -47,7 +47,7 @@ class LoRP(Selection):
             options = {"batch_size": context.batch_size, "progress": context.progress}
             return token_similarity(context.decoder, context.windows(), **options).tolist()
 
-        found = torch.tensor(context.searched("similarity", context.recipe.calibration, search, bool))
+        found = torch.tensor(context.searched("similarity", context.recipe.calibration, search))
         context.details["lorp"] = {"locality": round(locality(found.double()), 4)}
         return lorp(found.double(), self.count, self.clusters, self.seed or 0)
 

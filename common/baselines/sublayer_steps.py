@@ -127,7 +127,7 @@ class _Greedy(_Halves):
             return self.search(reading, begun=[tuple(half) for half in begun or ()], after=keep)
 
         facts = self.to_json() | {"count": None, "calibration": reading.recipe.calibration}
-        found = context.searched(self.method, facts, search, lambda halves: len(halves) >= self.count, onward=True)
+        found = context.searched(self.method, facts, search, count=self.count, onward=True)
         return [tuple(half) for half in found[: self.count]]
 
 
@@ -188,7 +188,7 @@ class EntroDrop(Pruning):
         def search() -> list[float]:
             return entrodrop.entropies(context.decoder, context.windows(), bins=bins, progress=context.progress)
 
-        found = context.searched("entropies", {"calibration": context.recipe.calibration, "bins": bins}, search, bool)
+        found = context.searched("entropies", {"calibration": context.recipe.calibration, "bins": bins}, search)
         chosen = entrodrop.least_increase(found, present(context.model), self.count, kind, self.start)
         if kind == entrodrop.LAYER:
             remove_layers(context.model, chosen)

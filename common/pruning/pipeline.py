@@ -127,15 +127,16 @@ class Context:
         name: str,
         facts: Mapping,
         search: Callable[..., Any],
-        enough: Callable[[Any], bool],
         *,
+        count: int = 0,
+        steps: Callable[[Any], int] = len,
         onward: bool = False,
     ) -> Any:
         """Return what a long search found, kept as JSON, so that no other recipe and no run after a kill searches again.
 
         name: of the search. facts: what it depends on, besides the model, its weights and its type.
-        enough: whether what was kept will do; a greedy search for many layers begins with the one for fewer. onward:
-        ``search`` is given what will not do to go on from (None: there is nothing), and a function that keeps what it has
+        count: steps that a greedy search takes; what was kept will do if it has as many, which ``steps`` counts. onward:
+        ``search`` is given what has fewer to go on from (None: there is nothing), and a function that keeps what it has
         found so far, so that a kill costs one step of it.
         """
         if not self.keep:
@@ -146,7 +147,7 @@ class Context:
         def kept() -> Any:
             nonlocal begun
             found = self._kept(path, lambda: json.loads(path.read_text()))
-            if found is None or enough(found):
+            if found is None or steps(found) >= count:
                 return found
             begun = found
             return None
@@ -161,8 +162,7 @@ class Context:
                     found = kept()
                 if found is None:
                     if onward and begun and self.progress:
-                        chosen = begun["removed"] if isinstance(begun, dict) else begun
-                        say(f"continuing an earlier search ({name}) after {plural(len(chosen), 'step')}")
+                        say(f"continuing an earlier search ({name}) after {plural(steps(begun), 'step')}")
                     found = search(begun, keep) if onward else search()
                     keep(found)
         return found

@@ -46,7 +46,7 @@ class Sleb(Selection):
 
         # The search is greedy: the first layers of a longer removal are those of a shorter one.
         facts = self.calibration.to_json()
-        found = context.searched("sleb", facts, search, lambda layers: len(layers) >= self.count, onward=True)
+        found = context.searched("sleb", facts, search, count=self.count, onward=True)
         return found[: self.count]
 
 
@@ -109,7 +109,7 @@ class WindowLoss(Selection):
             return [[start, each.mean().item()] for start, each in losses.items()]
 
         facts = {"calibration": context.recipe.calibration, "count": self.count, "samples": self.samples}
-        losses = dict(context.searched("window-losses", facts, search, bool))
+        losses = dict(context.searched("window-losses", facts, search))
         start = selection.lowest(losses)
         context.details["loss_without"] = round(losses[start], 6)
         return range(start, start + self.count)

@@ -79,7 +79,7 @@ class LeastLeft(Selection):
             return [[*run, share] for run, share in found.items()]
 
         facts = options | {"calibration": context.recipe.calibration, "longest": longest}
-        found = {(a, b): share for a, b, share in context.searched("leftovers", facts, search, bool)}
+        found = {(a, b): share for a, b, share in context.searched("leftovers", facts, search)}
         if self.carried:
             found |= self._carried(context, lengths)
         if self.shape == "window":
@@ -102,7 +102,7 @@ class LeastLeft(Selection):
             return [[*run, share] for run, share in found.items()]
 
         facts = {"calibration": context.recipe.calibration, "ridge": self.ridge, "longest": lengths[-1]}
-        return {(a, b): share for a, b, share in context.searched("leftovers-carried", facts, search, lambda _: True)}
+        return {(a, b): share for a, b, share in context.searched("leftovers-carried", facts, search)}
 
 
 @torch.no_grad()

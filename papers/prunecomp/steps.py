@@ -51,7 +51,7 @@ def ranking(context: Context, metric: str, entry: Calibration | None) -> list[in
         return choose(stream(context, entry), None, metric, progress=context.progress)
 
     facts = {"metric": metric, "calibration": entry.to_json() if entry else None, "after": context.recipe.calibration}
-    return context.searched("ranking", facts, search, enough=bool)
+    return context.searched("ranking", facts, search)
 
 
 @register("prunecomp")
@@ -95,7 +95,8 @@ class PruneAndComp(Pruning):
             "prunecomp",
             self._facts(context),
             lambda *kept: self.search(context, chosen=chosen, **(self._onward(*kept) if kept else {})),
-            lambda r: len(r["removed"]) >= self.count,
+            count=self.count,
+            steps=lambda report: len(report["removed"]),
             onward=self.iterative,
         )
         if self.count and context.decoder.num_layers == layers:  # known from before: the model is still whole

@@ -167,7 +167,7 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
     def ask(length=2, facts=None, **options):
         monkeypatch.setattr("common.pruning.pipeline._MADE", set())  # as a later process
         made = Context(tiny_llama, None, recipe(), 0, **options)
-        return made.searched("greedy", facts or {"seed": 0}, lambda: search(length), lambda found: len(found) >= length)
+        return made.searched("greedy", facts or {"seed": 0}, lambda: search(length), count=length)
 
     assert ask() == ask() == [0, 1] and searches == [2]
     assert ask(3) == ask(2) == [0, 1, 2] and searches == [2, 3]  # too short: longer, and kept
