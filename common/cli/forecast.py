@@ -20,7 +20,8 @@ from common.console.progress import clock, say
 from common.evaluation.windowed_perplexity import MAX_TOKENS
 from common.forward.token_log_probs import HEAD_ROWS
 from common.hadamard import hadamard_transform
-from common.models.architectures import at_hand
+from common.models.architectures import at_hand, body, experts_option, head, layer_list
+from common.models.surgery import slice_config
 
 PASSES = 3  # over the test windows: the dense model, no repair, the result
 PROBED = 1024  # tokens that the probe runs
@@ -98,43 +99,50 @@ def rates(job: Job) -> Rates:
     Of experts there are only those that one token uses, of the vocabulary a part.
     """
     config = copy.deepcopy(job.config)
-    config.num_hidden_layers, config.pad_token_id = 1, None
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:1]
-    if getattr(config, "num_local_experts", None):
-        config.num_local_experts = config.num_experts_per_tok
+    slice_config(config, [job.layers // 2])  # the first layers of a mixture of experts may have none
+    config.pad_token_id = None
     vocabulary, config.vocab_size = config.vocab_size, min(config.vocab_size, VOCABULARY)
     device = torch.device("cuda" if job.options.device == "auto" else job.options.device)
     dtype = getattr(torch, job.options.dtype) if job.options.dtype else job.config.dtype or torch.float32
     if device.type == "cpu" and not job.options.dtype:
         dtype = torch.float32
-    with init_empty_weights(include_buffers=False):
-        model = AutoModelForCausalLM.from_config(config)
+    layer = sum(p.numel() for p in layer_list(_empty(config)).parameters())
+    if name := experts_option(config):
+        active = config.num_experts_per_tok
+        setattr(config, name, max(active) if isinstance(active, list) else active)
+        for groups in {"n_group", "topk_group"} & vars(config).keys():
+            setattr(config, groups, 1)
+    model = _empty(config)
     for module in model.modules():
         for name, weight in module._parameters.items():
             if weight is not None:
                 full = torch.full(weight.shape, 0.01, dtype=dtype, device=device)
                 module._parameters[name] = nn.Parameter(full, requires_grad=False)
     model = model.to(device).eval()  # the buffers
+    whole = body(model)
     ids = torch.zeros(1, min(job.length, 256), dtype=torch.long, device=device)
-    _seconds(lambda: model.model(ids, use_cache=False))  # warms up
-    token = _seconds(lambda: model.model(ids, use_cache=False)) / ids.numel()
+    _seconds(lambda: whole(ids, use_cache=False))  # warms up
+    token = _seconds(lambda: whole(ids, use_cache=False)) / ids.numel()
     longer = min(job.length, 2048, int(SECONDS / 4 / token))
     if longer > ids.numel():
         ids = torch.zeros(1, longer, dtype=torch.long, device=device)
-        token = _seconds(lambda: model.model(ids, use_cache=False)) / ids.numel()
-    rows = model.model(ids, use_cache=False)[0][0, :64]
-    logits = _least(lambda: model.lm_head(rows).float().logsumexp(-1)) / len(rows) * vocabulary / config.vocab_size
-    layer = sum(p.numel() * p.element_size() for p in model.model.layers.parameters())
-    experts = (job.config.num_local_experts / config.num_local_experts) if "num_local_experts" in vars(config) else 1
+        token = _seconds(lambda: whole(ids, use_cache=False)) / ids.numel()
+    rows = whole(ids, use_cache=False)[0][0, :64]
+    logits = _least(lambda: head(model)(rows).float().logsumexp(-1)) / len(rows) * vocabulary / config.vocab_size
     return Rates(
         token,
-        _least(lambda: model.model(ids[:, :1], use_cache=False)),
+        _least(lambda: whole(ids[:, :1], use_cache=False)),
         logits,
         _float64_rate(device),
-        int(layer * experts),
+        layer * dtype.itemsize,
         2 * vocabulary * job.config.hidden_size * dtype.itemsize,
     )
+
+
+def _empty(config) -> nn.Module:
+    """Return a model whose weights hold no numbers, on the meta device; its buffers are there."""
+    with init_empty_weights(include_buffers=False):
+        return AutoModelForCausalLM.from_config(config)
 
 
 def forecast(job: Job) -> Forecast:

@@ -263,6 +263,12 @@ def head(model: nn.Module) -> nn.Module:
     return model.get_submodule(architecture_of(model).head)
 
 
+def experts_option(config) -> str | None:
+    """Return the name under which a config says how many experts a layer has; None for a model without experts."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    return next((name for name in names if getattr(config, name, None)), None)
+
+
 def check_halves(model: nn.Module, what: str) -> None:
     """Refuse work on attention and MLP apart where the architecture does not have them so.
 

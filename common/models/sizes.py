@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from common.models import loading
-from common.models.architectures import layer_list
+from common.models.architectures import experts_option, layer_list
 from common.models.surgery import remove_layers
 from common.utils.errors import UserError
 
@@ -44,7 +44,7 @@ def multiply_adds(model: nn.Module, tokens: int) -> int:
     Raises:
         UserError: a model with experts, whose matrices are not all used for every token.
     """
-    if getattr(model.config, "num_local_experts", None):
+    if experts_option(model.config):
         raise UserError(f"multiply-adds are not counted for {model.config.model_type}: only some experts see a token")
     total = 0
     for module in model.modules():

@@ -39,7 +39,7 @@ def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
         for module in layer.modules():
             if hasattr(module, "layer_idx"):
                 module.layer_idx = position
-    _slice_config(model.config, kept)
+    slice_config(model.config, kept)
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
     try:
         _move_patches(model, removed, kept)
         body(model).layers = nn.ModuleList([layers[index] for index in kept])
-        _slice_config(config, kept)
+        slice_config(config, kept)
         yield
     finally:
         body(model).layers = layers
@@ -179,7 +179,7 @@ def _move_patches(model: nn.Module, removed: set[int], kept: list[int]) -> None:
             target.register_forward_pre_hook(hook, prepend=True)
 
 
-def _slice_config(config, kept: list[int]) -> None:
+def slice_config(config, kept: list[int]) -> None:
     """Bring the config in line with the layers `kept` (previous positions).
 
     Lists with one entry a layer are known by their length, whatever their names. What counts or picks layers by their

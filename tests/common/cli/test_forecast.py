@@ -3,12 +3,15 @@
 import json
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from common.cli import forecast, main, measure
 from common.cli.options import QUICK, parsed
 from common.models import loading
+from common.models.architectures import layer_list
+from tests.tiny_models import LAYERS, tiny_model
 from tests.tools import TOOLS, method_of, module_of, paragraphs
 
 RATES = forecast.Rates(token=1e-3, step=1e-2, logits=1e-4, operations=1e9, layer_bytes=1000, edge_bytes=500)
@@ -85,6 +88,18 @@ def test_a_search_for_the_number_of_layers_is_forecast_by_its_trials(command, mo
 def test_the_rate_of_a_layer_is_measured(command, monkeypatch, capsys):
     assert main(method_of("linearpatch"), [*command, "--samples", "4", "--length", "32", "--plan"]) == 0
     assert "no forecast" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3", "hunyuan_v1_moe", "ernie4_5_moe", "olmoe", "gpt_neox", "opt"],
+)
+def test_the_memory_of_a_layer_counts_experts_that_the_measured_token_does_not_use(name):
+    model = tiny_model(name)
+    options = SimpleNamespace(device="cpu", dtype=None)
+    job = SimpleNamespace(config=model.config, layers=LAYERS, length=16, options=options)
+    held = sum(p.numel() * 4 for p in layer_list(model)[LAYERS // 2].parameters())
+    assert forecast.rates(job).layer_bytes == held
 
 
 def test_the_time_left_follows_what_the_stages_took(monkeypatch, capsys):

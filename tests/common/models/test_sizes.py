@@ -9,6 +9,7 @@ from common.models import sizes
 from common.utils.errors import UserError
 from reproductions.measurements import shape_only
 from reproductions.spec import shape_recipes as recipes
+from tests.tiny_models import tiny_model
 
 
 @pytest.fixture
@@ -53,9 +54,10 @@ def test_memory_is_the_bytes_of_the_tensors(tiny):
     assert quantized == pytest.approx((held - 1.5 * inside) / 2**20)
 
 
-def test_a_model_with_experts_is_refused():
-    with pytest.raises(UserError, match="multiply-adds are not counted for mixtral"):
-        sizes.multiply_adds(sizes.skeleton("mixtral-8x7b", 30), 64)
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "deepseek_v2", "glm4_moe", "hunyuan_v1_moe", "ernie4_5_moe"])
+def test_a_model_with_experts_is_refused(name):
+    with pytest.raises(UserError, match=f"multiply-adds are not counted for {name}"):
+        sizes.multiply_adds(tiny_model(name), 64)
 
 
 @pytest.mark.parametrize(
