@@ -1,4 +1,4 @@
-"""What the papers' READMEs and docs/league.md tell of results: every number is a published record's or the paper's own.
+"""What papers' READMEs and the pages of league and refit tell of results: every number is a record's or the paper's own.
 
 Numbers without a decimal point and below 1,000 are not looked at: most of them are layers, samples and settings.
 """
@@ -32,7 +32,9 @@ SUBJECTS = {
 # A table's row about one of a section's models begins with its size.
 SIZES = {"0.5B": SMALLER, "1.5B": LARGER}
 ROW = re.compile(r"(?m)^\| (" + "|".join(map(re.escape, SIZES)) + r"), .*$")
-FILES = {paper: f"papers/{paper}/README.md" for paper in registry.PAPERS} | {registry.LEAGUE: "docs/league.md"}
+# File -> the heading that its results begin with.
+FILES = {paper: {f"papers/{paper}/README.md": "# "} for paper in registry.PAPERS}
+FILES[registry.LEAGUE] = {"docs/league.md": "# ", "extensions/refit/README.md": "## How well it works"}
 NUMBER = re.compile(r"(?<![\w.:@-])(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?!\w|[.,]\d)")
 # A difference with its interval: "6.7 % [5.1, 8.4]", "−1.7 [−5.2, 1.4]", "by 8.0 points [2.0, 13.9]".
 EFFECT = re.compile(r"([+−]?\d+\.\d+)(?: %| points)?\s+\[([+−]?\d+\.\d+), ([+−]?\d+\.\d+)\]")
@@ -69,7 +71,8 @@ def told(paper):
 
     Without code, links, pictures and what is generated.
     """
-    text = GENERATED.sub("", (ROOT / FILES[paper]).read_text())
+    parts = ("".join((ROOT / name).read_text().partition(start)[1:]) for name, start in FILES[paper].items())
+    text = GENERATED.sub("", "\n".join(parts))
     for section in re.split(r"(?m)^##? ", text)[1:]:
         head, _, body = section.partition("\n")
         named = (found for word, found in SUBJECTS.items() if word in head)
