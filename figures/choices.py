@@ -12,12 +12,12 @@ def before(entry: dict, known: dict) -> bool:
     Of choices that come to the same layers, whose perplexities differ by rounding where two machines measured them: more was
     measured of it.
     """
-    if (gone := _gone(entry)) is not None and gone == _gone(known):
+    if (layers := removed(entry)) is not None and layers == removed(known):
         return len(entry["scores"]) > len(known["scores"])
     return entry["scores"][COLUMN] < known["scores"][COLUMN]
 
 
-def _gone(entry: dict) -> tuple[list[int], list] | None:
+def removed(entry: dict) -> tuple[list[int], list] | None:
     """Return the removed layers, and the sub-layers; None: no record tells."""
     found = (record["details"] for record in entry["records"].values())
     return next(((sorted(one["removed"]), sorted(one.get("halves", ()))) for one in found if "removed" in one), None)

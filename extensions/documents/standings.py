@@ -9,7 +9,7 @@ from common.evaluation.significance import equivalent, interval
 from common.records.results import Store
 from extensions.league import rows
 from figures.choices import COLUMN as PERPLEXITY
-from figures.choices import before
+from figures.choices import before, removed
 from reproductions.claims.verdicts import MARGIN
 from reproductions.render import show
 from reproductions.spec import registry
@@ -18,9 +18,10 @@ from reproductions.spec.subjects import Subject
 ACCURACY, FLIPS = "AVG", "flips"
 HEADER = ("Removed", "Repair", "selection", "perplexity / best baseline", "accuracy", "flips")
 HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE = "higher", "lower", "equivalent", "no significant difference"
-# The short table shows so many numbers of layers, the best of ours, and:
+# The short table shows so many numbers of layers, and these repairs: of the refit the tool's variant, not the best one here.
 FEW = 2
-SHORT = (rows.NONE, rows.PATCHED, rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
+OURS = rows.REFIT_LONG
+SHORT = (OURS, rows.NONE, rows.PATCHED, rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
 SHORT += (rows.SHIFT, rows.COME, rows.OVERREP)
 
 
@@ -46,6 +47,30 @@ def best(found: Iterable[dict]) -> dict[str, dict[str, dict]]:
     }
 
 
+def choices(found: Iterable[dict]) -> tuple[int, int]:
+    """Count the choices of a selection, and those that turn out the same on either half of the sequences.
+
+    A choice is that of one repair at one number of layers, among two selections or more; the halves are every second
+    sequence of each text. A choice is the same if it removes the same layers.
+    """
+    rivals: dict[tuple[str, str], list[tuple[dict, list[float]]]] = {}
+    for entry in found:
+        if not entry["dense"] and (halves := _halves(entry)):
+            rivals.setdefault((entry["sparsity"], entry["spec"].repair), []).append((entry, halves))
+    made = [several for several in rivals.values() if len(several) > 1]
+    chosen = [[min(several, key=lambda one, half=half: one[1][half])[0] for half in (0, 1)] for several in made]
+    return len(made), sum(removed(one) == removed(other) for one, other in chosen)
+
+
+def _halves(entry: dict) -> list[float] | None:
+    """Return a row's average perplexity on each half of its sequences; None where they were not kept."""
+    looked_up, key = entry["replicates"].func, (*entry["replicates"].args, PERPLEXITY)
+    texts = [looked_up.outcomes(row.recipe, column) for row, column in looked_up.sources(key)]
+    if not texts or any(text is None for text in texts):
+        return None
+    return [float(np.mean([np.exp(np.mean(text[half::2])) for text in texts])) for half in (0, 1)]
+
+
 def compared(entry: dict, rival: dict) -> tuple[float, tuple[float, float] | None, bool]:
     """Return one row's average perplexity as a share of another's, its 95 % interval, and whether that is paired."""
     share = entry["scores"][PERPLEXITY] / rival["scores"][PERPLEXITY]
@@ -64,7 +89,7 @@ def ratio(entry: dict, rival: dict) -> str:
 
 
 def table(found: Sequence[dict], texts: Sequence[str]) -> str:
-    """Return a Markdown table of well-known repairs without training and of the best of ours, with most layers removed.
+    """Return a Markdown table of well-known repairs and of the refit, with most layers removed.
 
     Args:
         found: The rows of one model, as `entries` returns them.
@@ -75,13 +100,12 @@ def table(found: Sequence[dict], texts: Sequence[str]) -> str:
     alone = {(e["sparsity"], e["spec"].selection): e for e in found if e["spec"] and e["spec"].repair == rows.NONE}
     for repairs in list(best(found).values())[-FEW:]:
         rivals = [entry for repair, entry in repairs.items() if repair in rows.TRAINING_FREE]
-        ours = next((repair for repair in repairs if repair in rows.OURS), None)
         for repair, entry in repairs.items():
-            if repair in SHORT or repair == ours:
+            if repair in SHORT:
                 share = ratio(entry, rivals[0]) if rivals else ""
                 label = entry["spec"].repaired
                 verdict = answers(entry, alone.get((entry["sparsity"], entry["spec"].selection)))
-                lines.append(_line(entry, f"**{label}**" if repair == ours else label, (share, verdict), texts))
+                lines.append(_line(entry, f"**{label}**" if repair == OURS else label, (share, verdict), texts))
     return markdown(header, lines, "rll" + "r" * (len(texts) + 3))
 
 
@@ -117,9 +141,19 @@ def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
     """Return the part `standings` of docs/league.md: each measured model's short table, and the names of the others."""
     found = {subject: entries(store, subject) for subject in subjects}
     measured = [subject for subject in subjects if not all(entry["dense"] for entry in found[subject])]
-    tables = [f"{subject.label}:\n\n{table(found[subject], _texts(subject))}" for subject in measured]
+    tables = [
+        f"{subject.label}{_stable(found[subject])}:\n\n{table(found[subject], _texts(subject))}" for subject in measured
+    ]
     missing = "; ".join(subject.label for subject in subjects if subject not in measured)
     return {"standings": "\n\n".join([*tables, *([f"`league` was not measured on: {missing}."] if missing else [])])}
+
+
+def _stable(found: Sequence[dict]) -> str:
+    """Return how many selections stay the same where half of the sequences chooses; '' where none was chosen."""
+    made, same = choices(found)
+    return (
+        f". Either half of the sequences selects the same layers for {same} of {made} repairs and sizes" if made else ""
+    )
 
 
 def _texts(subject: Subject) -> tuple[str, ...]:

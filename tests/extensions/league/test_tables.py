@@ -2,6 +2,7 @@
 
 import itertools
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -152,6 +153,8 @@ def _entry(sparsity, spec, windows):
         return np.mean([np.exp(np.asarray(text)[drawn].mean(1)) for text in windows], 0)
 
     resampled.paired = lambda keys: True
+    resampled.sources = lambda key: [(SimpleNamespace(recipe=text), text) for text in range(len(windows))]
+    resampled.outcomes = lambda recipe, text: windows[text]
     scores = {label: float(np.exp(np.mean(text))) for label, text in zip("AB", windows, strict=True)}
     method = spec.method if spec else "Dense"
     line = {"sparsity": sparsity, "method": method, "spec": spec, "dense": spec is None, "records": {}}
@@ -182,6 +185,25 @@ def test_of_choices_of_the_same_layers_the_one_stands_for_a_repair_of_which_more
         assert repairs[rows.GHOSTED]["spec"].selection == stands
 
 
+def test_a_choice_is_the_same_where_both_halves_of_the_sequences_select_the_same_layers():
+    base = np.random.default_rng(1).normal(3, 0.5, (2, 40))
+    every_second = np.arange(40) % 2 * 0.4
+
+    def after(selection, windows, layers, repair=rows.GHOSTED):
+        entry = _entry("2/9", rows.LeagueSpec(selection, repair), windows)
+        return entry | {"records": {"perplexity": {"details": {"removed": layers}}}}
+
+    window = after(rows.WINDOW, base + 0.2, [3, 4])
+    for others, counted in (
+        ([after(rows.UIDL, base, [2, 7])], (1, 1)),
+        ([after(rows.UIDL, base + every_second, [2, 7])], (1, 0)),  # better on the first half, worse on the second
+        ([after(rows.UIDL, base + every_second, [4, 3])], (1, 1)),
+        ([after(rows.UIDL, base, [2, 7], rows.REPLACEME)], (0, 0)),
+        ([after(rows.UIDL, base, [2, 7]), after(rows.LORP, base + every_second - 0.1, [1, 2])], (1, 0)),
+    ):
+        assert standings.choices([_entry("0/9", None, base), window, *others]) == counted
+
+
 def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival():
     rng = np.random.default_rng(1)
     base = rng.normal(3, 0.5, (2, 40))
@@ -190,7 +212,8 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
         _entry("2/9", rows.LeagueSpec(rows.LOWEST_BI, rows.GHOSTED), base + 0.2),
         _entry("2/9", rows.LeagueSpec(rows.WINDOW, rows.GHOSTED), base + 0.1),
         _entry("2/9", rows.LeagueSpec(rows.WINDOW, rows.REPLACEME), base + 0.3),
-        _entry("2/9", rows.LeagueSpec(rows.UIDL, rows.ATTENTION), base + 0.05),
+        _entry("2/9", rows.LeagueSpec(rows.UIDL, rows.REFIT_LONG), base + 0.05),
+        _entry("2/9", rows.LeagueSpec(rows.UIDL, rows.ATTENTION), base + 0.04),
         _entry("2/9", rows.LeagueSpec("", rows.ONE_BY_ONE), base + 0.6),
         _entry("2/9", rows.LeagueSpec(rows.WINDOW, rows.NONE), base + 0.7),
     ]
@@ -198,7 +221,7 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
     assert [(line[1], line[2]) for line in lines] == [
         ("dense", ""),
-        (f"**{rows.LABELS[rows.ATTENTION]}**", "UIDL"),
+        (f"**{rows.LABELS[rows.REFIT_LONG]}**", "UIDL"),
         (rows.LABELS[rows.GHOSTED], "contiguous block"),
         (rows.LABELS[rows.REPLACEME], "contiguous block"),
         (rows.LABELS[rows.NONE], "contiguous block"),
