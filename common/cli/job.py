@@ -192,7 +192,7 @@ class Job:
 
     def read_over(self) -> str | None:
         """Return a note where the calibration sequences read a text many times over, so that fits see little text."""
-        if "windows" not in vars(self):
+        if "windows" not in vars(self):  # a method that reads other pieces of text
             return None
         names = texts(self.text)
         fewest = min(names, key=lambda name: len(self._ids(name)))

@@ -116,6 +116,8 @@ def run(method: Method, options: ToolOptions) -> dict:
     job = checks.checked(method, options)
     torch.set_flush_denormal(True)
     torch.manual_seed(options.seed)
+    if said := job.read_over():
+        say(f"warning: {said}")
     expected = _forecast(job)
     if options.plan and not options.measure and options.stream is None:
         print(card.forecast(job, expected))

@@ -38,8 +38,9 @@ def check(job: Job) -> None:
         check_cuts(job.given, job.layers)
     for count in job.counts:
         refuse(job, count)
-    job.crops(max(options.samples, options.distill or 0))
+    job.windows  # noqa: B018 - read now
     if options.distill is not None:  # passes over a token: teacher and student forward, student backward
+        job.crops(options.distill)
         job.kept["training_passes"] = 4 * options.distill * job.length
 
 

@@ -244,7 +244,9 @@ def test_a_text_that_is_read_many_times_over_is_named(samples, times, source, tm
     options = arguments(source, tmp_path / "out", "--samples", str(samples), "--length", "16", "--no-evaluation")
     assert main(method_of("linearpatch"), options) == 0
     said = f"has {tokens:,} tokens, of which the calibration sequences read each {times} on average"
-    assert (said in capsys.readouterr().out) == (said in (tmp_path / "out" / "README.md").read_text()) == bool(times)
+    printed = capsys.readouterr()
+    assert (said in printed.out) == (said in (tmp_path / "out" / "README.md").read_text()) == bool(times)
+    assert (f"warning: {source[1]} {said}" in printed.err.splitlines()[0]) == bool(times)  # before the work begins
 
 
 def test_fewer_windows_than_texts_are_of_the_first_ones(source, tmp_path):
