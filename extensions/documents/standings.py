@@ -13,7 +13,7 @@ from figures.choices import before, removed
 from reproductions.claims.verdicts import MARGIN
 from reproductions.render import show
 from reproductions.spec import registry
-from reproductions.spec.subjects import Subject
+from reproductions.spec.subjects import HEADS, Subject
 
 ACCURACY, FLIPS = "AVG", "flips"
 HEADER = ("Removed", "Repair", "selection", "perplexity / best baseline", "accuracy", "flips")
@@ -144,8 +144,13 @@ def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
     tables = [
         f"{subject.label}{_stable(found[subject])}:\n\n{table(found[subject], _texts(subject))}" for subject in measured
     ]
-    missing = "; ".join(subject.label for subject in subjects if subject not in measured)
-    return {"standings": "\n\n".join([*tables, *([f"`league` was not measured on: {missing}."] if missing else [])])}
+    missing = [
+        f"{HEADS[subject.name]} has no results here yet. `python -m reproductions run league --model {subject.name}` "
+        "measures it."
+        for subject in subjects
+        if subject not in measured
+    ]
+    return {"standings": "\n\n".join([*tables, *missing])}
 
 
 def _stable(found: Sequence[dict]) -> str:
