@@ -94,7 +94,7 @@ class ColumnOptions:
 
     columns: str = option(
         "",
-        "measure only the columns whose labels fit, as 'WIKI-2,PTB'",
+        "only columns whose labels fit, as 'WIKI-2,PTB'",
         group=SHOWN,
         metavar="PATTERN,...",
         usual="all",
@@ -133,7 +133,7 @@ class RunCommand(workers.SpreadingOptions, ShowingOptions, ColumnOptions, Narrow
 
 
 @dataclass(kw_only=True)
-class ShowCommand(ShowingOptions, NarrowingOptions):
+class ShowCommand(ShowingOptions, ColumnOptions, NarrowingOptions):
     """Print tables, or draw figures, from records; measure nothing."""
 
     targets: list[str] = option(help=TARGETS, positional=True, metavar="TARGET")
@@ -299,10 +299,14 @@ def _wanted(options: RunCommand) -> tuple[list, list]:
     from reproductions.spec import subjects as settings
 
     tables = [registry.get(target) for target in options.targets]
-    columns = tuple(filter(None, map(str.strip, options.columns.split(","))))
-    narrowed = {"pattern": options.row, "limit": options.limit, "columns": columns}
+    narrowed = {"pattern": options.row, "limit": options.limit, "columns": _columns(options)}
     subjects = _subjects(options, tables) or [(settings.STANDIN, ())]
     return tables, [(subject, {"models": models, **narrowed}) for subject, models in subjects]
+
+
+def _columns(options: ColumnOptions) -> tuple[str, ...]:
+    """Return the patterns of the columns that a command names."""
+    return tuple(filter(None, map(str.strip, options.columns.split(","))))
 
 
 def _work(tables: list, store, jobs: list, force: bool) -> list:
@@ -407,6 +411,9 @@ def _show(options: RunCommand | ShowCommand) -> int:
         terminal = {"width": text_tables.terminal_width(), "colours": text_tables.coloured()}
     if first[0].changes:
         found = [show.changed(table, store, *one, **chosen) for table, _ in shown for one in named]
+        patterns = _columns(options)
+        for one in found if patterns else ():
+            one["rows"] = [row for row in one["rows"] if any(runner.like(row["column"], p) for p in patterns)]
         for (table, _), one in zip(shown, found) if not options.model else ():
             one["published_for"] = [subject.phrase for subject in show.published(table, store, options.limit)]
         print(tables.render_changes(found, options.format, **terminal), end="")
@@ -416,6 +423,12 @@ def _show(options: RunCommand | ShowCommand) -> int:
         subjects = [subject for subject, _ in named] or show.published(table, store, options.limit)
         built.append(show.build(table, store, subjects, models=models, **chosen))
         pictures += [(table, subject) for subject in subjects if table.draw]
+    if patterns := _columns(options):
+        labels = {name for content in built for name in content["column_ids"].items()}
+        for pattern in patterns if options.command == "show" else ():  # a run may measure hidden ones
+            if not any(runner.like(name, pattern) for pair in labels for name in pair):
+                raise unknown("column", pattern, {label for label, _ in labels})
+        built = show.of_columns(built, patterns)
     found = built if len(wanted) > 1 else built[0]
     named_models = bool(options.model)  # who names a model asks for its numbers alone
     rendered = tables.render(found, options.format, every_row=options.every_row, reported=not named_models, **terminal)

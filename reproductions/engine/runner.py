@@ -83,10 +83,10 @@ def fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
     """Return whether a row is of one of these models (none: any) and its method fits the pattern (None: any)."""
     if models and row.model not in models:
         return False
-    return pattern is None or _like(row.name, pattern) or _like(row.method, pattern)
+    return pattern is None or like(row.name, pattern) or like(row.method, pattern)
 
 
-def _like(name: str, pattern: str) -> bool:
+def like(name: str, pattern: str) -> bool:
     """Return whether a name fits, in either case. Brackets stand in names (LinearPatch[L]), so only * and ? are wild."""
     return fnmatch.fnmatchcase(name.lower(), pattern.lower().replace("[", "[[]"))
 
@@ -106,7 +106,7 @@ def check_columns(tables: Sequence[Table], subject: Subject | str, patterns: Seq
 
 def _names(column: Column, pattern: str) -> bool:
     """Return whether a pattern fits a column's label or its id."""
-    return _like(column.label, pattern) or _like(column.id, pattern)
+    return like(column.label, pattern) or like(column.id, pattern)
 
 
 def missing(

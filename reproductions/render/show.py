@@ -16,7 +16,7 @@ from reproductions import audit
 from reproductions.claims import derived_columns, flips, verdicts
 from reproductions.claims.bootstrap import Resampled
 from reproductions.claims.derived_columns import Measured, Score, TextCell, score
-from reproductions.engine.runner import choose_rows, fits
+from reproductions.engine.runner import choose_rows, fits, like
 from reproductions.spec import coverage, reported, statuses, subsets
 from reproductions.spec import subjects as settings
 from reproductions.spec.changes import Changes
@@ -131,6 +131,23 @@ def build(
         "gate": GATE,
         "rows": [r for r in lines if (r["subject"], r["model_id"], r["sparsity"], r["method_id"]) not in left_out],
     } | judged
+
+
+def of_columns(contents: Sequence[dict], patterns: Sequence[str]) -> list[dict]:
+    """Return tables with only the columns whose label or id fits a pattern; one that has none of them stays as it is."""
+    found = []
+    for content in contents:
+        ids = content["column_ids"]
+        chosen = {name for name, own in ids.items() if any(like(name, one) or like(own, one) for one in patterns)}
+        narrowed = {
+            "columns": [name for name in content["columns"] if name in chosen],
+            "rows": [
+                row | {"cells": {name: cell for name, cell in row["cells"].items() if name in chosen}}
+                for row in content["rows"]
+            ],
+        }
+        found.append(content | narrowed if chosen else content)
+    return found
 
 
 def own_models(table: Table, store: Store) -> dict[str, int]:

@@ -8,6 +8,7 @@ paper's models come last. `common.console.text_tables` lays out the tables.
 import html
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -22,7 +23,7 @@ from reproductions.render import claim_verdicts
 FORMATS = ("terminal", "md", "csv", "latex", "html", "json")
 PAPER = "paper"  # the subject that stands for the paper's own models
 LARGE = 1e9  # from here on (a model destroyed) digits say nothing
-FOLDED = 4  # as many rows without a number, one after another, become one line
+FOLDED = 4  # as many rows without a number become one line
 VERDICT_STYLES = {SUPPORTED: "green", CONTRADICTED: "red", INCONCLUSIVE: "yellow"}
 Block = tuple[str, str | TextTable]  # title, heading, text, table or claims, and its content
 
@@ -44,8 +45,8 @@ def render(
         table: The table's JSON form, or a list of them.
         form: One of the FORMATS.
         width: Characters in a line of the terminal; None: no limit.
-        every_row: Whether each row without a number has its line; else FOLDED of them or more in succession are counted in
-            one. JSON and CSV have them all.
+        every_row: Whether each row without a number has its line, and the terminal each column without a result; else
+            FOLDED such rows or more are counted in one line. JSON and CSV have them all.
         reported: Whether the paper's numbers are shown where the table is of another model. JSON and CSV have them all.
         colours: Whether the terminal's text has escape sequences for its styles.
 
@@ -61,7 +62,8 @@ def render(
     least = math.inf if every_row else FOLDED
     if not reported:
         tables = [_without_reported(one) for one in tables]
-    return "\n".join(_rendered(_blocks(one, least), form, width, colours) for one in tables)
+    every_column = every_row or form != "terminal"
+    return "\n".join(_rendered(_blocks(one, least, every_column), form, width, colours) for one in tables)
 
 
 def _without_reported(table: dict) -> dict:
@@ -210,18 +212,23 @@ def _whose(origin: str) -> str:
 def _grid(
     rows: list[dict], columns: list[str], text: Callable[[dict], str], least: float, better: Mapping[str, str]
 ) -> list[list[str]]:
-    """Return the lines of a table; `least` rows or more in succession of which there is no number are one line."""
+    """Return the lines of a table.
+
+    Of one model with as many layers removed, `least` rows or more of which there is no number are one line, below the others.
+    """
     lines, best = [], _best(rows, better)
-    for (*labels, note), group in groupby(rows, lambda row: (row["model"], row["sparsity"], _without_number(row))):
-        labels, same = labels[_one_model(rows) :], list(group)
-        if note and len(same) >= least:
-            lines.append([*labels, f"{len(same)} rows ({note})", *[""] * len(columns)])
-            continue
-        for row in same:
+    for labels, group in groupby(rows, lambda row: (row["model"], row["sparsity"])):
+        labels, noted = labels[_one_model(rows) :], [(row, _without_number(row)) for row in group]
+        counts = Counter(note for _, note in noted if note)
+        folded = {note: count for note, count in counts.items() if count >= least}
+        for row, note in noted:
+            if note in folded:
+                continue
             cells = [text({**row["cells"][c], "column": c}) if c in row["cells"] else "" for c in columns]
             cells = [Styled(cell, "bold") if (id(row), c) in best else cell for c, cell in zip(columns, cells)]
             said = row.get("gate", note)
             lines.append([*labels, row["method"] + (f" ({said})" if said else ""), *cells])
+        lines += [[*labels, f"{count} rows ({note})", *[""] * len(columns)] for note, count in folded.items()]
     return lines
 
 
@@ -254,6 +261,13 @@ def _without_number(row: dict) -> str:
 def _one_model(rows: list[dict]) -> bool:
     """Return whether the heading alone says whose rows these are: one model's, that is not the paper's."""
     return bool(rows) and rows[0]["subject"] != PAPER and len({row["model"] for row in rows}) == 1
+
+
+def _has_result(rows: list[dict], column: str) -> bool:
+    """Return whether a column has more than cells that were not run or have nothing to show."""
+    cells = [row["cells"][column] for row in rows if column in row["cells"]]
+    shown = any(cell["reported"] is not None or "printed" in cell or cell.get("text") for cell in cells)
+    return shown or any(cell["status_id"] not in ("not-run", "none") for cell in cells if "text" not in cell)
 
 
 def _columns(rows: list[dict]) -> list[str]:
@@ -366,17 +380,21 @@ def guessed(subject: dict) -> list[str]:
     ]
 
 
-def _blocks(table: dict, least: float) -> Iterator[Block]:
-    """Yield what a table's document has, in order."""
+def _blocks(table: dict, least: float, every_column: bool) -> Iterator[Block]:
+    """Yield what a table's document has, in order; every_column: those without a result, too."""
     yield "title", table["title"]
     yield from (("text", line) for line in headline(table))
     folded = False
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
+        shown = columns if every_column else [column for column in columns if _has_result(rows, column)]
+        columns, empty = shown or columns, [column for column in columns if shown and column not in shown]
         lines = _grid(rows, columns, text, least, table.get("better", {}))
         folded |= len(lines) < len(rows)
         yield "heading", heading
         yield "table", TextTable(_header(table, rows, columns), lines, 3 - _one_model(rows))
+        if empty:
+            yield "hint", f"Columns without a result are left out: {', '.join(empty)}. --every-row shows them."
     yield from (("text", note) for note in _notes(table))
     if folded:
         more = "Rows without a number are counted in one line: --every-row lists them, --format csv and json hold them."

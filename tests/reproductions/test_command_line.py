@@ -201,6 +201,23 @@ def test_what_was_trained_is_measured_before_the_next_model_is_prepared(store):
     )
 
 
+def test_only_the_named_columns_are_shown(capsys):
+    """By label or id, in either case; what does not fit is refused with the nearest name."""
+
+    def shown(columns):
+        command = ["show", "table11-linearpatch", "--model", "toy", "--format", "json"]
+        assert main([*command, *columns]) == 0
+        return json.loads(capsys.readouterr().out)["rows"]
+
+    whole, few = shown([]), shown(["--columns", "stdlib,ppl*"])
+    assert {tuple(row["cells"]) for row in few if row["subject"] == "standin"} == {("StdLib", "PPL AVG")}
+    assert [row["method"] for row in few] == [row["method"] for row in whole]
+    for one, other in zip(few, whole, strict=True):
+        assert one["cells"].items() <= other["cells"].items()
+    assert main(["show", "table11-linearpatch", "--columns", "StdLob"]) == 2
+    assert "unknown column 'StdLob'; did you mean 'StdLib'" in capsys.readouterr().err
+
+
 def test_only_the_named_columns_are_measured(store):
     """Of every row, by labels in either case."""
     table = registry.get("table1-linearpatch")

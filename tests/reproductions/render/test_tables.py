@@ -100,6 +100,26 @@ def test_rows_without_a_number_are_counted_where_many_follow_one_another(standin
     assert tables.render(standin, "csv") == tables.render(standin, "csv", every_row=True)
 
 
+def test_rows_without_a_number_are_counted_below_those_with_one(standin):
+    """Of as many layers removed, wherever they stand."""
+    waiting = [row("toy model", "standin", f"w{n}", {"Task": cell(status="not run")}, "not run") for n in range(4)]
+    measured = [row("toy model", "standin", f"m{n}", {"Task": cell(reproduced=50.0 + n)}) for n in range(3)]
+    standin["rows"] = [waiting[0], measured[0], waiting[1], waiting[2], measured[1], waiting[3], measured[2]]
+    names = re.findall(r"^4/16 +(m\d|w\d|4 rows \(not run\))", tables.render(standin), re.MULTILINE)
+    assert names == ["m0", "m1", "m2", "4 rows (not run)"]
+
+
+def test_the_terminal_leaves_columns_without_a_result_out_and_names_them(standin):
+    for line in standin["rows"]:
+        line["cells"]["Untried"] = cell(status="not run")
+        line["cells"]["Lacking"] = cell(status="no data: no network")
+    hint = "Columns without a result are left out: Untried. --every-row shows them."
+    folded, whole = tables.render(standin), tables.render(standin, every_row=True)
+    assert hint in folded and folded.count("Untried") == folded.count(hint) and "Lacking" in folded
+    assert hint not in whole and "Untried" in whole
+    assert all("Untried" in tables.render(standin, form) for form in ("md", "csv", "json"))
+
+
 def test_why_there_is_no_data_is_said_below_the_table_not_in_the_column_of_methods(standin):
     reason = "no data: could not fetch dataset someone/something: no network; fetch it on a machine that has one"
     cells = {"Task": cell(status=reason)}
