@@ -31,11 +31,18 @@ LEAST_LAYERS = 2  # what `common.models.surgery` leaves at least
 
 @dataclass(frozen=True)
 class CollapseSettings:
-    """Settings of Algorithm 1, but for its threshold.
+    """Settings of Algorithm 1, except its threshold.
 
-    C: layers combined in each merge. I: least interval between two merges. L, H: the range of layers considered, 1-based
-    (H None: up to the last). merge, norms: what becomes of the weights, see `papers.laco.merge`. cosine: see
-    `output_similarity`. The notebooks fix I = 1; every row of Tables 5 and 6 has I = 2.
+    The notebooks fix I = 1; every row of Tables 5 and 6 has I = 2.
+
+    Attributes:
+        C: Number of layers that one merge combines.
+        I: Minimum distance, in layers, between two merges.
+        L: First layer considered, 1-based.
+        H: Last layer considered, 1-based; None for the model's last layer.
+        merge: Rule for the weights, a name in `papers.laco.merge.RULES`.
+        norms: Rule for the norms, see `papers.laco.merge.merged`.
+        cosine: Similarity of outputs, see `output_similarity`.
     """
 
     C: int
@@ -76,10 +83,14 @@ class CollapseSettings:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One turn of Algorithm 1's loop.
+    """One iteration of Algorithm 1's loop.
 
-    l: the pointer, 1-based. K: layers merged into it. similarity: s, None when it is not a number or the merge would
-    leave fewer than two layers. layers: how many the model has afterwards.
+    Attributes:
+        l: The pointer, 1-based.
+        K: Number of layers merged into layer l.
+        similarity: The similarity s. None if it is not finite, or if the merge would leave fewer than two layers.
+        accepted: Whether the merge was kept.
+        layers: Number of layers after the attempt.
     """
 
     l: int
@@ -91,9 +102,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Collapse:
-    """Result of a collapse. removed: 0-based original indices in order of removal. threshold: the T of the run.
+    """Result of a collapse.
 
-    layer_executions: layer calls per sentence, summed over sentences, the original's pass included.
+    Attributes:
+        removed: Original 0-based indices of the removed layers, in order of removal.
+        trace: Every attempt, in order.
+        threshold: The similarity threshold T of the run.
+        layers: Number of layers left.
+        layer_executions: Layer calls summed over all sentences, the original model's pass included.
     """
 
     removed: list[int]
@@ -103,15 +119,25 @@ class Collapse:
     layer_executions: int
 
     def as_dict(self) -> dict:
-        """Plain JSON types, for a record."""
+        """Return the fields as plain JSON types."""
         return asdict(self)
 
 
 def pointer(layers: int, C: int, L: int, H: int, I: int) -> Generator[tuple[int, int], bool, None]:
-    """Algorithm 1 without a model, lines 8-22: yields (l, K), 1-based, and is sent whether the merge was accepted.
+    """Run lines 8-22 of Algorithm 1 without a model.
 
-    Line 16's reset cannot happen: a merge leaves at least l layers. It is kept as written. (The text under it, "l falls
-    below the total layer count", has the comparison backwards.)
+    Line 16's reset cannot happen, because a merge leaves at least l layers. It is kept as written. (The paper's text,
+    "l falls below the total layer count", has the comparison backwards.)
+
+    Args:
+        layers: Number of layers of the model.
+        C: Number of layers that one merge combines.
+        L: First layer considered, 1-based.
+        H: Last layer considered, 1-based.
+        I: Minimum distance between two merges.
+
+    Yields:
+        Pairs (l, K): merge K layers into layer l, 1-based. Send back whether the merge was accepted.
     """
     l, count = H - C, layers
     while l >= L:
@@ -127,7 +153,11 @@ def _moved(l: int, count: int, K: int, C: int, I: int) -> tuple[int, int]:
 
 
 def reachable(layers: int, C: int, I: int) -> list[int]:
-    """Numbers of layers that Algorithm 1 can leave, over all of a model's layers, whatever they are like; ours."""
+    """Return all numbers of layers that Algorithm 1 can leave, in ascending order (extension).
+
+    The search covers all of a model's layers (L = 1, H = ``layers``) and every sequence of accepted and rejected
+    merges.
+    """
     starts, left = {(layers - C, layers)}, set()
     while starts:
         l, count = starts.pop()
@@ -192,7 +222,7 @@ class _Search:
             return state, trace
 
     def similarity(self, state: tuple, l: int, K: int) -> float:
-        """S of line 11 for merging K layers into layer l after the accepted merges `state`; each is computed once."""
+        """Return S of line 11 for merging K layers into layer l after the merges `state`; compute each value once."""
         if (state, l) not in self._known:
             self.go(state)
             trial = self._merged(l, K)
@@ -258,23 +288,23 @@ def collapse(
 ) -> Collapse:
     """Collapse layers by Algorithm 1, in place.
 
+    Deviation: a merge that would leave a single layer is not tried (`common.models.surgery` keeps two).
+
     Args:
         model: The model; it is changed.
         tokenizer: The model's tokenizer.
         sentences: D, the calibration sentences (the paper: ten from Wikipedia).
-        T: Least cosine similarity of the outputs, -1 to 1.
-        chosen: Called with the layers that are merged into others while the model is still whole; the weights of layers that
-            merged are then kept as long.
+        T: Similarity threshold, -1 to 1. A merge is accepted if the outputs' cosine similarity is above it.
+        chosen: Called with the layers to remove while the model has all its original weights. The search then keeps the
+            former weights of every merged layer.
         progress: Show a progress bar.
-        settings: Those of `CollapseSettings` by name, `C` at least: `collapse(model, tokenizer, sentences, C=4, T=0.65)`.
+        settings: Fields of `CollapseSettings`; `C` is required: `collapse(model, tokenizer, sentences, C=4, T=0.65)`.
 
     Returns:
         The removed layers, and every attempt of the search.
 
-    Deviation: a merge that would leave a single layer is not tried (`common.models.surgery` keeps two).
-
     Raises:
-        UserError: impossible settings, a sentence without tokens, layers of different shapes, unknown names.
+        UserError: impossible settings, a sentence without tokens, layers of different shapes, or unknown names.
     """
     if not -1 <= T <= 1:
         raise UserValueError(f"the threshold T = {T} is no cosine; use a number from -1 to 1")
@@ -295,18 +325,18 @@ def collapse_to(
     progress: bool = False,
     **settings,
 ) -> Collapse:
-    """Collapse `model` to exactly `layers` layers, in place (extension; the paper names its absence as a limitation).
+    """Collapse a model to exactly ``layers`` layers, in place (extension; the paper names its absence as a limitation).
 
-    T decides everything, and only finitely many values of T matter: lowering it changes nothing until it passes the highest
-    similarity that was rejected. From T = 1 downwards every distinct run is walked once (attempts that two runs share are
-    computed once) until one leaves `layers`; that is the run of the highest T that does. The number of layers is not monotone
-    in T, so a bisection could miss it. Besides the model, one layer's weights per merge are held.
+    The search is over T alone. Lowering T changes nothing until it passes the highest similarity that was rejected, so
+    only finitely many values matter. From T = 1 downwards every distinct run is tried once, until one leaves ``layers``
+    layers; that is the highest T that does. The number of layers is not monotone in T, so a bisection could miss it.
+    Attempts that two runs share are computed once. Besides the model, the search holds one layer's weights per merge.
 
     Args:
         model: The model; it is changed.
         tokenizer: The model's tokenizer.
         sentences: Calibration sentences.
-        layers: Layers to leave.
+        layers: Number of layers to leave.
         chosen: See `collapse`.
         progress: Show a progress bar.
         settings: See `collapse`.
@@ -315,8 +345,8 @@ def collapse_to(
         The removed layers, and every attempt of the search.
 
     Raises:
-        UserError: as `collapse`; no threshold leaves `layers` layers (possible numbers are named; the model is left as it
-            was).
+        UserError: as `collapse`; or no threshold leaves ``layers`` layers. The message lists the possible numbers, and
+            the model is unchanged.
     """
     search = _Search(model, tokenizer, sentences, CollapseSettings(**settings), True, progress)
     T, reached = 1.0, set()

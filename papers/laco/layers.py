@@ -33,9 +33,13 @@ def matrices(layer: nn.Module) -> dict[str, Tensor]:
 
 
 def adjacent_distances(model: nn.Module) -> dict[str, dict[str, list[float]]]:
-    """Fig. 4: |W_l - W_{l+1}|_2 (all entries, the Frobenius norm) for l = 0..N-2, per matrix: o_proj and gate_proj, too.
+    """Compute the distance of each matrix from the next layer's (Fig. 4).
 
-    Each matrix has `distance`, and `uncorrelated`: sqrt(|W_l|^2 + |W_{l+1}|^2), what independent matrices would give.
+    The paper's norm |W_l - W_{l+1}|_2 is over all entries, that is, the Frobenius norm.
+
+    Returns:
+        For every matrix by name (o_proj and gate_proj included), two lists over l = 0..N-2: `distance`, and
+        `uncorrelated`, sqrt(|W_l|^2 + |W_{l+1}|^2), which independent matrices of these norms would have.
     """
     layers = [matrices(layer) for layer in layer_list(model)]
     found = {name: {"distance": [], "uncorrelated": []} for name in layers[0]}
@@ -72,7 +76,11 @@ def _states(decoder: Decoder, tokenizer, sentences: Sequence[str]) -> list[list[
 
 
 def adjacent_cosines(model: nn.Module, tokenizer, sentences: Sequence[str], cosine: str = "token") -> list[float]:
-    """Fig. 5a: cosine between the outputs of layers l and l + 1, l = 0..N-2, mean over tokens (before the final norm)."""
+    """Compute the cosine between the outputs of layers l and l + 1, for l = 0..N-2 (Fig. 5a).
+
+    The last layer's output is taken before the final norm. ``cosine`` names the kind of cosine, see
+    `papers.laco.outputs.output_similarity`; ``token`` is the mean over tokens.
+    """
     decoder = Decoder(model)
     states = _states(decoder, tokenizer, sentences)
 
@@ -116,9 +124,23 @@ def shuffled(layer: nn.Module, generator: torch.Generator) -> nn.Module:
 def uncorrelated_outputs(
     model: nn.Module, tokenizer, sentences: Sequence[str], followers: int = 3, cosine: str = "token", seed: int = 0
 ) -> list[float]:
-    """Fig. 5b's yardstick: `merged_outputs` by Eq. 1 when the followers' weights have nothing in common with layer l's.
+    """Compute Fig. 5b's reference: `merged_outputs` by Eq. 1 for followers whose weights are unrelated to layer l's.
 
-    The target is the true last layer's output; what is merged into layer l are `shuffled` copies of its followers.
+    `shuffled` copies of the followers are merged into layer l. The target stays the output of the true last follower.
+
+    Args:
+        model: The model; its weights are restored afterwards.
+        tokenizer: The model's tokenizer.
+        sentences: Calibration sentences.
+        followers: m, the number of layers merged into layer l.
+        cosine: See `papers.laco.outputs.output_similarity`.
+        seed: Of the shuffles.
+
+    Returns:
+        One similarity for each first layer 0..N-m-1 of a block.
+
+    Raises:
+        UserError: the model has no block of ``followers`` + 1 layers.
     """
     decoder = Decoder(model)
     _check_window(decoder.num_layers, followers)
@@ -140,11 +162,24 @@ def uncorrelated_outputs(
 def merged_outputs(
     model: nn.Module, tokenizer, sentences: Sequence[str], followers: int = 3, cosine: str = "token"
 ) -> dict[str, list[float]]:
-    """Fig. 5b: the merged layer's output against that of the last layer merged into it, per block start 0..N-m-1.
+    """Compare a merged layer's output with the output of the last layer merged into it (Fig. 5b).
 
-    The paper merges four layers into one for blocks within layers 10 to 19. Beside both merges: `first layer alone`,
-    whose followers are dropped unmerged, and `no layer`, the block's input itself. Without these two a cosine near 1
-    says nothing, for the residual stream changes little over four layers anyway.
+    The paper merges four layers into one for blocks within layers 10 to 19. The two references show how little the
+    residual stream changes over four layers anyway; without them a cosine near 1 says nothing.
+
+    Args:
+        model: The model; its weights are restored afterwards.
+        tokenizer: The model's tokenizer.
+        sentences: Calibration sentences.
+        followers: m, the number of layers merged into the first of a block.
+        cosine: See `papers.laco.outputs.output_similarity`.
+
+    Returns:
+        For each first layer 0..N-m-1 of a block, the similarity after both merges of `MERGED`, and two references:
+        `first layer alone`, whose followers are dropped unmerged, and `no layer`, the block's input itself.
+
+    Raises:
+        UserError: the model has no block of ``followers`` + 1 layers.
     """
     decoder = Decoder(model)
     _check_window(decoder.num_layers, followers)

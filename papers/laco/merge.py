@@ -65,10 +65,18 @@ def is_stream_norm(name: str) -> bool:
 
 @torch.no_grad()
 def merged(layers: Sequence[nn.Module], merge: str = "paper", norms: str | None = None) -> dict[str, Tensor]:
-    """theta*_l of layer l = `layers[0]` and its followers `layers[1:]`: name -> new value, of parameters and saved buffers.
+    """Compute the merged weights theta*_l of layer l (section 2.1, Eq. 1).
 
-    norms: `merge` them like everything else or keep the `first` layer's; None: as `merge` says (module docstring).
-    Tensors that stay are left out. Tensors may be shared with the followers, which are dropped afterwards.
+    Tensors that do not change are left out. A returned tensor may share memory with a follower, which is dropped
+    afterwards.
+
+    Args:
+        layers: Layer l and its followers l+1 .. l+m.
+        merge: Rule for the weights, a name in `RULES` (module docstring).
+        norms: ``merge`` treats norms like other weights, ``first`` keeps layer l's; None: the default of ``merge``.
+
+    Returns:
+        Name -> new value, of parameters and saved buffers.
 
     Raises:
         UserError: unknown merge or norms, or layers whose parameters differ in name or shape.
@@ -111,9 +119,9 @@ def check_alike(layers: Sequence[nn.Module]) -> None:
 
 
 class Merge:
-    """Layer `layers[0]` carrying theta*_l from now on; `undo` gives its own tensors back, the very same storage.
+    """Give layer `layers[0]` the merged weights theta*_l, until `undo` restores its former tensors (the same storage).
 
-    Held besides the model: one layer's weights (for `code` none, its tensors are the last follower's).
+    Besides the model, one layer's weights are held. The rule ``code`` holds none: its tensors are the last follower's.
     """
 
     def __init__(self, layers: Sequence[nn.Module], merge: str = "paper", norms: str | None = None) -> None:

@@ -19,10 +19,10 @@ DEFAULT_COSINE = "flat-sentence"
 
 
 def tokenise(tokenizer, sentences: Sequence[str]) -> list[Tensor]:
-    """Token ids `[1, tokens]` of each sentence, with the special tokens the tokenizer itself puts there.
+    """Return the token ids `[1, tokens]` of each sentence, with the special tokens that the tokenizer adds.
 
     Raises:
-        UserError: no sentences, or one without a token of its own.
+        UserError: there are no sentences, or a sentence has no token besides the special ones.
     """
     if not sentences:
         raise UserValueError("no calibration sentences; LaCo needs at least one (the paper takes ten)")

@@ -33,9 +33,10 @@ def sentences(context: Context) -> list[str]:
 
 @dataclass(frozen=True)
 class CollapseOptions(Options):
-    """Algorithm 1's settings, see `papers.laco.algorithm.CollapseSettings`.
+    """Algorithm 1's settings; most are those of `papers.laco.algorithm.CollapseSettings`.
 
-    T: the threshold. layers: in its place, how many are to be left; the highest threshold that leaves them is searched for.
+    T: the similarity threshold. layers: instead of T, the number of layers to leave; the highest threshold that leaves
+    them is searched for.
     """
 
     C: int
@@ -49,7 +50,10 @@ class CollapseOptions(Options):
     layers: int | None = None
 
     def run(self, context: Context) -> list[int]:
-        """Collapse the model at hand; the removed positions, and in the details settings, sentences and every attempt."""
+        """Collapse the context's model and return the positions of the removed layers.
+
+        The context's details get the settings, the sentences and every attempt.
+        """
         options = self._options()
         texts, before = sentences(context), context.decoder.num_layers
         result = self.collapse(context.model, context.tokenizer, texts, progress=context.progress)
@@ -58,7 +62,10 @@ class CollapseOptions(Options):
         return result.removed
 
     def collapse(self, model, tokenizer, texts: list[str], **more) -> algorithm.Collapse:
-        """Collapse a model on these sentences, in place; more: options of `collapse` and `collapse_to`."""
+        """Collapse a model on the sentences ``texts``, in place.
+
+        ``more`` are further options of `papers.laco.algorithm.collapse` or `collapse_to`.
+        """
         chosen = collapse if self.layers is None else collapse_to
         return chosen(model, tokenizer, texts, **self._options(), **more)
 
@@ -70,16 +77,16 @@ class CollapseOptions(Options):
 @register("laco")
 @dataclass(frozen=True)
 class LayerCollapse(CollapseOptions, Pruning):
-    """Layers are merged into earlier ones as long as the outputs stay alike.
+    """Merge layers into earlier ones as long as the outputs stay similar.
 
-    left_out: of what is chosen so nothing is merged (extension): the same layers are removed, and those that they would have
-    been merged into stay as they are. Holds a second copy of the model meanwhile.
+    left_out: merge nothing (extension). The layers that the search selects are removed, and the layers that they would
+    have been merged into stay as they are. Needs memory for a second copy of the model.
     """
 
     left_out: bool | None = None
 
     def apply(self, context: Context) -> None:
-        """Collapse the layers, or leave the same layers out."""
+        """Collapse the layers; with ``left_out``, remove the same layers without a merge."""
         if not self.left_out:
             context.details["removed"] = self.run(context)
             return
@@ -90,7 +97,7 @@ class LayerCollapse(CollapseOptions, Pruning):
 
 @dataclass(frozen=True)
 class Text(Options):
-    """Training text: tokens of a corpus in blocks of so many, validated on another; equally many of each of a mix."""
+    """Training text: equal shares of one or more corpora in blocks of ``length`` tokens, and a validation corpus."""
 
     corpus: str
     validation: str
@@ -107,7 +114,10 @@ class Text(Options):
 @register("laco-posttrain")
 @dataclass(frozen=True)
 class PostTraining(Training):
-    """Appendix B on a corpus. settings: what differs from it. reprune: collapse the trained model once more."""
+    """Train as Appendix B does, on a corpus.
+
+    settings: differences from Appendix B. reprune: settings to collapse the trained model once more.
+    """
 
     data: Text
     settings: Mapping

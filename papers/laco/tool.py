@@ -55,12 +55,19 @@ def combined(job: Job, remove: int | None) -> int:
 
 
 def takes(C: int, interval: int, layers: int) -> list[int]:
-    """Numbers of layers that merges of C can take, whatever the model."""
+    """Return the numbers of layers that merges of C layers can remove, ascending, whatever the model's weights."""
     return [layers - left for left in reversed(reachable(layers, C, interval)) if left < layers]
 
 
 def apply(job: Job) -> dict:
-    """Collapse to the wanted number of layers; the facts are the collapse's, every attempt included."""
+    """Collapse the model to the requested number of layers.
+
+    Returns:
+        The facts for the report: those of the collapse, with every attempt, and the sentences.
+
+    Raises:
+        UserError: no merge is above ``--threshold``.
+    """
     options = job.options
     if job.given is not None:
         return _given(job)

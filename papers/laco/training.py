@@ -45,20 +45,30 @@ APPENDIX_B = {
 
 
 def settings(**changed) -> Settings:
-    """Appendix B's settings, some of them changed."""
+    """Return Appendix B's settings with the fields in ``changed`` replaced."""
     return Settings.of({**APPENDIX_B, **changed})
 
 
 def text_blocks(
     tokenizer, documents: Sequence[str], *, length: int = LENGTH, tokens: int | None = None, seed: int | None = None
 ) -> list[dict]:
-    """Documents, each after the tokenizer's end token, as training rows of exactly `length` tokens; the rest is dropped.
+    """Cut documents into training rows of exactly ``length`` tokens.
 
-    tokens: read no more documents than give so many (None: all). seed: shuffle the documents first. Rows are views of
+    The tokenizer's end token precedes each document. The last tokens, which fill no row, are dropped. Rows are views of
     one array.
 
+    Args:
+        tokenizer: The model's tokenizer.
+        documents: Texts.
+        length: Tokens in a row.
+        tokens: Number of tokens after which no more documents are read; None reads all.
+        seed: Shuffle the documents first, with this seed; None keeps their order.
+
+    Returns:
+        Rows of input_ids and equal labels, so that every token counts in the loss.
+
     Raises:
-        UserError: the documents do not fill one block, or a block has no token to predict.
+        UserError: the documents do not fill one row, or ``length`` leaves no token to predict.
     """
     if length < 2:
         raise UserError(f"a block of {length} tokens has none to predict; use a length of 2 or more")

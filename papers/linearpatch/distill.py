@@ -44,9 +44,14 @@ TOP_K = {"paper": 100, "code": 50}
 class DistillationSettings:
     """Settings of a patch's distillation.
 
-    trainable: 'matrix', all of A; 'diagonal', d in A = H diag(d) H^T; 'plain-diagonal', d in diag(d), the "+d" of Table 5;
-    'matrix-from-diagonal', a dense matrix that starts as diag(d). target: 'logits' with KL over `top_k` tokens, or 'output',
-    X^(l+n), with the mean squared error (Table 4). store_dtype: of stored probabilities.
+    Attributes:
+        trainable: ``matrix``, all of A; ``diagonal``, d in A = H diag(d) H^T; ``plain-diagonal``, d in diag(d), the
+            "+d" of Table 5; ``matrix-from-diagonal``, a dense matrix that starts as diag(d).
+        target: ``logits``, KL divergence over `top_k` tokens; or ``output``, X^(l+n), with the mean squared error
+            (Table 4).
+        top_k: K, the number of the teacher's tokens per position.
+        store_dtype: Type of stored probabilities.
+        fitting: Settings of the optimizer.
     """
 
     trainable: str = "matrix"

@@ -110,21 +110,22 @@ def patch_values(
 
 
 class LinearPatch(nn.Module):
-    """Multiplies the residual stream by a matrix that it keeps as cheaply as its kind allows.
+    """Multiply the residual stream by a patch matrix, stored as compactly as its kind allows.
+
+    Computed in float32 and cast back to the residual stream's dtype. The official code builds A from an fp16 H; here A
+    is built in float64 and rounded once to float32.
 
     Args:
-        values: what the kind says.
-        kind: ``hadamard``: scales d [channels], kept as the dense symmetric A = H diag(d) H^T (section 3.4: one matrix
-            product at inference). ``rotated``: the same map, kept as d and applied by two fast transforms, so that d
-            alone can be trained. ``diagonal``: d [channels], diag(d). ``scalar``: one factor, []. ``matrix``: any A [C, C].
-        channels: the width of the residual stream; needed for a ``scalar``.
-        acts_on: ``all`` tokens; ``ordinary`` (extension): massive ones (`common.calibration.massive_activations`) stay as
-        they are; ``massive`` (extension):
-            they alone are multiplied. But for ``all`` states are [batch, tokens, channels], of sequences that begin with
-            their first tokens (generation with a cache hands the later ones over alone, which are ordinary).
-
-    Computed in float32 and cast back to the residual stream's dtype. The official code builds A from an fp16 H; here A is
-    built in float64 and rounded once to float32.
+        values: The numbers that ``kind`` needs.
+        kind: ``hadamard``: scales d [channels], stored as the dense symmetric A = H diag(d) H^T (section 3.4: one
+            matrix product at inference). ``rotated``: the same map, stored as d and applied by two fast transforms, so
+            that d alone can be trained. ``diagonal``: d [channels], diag(d). ``scalar``: one factor, []. ``matrix``:
+            any A [C, C].
+        channels: Width of the residual stream; required for a ``scalar``.
+        acts_on: ``all`` tokens; ``ordinary`` (extension): all but massive ones
+            (`common.calibration.massive_activations`); ``massive`` (extension): massive ones alone. Unless it is
+            ``all``, states must be [batch, tokens, channels], of sequences that begin with their first tokens.
+            Generation with a cache passes later tokens alone, and these count as ordinary.
     """
 
     def __init__(

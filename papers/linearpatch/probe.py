@@ -37,12 +37,20 @@ def piece_matrix(
     estimator: str = "ratio-of-means",
     strength: float = 1.0,
 ) -> Tensor:
-    """I + strength (P - I) for a piece P of the patch at the removed run ``[start, stop)``: float64 [channels, channels].
+    """Compute I + strength (P - I) for a piece P of the patch (extension), float64 [channels, channels].
 
-    The residual stream is a row: x becomes x times the matrix. strength: 0 is no patch at all, 1 the piece itself.
+    States are rows: x becomes x times the matrix.
+
+    Args:
+        statistics: Statistics of the calibration pass.
+        start: First removed layer.
+        stop: Layer after the last removed one.
+        piece: A name in `PIECES` (module docstring).
+        estimator: Estimator of the scales, see `papers.linearpatch.patch.patch_values`.
+        strength: 0 is no patch, 1 the piece itself.
 
     Raises:
-        UserError: an unknown piece, or what `patch_values` refuses.
+        UserError: an unknown piece, or settings that `patch_values` refuses.
     """
     if piece not in PIECES:
         raise unknown("piece of the patch", piece, PIECES)

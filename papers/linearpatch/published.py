@@ -29,10 +29,16 @@ def published_windows() -> dict[tuple[str, int, str], tuple[int, int]]:
 
 
 def published_window(model: str, count: int, variant: str = "L") -> tuple[int, int]:
-    """Table 9's block for a model of the registry.
+    """Return the block [start, end) that Table 9 prints for a model.
+
+    Args:
+        model: Registry name.
+        count: Number of removed layers.
+        variant: ``L``, the contiguous block of highest cosine similarity, or ``S``, the layers of lowest block
+            influence.
 
     Raises:
-        UserError: Table 9 has no such model or number of layers; what it has is named.
+        UserError: Table 9 has no such model or number of layers; the message names those that it has.
     """
     windows = published_windows()
     if (model, count, variant) not in windows:

@@ -28,13 +28,13 @@ SEED = 2  # of crops, in the official code
 
 @sampler("linearpatch-train")
 def training_crops(context: Context, entry: Calibration) -> Tensor:
-    """Crops of the first nine tenths of the text."""
+    """Draw random crops from the first nine tenths of the text, with the official code's seed."""
     return crops(context, entry, seed=SEED)
 
 
 @sampler("linearpatch-validation")
 def validation_crops(context: Context, entry: Calibration) -> Tensor:
-    """Crops of its last tenth."""
+    """Draw random crops from the last tenth of the text, with the official code's seed."""
     return crops(context, entry, seed=SEED, stretch="validation")
 
 
@@ -51,10 +51,11 @@ def _statistics(context: Context, kind: str, estimator: str, **counting) -> Stat
 @register("linearpatch")
 @dataclass(frozen=True)
 class LinearPatchRepair(Repair):
-    """A matrix at every interface that restores each channel's magnitude (Eqs. 4, 6 to 8); options: see `patch_cuts`.
+    """Insert a matrix at every interface that restores each channel's magnitude (Eqs. 4, 6 to 8).
 
-    weights, first: how tokens count in least squares, and whether a sample's first does (`common.calibration.least_squares`).
-    alpha: the perturbation coefficient of section 3.2, by which the patch is multiplied.
+    The options are those of `patch_cuts`. weights, first: how tokens count in least squares, and whether a sample's
+    first token counts (`common.calibration.least_squares`). alpha: the perturbation coefficient of section 3.2, which
+    multiplies the patch.
     """
 
     kind: str = "hadamard"
@@ -86,10 +87,11 @@ class LinearPatchRepair(Repair):
 @register("linearpatch-probe")
 @dataclass(frozen=True)
 class Probe(Repair):
-    """A piece of the patch, weaker or stronger, from statistics of its own: which of it does the work (`probe`).
+    """Insert a piece of the patch, weaker or stronger, to see which part of it is effective (`probe`).
 
-    first: whether a sample's first token counts in the statistics. acts_on: which tokens (`LinearPatch`), all where none
-    are named. calibration: the text of the scales where that is another than the one that chose the layers.
+    first: whether a sample's first token counts in the statistics. acts_on: tokens that the patch changes
+    (`LinearPatch`); None for all. calibration: text for the scales, if it differs from the text that selected the
+    layers.
     """
 
     piece: str = "A"
@@ -125,10 +127,10 @@ class Probe(Repair):
 @register("linearpatch-distilled")
 @dataclass(frozen=True)
 class DistilledPatch(TrainedRepair):
-    """A patch that is then trained towards the dense model's logits (section 3.4).
+    """Insert a patch and train it towards the original model's logits (section 3.4).
 
-    trainable: see `distill.DistillationSettings`. kind, estimator, acts_on: of the patch it starts from. teacher:
-    ``stored`` (offline, shared by recipes) or ``online``.
+    trainable: see `distill.DistillationSettings`. kind, estimator, acts_on: of the initial patch. teacher: ``stored``
+    (probabilities on disk, shared by recipes) or ``online`` (computed during training).
     """
 
     trainable: str | None = None
@@ -177,7 +179,7 @@ class DistilledPatch(TrainedRepair):
 @register("observed-window")
 @dataclass(frozen=True)
 class ObservedWindow(Pruning):
-    """The block that [L] would remove, for the figures; the model stays whole."""
+    """Record the block that [L] would remove, for the figures; the model keeps all layers."""
 
     count: int
     cosine: str = "token"

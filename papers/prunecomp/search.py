@@ -25,10 +25,18 @@ FIDELITIES = ("paper", "code")
 
 @dataclass(frozen=True)
 class Search:
-    """Constants of a search while layers are removed.
+    """Constants of a search for the layers to remove.
 
-    protected: None for the metric's own rule. own: the metric's tokens, if others. known: the layers in order of their
-    score in the whole model, lowest first, where that is known already.
+    Attributes:
+        metric: A name in `METRICS`.
+        fidelity: ``paper`` or ``code``, the official code's protections.
+        compensate: Whether each removal is followed by its magnitude factor.
+        protected: Layers that stay; None for the metric's own rule.
+        windows: Calibration tokens [samples, tokens], for the factors and, without ``own``, the metric.
+        own: Calibration tokens of the metric alone, if they differ.
+        batch_size: Sequences per pass.
+        progress: Show progress bars.
+        known: Layers in order of their score in the original model, lowest first, if that order is already known.
     """
 
     metric: str
@@ -60,7 +68,10 @@ class Search:
         return layers[1:-1] if self.metric == "ppl" and self.fidelity == "code" else layers
 
     def scores(self, stream: Stream, eligible: list[int]) -> dict[int, float]:
-        """Eligible layer -> score in the model as it is now; candidates for PPL are tried without a factor of their own."""
+        """Return the score of each eligible layer in the current model, by original index.
+
+        PPL removes each candidate without compensating for it.
+        """
         decoder, layers = stream.decoder, stream.layers
         if self.metric == "bi":
             found = dict(zip(layers, (1 - stream.cosines()).tolist()))

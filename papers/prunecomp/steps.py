@@ -21,15 +21,15 @@ COSTLY = ("ppl", "taylor+")  # their scores take much more than a forward pass
 
 @sampler("prunecomp-train")
 def training_crops(context: Context, entry: Calibration) -> Tensor:
-    """Crops of the first nine tenths of the text; the official code seeds them with 0."""
+    """Draw random crops from the first nine tenths of the text, with seed 0 as in the official code."""
     return crops(context, entry, seed=0)
 
 
 @sampler("documents")
 def documents(context: Context, entry: Calibration) -> Tensor:
-    """Crops of single documents, by the generator that has drawn the recipe's own crops.
+    """Draw crops of single documents with the random generator that has already drawn the recipe's other crops.
 
-    The official code seeds it for those alone.
+    The official code seeds its generator before those other crops alone.
     """
     before = context.calibration
     generator = random.Random(before.seed)
@@ -135,7 +135,7 @@ class PruneAndComp(Pruning):
 @register("prunecomp-metric")
 @dataclass(frozen=True)
 class MetricAtOnce(Selection):
-    """A metric's choice at once, to be repaired by any paper's means."""
+    """Select layers by one of Prune&Comp's metrics in one shot, for the repair of any paper."""
 
     searches = True
     metric: str
@@ -152,7 +152,7 @@ class MetricAtOnce(Selection):
 @register("magnitude-factor")
 @dataclass(frozen=True)
 class MagnitudeFactor(Repair):
-    """One-shot compensation of layers chosen by any selection, with the dense model's factors."""
+    """Compensate the layers of any selection in one shot, with the original model's factors."""
 
     window_factor: str = "product"
 

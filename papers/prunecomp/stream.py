@@ -30,12 +30,16 @@ class _Change:
 
 
 class Stream:
-    """Inputs of all remaining layers on ``ids`` [samples, tokens], and how much each layer changes them.
+    """Inputs of all remaining layers on ``ids`` [samples, tokens], and each layer's change of them.
 
-    layers: the remaining layers, by original index, in order. factors: at each interface, what multiplies the residual stream
-    on its way into a layer (by its original index; N is the final norm); alpha, or for other repairs a factor per channel [C]
-    or a matrix [C, C]. Held, in host memory and the model's dtype: one state [samples, tokens, channels] per remaining layer;
-    if they do not fit into `common.pruning.importance.STATE_BYTES`, every k-th, and a removal runs up to k - 1 layers again.
+    The states are kept in host memory, in the model's dtype: one [samples, tokens, channels] per remaining layer. If
+    they exceed `common.pruning.importance.STATE_BYTES`, every k-th is kept, and a removal runs up to k - 1 layers
+    again.
+
+    Attributes:
+        layers: Remaining layers, by original index, in order.
+        factors: The repair at each interface, by the original index of the layer that reads it (N is the final norm):
+            alpha, a factor per channel [C] or a matrix [C, C].
     """
 
     def __init__(self, decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> None:
@@ -85,13 +89,16 @@ class Stream:
         return [states[-1] for states in found]
 
     def cosines(self) -> Tensor:
-        """Mean token cosine between what each remaining layer receives and returns, float64 (Eq. 4)."""
+        """Return the mean token cosine between each remaining layer's input and output, float64 [layers] (Eq. 4)."""
         self.states()
         changes = [self._changes[layer] for layer in self.layers]
         return torch.tensor([change.cosine / change.tokens for change in changes], dtype=torch.float64)
 
     def factor(self, layer: int) -> float:
-        """Alpha of one remaining layer in the model as it is now (Eq. 9); runs no layer behind it."""
+        """Return the magnitude factor alpha of one remaining layer in the current model (Eq. 9).
+
+        No layer after it is run.
+        """
         self.states(self.layers.index(layer) + 1)
         return self._changes[layer].ratio / self._changes[layer].samples
 
@@ -115,12 +122,18 @@ class Stream:
             self._changes.pop(gone, None)
 
     def products(self) -> dict[int, float]:
-        """Remaining layer -> the product of all factors behind it: what fusing multiplies its residual writers by."""
+        """Return, by remaining layer, the product of all scalar factors at later interfaces.
+
+        Fusing multiplies the layer's residual writers by it.
+        """
         fused = {receiver: factor for receiver, factor in self.factors.items() if not isinstance(factor, Tensor)}
         return {layer: math.prod(f for receiver, f in fused.items() if receiver > layer) for layer in self.layers}
 
     def cuts(self) -> dict[int, float | Tensor]:
-        """Position in the model without the removed layers -> factor. The final norm would not notice one: left out."""
+        """Return the factors by position in the model without the removed layers.
+
+        A factor before the final norm is left out: the norm cancels it.
+        """
         return {self.layers.index(receiver): f for receiver, f in self.factors.items() if receiver in self.layers}
 
     def _gained(self, hidden: Tensor, place: int) -> Tensor:

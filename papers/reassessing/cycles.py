@@ -22,7 +22,7 @@ from common.training.finetuning.state import TRAINED
 
 
 class Cycles:
-    """The state of one iterative pruning of `model` in `folder`."""
+    """The saved state of one iterative pruning of `model`, in `folder`."""
 
     def __init__(self, model: nn.Module, folder: Path) -> None:
         self.model, self.folder = model, folder

@@ -22,7 +22,14 @@ SCALE = 2.0**10
 
 @dataclass(frozen=True)
 class Stack:
-    """layers: modules in order. step(l, X[l]) -> X[l+1]. loss(X[N]) -> scalar. start: X[0] [batch, tokens, channels]."""
+    """A network as section 4 sees it: residual layers between the states X[0] .. X[N].
+
+    Attributes:
+        layers: The layers' modules, in order.
+        step: Function (l, X[l]) -> X[l+1].
+        loss: Function X[N] -> scalar loss.
+        start: X[0] [batch, tokens, channels].
+    """
 
     layers: Sequence[nn.Module]
     step: Callable[[int, Tensor], Tensor]
@@ -88,7 +95,7 @@ def toy(
 
 
 def states(stack: Stack) -> list[Tensor]:
-    """X[0] .. X[N]."""
+    """Return the states X[0] .. X[N], each [batch, tokens, channels]."""
     found = [stack.start]
     for layer in range(len(stack.layers)):
         found.append(stack.step(layer, found[-1]))
@@ -96,10 +103,13 @@ def states(stack: Stack) -> list[Tensor]:
 
 
 def gradient_norms(stack: Stack) -> dict[str, list[float]]:
-    """Euclidean norms of the loss's gradients: `stream` by X[0] .. X[N], `parameters` by all weights of each layer.
+    """Compute Euclidean norms of the loss's gradients.
 
-    Each weight's gradient is dropped as soon as its norm is known, so no second copy of the model is held. Which
-    parameters take gradients, and what they hold, is as before afterwards.
+    Each weight's gradient is dropped as soon as its norm is known, so no second copy of the model is held. Afterwards
+    every parameter's ``requires_grad`` and gradient are as before.
+
+    Returns:
+        `stream`: norms of the gradients by X[0] .. X[N]. `parameters`: norm over all weights of each layer.
     """
     squares = [0.0] * len(stack.layers)
     frozen, handles = [], []
@@ -134,10 +144,11 @@ def gradient_norms(stack: Stack) -> dict[str, list[float]]:
 
 
 def layer_norms(stack: Stack, *, iterations: int = 30, seed: int = 0) -> list[float]:
-    """||dX[l+1] / dX[l]||_2 of every layer: the factors of Eq. 16, from below, by power iteration on J^T J.
+    """Estimate ||dX[l+1] / dX[l]||_2 of every layer, the factors of Eq. 16, by power iteration on J^T J.
 
-    One step costs a forward-mode and a reverse-mode product. The fused attention kernels have no forward mode, nor has
-    the grouped product of experts: give a mixture `model.set_experts_implementation("eager")` first.
+    The estimates approach the norms from below. One iteration costs a forward-mode and a reverse-mode product. The
+    fused attention kernels have no forward mode, nor has the grouped product of experts: call
+    `model.set_experts_implementation("eager")` on a mixture of experts first.
     """
     generator = torch.Generator().manual_seed(seed)
     found = []
@@ -162,7 +173,15 @@ def layer_norms(stack: Stack, *, iterations: int = 30, seed: int = 0) -> list[fl
 
 
 def bound(factors: Sequence[float], last: float) -> list[float]:
-    """Eq. 16 for the stream: ||dL/dX[N]|| times the factors of the layers after each X[l], for l = 0 .. N."""
+    """Compute Eq. 16's bound on the gradients' norms by X[0] .. X[N].
+
+    Args:
+        factors: ||dX[l+1] / dX[l]|| of every layer, from `layer_norms`.
+        last: ||dL/dX[N]||.
+
+    Returns:
+        For l = 0 .. N, ``last`` times the factors of the layers after X[l].
+    """
     found = [last]
     for factor in reversed(factors):
         found.append(found[-1] * factor)
@@ -171,8 +190,8 @@ def bound(factors: Sequence[float], last: float) -> list[float]:
 
 @torch.no_grad()
 def stream_rms(stack: Stack) -> list[Tensor]:
-    """Root mean square of every token's state at X[0] .. X[N-1], float64 [batch * tokens] each.
+    """Compute the root mean square of every token's state at X[0] .. X[N-1], float64 [batch * tokens] each.
 
-    One over it is the norm of the Jacobian of the RMSNorm that reads the state (Theorem 4.1), its gain left out.
+    Its inverse is the norm of the Jacobian of the RMSNorm that reads the state (Theorem 4.1), without the norm's gain.
     """
     return [state.double().square().mean(-1).sqrt().flatten() for state in states(stack)[:-1]]

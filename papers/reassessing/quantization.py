@@ -82,7 +82,10 @@ def quantize(
 
 
 def held_mib(model: nn.Module) -> float:
-    """MiB of a model's tensors with 16 bits for every floating-point number and packed integers as they are."""
+    """Return the size of a model's tensors in MiB.
+
+    Every floating-point number counts 16 bits; packed integers count as they are.
+    """
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}.values()
     return sum(t.numel() * (2 if t.is_floating_point() else t.element_size()) for t in tensors) / MIB
 

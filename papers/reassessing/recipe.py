@@ -36,14 +36,16 @@ def partial_finetune(
     progress: bool = False,
     **settings,
 ) -> tuple[nn.Module, dict]:
-    """Fine-tune ``lm_head``, the final norm and the last ``last`` layers, in place; the rest keeps every bit (section 5).
+    """Fine-tune ``lm_head``, the final norm and the last ``last`` layers, in place (section 5).
+
+    All other parameters keep every bit.
 
     Args:
         model: The pruned model; it is changed.
         tokenizer: The model's tokenizer.
         train: Rows of input_ids and labels (`common.training.instructions`).
         valid: Held-out rows.
-        last: Layers to train.
+        last: Number of layers to train.
         folder: Folder for checkpoints, see `common.training.finetuning.finetune`.
         progress: Show a progress bar.
         settings: Fields of `common.training.finetuning.Settings`; the defaults are the paper's.

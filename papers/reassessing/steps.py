@@ -34,7 +34,7 @@ def _line_crops(tokenizer, corpus: str, **options) -> Tensor:
 
 @sampler("line-crops")
 def line_crops(context: Context, entry: Calibration) -> Tensor:
-    """Crops of single lines (section D)."""
+    """Draw crops of single lines (section D)."""
     return _line_crops(context.tokenizer, entry.corpus, **entry.drawing())
 
 
@@ -48,7 +48,7 @@ def _choose(context: Context, metric: str, seed: int | None, decoder: Decoder, c
 @register("metric")
 @dataclass(frozen=True)
 class Metric(Selection):
-    """One-shot: score once, remove the lowest. seed: of the metric ``random``."""
+    """Score the layers once and remove the lowest (one-shot). seed: of the metric ``random``."""
 
     searches = True
     metric: str
@@ -92,7 +92,7 @@ class Data(Options):
 
 @dataclass(frozen=True)
 class Tuning(Options):
-    """A fine-tuning: what differs from the defaults of `common.training.finetuning.Settings`, and the data."""
+    """Settings of a fine-tuning, as differences from `common.training.finetuning.Settings`, and its data."""
 
     settings: Mapping
     data: Data
@@ -109,7 +109,7 @@ class Tuning(Options):
 @register("finetune")
 @dataclass(frozen=True)
 class FineTuning(Tuning, Training):
-    """LoRA, QLoRA, partial or full fine-tuning of the pruned model."""
+    """Fine-tune the pruned model by LoRA, QLoRA, partial or full training."""
 
     def apply(self, context: Context) -> None:
         """Train the model."""
@@ -119,7 +119,7 @@ class FineTuning(Tuning, Training):
 @register("iterative")
 @dataclass(frozen=True)
 class Iterative(Pruning):
-    """Score, prune, fine-tune, merge, until all of a schedule ``1:b:c`` are removed."""
+    """Score, prune, fine-tune and merge the adapters, until all layers of a schedule ``1:b:c`` are removed."""
 
     metric: str
     schedule: str
@@ -127,7 +127,7 @@ class Iterative(Pruning):
     seed: int | None = None
 
     def apply(self, context: Context) -> None:
-        """Cycle by cycle; after a kill it continues after the last one that was done."""
+        """Run all cycles; an interrupted run continues after its last complete cycle."""
         cycles = Cycles(context.model, context.folder)
         removed, reports = prune_iteratively(
             context.model,
@@ -143,7 +143,7 @@ class Iterative(Pruning):
 @register("gptq")
 @dataclass(frozen=True)
 class Gptq(Training):
-    """GPTQ, after a training or none, on the first texts of a corpus that are long enough."""
+    """Quantize with GPTQ, after an optional training, on the first texts of a corpus that are long enough."""
 
     bits: int
     group_size: int

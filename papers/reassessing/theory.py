@@ -25,17 +25,17 @@ NORMS = ("rms", "rms-inside", "layer")
 
 
 def rms_norm(x: Tensor, eps: float) -> Tensor:
-    """Theorem 4.1: `x / (||x||_RMS + eps)`, eps outside the root; x is [d]."""
+    """Apply the RMSNorm of Theorem 4.1, `x / (||x||_RMS + eps)` with eps outside the root, to x [d]."""
     return x / (x.square().mean().sqrt() + eps)
 
 
 def rms_norm_inside(x: Tensor, eps: float) -> Tensor:
-    """RMSNorm as Llama and most models have it: `x / sqrt(mean(x^2) + eps)`; x is [d]."""
+    """Apply RMSNorm as Llama and most models have it, `x / sqrt(mean(x^2) + eps)`, to x [d]."""
     return x / (x.square().mean() + eps).sqrt()
 
 
 def layer_norm(x: Tensor, eps: float) -> Tensor:
-    """Theorem 4.2: `(x - mu) / sqrt(sigma^2 + eps)`; x is [d]."""
+    """Apply the LayerNorm of Theorem 4.2, `(x - mu) / sqrt(sigma^2 + eps)`, to x [d]."""
     centred = x - x.mean()
     return centred / (centred.square().mean() + eps).sqrt()
 
@@ -74,7 +74,7 @@ def stated_norm(kind: str, x: Tensor, eps: float) -> float:
 
 
 def stated_rms_jacobian(x: Tensor, eps: float) -> Tensor:
-    """Eq. 6 as printed, float64 [d, d]."""
+    """Compute the Jacobian of RMSNorm that Eq. 6 prints, float64 [d, d]."""
     x = x.double()
     shifted = x.square().mean().sqrt() + eps
     return (torch.eye(len(x), dtype=x.dtype) - torch.outer(x, x) / (len(x) * shifted**2)) / shifted
@@ -96,7 +96,11 @@ def deviation(
 
 
 def counterexamples(eps: float = 1e-5) -> list[dict]:
-    """Inputs at which a printed statement does not hold: what it says, what is measured, and the input."""
+    """Return inputs for which a printed statement does not hold.
+
+    Returns:
+        For each, the `statement`, the input `x`, `eps`, and the `stated` and the `measured` value.
+    """
     found = []
 
     def add(statement: str, x: list[float], stated: float, measured: float) -> None:
