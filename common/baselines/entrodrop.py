@@ -31,7 +31,10 @@ KINDS = (*HALVES, "both", LAYER)
 
 
 def binned_entropy(values: Tensor, bins: int = BINS) -> float:
-    """Sum over channels of the entropy in nats of ``values`` [tokens, channels], each in bins between its own ends."""
+    """Compute the entropy of each channel of ``values`` [tokens, channels] in nats, summed over channels.
+
+    The bins are of equal width between the channel's minimum and maximum.
+    """
     values = values.double()
     low, high = values.aminmax(dim=0)
     spread = torch.where(high > low, high - low, 1.0)
@@ -43,7 +46,10 @@ def binned_entropy(values: Tensor, bins: int = BINS) -> float:
 
 @torch.no_grad()
 def entropies(decoder: Decoder, ids: Tensor, *, bins: int = BINS, progress: bool = False) -> list[float]:
-    """Mean entropy of what every half that is there receives, in the order in which they run, and of ``X[N]`` at the end.
+    """Compute the mean entropy of every sub-layer's input, in order of execution, and of ``X[N]`` at the end.
+
+    Each value is `binned_entropy` in nats, averaged over the sequences of ``ids`` [samples, tokens]. Removed sub-layers
+    are left out.
 
     Raises:
         UserError: fewer than two bins, or a model with patches.

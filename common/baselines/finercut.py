@@ -28,18 +28,18 @@ from common.utils.errors import UserValueError, unknown
 
 
 def divergences(one: Tensor, other: Tensor) -> Tensor:
-    """Jensen-Shannon divergence in nats, [rows], of log-probabilities [rows, vocabulary]."""
+    """Compute the Jensen-Shannon divergence of log-probabilities [rows, vocabulary], in nats [rows]."""
     middle = torch.logaddexp(one, other) - math.log(2)
     return sum((log.exp() * (log - middle)).sum(-1) for log in (one, other)) / 2
 
 
 def angles(one: Tensor, other: Tensor) -> Tensor:
-    """Angles in radians, [rows], between logits [rows, vocabulary]."""
+    """Compute the angles between logits [rows, vocabulary], in radians [rows]."""
     return torch.cosine_similarity(one, other, dim=-1).double().clamp(-1, 1).arccos()
 
 
 def squares(one: Tensor, other: Tensor) -> Tensor:
-    """Squared distances, [rows], of logits [rows, vocabulary]."""
+    """Compute the squared distances of logits [rows, vocabulary], [rows]."""
     return (one - other).square().sum(-1)
 
 

@@ -33,7 +33,10 @@ MOST = 4
 @register("lorp")
 @dataclass(frozen=True)
 class LoRP(Selection):
-    """LoRP's clusters of alike layers; clusters: their number, in place of the one that the locality sets."""
+    """Select layers from clusters of layers with similar inputs (LoRP).
+
+    clusters: number of clusters, instead of the one that the locality sets. seed: of k-means.
+    """
 
     count: int
     clusters: int | None = None
@@ -54,7 +57,7 @@ class LoRP(Selection):
 
 @torch.no_grad()
 def token_similarity(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> Tensor:
-    """S, float64 [N, N]: mean cosine of the inputs of every two layers over ``ids`` [samples, tokens].
+    """Compute S, the mean cosine of the inputs of every two layers over ``ids`` [samples, tokens]: float64 [N, N].
 
     The inputs of all layers are held for one batch.
     """
@@ -71,7 +74,7 @@ def token_similarity(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, prog
 
 
 def locality(similarity: Tensor) -> float:
-    """RLS, from S [N, N]; infinite where layers are not alike at all."""
+    """Compute RLS from S [N, N] (Eqs. 5, 6); infinite if the mean similarity is not positive."""
     upper = similarity[tuple(torch.triu_indices(*similarity.shape, offset=1))]
     mean = upper.mean().item()
     return -math.log2(mean) if mean > 0 else math.inf

@@ -31,10 +31,11 @@ Half = tuple[int, str]
 
 
 def halves_of(decoder: Decoder) -> list[Half]:
-    """Return every half that is there (`present`), to be run one by one.
+    """Return every sub-layer of the model that is not removed (`present`), as (layer, kind) in order of execution.
 
     Raises:
-        UserError: a model with patches, which act before whole layers: halves by themselves pass them by.
+        UserError: a model with patches. They act before entire layers, so running sub-layers one by one would skip
+            them.
     """
     refuse_patches(decoder.model, "running halves of layers one by one")
     return present(decoder.model)
@@ -42,7 +43,7 @@ def halves_of(decoder: Decoder) -> list[Half]:
 
 @torch.no_grad()
 def states(decoder: Decoder, ids: Tensor, order: Sequence[Half]) -> Iterator[tuple[Half | None, Tensor]]:
-    """Yield each half of ``order`` with what it receives when they alone run, then (None, ``X[N]``); lazily."""
+    """Yield each sub-layer of ``order`` with its input when only these run, then (None, ``X[N]``); lazily."""
     hidden = decoder.embed_tokens(ids)
     for layer, half in order:
         yield (layer, half), hidden
@@ -52,7 +53,10 @@ def states(decoder: Decoder, ids: Tensor, order: Sequence[Half]) -> Iterator[tup
 
 @torch.no_grad()
 def similarities(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> dict[Half, float]:
-    """Mean over tokens of cos(x, x + f(x)) for every half that is there (LLM-Drop)."""
+    """Compute the mean over tokens of cos(x, x + f(x)) for every sub-layer that is not removed (LLM-Drop).
+
+    x [batch, tokens, channels] is the sub-layer's input and f the sub-layer with its norm.
+    """
     order = halves_of(decoder)
     totals = dict.fromkeys(order, 0.0)
     for batch in track(ids.split(batch_size), "LLM-Drop", unit="batch", shown=progress):
@@ -65,10 +69,15 @@ def similarities(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress
 
 
 def most_similar(found: dict[Half, float], count: int, kind: str = "both") -> list[Half]:
-    """Return the ``count`` halves of a kind ('attention', 'mlp' or 'both') that are most like doing nothing.
+    """Return the ``count`` sub-layers whose output is most similar to their input.
+
+    Args:
+        found: Similarity by sub-layer, from `similarities`.
+        count: Number of sub-layers.
+        kind: 'attention', 'mlp' or 'both'.
 
     Raises:
-        UserError: an unknown kind, or a count that leaves none of it.
+        UserError: an unknown kind, or a count that leaves no sub-layer of it.
     """
     if kind not in (*HALVES, "both"):
         raise unknown("kind of halves", kind, (*HALVES, "both"))
@@ -78,7 +87,7 @@ def most_similar(found: dict[Half, float], count: int, kind: str = "both") -> li
 
 
 def check_count(count: int, there: int) -> None:
-    """Refuse a number of halves that leaves none."""
+    """Refuse a number of sub-layers that leaves none."""
     if not 0 < count < there:
         raise UserValueError(f"cannot remove {count} of {there} halves of layers; choose 1..{there - 1}")
 
@@ -142,10 +151,20 @@ def block_pruner(decoder: Decoder, ids: Tensor, count: int, **options) -> list[H
 def linear_maps(
     decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False
 ) -> dict[int, tuple[float, Tensor, Tensor]]:
-    """For every layer with an attention: NBL's bound, and the map (weight [out, in], bias [out]) that is nearest to it.
+    """Compute NBL's bound and linear map for every layer that has an attention.
 
-    Layer by layer: the moments of one exist at a time, in float64; held meanwhile, in host memory, the residual stream of all
-    samples.
+    The bound is the sum of 1 - r^2 over the canonical correlations r (module docstring). Layers are processed one after
+    the other: the float64 moments of one layer exist at a time. The residual stream of all samples stays in host
+    memory.
+
+    Args:
+        decoder: The original model.
+        ids: Calibration tokens [samples, tokens].
+        batch_size: Samples per pass.
+        progress: Show a progress bar.
+
+    Returns:
+        Layer -> (bound, weight [out, in], bias [out]).
     """
     found, order = {}, halves_of(decoder)
     batches = [decoder.embed_tokens(batch).cpu() for batch in ids.split(batch_size)]
@@ -172,7 +191,7 @@ def nearest_linear(maps: dict[int, tuple[float, Tensor, Tensor]], count: int) ->
 
 
 def replace_by_maps(model: nn.Module, maps: dict[int, tuple[float, Tensor, Tensor]], layers: Sequence[int]) -> None:
-    """Put the maps in the place of these layers' attentions, in place."""
+    """Replace the attentions of ``layers`` by their linear maps, in place."""
     for layer in layers:
         linear_attention(model, layer, *maps[layer][1:])
 

@@ -21,11 +21,15 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True)
 class Crossing:
-    """One batch at one run ``[start, stop)`` of layers.
+    """One batch of hidden states at one run ``[start, stop)`` of layers.
 
-    before, after: X[start] and X[stop], [batch, tokens, channels], on the device of the former. watched: what was asked for
-    of the MLP of layer start - 1: its output as it is added [batch, tokens, channels], or the features that its down_proj
-    reads [batch, tokens, features]. keep: which tokens count, [batch, tokens]; None for all.
+    Attributes:
+        run: The run of layers.
+        before: X[start] [batch, tokens, channels].
+        after: X[stop] [batch, tokens, channels], on the device of ``before``.
+        watched: Of the MLP of layer start - 1, if requested: its contribution to the residual stream [batch, tokens,
+            channels], or the features that its down_proj reads [batch, tokens, features].
+        keep: Mask [batch, tokens] of the tokens that count; None for all.
     """
 
     run: Run
@@ -47,13 +51,20 @@ def crossings(
     batch_size: int = 8,
     progress: bool = False,
 ) -> Iterator[Crossing]:
-    """Yield every batch of ``ids`` [samples, tokens] at every run, in the order in which the model comes to their ends.
+    """Yield every batch of ``ids`` at every run of layers, in the order in which the model reaches the runs' ends.
 
-    padding: the attention mask of ``ids``, where samples differ in length; padding is in no `Crossing.keep`. first: whether
-    a sample's first token counts. watch: also the ``output`` or the ``features`` of the MLP before each run.
+    Args:
+        decoder: The model with all its layers.
+        ids: Calibration tokens [samples, tokens].
+        runs: Runs ``[start, stop)`` of layers.
+        padding: Attention mask of ``ids``, if samples differ in length; `Crossing.keep` excludes padding.
+        first: Whether a sample's first token counts.
+        watch: Also record the ``output`` or the ``features`` of the MLP before each run.
+        batch_size: Samples per batch.
+        progress: Show a progress bar.
 
     Raises:
-        UserError: no tokens, or a run before which there is no MLP to watch.
+        UserError: no tokens, or a run without an MLP before it to watch.
     """
     if ids.ndim != 2 or not ids.numel():
         raise UserValueError(f"calibration tokens must be [samples, tokens], not {list(ids.shape)}")

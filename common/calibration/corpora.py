@@ -27,11 +27,21 @@ _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".json.gz"
 
 @dataclass(frozen=True)
 class Corpus:
-    """One split of one corpus.
+    """One split of one text corpus.
 
-    column: the field that holds a document. document: what makes one of a row's fields, in its place. after: how many rows
-    are left out, the first ones. data_file: the one file to read, where naming a split would fetch far more
-    or run a script. join: what stands between documents in the joined text. domain: of the toy model's text, else ''.
+    Attributes:
+        name: Name in this project.
+        hub_id: Data set on the hub; "" for the toy model's text.
+        config: Config of the data set.
+        split: Split of the data set.
+        column: Field that holds a document.
+        document: Function from a row to a document, instead of ``column``.
+        after: Number of first rows that are skipped.
+        data_file: The only file to read, where naming a split would fetch far more or run a script.
+        revision: Revision of the data set.
+        join: Separator of documents in the joined text.
+        domain: Domain of the toy model's text; "" for other corpora.
+        note: Remark for people.
     """
 
     name: str
@@ -167,7 +177,7 @@ def joined_text(corpus: str | Corpus) -> str:
 
 
 def digest(corpus: str | Corpus) -> str:
-    """SHA-256 of the joined text: what a record names as its data."""
+    """Return the SHA-256 of a corpus's joined text, which results name as their data."""
     corpus = get(corpus)
     total, between = hashlib.sha256(), b""
     for text in _texts(corpus):  # piece by piece: some corpora fill gigabytes
@@ -177,15 +187,15 @@ def digest(corpus: str | Corpus) -> str:
 
 
 def encode(tokenizer, text: str) -> Tensor:
-    """Token ids [tokens] of a text of any length, with whatever special tokens the tokenizer puts before it.
+    """Return the token ids [tokens] of a text of any length, with the special tokens that the tokenizer puts before it.
 
-    The tokenizer's warning about texts longer than the model's context is left out: what is read is cut up afterwards.
+    The tokenizer's warning about texts longer than the model's context is suppressed, because callers cut the text up.
     """
     return torch.tensor(open_ended(tokenizer)(text, verbose=False)["input_ids"], dtype=torch.long)
 
 
 def joined_ids(tokenizer, corpus: str | Corpus) -> Tensor:
-    """Token ids [T] of the joined text, tokenised once: special tokens stand at the very ends only."""
+    """Return the token ids [T] of the joined text, tokenised once: special tokens stand at its very ends only."""
     return encode(tokenizer, joined_text(corpus))
 
 
@@ -225,9 +235,10 @@ def _mirrored(folder: Path, config: str | None, split: str, data_file: str | Non
 
 
 def mirrored_config(folder: Path, config: str | None) -> tuple[str, str | None]:
-    """Path and config name with which `load_dataset` finds `config` in a mirror folder.
+    """Return the path and config name with which `load_dataset` finds ``config`` in a mirror folder.
 
-    A dataset card names its configs; without one, a subfolder named after the config, else the folder itself, is read.
+    If a dataset card names the config, the folder and the name are returned. Otherwise a subfolder named after the
+    config is read, or else the folder itself.
     """
     card = folder / "README.md"
     if config and card.exists() and f"config_name: {config}\n" in card.read_text(encoding="utf-8"):
@@ -237,9 +248,13 @@ def mirrored_config(folder: Path, config: str | None) -> tuple[str, str | None]:
 
 @contextmanager
 def reachable_or_cached(*hub_ids: str) -> Iterator[str | None]:
-    """Inside, the hub client does not retry for half a minute when the hub is out of reach: it uses its cache or fails.
+    """Keep the hub's client from long retries while the context is open.
 
-    Yields why the hub cannot be used, or None. Datasets that are all in the mirror need no hub, so nothing is probed.
+    If the hub is out of reach, the client uses its cache or fails at once. Data sets that are all in the mirror need no
+    hub, so nothing is probed.
+
+    Yields:
+        The reason why the hub cannot be used, or None.
     """
     import datasets
     from huggingface_hub import constants
@@ -260,7 +275,7 @@ def reachable_or_cached(*hub_ids: str) -> Iterator[str | None]:
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """Hide progress bars of `datasets` unless someone is watching."""
+    """Hide the progress bars of `datasets` while the context is open, unless standard error is a terminal."""
     import datasets
 
     shown = datasets.utils.logging.is_progress_bar_enabled() and not sys.stderr.isatty()

@@ -29,7 +29,7 @@ def multiplied(value: Tensor, name: str, factor: float | None) -> Tensor:
 
 
 class Watched:
-    """Keep the inputs of a layer's matrices, the outputs of gate and up, and the residual stream after attention."""
+    """Recorder of the inputs of a layer's matrices, the outputs of gate and up, and the state after attention."""
 
     def __init__(self, decoder: Decoder, layer: int):
         self.layer, spec = decoder.layers[layer], decoder.spec

@@ -60,10 +60,10 @@ def counted(ids: Tensor, padding: Tensor | None = None, first: bool = True) -> T
 
 
 def silent(magnitudes: Tensor) -> Tensor:
-    """Return the channels of ``magnitudes`` [..., channels] that are zero, as a mask; such a channel is not scaled.
+    """Return a mask of the channels of ``magnitudes`` [..., channels] that count as zero; such a channel is not scaled.
 
-    Zero is what is below SILENCE of the mean channel. A rotation leaves rounding of a few 1e-7 where there was nothing, and
-    a scale of 1e8 would carry that. None is silent beside one that is not finite.
+    A channel counts as zero below SILENCE times the mean channel. A rotation leaves rounding errors of a few 1e-7 in
+    zero channels, and their ratios would be scales of 1e8. No channel counts as zero beside one that is not finite.
     """
     mean = magnitudes.mean(-1, keepdim=True)
     return (magnitudes <= SILENCE * mean) & mean.isfinite()
@@ -71,12 +71,21 @@ def silent(magnitudes: Tensor) -> Tensor:
 
 @dataclass
 class Moments:
-    """Weighted sums over the tokens of one pair of boundaries, in float64.
+    """Weighted sums over the tokens of one pair of boundaries X[a] and X[b], in float64.
 
-    tokens: those with a non-zero x. dot, target: sums of w <x, y> and w |y|^2. squares, products: [channels], sums of
-    w x_k^2 and w x_k y_k, plain (False) and rotated (True). gram, cross: [channels, channels], sums of w x^T x and
-    w x^T y, where they were asked for. weights: w is 1 / |x|^2 or 1 (`WEIGHTS`). first: whether a sample's first token
-    counts.
+    A token has the row x of X[a], the row y of X[b] and the weight w.
+
+    Attributes:
+        matrices: Whether ``gram`` and ``cross`` are collected.
+        weights: ``inverse-norm``, w = 1 / |x|^2, or ``none``, w = 1 (`WEIGHTS`).
+        first: Whether a sample's first token counts.
+        tokens: Number of tokens with a non-zero x.
+        dot: Sum of w <x, y>.
+        target: Sum of w |y|^2.
+        squares: Sums of w x_k^2 [channels], plain (False) and rotated (True).
+        products: Sums of w x_k y_k [channels], plain (False) and rotated (True).
+        gram: Sum of w x^T x [channels, channels], or None.
+        cross: Sum of w x^T y [channels, channels], or None.
     """
 
     matrices: bool = False
@@ -96,7 +105,7 @@ class Moments:
         return self.tokens if self.weights == "inverse-norm" else self.squares[False].sum().item()
 
     def add(self, x: Tensor, y: Tensor, keep: Tensor | None = None) -> None:
-        """Add a batch: ``x`` and ``y`` [..., channels]; of its tokens those in ``keep`` [...], boolean, None for all."""
+        """Add a batch: ``x`` and ``y`` [..., channels], of the tokens in the mask ``keep`` [...]; None for all."""
         x, y = (value.flatten(0, -2) if keep is None else value[keep.to(value.device)] for value in (x, y))
         x, y = x.double(), y.double()
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -115,32 +124,32 @@ class Moments:
             self.cross = x.T @ y if self.cross is None else self.cross + x.T @ y
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return every sum that is a tensor, by a name."""
+        """Return every sum that is a tensor, by name."""
         found = {f"squares.{rotated:d}": value for rotated, value in self.squares.items()}
         found |= {f"products.{rotated:d}": value for rotated, value in self.products.items()}
         return found | {name: getattr(self, name) for name in _SQUARE if getattr(self, name) is not None}
 
     def facts(self) -> dict:
-        """Return every other field, as JSON has it."""
+        """Return every other field as plain JSON types."""
         return {name: getattr(self, name) for name in ("matrices", "weights", "first", "tokens", "dot", "target")}
 
     @classmethod
     def of(cls, facts: Mapping, tensors: Mapping[str, Tensor]) -> Moments:
-        """Return what `facts` and `tensors` were of.
+        """Return the moments that `facts` and `tensors` describe.
 
         Raises:
-            KeyError, TypeError: one of them is missing, or there is one that is not known.
+            KeyError, TypeError: a field is missing or unknown.
         """
         sums = {name: {r: tensors[f"{name}.{r:d}"] for r in (False, True)} for name in ("squares", "products")}
         return cls(**facts, **sums, **{name: tensors[name] for name in _SQUARE if facts["matrices"]})
 
     @property
     def nbytes(self) -> int:
-        """Of memory that the matrices take."""
+        """Bytes of memory that the matrices take."""
         return sum(value.nbytes for value in (self.gram, self.cross) if value is not None)
 
     def counts_as(self, other: Moments) -> bool:
-        """Return whether tokens count in both alike."""
+        """Return whether both moments count tokens in the same way."""
         return (self.weights, self.first) == (other.weights, other.first)
 
     def to(self, device: torch.device) -> Moments:
@@ -150,30 +159,27 @@ class Moments:
         return replace(self, **sums, **square)
 
     def without_matrices(self) -> Moments:
-        """Return the same sums, without those that are matrices."""
+        """Return the same sums without the matrices."""
         return replace(self, matrices=False, gram=None, cross=None)
 
     def scalar(self) -> float:
-        """Return the best single factor; by the weights 1 / |x|^2 the mean over tokens of cos(x, y) |y| / |x|.
+        """Return the best single factor.
 
-        So it is the ratio of norms times the cosine: where the removed layers add new directions, matching magnitudes
-        scales too much.
+        With the weights 1 / |x|^2 it is the mean over tokens of cos(x, y) |y| / |x|, the ratio of norms times the
+        cosine. Where the removed layers add new directions, matching magnitudes scales too much.
         """
         return self.dot / (self.size or 1)
 
     def channels(self, rotated: bool = False) -> Tensor:
-        """Return the best factor of each (rotated) channel alone, [channels].
-
-        1 where a channel is always zero (`silent`).
-        """
+        """Return the best factor of each (rotated) channel, [channels]; 1 for channels that are always zero (`silent`)."""
         squares, products = self.squares[rotated], self.products[rotated]
         return torch.where(silent(squares.sqrt()), 1.0, products / squares)
 
     def matrix(self, ridge: float = RIDGE) -> Tensor:
-        """Return the best matrix A [channels, channels], pulled towards the identity: I + (G + r I)^-1 (K - G).
+        """Return the best matrix A [channels, channels] with a ridge towards the identity: I + (G + r I)^-1 (K - G).
 
-        G, K: gram and cross. r = ``ridge`` times the mean eigenvalue of G, so that directions hardly seen in calibration
-        are left as they are (r towards infinity: no patch at all).
+        G and K are `gram` and `cross`, and r is ``ridge`` times the mean eigenvalue of G. So directions that
+        calibration hardly covers stay unchanged; r towards infinity gives the identity.
 
         Raises:
             UserError: the matrices were not collected, or ``ridge`` is not a positive number.
@@ -216,10 +222,14 @@ def _lower(total: Tensor | None, rows: Tensor) -> Tensor:
 
 @dataclass
 class _Weighed:
-    """Regress what the residual stream lacks on some inputs. Rows are tokens, in float64.
+    """Sums of a regression of the residual stream's error on some inputs; rows are tokens, in float64.
 
-    error: |E|^2 of what lacks, E; target: |T|^2 of the residual stream that is wanted. intercept: the inputs H have a last
-    column of ones, which is not damped. weights: the rows are divided by the norms of T ("inverse-norm"), or not.
+    Attributes:
+        intercept: Whether the inputs H get a last column of ones, which has no penalty.
+        weights: ``inverse-norm`` divides each row by the norm of its target T; ``none`` does not.
+        tokens: Number of rows.
+        error: |E|^2 of the missing part E.
+        target: |T|^2 of the target residual stream T.
     """
 
     intercept: bool = False
@@ -231,9 +241,14 @@ class _Weighed:
     def add(
         self, inputs: Tensor, missing: Tensor, target: Tensor, keep: Tensor | None = None, *, gram: bool = True
     ) -> None:
-        """A batch: ``inputs`` [..., features], ``missing`` and ``target`` [..., channels]; ``keep`` [...], None for all.
+        """Add a batch of tokens to the regression.
 
-        gram: add to H'H, too; another regression on the same inputs may do so for several (`share`).
+        Args:
+            inputs: H [..., features].
+            missing: E [..., channels], the part of the residual stream to predict.
+            target: T [..., channels], the residual stream to reach, whose norm weights the tokens.
+            keep: Mask [...] of the tokens that count; None for all.
+            gram: Also add to H'H. False if this regression takes H'H from another on the same inputs (`share`).
         """
         rows = (inputs, missing, target)
         rows = [value.flatten(0, -2) if keep is None else value[keep.to(value.device)] for value in rows]
@@ -273,9 +288,11 @@ class _Weighed:
 
 @dataclass
 class Regression(_Weighed):
-    """Keep sums over the tokens of a regression, in float64.
+    """Regression kept as sums over its tokens, in float64.
 
-    lower, cross: H'H [features, features], valid on and below its diagonal, and H'E [features, channels].
+    Attributes:
+        lower: H'H [features, features], valid on and below its diagonal.
+        cross: H'E [features, channels].
     """
 
     lower: Tensor | None = None
@@ -295,16 +312,22 @@ class Regression(_Weighed):
         self.cross = inputs.T @ missing if self.cross is None else self.cross.addmm_(inputs.T, missing)
 
     def share(self, other: Regression) -> None:
-        """Take over what ``other`` has of the same inputs; this one was added without ``gram``."""
+        """Take H'H from ``other``, a regression on the same inputs; this one was added without ``gram``."""
         self.lower = other.lower
 
     def solved(self, ridge: float, absolute: bool = False, towards: Tensor | None = None) -> Tensor:
-        """D [features, channels] of least |H D - E|^2 + r |D - P|^2; with an intercept, that is its last row.
+        """Return the D [features, channels] that minimizes |H D - E|^2 + r |D - P|^2.
 
-        r is ``ridge`` times the mean eigenvalue of H'H, or ``ridge`` itself (``absolute``). P is ``towards``, or zero.
+        With an intercept, it is the last row of D.
+
+        Args:
+            ridge: r as a share of the mean eigenvalue of H'H.
+            absolute: Take ``ridge`` itself as r.
+            towards: P [features, channels]; None for zero.
 
         Raises:
-            UserError: there is no single such D: r is 0, and the tokens do not span all features.
+            UserError: D is not unique, because r is 0 and the tokens do not span all features; or the states are not
+                finite.
         """
         damped, penalty = self.lower.clone(), self._penalty(ridge, absolute)
         damped.diagonal().add_(penalty)
@@ -323,9 +346,9 @@ class Regression(_Weighed):
         return solution
 
     def fitted(self, ridge: float, towards: Tensor | None = None) -> tuple[Tensor, float]:
-        """Return what `solved` and `left` give, for a positive ``ridge``.
+        """Return the results of `solved` and `left` for a positive ``ridge``.
 
-        With R the damping, H'H D is H'E + R (P - D), so that no product with H'H is needed.
+        With R the penalty, H'H D is H'E + R (P - D), so no product with H'H is needed.
         """
         change = self.solved(ridge, towards=towards)
         pull = -change if towards is None else towards - change
@@ -333,17 +356,20 @@ class Regression(_Weighed):
         return change, max(self.error + moved, 0.0)
 
     def lefts(self, held: Regression, ridges: Iterable[float], towards: Tensor | None = None) -> dict[float, float]:
-        """Return {ridge: what its D leaves of the tokens of ``held``}; of an infinite ridge D is zero."""
+        """Return, for each ridge, the residual error of its D on the tokens of ``held``.
+
+        D is zero for an infinite ridge.
+        """
         return {
             ridge: held.error if ridge == math.inf else held.left(self.solved(ridge, towards=towards))
             for ridge in ridges
         }
 
     def consumed(self, ridge: float) -> tuple[Tensor, float]:
-        """Return the values of `solved` and `left` for a positive ``ridge``, in the memory of the sums, which are lost.
+        """Return the results of `solved` and `left` for a positive ``ridge``, reusing (and losing) the sums' memory.
 
-        For regressions on so many inputs that there is no room for a second H'H. With R the damping and L L' = H'H + R,
-        the best D leaves |E|^2 - |L^-1 H'E|^2 - <D, R D>.
+        It serves regressions on so many inputs that a second H'H does not fit into memory. With R the penalty and L L'
+        = H'H + R, the residual error of the best D is |E|^2 - |L^-1 H'E|^2 - <D, R D>.
         """
         penalty = self._penalty(ridge)
         factor, change, self.lower, self.cross = self.lower, self.cross, None, None
@@ -365,7 +391,7 @@ class Regression(_Weighed):
         return found
 
     def left(self, change: Tensor) -> float:
-        """|H D - E|^2 for D ``change`` [features, channels]."""
+        """Compute the residual error |H D - E|^2 of D = ``change`` [features, channels]."""
         quadratic = (change * (self.gram @ change)).sum() - 2 * (change * self.cross).sum()
         return max(self.error + quadratic.item(), 0.0)
 
@@ -376,10 +402,14 @@ class Regression(_Weighed):
 
 @dataclass
 class RowRegression(_Weighed):
-    """Keep the rows of a regression with fewer tokens than features, and solve it in the number of tokens.
+    """Regression kept as its rows, for fewer tokens than features; it is solved in the number of tokens.
 
-    With K = H H' [tokens, tokens] the best D is H'A, A = (K + r)^-1 E, and it leaves r^2 |A|^2. inputs, missing: rows of H
-    and of E, in float64. It has no intercept.
+    With K = H H' [tokens, tokens] the best D is H'A, A = (K + r)^-1 E, and its residual error is r^2 |A|^2. It has no
+    intercept.
+
+    Attributes:
+        inputs: Rows of H, in float64.
+        missing: Rows of E, in float64.
     """
 
     inputs: list[Tensor] = field(default_factory=list)
@@ -391,17 +421,17 @@ class RowRegression(_Weighed):
         self.missing.append(missing)
 
     def share(self, other: RowRegression) -> None:
-        """Take over what ``other`` has of the same inputs; this one was added without ``gram``."""
+        """Take the inputs from ``other``, a regression on the same inputs; this one was added without ``gram``."""
         self.inputs = other.inputs
 
     def fitted(self, ridge: float) -> tuple[Tensor, float]:
-        """Return what `Regression.fitted` gives."""
+        """Return the same as `Regression.fitted`."""
         inputs = torch.cat(self.inputs)
         factors, damping = self._factors(_lower(None, inputs.T), inputs, ridge)
         return inputs.T @ factors, (damping * torch.linalg.vector_norm(factors).item()) ** 2
 
     def lefts(self, held: RowRegression, ridges: Iterable[float]) -> dict[float, float]:
-        """Return what `Regression.lefts` gives; no D is computed."""
+        """Return the same as `Regression.lefts`, without computing D."""
         inputs, missing = torch.cat(self.inputs), torch.cat(held.missing)
         lower, crossed = _lower(None, inputs.T), torch.cat(held.inputs) @ inputs.T
         found = {}

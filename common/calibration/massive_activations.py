@@ -19,44 +19,46 @@ TIMES = 10.0  # the median token's norm, from which on the first token's is mass
 
 
 def massive(hidden: Tensor) -> Tensor:
-    """Return which tokens of sequences [batch, tokens, channels] are massive, [batch, tokens]: TIMES the median norm.
+    """Return a mask [batch, tokens] of the massive tokens of sequences [batch, tokens, channels].
 
-    A sequence of one token has no other to be measured by: none is there, not even a first token that is in a longer one.
+    A token is massive if its norm is above TIMES the median norm of its sequence. A sequence of one token has no
+    massive token, because there is no other to compare with, even if the same first token is massive in a longer
+    sequence.
     """
     norms = hidden.detach().float().norm(dim=-1)
     return norms > TIMES * norms.median(dim=1, keepdim=True).values
 
 
 class Norms:
-    """Norms at the inputs of N layers, means over sequences: of first tokens, and of a sequence's median token."""
+    """Mean norms over sequences at the inputs of N layers: of first tokens, and of each sequence's median token."""
 
     def __init__(self, layers: int):
         self._found: list[list[Tensor]] = [[] for _ in range(layers)]  # batches may pass side by side
 
     def add(self, layer: int, hidden: Tensor) -> None:
-        """States [batch, tokens, channels] of whole sequences."""
+        """Add the input ``hidden`` [batch, tokens, channels] of a layer; sequences must be complete."""
         norms = hidden.detach().float().norm(dim=-1)
         self._found[layer].append(torch.stack([norms[:, 0], norms.median(dim=1).values]).cpu())
 
     @property
     def first(self) -> list[float]:
-        """At every layer's input."""
+        """Mean norm of first tokens at every layer's input."""
         return [torch.cat(found, 1)[0].mean().item() for found in self._found]
 
     @property
     def median(self) -> list[float]:
-        """At every layer's input."""
+        """Mean norm of the median token at every layer's input."""
         return [torch.cat(found, 1)[1].mean().item() for found in self._found]
 
     def massive_at(self, layer: int) -> bool:
-        """Return whether first tokens are massive at a layer's input, beside a sequence's median token."""
+        """Return whether first tokens are massive at a layer's input, compared with a sequence's median token."""
         return self.first[layer] > TIMES * self.median[layer]
 
     @property
     def writer(self) -> int | None:
-        """The layer that raises the norm of first tokens most, if it is then TIMES the median token's; None: there is none.
+        """The layer that raises the norm of first tokens most, or None if they are not massive after it.
 
-        What the last layer writes is not looked at.
+        The output of the last layer is not considered.
         """
         first = self.first
         layer = max(range(len(first) - 1), key=lambda layer: first[layer + 1] - first[layer])
@@ -65,7 +67,10 @@ class Norms:
 
 @contextmanager
 def watched(model: nn.Module) -> Iterator[Norms]:
-    """Inside, what enters the model's layers is looked at; every one has to be entered."""
+    """Collect the norms of the inputs of all layers while the context is open; yield them.
+
+    Every layer must run at least once before the norms are read.
+    """
     norms = Norms(len(layer_list(model)))
     with capture(model, range(len(layer_list(model))), norms.add):
         yield norms

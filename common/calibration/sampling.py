@@ -84,11 +84,19 @@ def _apart(starts: Sequence[int], draw: Callable[[], int], length: int) -> int:
 def sample_lines(
     tokenizer, texts: Sequence[str], *, length: int, count: int = 128, seed: int = 0, shuffle: str = "python"
 ) -> Tensor:
-    """SLEB's calibration: ``count`` shuffled lines joined by blank lines, split into sequences ``[n, length]``.
+    """Draw SLEB's calibration sequences ``[n, length]``: shuffled lines, joined by blank lines and cut.
 
-    In its code the lines are rows of WikiText-2, many of them empty, so 128 lines give only four or five sequences of 2048.
-    shuffle: ``datasets`` takes the rows that `datasets.Dataset.shuffle(seed)` puts first, as its code does; ``python`` those
-    that `random.shuffle` does, for texts that its code does not read.
+    In SLEB's code the lines are rows of WikiText-2, many of them empty, so 128 lines give only four or five sequences
+    of 2048.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        texts: The lines.
+        length: Tokens in a sequence.
+        count: Number of lines.
+        seed: Of the shuffle.
+        shuffle: ``datasets`` takes the rows that `datasets.Dataset.shuffle(seed)` puts first, as SLEB's code does;
+            ``python`` those that `random.shuffle` puts first, for texts that SLEB's code does not read.
 
     Raises:
         UserError: an unknown shuffle, or joined lines that do not fill one sequence.

@@ -11,11 +11,15 @@ KINDS = ("cka", "cosine")
 
 @torch.no_grad()
 def layer_similarity(decoder: Decoder, ids: Tensor, kind: str = "cka") -> Tensor:
-    """Similarity of X[1] .. X[N], the outputs of the layers, on ids [batch, tokens]: float64 [N, N], ones on the diagonal.
+    """Compute the similarity of every two layers' outputs X[1] .. X[N], float64 [N, N] with ones on the diagonal.
 
-    cka: linear centred kernel alignment over all tokens (Kornblith et al. 2019), <K, L> / (|K| |L|) of the centred views'
-    Gram matrices; 1 for views that differ by rotation and scale alone. It takes n^2 numbers a layer, whatever the width.
-    cosine: the mean over tokens of the cosine along channels.
+    Args:
+        decoder: The model.
+        ids: Tokens [batch, tokens].
+        kind: ``cka``: linear centred kernel alignment over all tokens (Kornblith et al. 2019), <K, L> / (|K| |L|) of
+            the centred Gram matrices. It is 1 for outputs that differ by rotation and scale alone, and takes n^2
+            numbers per layer for n tokens, whatever the width. ``cosine``: mean over tokens of the cosine along
+            channels.
 
     Raises:
         UserError: an unknown kind, or fewer than two tokens.

@@ -28,7 +28,7 @@ def magnitude_ratios(before: Tensor, after: Tensor) -> Tensor:
 
 @dataclass
 class Cosine:
-    """Running sums of one pair of boundaries: token and channel cosines, flat dot products and norms."""
+    """Running sums of one pair of boundaries: token and channel cosines, flat dot products, norms and angles."""
 
     token: float = 0.0
     tokens: int = 0
@@ -42,13 +42,23 @@ class Cosine:
 
 @dataclass
 class Statistics:
-    """Statistics of one pass over the calibration set. Boundaries are 0..N, and N + 1 for the state after the final norm.
+    """Statistics of one pass over calibration text.
 
-    kinds: the cosines that were asked for; all but ``channel`` and ``last-token-angle`` come with any. samples, tokens: size
-    of the set. magnitude sums are float64 [N + 1, channels]; ratio sums are float64 [N + 1 - d, channels] for every distance
-    d up to ``span``: enough for the scales of any run of up to ``span`` layers.
-    elementwise: sums of ratios, of their squares and of ones, float64 [3, channels], and moments: of the pairs named.
-    skip: so many first tokens of each sample are in none of it.
+    X[b] is the residual stream at boundary b: 0..N, and N + 1 for the state after the final norm.
+
+    Attributes:
+        layers: N, the number of layers.
+        span: Largest distance d of boundaries with ratio sums; enough for the scales of runs of up to ``span`` layers.
+        kinds: Requested cosines; all but ``channel`` and ``last-token-angle`` are always collected.
+        samples: Number of samples.
+        tokens: Number of tokens.
+        cosines: Sums by pair of boundaries.
+        magnitudes: By rotated or not: sums of |X|, float64 [N + 1, channels].
+        ratios: By rotated or not and d: sums of ratios of magnitudes, float64 [N + 1 - d, channels].
+        elementwise: By rotated or not and requested pair: sums of ratios, of their squares and of ones, float64 [3,
+            channels].
+        moments: By requested pair: second moments.
+        skip: Number of first tokens of each sample that are left out.
     """
 
     layers: int
@@ -64,14 +74,20 @@ class Statistics:
     skip: int = 0
 
     def cosine(self, kind: str, a: int, b: int) -> float:
-        """Mean cosine between ``X[a]`` and ``X[b]``; higher means that the layers between change less.
+        """Return the mean cosine between ``X[a]`` and ``X[b]``; higher means that the layers between change less.
 
-        token: along channels, per token, mean over tokens (ShortGPT's BI, LLM-Streamline, Prune&Comp Eqs. 4-5).
-        channel: along tokens, per channel, mean over channels and samples (LinearPatch's official code).
-        flat-batch: one cosine of the whole calibration set (Reassessing's official code).
-        flat-sentence: one cosine per sample, mean over samples (LaCo's official code, there on two models' outputs).
-        last-token-angle: no cosine, but 1 less arccos(cosine) / pi of each sample's last token, mean over samples: UIDL's
-        angular distance (arXiv 2403.17887, Eq. 8) taken from 1.
+        Args:
+            kind: ``token``: along channels, per token, mean over tokens (ShortGPT's BI, LLM-Streamline, Prune&Comp Eqs.
+                4-5). ``channel``: along tokens, per channel, mean over channels and samples (LinearPatch's official
+                code). ``flat-batch``: one cosine of the entire calibration set (Reassessing's official code).
+                ``flat-sentence``: one cosine per sample, mean over samples (LaCo's official code, there of two models'
+                outputs). ``last-token-angle``: 1 - arccos(cosine) / pi of each sample's last token, mean over samples,
+                which is 1 minus UIDL's angular distance (arXiv 2403.17887, Eq. 8).
+            a: First boundary.
+            b: Second boundary.
+
+        Raises:
+            UserError: an unknown kind, or a kind or pair that was not collected.
         """
         if kind not in COSINES:
             raise unknown("cosine", kind, COSINES)
@@ -89,21 +105,28 @@ class Statistics:
         return (sums.channel if kind == "channel" else sums.sentence) / self.samples
 
     def magnitude(self, boundary: int, rotated: bool = False) -> Tensor:
-        """Mean ``|X[boundary]|`` (or of ``X H``) over all tokens, float64 [channels]."""
+        """Return the mean of ``|X[boundary]|`` over all tokens, or of ``|X H|`` if ``rotated``, float64 [channels]."""
         self._require_rotated(rotated)
         return self.magnitudes[rotated][boundary] / self.tokens
 
     def ratio(self, a: int, b: int, estimator: str = "ratio-of-means", rotated: bool = False) -> Tensor:
-        """Return how much larger ``X[b]`` is than ``X[a]``, per (rotated) channel, float64 [channels].
+        """Return the ratio of the magnitudes of ``X[b]`` and ``X[a]`` per (rotated) channel, float64 [channels].
 
-        ratio-of-means: per sample, mean over tokens of |X[b]| over that of |X[a]|; then mean over samples.
-        pooled-l1: the same ratio of the whole set's sums. elementwise: mean of |X[b]| / |X[a]| over tokens and samples, but
-        for entries that are `silent` beside their token's others; only for pairs named in ``collect(elementwise=...)``.
-        least-squares (extension): the factor of X[a] nearest to X[b], each token weighted by 1 / |X[a]|^2
-        (`common.calibration.least_squares`); only for pairs named in ``collect(moments=...)``.
-
-        A channel that is zero at ``a`` has 1 by every estimator (`common.calibration.least_squares.silent`). The
+        A channel that is zero at ``a`` has ratio 1 by every estimator (`common.calibration.least_squares.silent`). The
         official codes divide by zero.
+
+        Args:
+            a: Boundary before the layers.
+            b: Boundary after the layers.
+            estimator: ``ratio-of-means``: per sample, mean over tokens of |X[b]| over that of |X[a]|; then mean over
+                samples. ``pooled-l1``: the same ratio of sums over the entire set. ``elementwise``: mean of |X[b]| /
+                |X[a]| over tokens and samples, without entries that are `silent` beside their token's others; only for
+                pairs named in ``collect(elementwise=...)``. ``least-squares`` (extension): the factor that brings X[a]
+                nearest to X[b], each token weighted by 1 / |X[a]|^2; only for pairs named in ``collect(moments=...)``.
+            rotated: In the Hadamard basis.
+
+        Raises:
+            UserError: an unknown estimator, or statistics that were not collected.
         """
         if estimator not in ESTIMATORS:
             raise unknown("estimator", estimator, ESTIMATORS)
@@ -122,11 +145,11 @@ class Statistics:
         return self.ratios[rotated, b - a][a] / self.samples
 
     def spread(self, a: int, b: int, rotated: bool = False) -> float:
-        """sigma_d (LinearPatch, Eq. 5): the standard deviation over tokens of |X[b]| / |X[a]|, mean over channels.
+        """Compute sigma_d (LinearPatch, Eq. 5): the standard deviation over tokens of |X[b]| / |X[a]|, mean of channels.
 
-        Small where one factor a channel can serve all tokens. Only for pairs named in ``collect(elementwise=...)``.
-        Like Eq. 4 it is ruled by the entries of X[a] nearest to zero: where a channel's density at zero is positive, the mean
-        of 1 / |X| and of its square are infinite, and what is found grows with the data set.
+        It is small if one factor per channel fits all tokens. Only for pairs named in ``collect(elementwise=...)``.
+        Like Eq. 4 it is dominated by the entries of X[a] nearest to zero: where a channel's density at zero is
+        positive, the means of 1 / |X| and of its square are infinite, and the estimate grows with the data set.
         """
         total, squares, count = self._elementwise(a, b, rotated)
         count = count.clamp_min(1)
@@ -154,7 +177,7 @@ class Statistics:
         first: bool = True,
         skip: int = 0,
     ) -> bool:
-        """Return whether this is all that `common.calibration.collect` with these options would find."""
+        """Return whether `common.calibration.collect` with these options would find nothing that is missing here."""
         matrices, moments = list(matrices), list(moments)
         bases = (False, True) if rotate else (False,)
         return (
@@ -170,9 +193,11 @@ class Statistics:
         )
 
     def joined(self, others: Iterable[Statistics], matrices: int) -> Statistics:
-        """This, and what ``others``, of the same model and tokens, have of more named pairs.
+        """Add the named pairs of ``others``, statistics of the same model and tokens, and return these statistics.
 
-        matrices: C x C matrices of theirs come along while those take so many bytes at most.
+        Args:
+            others: Statistics with further pairs.
+            matrices: Bytes of C x C matrices that are taken over at most.
         """
         device = next(iter(self.magnitudes.values())).device
         for other in others:
@@ -187,7 +212,10 @@ class Statistics:
         return self
 
     def to_bytes(self, matrices: int) -> bytes:
-        """Return all of it as safetensors, but of C x C matrices so many bytes at most: those that have `joined` first."""
+        """Return the statistics as safetensors, with at most ``matrices`` bytes of C x C matrices.
+
+        Matrices that `joined` added last have priority.
+        """
         moments = {}
         for pair, one in reversed(self.moments.items()):
             moments[pair] = one if one.nbytes <= matrices else one.without_matrices()
@@ -204,10 +232,10 @@ class Statistics:
 
     @classmethod
     def read(cls, path: Path) -> Statistics:
-        """Return what `to_bytes` wrote.
+        """Read the statistics that `to_bytes` wrote.
 
         Raises:
-            OSError, SafetensorError, ValueError, KeyError, TypeError: there is no such file, or it is not one of these.
+            OSError, SafetensorError, ValueError, KeyError, TypeError: the file is missing, or holds no statistics.
         """
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {})["facts"])

@@ -41,7 +41,10 @@ STAGES = (("before", "original"), ("cut", "no repair"), ("after", "repaired"))
 
 
 def card(method, report: dict) -> str:
-    """README.md of the saved directory, with the hub's front matter. Every number stands in the report."""
+    """Render README.md of the saved directory, with the hub's front matter.
+
+    Every number comes from ``report``.
+    """
     evaluation, removed = report["evaluation"], report["facts"].get("removed", [])
     pairs = zip(evaluation["before"].get("samples", []), evaluation["after"].get("samples", []))
     return _template().render(

@@ -175,7 +175,13 @@ class Job:
         return "standin-test" if self.standin else "wikitext2-test"
 
     def crops(self, count: int, apart: int = 0) -> Tensor:
-        """So many calibration sequences [count, length]; the first of more are those of fewer. apart: see `sample_crops`."""
+        """Draw ``count`` calibration sequences [count, length] from the text.
+
+        The first sequences of a larger count are those of a smaller one. ``apart``: see `sample_crops`.
+
+        Raises:
+            UserError: the text is too short.
+        """
         whole = Calibration(self.text, length=self.length, count=count, seed=self.options.seed, apart=apart)
         found = []
         for entry in whole.parts(texts(self.text)):

@@ -99,7 +99,12 @@ def massive_activation(job: Job) -> str:
 
 
 def perplexity(job: Job, model, when: str) -> dict:
-    """Perplexity per token on the test sequences, with its standard error, and the seconds it took."""
+    """Measure perplexity per token on the test sequences.
+
+    Returns:
+        The perplexity with its standard error, the number of sequences, each sequence's mean loss in nats, and the
+        seconds taken.
+    """
     started = time.perf_counter()
     windows = job.test_windows
     nlls = token_nlls(model, windows, progress=f"perplexity {when}")
@@ -326,7 +331,7 @@ def samples(job: Job, model: nn.Module) -> list[dict]:
 
 
 def sizes(job: Job, dtype: torch.dtype | None) -> dict:
-    """Parameters and bytes of the model as it is saved, patches included; a tied head counts once."""
+    """Count the parameters and bytes of the model as it is saved, patches included; a tied head counts once."""
     own, patches = list(job.model.parameters()), hooks.patch_parameters(job.model)
     stored = sum(p.numel() * (dtype.itemsize if dtype and p.is_floating_point() else p.element_size()) for p in own)
     added = sum(p.numel() * p.element_size() for p in patches)

@@ -90,7 +90,7 @@ class track(Generic[Item]):  # noqa: N801 - used like range
             self._say(first=self.said is None)
 
     def update(self, steps: int = 1) -> None:
-        """So many steps more are done."""
+        """Report that ``steps`` more steps are done."""
         self.count += steps
         if self.left is not None:
             self._show(refresh=False)

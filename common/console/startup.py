@@ -15,15 +15,18 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)  # as a scheduler, `timeout` or a close
 
 
 def guard() -> None:
-    """From here on Ctrl-C ends the process; not where the caller has it ignored (nohup), and not off the main thread."""
+    """Let Ctrl-C end the process at once from here on.
+
+    It has no effect if the caller ignores Ctrl-C (nohup), or off the main thread.
+    """
     _answer(signal.default_int_handler, _leave)
 
 
 def run(main: Callable[..., int], *arguments) -> int:
-    """Return the exit status of a command's own code.
+    """Run a command's main function and return its exit status.
 
-    Ctrl-C, SIGTERM and SIGHUP are a KeyboardInterrupt; where the command does not answer it, it is one line. The process is
-    to end then.
+    Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt in it. If the command does not handle it, one line is printed.
+    The process should end afterwards.
     """
     _answer(_leave, signal.default_int_handler)
     try:
@@ -38,7 +41,7 @@ def run(main: Callable[..., int], *arguments) -> int:
 
 @contextmanager
 def nothing_begun() -> Iterator[None]:
-    """Inside, Ctrl-C, SIGTERM and SIGHUP end the process at once: for imports that wait until they are needed."""
+    """Let Ctrl-C, SIGTERM and SIGHUP end the process at once while the context is open; for late imports."""
     guarded = [number for number in (signal.SIGINT, *ENDING) if _answer(signal.default_int_handler, _leave, number)]
     try:
         yield
@@ -49,7 +52,10 @@ def nothing_begun() -> Iterator[None]:
 
 @contextmanager
 def ended_as_by_ctrl_c() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP are Ctrl-C; not where the caller has them ignored (nohup), and not off the main thread."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C while the context is open.
+
+    Signals that the caller ignores (nohup) stay ignored. Off the main thread it has no effect.
+    """
     answers = (signal.SIG_DFL, signal.default_int_handler)
     answered = [number for number in ENDING if _answer(*answers, number)]
     try:
