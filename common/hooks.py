@@ -50,10 +50,10 @@ def patch_loader(kind: str) -> PatchLoader | None:
 
 @contextmanager
 def capture(model: nn.Module, layers: Iterable[int], callback: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """While open, every forward pass calls `callback(l, X[l])` for each `l` in `layers` (0..N), in order of execution.
+    """Call `callback(l, X[l])` in every forward pass while the context is open, for each `l` in `layers` (0..N).
 
-    The tensor is the live one: reduce or copy it inside the callback and do not change it. `X[N]` arrives when the final
-    norm is called (`Decoder.run` alone returns it instead).
+    Calls come in order of execution. The tensor is the live one: reduce or copy it inside the callback, and do not
+    change it. `X[N]` arrives when the final norm is called (`Decoder.run` alone returns it instead).
     """
 
     def watch(boundary: int):
@@ -70,7 +70,7 @@ def capture(model: nn.Module, layers: Iterable[int], callback: Callable[[int, Te
 
 @contextmanager
 def scale_stream(model: nn.Module, layer: int, factor: float | Tensor) -> Iterator[None]:
-    """While open, layer `layer` receives `factor * X[layer]`; `factor` is a number or a tensor [channels]."""
+    """Multiply the input of layer `layer` by `factor`, a number or a tensor [channels], while the context is open."""
 
     def hook(_module, args):
         scale = factor.to(args[0]) if isinstance(factor, Tensor) else factor
@@ -89,7 +89,7 @@ def _handle(handle) -> Iterator[None]:
 
 
 class PatchHook:
-    """The pre-hook that applies a patch; its identity as a class is how patches are found again."""
+    """The pre-hook that applies a patch; patches on a model are recognised by this class."""
 
     def __init__(self, module: nn.Module, kind: str):
         self.module = module
@@ -107,7 +107,7 @@ class PatchHook:
 
 @dataclass(frozen=True)
 class Patch:
-    """A patch found on a model: it acts on `X[position]`, where positions count the model's present layers."""
+    """A patch on a model, acting on `X[position]`; positions count the model's present layers."""
 
     position: int
     kind: str

@@ -61,7 +61,10 @@ def complete(model, tokenizer, prompts: Sequence[str], tokens: int, *, batch_siz
 
 
 def distinct_bigrams(text: str) -> float | None:
-    """Different pairs of neighbouring words over all pairs: near 0 for a text that repeats itself, None without a pair."""
+    """Return the share of distinct pairs of neighbouring words among all pairs; None without a pair.
+
+    It is near 0 for a text that repeats itself.
+    """
     words = text.split()
     pairs = list(zip(words, words[1:], strict=False))
     return len(set(pairs)) / len(pairs) if pairs else None
@@ -69,7 +72,13 @@ def distinct_bigrams(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Prompts whose continuations a table prints. source: where they come from."""
+    """Prompts whose continuations a table prints.
+
+    Attributes:
+        prompts: Function that returns the prompts.
+        tokens: Number of tokens to generate.
+        source: Origin of the prompts.
+    """
 
     prompts: Callable[[], list[str]]
     tokens: int
@@ -96,10 +105,12 @@ PROMPT_SETS: dict[str, PromptSet] = {
 
 
 def generations(model, tokenizer, name: str) -> tuple[dict, dict, dict]:
-    """Continuations of a prompt set as (values, standard errors, details).
+    """Generate continuations of a prompt set.
 
-    Details: 'text-1', 'text-2', ...: one continuation each; 'prompts': what they continue. Values: 'distinct_2', the mean
-    share of distinct bigrams, and 'words', the mean length.
+    Returns:
+        Values, standard errors and details. Values: 'distinct_2', the mean share of distinct bigrams, and 'words', the
+        mean length. There are no standard errors. Details: 'text-1', 'text-2', ..., the continuations; 'prompts', their
+        prompts; 'source' and 'tokens' of the prompt set.
 
     Raises:
         UserError: an unknown prompt set.

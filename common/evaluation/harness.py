@@ -195,7 +195,14 @@ def check(tasks: Sequence[str]) -> None:
 
 
 def load_tasks(tasks: Sequence[str | Mapping]) -> dict:
-    """lm-eval task objects by name, in the order asked for, with their datasets loaded."""
+    """Load lm-eval tasks with their data sets.
+
+    Args:
+        tasks: Names, or lm-eval configurations.
+
+    Returns:
+        Task objects by name, in the order of ``tasks``.
+    """
     standin = _standin_configs(tasks)
     library = [task for task in tasks if isinstance(task, str) and task not in standin]
     hub_tasks = _load_library(library) if library else {}
@@ -381,7 +388,10 @@ def _jsonable(result: Mapping) -> dict:
 
 
 def public(value: object) -> object:
-    """JSON content without this machine's folders: what lies in the mirror or among packages is named from there."""
+    """Return JSON content without this machine's folders.
+
+    Paths in the mirror, in site-packages or in this repository become relative to it.
+    """
     if isinstance(value, dict):
         return {name: public(part) for name, part in value.items()}
     if isinstance(value, list):

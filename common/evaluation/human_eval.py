@@ -30,7 +30,10 @@ def check_allowed(task: str) -> None:
 
 
 def config(theirs: Mapping) -> dict:
-    """lm-eval's task, its `humaneval.yaml` given, with its metric, which the hub would have to provide, replaced by ours."""
+    """Return the configuration of lm-eval's task with this module's metric instead of the hub's.
+
+    ``theirs`` is the content of lm-eval's `humaneval.yaml`.
+    """
     kept = {key: value for key, value in theirs.items() if key not in ("metric_list", "filter_list", "unsafe_code")}
     metric = {"metric": "pass_at_1", "aggregation": "mean", "higher_is_better": True}
     return kept | {"metric_list": [metric], "process_results": passed}

@@ -19,10 +19,19 @@ FACTORS = tuple(step / 20 for step in range(10, 31))
 
 @torch.inference_mode()
 def window_nlls(model, windows: Tensor, factors: tuple[float, ...] = FACTORS, *, progress: str | None = None) -> Tensor:
-    """Mean loss of each sequence (nats) with the logits times each factor: [windows, L] -> float64 [windows, factors].
+    """Compute the mean loss of each sequence with the logits multiplied by each factor.
 
-    progress: a label for the progress, None for none. Raises UserError for an architecture that `common.models.architectures`
-    does not know.
+    Args:
+        model: The model.
+        windows: Token ids [windows, L].
+        factors: Factors.
+        progress: Label of the progress bar; None for none.
+
+    Returns:
+        Losses in nats per token, float64 [windows, factors].
+
+    Raises:
+        UserError: an architecture that `common.models.architectures` does not know.
     """
     decoder = Decoder(model)
     body = prefix_cache.Body(decoder)

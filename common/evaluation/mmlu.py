@@ -34,9 +34,14 @@ Rows = list[dict]
 class Examination:
     """Settings of one MMLU-like examination.
 
-    categories: key -> subjects. rows: (subject, split 'dev' or 'test') -> rows with question, choices, answer (0..3).
-    answer: 'letters' or 'options'. context: the most tokens of a prompt. regrouped: further categories, not part of the
-    weighted average.
+    Attributes:
+        name: Name of the examination.
+        categories: Category -> subjects.
+        rows: Function from a subject and a split, 'dev' or 'test', to rows with question, choices and answer (0..3).
+        answer: 'letters', or 'options' (module docstring).
+        shots: Number of examples in a prompt, at most.
+        context: Largest number of tokens in a prompt.
+        regrouped: Further categories, which are no part of the weighted average.
     """
 
     name: str
@@ -55,7 +60,15 @@ class Examination:
 
 @dataclass(frozen=True)
 class Question:
-    """A question ready to be scored: prompt tokens, one continuation per choice, the examples kept, the answer."""
+    """A question ready to be scored.
+
+    Attributes:
+        prompt: Token ids of the prompt.
+        choices: Token ids of one continuation per choice.
+        lengths: Characters of each choice.
+        shots: Number of examples in the prompt.
+        answer: Index of the right choice.
+    """
 
     prompt: list[int]
     choices: list[list[int]]
@@ -110,16 +123,24 @@ def ask(protocol: Examination, tokenizer, subject: str, row: Mapping, examples: 
 def evaluate(
     model, tokenizer, protocol: Examination, *, limit: int | None = None, batch_size: int = 16, lm=None
 ) -> tuple[dict, dict, dict]:
-    """Values, standard errors and details of one model.
+    """Score a model on an examination.
 
-    Values: accuracy of each category, 'weighted' over all questions, and of `regrouped` categories, as shares. Details:
-    {'subjects': {subject: {'accuracy', 'questions', 'shots'}}} with the mean number of examples that fitted, and 'right':
-    {key of a value: bool [questions], which are answered right, subject by subject}.
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        protocol: The examination.
+        limit: Number of first questions of each subject; None for all.
+        batch_size: Prompts per forward pass, at most.
+        lm: A `SharedContextLM` of the model to use.
 
-    limit: the first so many questions of each subject.
+    Returns:
+        Values, standard errors and details. Values: accuracies as shares, of each category, 'weighted' over all
+        questions, and of `regrouped` categories. Details: 'subjects', {subject: {'accuracy', 'questions', 'shots'}}
+        with the mean number of examples that fitted; 'right', {key of a value: bool [questions]}, the questions
+        answered correctly, subject by subject.
 
     Raises:
-        UserError: a limit below 1, a question that does not fit, a dataset that cannot be had.
+        UserError: a limit below 1, a question that does not fit, or a data set that is not available.
     """
     if limit is not None and limit < 1:
         raise UserError(f"a limit of {limit} questions measures nothing; use 1 or more")
@@ -167,7 +188,7 @@ def _groups(protocol: Examination) -> dict[str, Sequence[str]]:
 
 
 def summarise(protocol: Examination, subjects: Mapping[str, Mapping]) -> tuple[dict, dict]:
-    """Question-weighted accuracies by category and over all, with their standard errors."""
+    """Return question-weighted accuracies by category and over all questions, and their standard errors."""
     values, errors = {}, {}
     for key, members in _groups(protocol).items():
         questions = {subject: subjects[subject]["questions"] for subject in members}

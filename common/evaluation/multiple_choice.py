@@ -80,9 +80,11 @@ _planned: dict[tuple, list[list[Batch]]] = {}
 
 @dataclass
 class Batch:
-    """Trees of one forward pass, and everything about the pass that depends on no model.
+    """The trees of one forward pass, with everything about the pass that does not depend on the model.
 
-    endings: request index -> the tokens to score; the last one is no part of its tree.
+    Attributes:
+        trees: Requests packed into sequences.
+        endings: Request index -> the tokens to score; the last one is not in the tree.
     """
 
     trees: list[Tree]
@@ -165,15 +167,27 @@ def _nbytes(groups: list[list[Batch]]) -> int:
 
 
 class SharedContextLM(HFLM):
-    """An lm-eval model around a model object: `SharedContextLM(model, tokenizer)`; plain, pruned or patched alike.
+    """An lm-eval model around a plain, pruned or patched model object: `SharedContextLM(model, tokenizer)`.
 
-    batch_size: the most trees (usually: items) in one forward pass; `MAX_TOKENS` bounds it as well. min_shared: see
-    `MIN_SHARED`. `forward_tokens` and `padded_tokens` count what went through the model: distinct prefixes, and all
-    positions with the padding; `head_rows` the positions whose logits were made; `layers_run` the layer calls and
-    `layers_saved` those that states of an earlier evaluation made unnecessary (`common.forward.prefix_cache`: on the
-    CPU).
-    Attention implementations that take no mask of one's own (flash attention) fall back to `HFLM`'s way. Raises
-    UserError for an architecture `common.models.architectures` does not know.
+    Requests that begin alike share their first tokens' computation. Attention implementations that accept no custom
+    mask (flash attention) fall back to `HFLM`'s way.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        batch_size: Trees (usually: items) in one forward pass, at most; `MAX_TOKENS` bounds it as well.
+        min_shared: See `MIN_SHARED`.
+        options: Options of lm-eval's `HFLM`.
+
+    Attributes:
+        forward_tokens: Tokens computed, each distinct prefix once.
+        padded_tokens: Positions computed, padding included.
+        head_rows: Positions whose logits were computed.
+        layers_run: Layer calls.
+        layers_saved: Layer calls saved by states of an earlier evaluation (`common.forward.prefix_cache`: on the CPU).
+
+    Raises:
+        UserError: an architecture that `common.models.architectures` does not know.
     """
 
     def __init__(self, model, tokenizer, *, batch_size: int = 16, min_shared: float = MIN_SHARED, **options):
@@ -234,9 +248,12 @@ class SharedContextLM(HFLM):
         return super().tok_encode(string, add_special_tokens, *args, **options)
 
     def sequence_nll(self, requests) -> list[float]:
-        """For requests of (text, most tokens): the text's negative log-likelihood, in nats, over its number of tokens.
+        """Return the mean negative log-likelihood per token, in nats, of each request's text.
 
-        As OpenCompass scores an option: the first token is counted but not predicted; a longer text loses its end.
+        As OpenCompass scores an option, the first token counts in the number of tokens but is not predicted.
+
+        Args:
+            requests: Requests whose arguments are a text and its largest number of tokens; a longer text loses its end.
         """
         texts = []
         for text, limit in (request.args for request in requests):

@@ -18,8 +18,10 @@ MAX_TREE = 1024
 class Tree:
     """Requests packed into one sequence.
 
-    tokens, depths: one entry per node, in the order they are fed; parents come first.
-    paths: request index -> its nodes from the root on, as many as its input has tokens.
+    Attributes:
+        tokens: Token id of each node, in the order they are fed; parents come first.
+        depths: Depth of each node.
+        paths: Request index -> its nodes from the root on, as many as its input has tokens.
     """
 
     tokens: list[int]

@@ -38,19 +38,21 @@ def average(cells: Cells) -> float:
 
 
 def average_stderr(errors: Errors) -> float | None:
-    """Standard error of `average`."""
+    """Return the standard error of `average`; None if one of ``errors`` is unknown."""
     return _quadrature((1 / len(errors), error) for error in errors.values())
 
 
 def retained_performance(cells: Cells, dense: Cells, kind: str = "mean-of-ratios") -> float:
     """Return the retained performance in percent.
 
-    It is 100 times
+    Args:
+        cells: Scores of the pruned model by task.
+        dense: Scores of the original model by task.
+        kind: ``mean-of-ratios``: the mean over tasks of cells[t] / dense[t] (LinearPatch's RP; every printed row fits).
+            ``ratio-of-means``: mean(cells) / mean(dense) (Prune&Comp's RP; every printed row fits).
 
-    kind 'mean-of-ratios': the mean over tasks of cells[t] / dense[t]   (LinearPatch's RP; every printed row fits);
-    kind 'ratio-of-means': mean(cells) / mean(dense)                    (Prune&Comp's RP; every printed row fits).
-
-    Raises UserError when the tasks differ, a dense score is 0 or the kind is unknown.
+    Raises:
+        UserError: the tasks differ, a score of the original model is 0, or the kind is unknown.
     """
     return sum(scale * cells[task] for task, scale in _scales(cells, dense, kind).items())
 
@@ -58,9 +60,9 @@ def retained_performance(cells: Cells, dense: Cells, kind: str = "mean-of-ratios
 def retained_performance_stderr(
     cells: Cells, dense: Cells, errors: Errors, dense_errors: Errors, kind: str = "mean-of-ratios"
 ) -> float | None:
-    """Standard error of `retained_performance`, in percent, from the errors of both models.
+    """Return the standard error of `retained_performance`, in percent, from the errors of both models.
 
-    Not for the dense model against itself, which retains 100 % by definition.
+    It does not apply to the original model against itself, which retains 100 % by definition.
     """
     scales = _scales(cells, dense, kind)
     if kind == "mean-of-ratios":
@@ -88,12 +90,12 @@ def _scales(cells: Cells, dense: Cells, kind: str) -> dict[str, float]:
 
 
 def accuracy_stderr(accuracy: float, questions: int) -> float | None:
-    """Standard error of a fraction of right answers, as lm-eval forms it (sample deviation); None for one question."""
+    """Return the standard error of an accuracy as lm-eval computes it (sample deviation); None for one question."""
     return math.sqrt(accuracy * (1 - accuracy) / (questions - 1)) if questions > 1 else None
 
 
 def weighted_stderr(errors: Errors, questions: Mapping[str, int]) -> float | None:
-    """Standard error of a question-weighted mean: of a category (`MMLU[category]`) or of all (`MMLU_QUESTIONS`)."""
+    """Return the standard error of a question-weighted mean, over a category (`MMLU[category]`) or all (`MMLU_QUESTIONS`)."""
     total = sum(questions.values())
     return _quadrature((count / total, errors.get(name)) for name, count in questions.items())
 

@@ -57,7 +57,7 @@ def spread(items: int) -> float:
 
 
 def student(differences: np.ndarray) -> tuple[float, float]:
-    """Student's interval of a mean from independent values, two or more."""
+    """Return Student's interval of the mean of two or more independent values."""
     values = np.asarray(differences, np.float64)
     half = stdtrit(len(values) - 1, 0.5 + LEVEL / 2) * values.std(ddof=1) / math.sqrt(len(values))
     return float(values.mean() - half), float(values.mean() + half)
@@ -154,9 +154,14 @@ def equivalent(replicates: np.ndarray, margin: float) -> bool:
 
 
 def mcnemar(one: np.ndarray, two: np.ndarray) -> float:
-    """Exact two-sided p of McNemar's test (1947) for right or wrong on the same items, bool [items] each.
+    """Return the exact two-sided p of McNemar's test (1947) for two models on the same items.
 
-    Only items that one model alone gets right tell the two apart; were they alike, each such item would be a fair coin.
+    Only items that one model alone answers correctly distinguish the two. Under the null hypothesis each such item is a
+    fair coin.
+
+    Args:
+        one: Correct or not, bool [items].
+        two: The same of the other model.
     """
     first, second = int(np.sum(one & ~two)), int(np.sum(two & ~one))
     apart = first + second

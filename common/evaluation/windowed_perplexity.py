@@ -48,12 +48,19 @@ def cut(tokens: Tensor, window: int) -> Tensor:
 
 
 def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_tokens: int = MAX_TOKENS) -> Tensor:
-    """Negative log-likelihoods, in nats, of each sequence's tokens but its first.
+    """Compute the negative log-likelihood of each sequence's tokens except its first, in nats.
 
-    [windows, L] -> [windows, L - 1] float32.
+    Args:
+        model: The model.
+        windows: Token ids [windows, L].
+        progress: Label of the progress bar; None for none.
+        max_tokens: Tokens in one forward pass, at most.
 
-    progress: a label for the progress, None for none. Raises UserError for an architecture that
-    `common.models.architectures` does not know.
+    Returns:
+        Losses, float32 [windows, L - 1].
+
+    Raises:
+        UserError: an architecture that `common.models.architectures` does not know.
     """
     decoder = Decoder(model)
     body = prefix_cache.Body(decoder)
@@ -72,10 +79,10 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
 
 
 def summarise(nlls: Tensor) -> dict[str, float | int | None]:
-    """Perplexity of `nlls` [windows, L - 1] with its standard error, and the mean they come from.
+    """Compute perplexity and its standard error from the losses ``nlls`` [windows, L - 1] in nats.
 
-    Sequences are taken as independent draws: the standard error of the mean NLL is that of the sequence means, and the
-    delta method carries it over, se(ppl) = ppl * se(nll). One sequence gives none.
+    Sequences are taken as independent draws. The standard error of the mean loss is that of the sequence means, and by
+    the delta method se(ppl) = ppl * se(nll). With one sequence it is None.
     """
     means = nlls.double().mean(dim=1)
     mean = float(means.mean())
@@ -111,12 +118,12 @@ def joined_windows(protocol: Protocol, tokenizer) -> Tensor:
 
 
 def every_fourth(protocol: Protocol, tokenizer) -> Tensor:
-    """Sequences 0, 4, 8, ... of `joined_windows`: a quarter of the time, twice the standard error."""
+    """Return sequences 0, 4, 8, ... of `joined_windows`: a quarter of the time, twice the standard error."""
     return joined_windows(protocol, tokenizer)[::4]
 
 
 def every_eighth(protocol: Protocol, tokenizer) -> Tensor:
-    """Sequences 0, 8, 16, ... of `joined_windows`: an eighth of the time, about three times the standard error."""
+    """Return sequences 0, 8, 16, ... of `joined_windows`: an eighth of the time, about three times the standard error."""
     return joined_windows(protocol, tokenizer)[::8]
 
 
@@ -170,10 +177,18 @@ def c4_crops(protocol: Protocol, tokenizer, count: int = 256, seed: int = 0) -> 
 
 @dataclass(frozen=True)
 class Protocol:
-    """A way to measure perplexity, by name; results of different versions are not comparable.
+    """A named way to measure perplexity; results of different versions are not comparable.
 
-    join: what stands between documents. window: tokens L. dtype: what the source ran the model in (the model given is
-    measured as it is; a result says in which dtype). label: the column of the papers' tables.
+    Attributes:
+        name: Name that results are stored under.
+        label: Column of the papers' tables.
+        corpus: Name of the text.
+        window: L, tokens in a sequence.
+        version: Version of the protocol.
+        join: Separator of documents.
+        dtype: Type that the source ran the model in. The model is measured in its own type, which the result states.
+        notes: Remarks for people.
+        windows: Function from the protocol and a tokenizer to sequences [windows, L].
     """
 
     name: str
@@ -192,16 +207,25 @@ class Protocol:
         return replace(corpora.get(self.corpus), join=self.join)
 
     def of_tokens(self, tokens: int) -> Protocol:
-        """This protocol over as many of its sequences as hold ``tokens``, evenly spread over the text."""
+        """Return this protocol on as many sequences as hold ``tokens``, evenly spread over the text."""
         windows = spread(holding(tokens, self.window), self.windows)
         return replace(self, name=f"{self.name}@{tokens}-tokens", windows=windows)
 
     def measured(self, model, tokenizer, *, limit: int | None = None, progress: bool = True) -> dict:
-        """Perplexity of a model with its standard error, token counts, corpus digest and this protocol's identity.
+        """Measure the perplexity of a model.
 
-        Under ``window_nlls`` the mean loss of each sequence (nats, a numpy array).
+        Args:
+            model: The model.
+            tokenizer: Its tokenizer.
+            limit: Number of first sequences to measure; None for all.
+            progress: Show a progress bar.
 
-        limit: the first so many sequences only. Raises UserError when the corpus cannot be had or is too short.
+        Returns:
+            Perplexity with its standard error, token counts, digests of corpus and tokens, this protocol's identity,
+            and under ``window_nlls`` the mean loss of each sequence (nats, a numpy array).
+
+        Raises:
+            UserError: the corpus is not available or too short, or ``limit`` is below 1.
         """
         if limit is not None and limit < 1:
             raise UserError(f"a limit of {limit} sequences measures nothing; use 1 or more")

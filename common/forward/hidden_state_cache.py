@@ -25,7 +25,10 @@ _on = False
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """Inside, `CachedHiddenStates` looks up what this process knows; what it has learnt stays until the process ends."""
+    """Let `CachedHiddenStates` reuse states of this process while the context is open.
+
+    States stay in memory, up to `LIMIT` bytes, until the process ends.
+    """
     global _on
     before, _on = _on, True
     try:
@@ -35,9 +38,10 @@ def remembering() -> Iterator[None]:
 
 
 class CachedHiddenStates:
-    """A pass through an unchanged model. Its weights are digested now: later changes to them do not matter.
+    """A pass through an unchanged model that reuses states of earlier passes.
 
-    Models on a GPU, streamed ones and what only stands for a decoder are not remembered: `following` then runs the layer.
+    The weights are digested on construction; later changes to them are not noticed. Nothing is cached for models on a
+    GPU, for streamed models and for objects that imitate a decoder: `following` then runs the layer.
     """
 
     def __init__(self, decoder: Decoder):
@@ -46,7 +50,17 @@ class CachedHiddenStates:
         self.chain = weights_chain(decoder) if _on and plain else {}
 
     def following(self, ids: Tensor, hidden: Tensor, layer: int, padding: Tensor | None = None) -> Tensor:
-        """X[layer + 1] of the batch ``ids`` [batch, tokens], whose X[layer] is ``hidden``: [batch, tokens, channels]."""
+        """Return X[layer + 1] of a batch, run or from the cache.
+
+        Args:
+            ids: The batch's token ids [batch, tokens].
+            hidden: X[layer] [batch, tokens, channels].
+            layer: The layer.
+            padding: Attention mask; None if there is no padding. With it nothing is cached.
+
+        Returns:
+            [batch, tokens, channels].
+        """
         if padding is not None:
             return self.decoder.run(hidden, layer, layer + 1, attention_mask=padding)
         if layer + 1 not in self.chain:

@@ -17,9 +17,14 @@ ROWS = 512
 
 
 def next_token_loss(decoder: Decoder, hidden: Tensor, ids: Tensor) -> Tensor:
-    """Mean next-token loss per sample in nats, float64 [batch], from ``X[N]`` [batch, tokens, channels] and its tokens.
+    """Compute the mean next-token loss of each sample in nats, float64 [batch].
 
-    The logits of at most HEAD_ROWS positions exist at a time; where gradients are recorded, those of all.
+    The logits of at most HEAD_ROWS positions exist at a time, or all of them where gradients are recorded.
+
+    Args:
+        decoder: The model.
+        hidden: ``X[N]`` [batch, tokens, channels].
+        ids: Token ids [batch, tokens].
     """
     losses = torch.cat(list(token_losses(decoder, decoder.norm(hidden), ids)))
     return losses.view(len(ids), ids.shape[1] - 1).double().mean(1)

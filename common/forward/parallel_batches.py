@@ -22,10 +22,10 @@ Item, Result = TypeVar("Item"), TypeVar("Result")
 def side_by_side(
     function: Callable[[Item], Result], items: Sequence[Item], device: torch.device
 ) -> Iterator[Iterator[Result]]:
-    """Gives function(item) for each item in order; on a CPU made by as many threads as torch has, up to `MOST`.
+    """Yield an iterator over function(item) for each item, in order.
 
-    `function` runs in other threads: torch's modes of one thread (inference mode, autocast) are its own matter. Leaving
-    the context early drops what has not begun.
+    On a CPU the results are computed by up to `MOST` of torch's threads. torch's thread-local modes (inference mode,
+    autocast) are not passed on to ``function``. Leaving the context early drops items that are not started.
     """
     cores = torch.get_num_threads()
     threads = min(cores, MOST, len(items)) if device.type == "cpu" else 1

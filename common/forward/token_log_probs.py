@@ -21,10 +21,17 @@ ROWS = {"cpu": 16}
 def target_scores(
     decoder: Decoder, hidden: Tensor, rows: Tensor, targets: Tensor, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Negative log-likelihood (nats, `dtype`) of each target and whether it is the likeliest token, on the CPU.
+    """Compute the negative log-likelihood of each target, and whether it is the likeliest token.
 
-    hidden [positions, channels]: what the final norm returned. rows, targets [targets]: target `i` is predicted at
-    position `rows[i]`; `rows` ascend and name every position at least once.
+    Args:
+        decoder: The model.
+        hidden: Outputs of the final norm [positions, channels].
+        rows: Position that predicts each target [targets]; ascending, and every position occurs.
+        targets: Token ids [targets].
+        dtype: Type of the losses.
+
+    Returns:
+        Losses in nats [targets] and bool [targets], on the CPU.
     """
     found, greedy = [], []
     edges = torch.searchsorted(rows, torch.arange(0, len(hidden) + HEAD_ROWS, HEAD_ROWS)).tolist()
@@ -40,9 +47,15 @@ def target_scores(
 
 
 def nlls(logits: Tensor, targets: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Negative log-likelihood (nats, `dtype`) of one target per position, ROWS positions at a time.
+    """Compute the negative log-likelihood in nats of one target per position, ROWS positions at a time.
 
-    logits [positions, vocabulary], targets [positions].
+    Args:
+        logits: Logits [positions, vocabulary].
+        targets: Token ids [positions].
+        dtype: Type of the result.
+
+    Returns:
+        Losses [positions].
     """
     step = ROWS.get(logits.device.type, HEAD_ROWS)
     pairs = zip(logits.split(step), targets.to(logits.device).split(step), strict=True)

@@ -16,10 +16,14 @@ SHORTCUT = "{}_shortcut"
 
 @dataclass(frozen=True)
 class Half:
-    """Attention or MLP of a decoder layer. It adds ``module(norm(x))`` or ``post(module(norm(x)))`` to x.
+    """A sub-layer, attention or MLP, of a decoder layer. It adds ``module(norm(x))`` or ``post(module(norm(x)))`` to x.
 
-    norm: '' where the module reads the residual stream itself. readers, writer: the module's linear layers that read what the
-    norm returns, and the one that makes what is added; none where experts hold them.
+    Attributes:
+        norm: Path of the norm before the module; '' if the module reads the residual stream itself.
+        module: Path of the module.
+        readers: Linear layers of the module that read the norm's output; () if experts hold them.
+        writer: Linear layer that computes the module's output; '' if experts hold it.
+        post: Path of the norm after the module; '' for none.
     """
 
     norm: str
@@ -36,21 +40,30 @@ _EXPERTS = Half("post_attention_layernorm", "mlp")
 
 @dataclass(frozen=True)
 class Architecture:
-    """Facts that differ between model types. Paths are relative to a decoder layer, those of the last line to the model.
+    """Facts that differ between model types.
 
-    writers: modules whose parameters write into the residual stream; of ``module:parameter`` that parameter alone. A layer
-    has those of them that it has (a mixture's first layers may be dense).
-    offset_gain: norms, the writers among them, multiply by `1 + weight`, so scaling by `a` means `w <- a(1 + w) - 1`.
-    layer_types: whether the config's ``layer_types`` says which layers slide.
-    attention, mlp: a layer's halves, in the order in which they run.
-    parallel: both halves read the residual stream as it enters the layer.
-    multiplier: config attribute by which what a half adds is multiplied; '' for none.
-    no_halves: why attention and MLP cannot be told apart or taken out; '' where they can.
-    experts: how files name each expert's matrices that memory holds stacked: folder, gate, up, down. () where they are stored
-    as they are held.
-    renamed: beginnings of parameters' names in memory, and what files have in their place.
-    body, embed, norm, head: the module with the layers, and in it embedding and final norm; the head. positions: an embedding
-    of positions in the body, which writes into the residual stream too.
+    Paths are relative to a decoder layer, except body, embed, norm, head and positions, which are relative to the
+    model.
+
+    Attributes:
+        writers: Modules whose parameters write into the residual stream; ``module:parameter`` names that parameter
+            alone. A layer may lack some of them (a mixture's first layers may be dense).
+        offset_gain: Norms, the writers among them, multiply by `1 + weight`, so scaling by `a` means `w <- a(1 + w) -
+            1`.
+        layer_types: Whether the config's ``layer_types`` says which layers have sliding attention.
+        attention: The layer's attention.
+        mlp: The layer's MLP, which runs after attention.
+        parallel: Both sub-layers read the residual stream as it enters the layer.
+        multiplier: Config attribute that multiplies each sub-layer's contribution; '' for none.
+        no_halves: Reason why attention and MLP cannot be separated or removed; '' if they can.
+        experts: Names in files of the expert matrices that memory holds stacked: folder, gate, up, down. () if files
+            and memory agree.
+        renamed: Pairs of a prefix of parameter names in memory and its replacement in files.
+        body: The module with the layers.
+        embed: Token embedding in the body.
+        norm: Final norm in the body.
+        head: Output head.
+        positions: Position embedding in the body, which also writes into the residual stream; '' for none.
     """
 
     writers: tuple[str, ...]
@@ -71,7 +84,7 @@ class Architecture:
 
     @property
     def halves(self) -> dict[str, Half]:
-        """Attention and MLP by name, as they follow one another."""
+        """Attention and MLP by name, in order of execution."""
         return {"attention": self.attention, "mlp": self.mlp}
 
     @property
@@ -90,7 +103,7 @@ class Architecture:
 
     @property
     def narrows(self) -> bool:
-        """Return whether heads and channels of a layer can be cut out one by one (`common.models.layers.widths`)."""
+        """Return whether single heads and channels of a layer can be removed (`common.models.layers.widths`)."""
         named = (self.attention.readers, self.attention.writer) == (_ATTENTION.readers, _ATTENTION.writer)
         inner = self.mlp.readers == _MLP.readers or self.experts[:1] == ("block_sparse_moe.",)
         return named and inner and bool(self.attention.norm) and not self.no_halves

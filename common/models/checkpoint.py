@@ -251,9 +251,10 @@ def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a directory's config, weights, patches and tokenizer, first sixteen digits.
+    """Return the first sixteen hexadecimal digits of the SHA-256 of a directory's config, weights, patches and tokenizer.
 
-    What differs there is another model, or reads other tokens; records and searches of one are not the other's.
+    Directories with different digests are different models, or read different tokens; results and searches of one do
+    not apply to the other.
     """
     total = hashlib.sha256()
     described = [path / name for name in (structure.FILE, PATCHES_JSON, *older_transformers.TOKENS)]

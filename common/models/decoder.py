@@ -41,8 +41,12 @@ _KEPT_CONTEXTS = 4  # batch shapes whose masks are remembered; more would hold m
 class ResidualWriter:
     """One parameter that writes into the residual stream (or, the final norm's gain, into the head).
 
-    name: path of the parameter, relative to the layer; module, parameter: where it is; offset_gain: see `Architecture`;
-    layer: the layer that it is in; None for embedding and norm.
+    Attributes:
+        name: Path of the parameter, relative to the layer.
+        module: Module that holds the parameter.
+        parameter: Name of the parameter in the module.
+        offset_gain: See `Architecture`.
+        layer: Layer that holds the module; None for embedding and norm.
     """
 
     name: str
@@ -74,7 +78,7 @@ class ResidualWriter:
 
 @dataclass(frozen=True)
 class ForwardContext:
-    """Arguments of every layer besides the residual stream, by layer, for one batch shape and one padding mask."""
+    """Arguments of every layer besides the residual stream, for one batch shape and one padding mask."""
 
     key: tuple
     padding: Tensor | None
@@ -82,9 +86,13 @@ class ForwardContext:
 
 
 class Decoder:
-    """A model seen as embedding, decoder layers and head. It holds no weights and follows later surgery.
+    """A view of a model as embedding, decoder layers and head. It holds no weights and follows later surgery.
 
-    executions counts layer calls made through `run` (one per layer and batch).
+    Attributes:
+        model: The model.
+        spec: The facts of its architecture.
+        architecture: Its model type.
+        executions: Layer calls made through `run` (one per layer and batch).
     """
 
     def __init__(self, model: nn.Module):

@@ -48,7 +48,7 @@ def speed_up(model: nn.Module, dtype: torch.dtype, device: torch.device | str) -
 
 
 class WidenedLinear(nn.Linear):
-    """A `Linear` that multiplies `least_rows` rows or more of a half-precision type on the CPU through float32."""
+    """A `Linear` that computes in float32 for half-precision inputs of at least `least_rows` rows on the CPU."""
 
     least_rows: int
 

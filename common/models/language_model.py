@@ -44,7 +44,7 @@ def extract(source: Path, out: Path) -> Path:
 
 @dataclass(kw_only=True)
 class ExtractCommand:
-    """Take the language model out of a model that sees, too."""
+    """Extract the language model from a multimodal model."""
 
     source: Path = option(help="read the whole model from this directory", positional=True, metavar="MODEL")
     out: Path = option(help="write the language model to this directory", positional=True, metavar="DIR")

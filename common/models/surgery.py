@@ -44,10 +44,13 @@ def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
 
 @contextmanager
 def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
-    """While open, the model runs without the layers at `indices` (present positions), for passes without a cache.
+    """Run the model without the layers at `indices` (present positions) while the context is open.
 
-    Nothing is changed for good: no weights, no `layer_idx`. A patch acts where `remove_layers` would leave it. Raises
-    UserError as that does.
+    Only passes without a cache are supported. Weights and `layer_idx` do not change, and the model is restored
+    afterwards. A patch acts where `remove_layers` would leave it.
+
+    Raises:
+        UserError: as `remove_layers`.
     """
     layers, config = layer_list(model), model.config
     check_one_basis(model)

@@ -28,7 +28,7 @@ SAMPLERS: dict[str, Callable[..., Tensor]] = {}
 
 
 def sampler(*names: str):
-    """Function decorator: calibration entries name this way of drawing tokens so."""
+    """Register a function as a sampler under the names that calibration entries give (decorator)."""
 
     def registered(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
         SAMPLERS.update(dict.fromkeys(names, draw))
@@ -38,7 +38,10 @@ def sampler(*names: str):
 
 
 def crops(context: Tokenizing, entry: Calibration, **usual) -> Tensor:
-    """Random crops of the joined text, by options of `calibration.sample_crops`; usual: what the entry does not say."""
+    """Draw random crops of the joined text [count, length], see `common.calibration.sample_crops`.
+
+    The options are the entry's; ``usual`` holds those that the entry leaves open.
+    """
     return calibration.sample_crops(_ids(context.tokenizer, entry.corpus), **usual | entry.drawing())
 
 
@@ -50,5 +53,5 @@ def first_windows(context: Tokenizing, entry: Calibration) -> Tensor:
 
 @sampler("lines")
 def lines(context: Tokenizing, entry: Calibration) -> Tensor:
-    """SLEB's shuffled lines."""
+    """Draw SLEB's shuffled lines [samples, tokens], see `common.calibration.sample_lines`."""
     return calibration.sample_lines(context.tokenizer, corpora.texts(entry.corpus), **entry.drawing())

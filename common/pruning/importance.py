@@ -25,15 +25,16 @@ STATE_BYTES = 16 * 2**30
 
 
 def block_influence(statistics: Statistics, kind: str = "token") -> Tensor:
-    """BI: 1 - mean cosine between a layer's input and output (ShortGPT Eq. 1), [N].
+    """Compute the block influence (BI) of each layer, float64 [N]: 1 - mean cosine of input and output (ShortGPT Eq. 1).
 
-    Prune&Comp (Eq. 4) calls the cosine itself BI and removes the highest; the order is the same.
+    Prune&Comp (Eq. 4) calls the cosine itself BI and removes the highest; the order is the same. ``kind`` names the
+    cosine, see `Statistics.cosine`.
     """
     return window_scores(statistics, 1, kind)
 
 
 def window_scores(statistics: Statistics, count: int, kind: str = "token") -> Tensor:
-    """1 - mean cosine across every block of ``count`` layers, by its start, [N - count + 1]."""
+    """Compute 1 - mean cosine across every block of ``count`` layers, by first layer, float64 [N - count + 1]."""
     starts = range(statistics.layers - count + 1)
     return torch.tensor([1 - statistics.cosine(kind, s, s + count) for s in starts], dtype=torch.float64)
 
@@ -99,12 +100,23 @@ def losses_without_windows(
     batch_size: int = 8,
     progress: bool = False,
 ) -> dict[int, Tensor]:
-    """Losses of ``[samples, tokens]`` ids in the model without the layers ``[start, start + count)``, by start, [samples].
+    """Compute the loss of the model without each block of layers ``[start, start + count)``.
 
-    What leads to a block is the dense residual stream, run once: max(starts) + the sum of N - start - count layer executions
-    a batch (with ``entering`` the dense residual stream continues to the last block's end).
+    The original residual stream before the blocks is run once. A batch takes max(starts) + the sum of N - start - count
+    layer executions; with ``entering`` the original residual stream continues to the last block's end.
 
-    entering: what a trial's state becomes where its block ends, given it and the dense residual stream there.
+    Args:
+        decoder: The model with all its layers.
+        ids: Token ids [samples, tokens].
+        count: Number of layers in a block.
+        starts: First layers of the blocks.
+        entering: Function from the state before a block and the original state after it to the state that continues
+            after the block; None continues with the state before it.
+        batch_size: Samples per batch.
+        progress: Show a progress bar.
+
+    Returns:
+        By start, the losses in nats per token, float64 [samples].
 
     Raises:
         UserError: a model with patches, as `losses_without_each`.
@@ -131,9 +143,9 @@ def losses_without_windows(
 def layer_inputs(
     decoder: Decoder, ids: Tensor, layers: Sequence[int], gains: Mapping[int, float | Tensor] | None = None
 ) -> Iterator[Tensor]:
-    """Yield what each of ``layers`` receives, gains included, in the model of them alone, then ``X[N]``; one at a time.
+    """Yield the input of each of ``layers``, gains included, in the model of these layers alone, then ``X[N]``; lazily.
 
-    ``ids`` [batch, tokens] -> states [batch, tokens, channels]. A layer runs when the state after it is asked for.
+    ``ids`` [batch, tokens] gives states [batch, tokens, channels]. A layer runs when the state after it is requested.
     """
     hidden = decoder.embed_tokens(ids)
     for layer in layers:
@@ -145,18 +157,21 @@ def layer_inputs(
 
 
 def perplexity_importance(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> Tensor:
-    """Loss of the model without each layer alone, in nats, [N] (Shortened LLaMA's PPL metric, before the exponential)."""
+    """Compute the loss of the model without each single layer, in nats, float64 [N].
+
+    It is Shortened LLaMA's PPL metric before the exponential.
+    """
     every = list(range(decoder.num_layers))
     return losses_without_each(decoder, ids, every, every, batch_size=batch_size, progress=progress)
 
 
 def reverse_order(layers: int) -> Tensor:
-    """Return the deepest layer first: scores N-1..0 (Reassessing's best metric)."""
+    """Return scores N-1..0, so that the deepest layer is removed first (Reassessing's best metric)."""
     return torch.arange(layers - 1, -1, -1, dtype=torch.float64)
 
 
 def random_order(layers: int, seed: int) -> Tensor:
-    """Return a random order, from Python's ``random`` with the given seed."""
+    """Return the scores of a random order, from Python's ``random`` with the given seed."""
     order = random.Random(seed).sample(range(layers), layers)
     scores = torch.empty(layers, dtype=torch.float64)
     scores[order] = torch.arange(layers, dtype=torch.float64)

@@ -219,10 +219,12 @@ class Context:
         return other
 
     def tokens(self, entry: Calibration) -> Tensor:
-        """Token ids ``[samples, tokens]`` of a calibration entry, by its sampler; of a mix of texts, one of each in turn.
+        """Return the token ids ``[samples, tokens]`` of a calibration entry, drawn by its sampler.
+
+        The samples of a mix of texts alternate between the texts.
 
         Raises:
-            UserError: an entry without a sampler that there is, or a text that is too short for it.
+            UserError: an unknown sampler, or a text that is too short for it.
         """
         if entry.sampler not in SAMPLERS:
             raise unknown("sampler", entry.sampler, SAMPLERS)

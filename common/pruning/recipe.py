@@ -30,7 +30,7 @@ class Options:
 
     @classmethod
     def title(cls) -> str:
-        """Return what errors call it."""
+        """Return the name that errors use."""
         return cls.__name__.lower()
 
     @classmethod
@@ -38,7 +38,7 @@ class Options:
         """Return the options that `to_json` wrote.
 
         Raises:
-            UserError: an option that there is not, or one that is missing.
+            UserError: an unknown option, or a missing one.
         """
         known = {field.name: field for field in fields(cls)}
         for name in mapping:
@@ -56,7 +56,7 @@ class Options:
         return {name: _spelled(value) for name, value in found.items() if value is not None}
 
     def reads(self) -> Iterator[tuple[str, str]]:
-        """Yield what has to be at hand: pairs of ``corpus`` or ``instructions`` and a name."""
+        """Yield the data that must be available, as pairs of ``corpus`` or ``instructions`` and a name."""
         for field in fields(self):
             if isinstance(value := getattr(self, field.name), Options):
                 yield from value.reads()
@@ -184,9 +184,10 @@ class Step(Options):
 
 
 class Selection(Step):
-    """Chooses layers, and leaves the model as it is.
+    """Select layers, and leave the model as it is.
 
-    searches: it takes long, so layers that the very recipe's records name (`Context.recorded`) are not chosen again.
+    searches: the selection takes long, so layers that results of the same recipe name (`Context.recorded`) are not
+    selected again.
     """
 
     part = "selection"
@@ -197,33 +198,33 @@ class Selection(Step):
         raise NotImplementedError
 
     def apply(self, context) -> None:
-        """Set the context's layers to remove, from a record where the search is kept there."""
+        """Set the context's layers to remove; of a long search, those that a result already names."""
         known = context.recorded.get("removed") if self.searches else None
         context.details["removed"] = [int(layer) for layer in (self.choose(context) if known is None else known)]
 
 
 class Pruning(Step):
-    """Chooses, removes and repairs at once, and notes the layers in ``context.details["removed"]``."""
+    """Select, remove and repair in one step, and note the layers in ``context.details["removed"]``."""
 
     part = "selection"
 
 
 class Repair(Step):
-    """Removes the layers that were chosen, ``context.removed``, and repairs the model.
+    """Remove the selected layers, ``context.removed``, and repair the model.
 
-    ``context.details["repair"]`` gets its calibration tokens and its seconds, the surgery among them; a pass that the
-    selection made or that was kept is not in them.
+    ``context.details["repair"]`` gets the number of calibration tokens and the seconds, surgery included. A pass that
+    the selection made, or that was stored, does not count.
     """
 
     part = "repair"
 
     def tokens(self, context) -> int:
-        """Return how many calibration tokens it sees."""
+        """Return the number of calibration tokens that the repair reads."""
         return context.windows().numel() if context.calibrated else 0
 
 
 class Training(Step):
-    """Trains what is left."""
+    """Train the pruned model."""
 
     part = "training"
 
@@ -232,7 +233,7 @@ _STEPS: dict[tuple[str, str, str], type[Step]] = {}
 
 
 def register(name: str):
-    """Class decorator: recipes name this step so.
+    """Register a step under the name that recipes give (class decorator).
 
     Raises:
         ValueError: the name is taken.

@@ -26,7 +26,9 @@ def one_shot(scores: Tensor, count: int, protect: Collection[int] = ()) -> list[
 
 
 def lowest(scores: Mapping[Key, float]) -> Key:
-    """Whose score is lowest; of equal ones the first. What is no number (a trial that overflowed) is never it.
+    """Return the key with the lowest score; the first of equal ones.
+
+    A score that is not a number (a trial that overflowed) is never chosen.
 
     Raises:
         UserError: no score is a number.
@@ -73,12 +75,22 @@ def sleb(
     after: Callable[[list[int]], object] = lambda removed: None,
     progress: bool = False,
 ) -> list[int]:
-    """SLEB: drop, one at a time, the layer without which the loss on ``[samples, tokens]`` ids is lowest.
+    """Remove, one at a time, the layer without which the loss on calibration text is lowest (SLEB).
 
     First and last layer of the current model are protected, as in the official code. Trials reuse the shared prefix.
+    The model is not changed.
 
-    begun: layers that an earlier search dropped, in order; this one continues from there. after: called after each step with
-    those that are removed.
+    Args:
+        decoder: The model.
+        ids: Calibration tokens [samples, tokens].
+        count: Number of layers to remove.
+        batch_size: Samples per batch.
+        begun: Layers that an earlier search removed, in order; the search continues from there.
+        after: Called after each step with the layers removed so far.
+        progress: Show a progress bar.
+
+    Returns:
+        Original indices, in order of removal.
     """
     check_count(count, decoder.num_layers)
     removed = list(begun[:count])
@@ -96,7 +108,7 @@ def sleb(
 
 
 def runs(removed: Collection[int]) -> list[tuple[int, int]]:
-    """Removed layers as maximal half-open runs, from the front."""
+    """Return the removed layers as maximal runs [start, stop) of adjacent layers, in ascending order."""
     found: list[list[int]] = []
     for layer in sorted(removed):
         if found and found[-1][1] == layer:

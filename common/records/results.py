@@ -374,7 +374,7 @@ def _dirty() -> bool | None:
 
 
 def environment() -> dict:
-    """Versions, machine and code state: the part of a record's provenance that does not depend on the measurement."""
+    """Return versions, machine and code state: the provenance of a result that does not depend on the measurement."""
     return {
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),

@@ -191,7 +191,10 @@ def without_duplicates(documents: Iterable[Document]) -> list[Document]:
 
 
 def sources() -> dict[str, str]:
-    """Distribution -> installed version of everything the corpus is read from (the standard library under "python")."""
+    """Return the installed version of every distribution that the corpus is read from.
+
+    The standard library is "python".
+    """
     versions = {name: metadata.version(name) for name, _ in PACKAGES.values()}
     return {"python": ".".join(map(str, sys.version_info[:3])), **versions}
 
@@ -241,7 +244,7 @@ def _write(path: Path, found: Iterable[Document]) -> None:
 
 
 def split_documents(split: str, domain: str | None = None) -> list[Document]:
-    """Documents of one split, optionally of one domain, in corpus order."""
+    """Return the documents of one split, optionally of one domain, in corpus order."""
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     if domain is not None and domain not in (*DOMAINS, "tools"):
@@ -250,9 +253,9 @@ def split_documents(split: str, domain: str | None = None) -> list[Document]:
 
 
 def domain_documents(domain: str, split: str = "test", limit: int | None = 400_000) -> list[Document]:
-    """Documents of one domain and split, at most about ``limit`` characters of them.
+    """Return documents of one domain and split, about ``limit`` characters of them at most (None: all).
 
-    They come in the order of a hash of their text, so a cut-off selection mixes all packages of its domain.
+    They come in the order of a hash of their text, so that a limited selection mixes all packages of its domain.
     """
     chosen, size = [], 0
     for document in sorted(split_documents(split, domain), key=lambda d: hashlib.sha256(d.text.encode()).digest()):
@@ -269,7 +272,7 @@ def domain_text(domain: str, split: str = "test", limit: int | None = 400_000) -
 
 
 def digest(split: str) -> str:
-    """SHA-256 over the passages of one split, in corpus order: what a record names as its data."""
+    """Return the SHA-256 of the passages of one split in corpus order, which results name as their data."""
     total = hashlib.sha256()
     for document in split_documents(split):
         total.update(document.passage.encode() + b"\0")

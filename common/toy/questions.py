@@ -87,7 +87,7 @@ def entries(document: Document) -> list[Entry]:
 
 
 def sentences(document: Document) -> list[str]:
-    """Plain sentences of eight to thirty words in the prose paragraphs of a docstring."""
+    """Return the plain sentences of eight to thirty words in the prose paragraphs of a docstring."""
     prose = [" ".join(p.split()) for p in document.text.split("\n\n") if ">>>" not in p and "---" not in p]
     split = [s for p in prose for s in re.split(r"(?<=[.!?]) (?=[A-Z])", p)]
     return [s for s in split if 8 <= len(s.split()) <= 30 and s[0].isupper() and s.endswith(".")]

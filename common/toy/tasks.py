@@ -60,7 +60,7 @@ def _pools() -> dict[str, Pool]:
 
 
 def items(name: str) -> Iterator[tuple[Item, int, list[str]]]:
-    """Items of one task with the answer's index and the shuffled choices, without end until documents run out."""
+    """Yield the items of one task with the answer's index and the shuffled choices, as long as there are documents."""
     pools = _pools()
     for document in _held_out():
         rng = random.Random(f"{name}:{corpus.normalise(document.text)}")

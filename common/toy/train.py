@@ -56,7 +56,7 @@ class Setting:
         return self.tokens // (self.batch * self.window)
 
     def rate(self, step: int) -> float:
-        """Learning rate of one step: linear warm-up, flat, linear to zero over the last ``decay_share``."""
+        """Return the learning rate of a step: linear warm-up, flat, then linear to zero over the last ``decay_share``."""
         start = self.steps * (1 - self.decay_share)
         decay = min(1.0, (self.steps - step) / max(1.0, self.steps - start))
         return self.learning_rate * min(1.0, (step + 1) / self.warmup_steps) * decay
@@ -104,7 +104,7 @@ def build_model(setting: Setting) -> LlamaForCausalLM:
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[np.ndarray]:
-    """Token ids of each text, the end token first (it also serves as the beginning of a text)."""
+    """Return the token ids of each text, after the end token (which also marks the beginning of a text)."""
     batches = tokenizer.backend_tokenizer.encode_batch(texts)
     return [np.array([tokenizer.eos_token_id, *b.ids], dtype=np.uint16) for b in batches]
 
@@ -135,7 +135,7 @@ class Windows:
 
 @torch.no_grad()
 def held_out_loss(model: torch.nn.Module, windows: torch.Tensor) -> float:
-    """Mean next-token loss in nats over ``[n, window]`` token ids."""
+    """Compute the mean next-token loss in nats over ``[n, window]`` token ids."""
     model.eval()
     losses = [model(input_ids=w, labels=w, use_cache=False).loss.item() for w in windows.split(16)]
     model.train()
@@ -245,7 +245,7 @@ class TrainingCommand(Setting):
 
 @command_line.answering
 def main(arguments: list[str] | None = None) -> int:
-    """Command line: train or resume, then export when asked."""
+    """Run the command: train or resume, or export with ``--export``. Return the exit status."""
     options = command_line.parse(TrainingCommand, arguments, description=__doc__)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     setting = Setting(**{name: getattr(options, name) for name in asdict(Setting())})

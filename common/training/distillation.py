@@ -31,10 +31,13 @@ Run = tuple[int, int]
 
 
 def top_k_divergence(student: Tensor, probabilities: Tensor, indices: Tensor | None) -> Tensor:
-    """Mean over tokens of KL(teacher || student), both restricted to the teacher's K tokens (LinearPatch, Eq. 9).
+    """Compute the mean over tokens of KL(teacher || student) on the teacher's K tokens, in float32 (LinearPatch, Eq. 9).
 
-    student: logits [batch, tokens, vocabulary]; probabilities, indices: the teacher's [batch, tokens, K]. The student's
-    softmax is over the same K indices; None: over the vocabulary. In float32.
+    Args:
+        student: Logits [batch, tokens, vocabulary].
+        probabilities: The teacher's probabilities [batch, tokens, K].
+        indices: The teacher's K tokens [batch, tokens, K], over which the student's softmax is taken; None for the
+            entire vocabulary.
     """
     probabilities = probabilities.to(student.device)
     chosen = student if indices is None else student.gather(-1, indices.to(student.device))
@@ -169,7 +172,7 @@ def train(
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """While open, no parameter of the model takes part in training, and it is in eval mode; both are put back."""
+    """Freeze all parameters and set eval mode while the context is open; both are restored afterwards."""
     wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
     training = model.training
     model.requires_grad_(False).eval()

@@ -66,7 +66,7 @@ class Fitting:
                 raise UserValueError(f"{name} must be positive, not {getattr(self, name)}")
 
     def steps(self, samples: int) -> int:
-        """Optimizer steps over `samples` samples."""
+        """Return the number of optimizer steps for `samples` samples, over all epochs."""
         return self.epochs * math.ceil(samples / (self.batch_size * self.accumulate))
 
     def rate(self, step: int, steps: int) -> float:

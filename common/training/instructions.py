@@ -64,11 +64,10 @@ def encode(tokenizer, example: Example, cutoff: int = CUTOFF) -> dict[str, list[
 
 
 def rows(tokenizer, examples: Iterable[Example], cutoff: int = CUTOFF) -> list[dict[str, list[int]]]:
-    """Return the rows of all examples, in their order.
+    """Return the rows of all examples in order; those whose prompt leaves no room for a response are left out and counted.
 
-    Those whose prompt leaves no room for a response are left out, and counted.
-
-    Raises UserError for an empty response, and when nothing is left.
+    Raises:
+        UserError: an empty response, or no row is left.
     """
     found = [encode(tokenizer, example, cutoff) for example in examples]
     kept = [row for row in found if any(label != IGNORE for label in row["labels"])]
@@ -82,10 +81,16 @@ def rows(tokenizer, examples: Iterable[Example], cutoff: int = CUTOFF) -> list[d
 def from_table(
     table, columns: Sequence[str] = COLUMNS, *, name: str = "the data", skip_empty: bool = False
 ) -> list[Example]:
-    """Examples from a `datasets.Dataset` or a list of mappings with columns for instruction, input and response.
+    """Return examples from a table with columns for instruction, input and response.
 
-    skip_empty: leave examples without a response out, counting them, in place of refusing the data.
-    Raises UserError for a missing column, and with its row for an empty response or what is no text.
+    Args:
+        table: A `datasets.Dataset` or a list of mappings.
+        columns: Names of the three columns.
+        name: Name of the data in messages.
+        skip_empty: Leave out examples without a response, and count them, instead of refusing the data.
+
+    Raises:
+        UserError: a missing column, an empty response, or a cell that is no text; the message names the row.
     """
     there = list(table.column_names) if hasattr(table, "column_names") else sorted({k for row in table for k in row})
     missing = [column for column in columns if column not in there]
@@ -170,10 +175,23 @@ def load(
 
 
 def blocks(tokenizer, texts: Sequence[str], *, length: int, count: int, seed: int = 0) -> list[dict[str, list[int]]]:
-    """Plain text for post-training: ``count`` rows of ``length`` tokens with a loss on every token (LaCo, section 4.1).
+    """Cut plain text into ``count`` training rows of ``length`` tokens with a loss on every token (LaCo, section 4.1).
 
-    Documents are shuffled, joined with the end token between them (if the tokenizer has one) and cut; only as many as are
-    needed are tokenised. Raises UserError when there is too little text.
+    Documents are shuffled, joined with the end token between them (if the tokenizer has one) and cut. Only as many as
+    needed are tokenised.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        texts: Documents.
+        length: Tokens in a row.
+        count: Number of rows.
+        seed: Of the shuffle.
+
+    Returns:
+        Rows of input_ids and labels.
+
+    Raises:
+        UserError: too little text.
     """
     order = list(range(len(texts)))
     random.Random(seed).shuffle(order)
@@ -193,7 +211,7 @@ def blocks(tokenizer, texts: Sequence[str], *, length: int, count: int, seed: in
 
 
 def digest(rows: Iterable[Mapping]) -> str:
-    """SHA-256 over the rows: what a record names as its data."""
+    """Return the SHA-256 of the rows, which results name as their data."""
     total = hashlib.sha256()
     for row in rows:
         total.update(repr((list(row["input_ids"]), list(row["labels"]))).encode())

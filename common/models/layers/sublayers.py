@@ -23,7 +23,7 @@ HALVES = (ATTENTION, MLP)
 
 
 class NoMlp(nn.Module):
-    """Adds nothing."""
+    """Stand-in for a removed MLP, which adds nothing."""
 
     state = "none"
 
@@ -47,7 +47,7 @@ class _Counting(nn.Module):
 
 
 class NoAttention(_Counting):
-    """Adds nothing."""
+    """Stand-in for a removed attention, which adds nothing."""
 
     state = "none"
 
@@ -57,7 +57,7 @@ class NoAttention(_Counting):
 
 
 class LinearAttention(_Counting):
-    """Adds a linear map of what the norm returns: each token sees itself alone (NBL)."""
+    """Linear map of the norm's output in place of an attention: each token sees itself alone (NBL)."""
 
     state = "linear"
 

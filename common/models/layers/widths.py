@@ -77,7 +77,7 @@ def _keep(linear: nn.Linear, kept: Tensor, dim: int) -> None:
 
 
 def widths(model: nn.Module) -> list[dict[str, int | None]]:
-    """Key heads and channels of every layer."""
+    """Return the number of key heads and of intermediate channels of every layer."""
     return [{"key_heads": key_heads(layer), "channels": channels(layer)} for layer in layer_list(model)]
 
 

@@ -162,7 +162,11 @@ def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> C
 
 
 def four_bit():
-    """Bitsandbytes. Raises UserError where it does not work, with what to do without it."""
+    """Import and return bitsandbytes.
+
+    Raises:
+        UserError: it does not work on this machine; the message says what to do.
+    """
     try:
         import bitsandbytes
     except (ImportError, RuntimeError, OSError) as error:

@@ -91,7 +91,11 @@ class Settings:
 
     @classmethod
     def of(cls, mapping: Mapping) -> Settings:
-        """Settings from a mapping (a recipe's); UserError for a name there is none of."""
+        """Return settings from a mapping, such as a recipe's.
+
+        Raises:
+            UserError: an unknown name, or a missing or impossible value.
+        """
         known = {field.name for field in dataclasses.fields(cls)}
         for name in mapping:
             if name not in known:
@@ -102,7 +106,7 @@ class Settings:
             raise UserError(f"fine-tuning settings {dict(mapping)} do not fit: {error}") from error
 
     def at(self, removed: Sequence[int]) -> Settings:
-        """These settings where these layers were removed: `first` as a number."""
+        """Return these settings with `first` as a layer's number, for a model that has lost the layers ``removed``."""
         # no layer before the first removed one is missing: the next that is left has its number
         return dataclasses.replace(self, first=min(removed)) if self.first == CUT and removed else self
 

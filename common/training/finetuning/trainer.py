@@ -109,10 +109,15 @@ def arguments(
     processes: int = 1,
     progress: bool = False,
 ) -> TrainingArguments:
-    """Trainer's own names for the settings, on this device.
+    """Translate settings into the arguments of transformers' Trainer.
 
-    validated: whether there are validation rows. processes: how many share a step's rows (one GPU each). progress: show
-    Trainer's own bar.
+    Args:
+        settings: The settings.
+        folder: Folder for checkpoints.
+        device: Device to train on.
+        validated: Whether there are validation rows.
+        processes: Number of processes that share a step's rows (one GPU each).
+        progress: Show Trainer's progress bar.
 
     Raises:
         UserError: the rows of a step cannot be shared evenly.

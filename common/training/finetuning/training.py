@@ -38,7 +38,7 @@ def finetune(
     progress: bool = False,
     store_dtype: torch.dtype | None = None,
 ) -> tuple[nn.Module, dict]:
-    """Fine-tune a model, in place.
+    """Fine-tune a model in place by LoRA, QLoRA, partial or full training.
 
     Args:
         model: The model; it is changed.
@@ -46,16 +46,17 @@ def finetune(
         train: Rows of input_ids and labels.
         valid: Held-out rows of the same form.
         settings: Method and hyperparameters; None: the defaults of `Settings`.
-        folder: Folder for checkpoints; a training stopped there continues, a finished one is loaded. None keeps nothing.
+        folder: Folder for checkpoints. An interrupted training continues there, a finished one is loaded. None keeps
+            nothing.
         progress: Show a progress bar.
         store_dtype: Type of the frozen layers' outputs between epochs; None: as computed.
 
     Returns:
-        The model, plain and in eval mode, and a JSON-able report: status ('ok' or 'diverged', then with a reason and the last
-        good state in the model), method, settings, steps, trainable and all parameters, peak_rate (the highest rate of a
-        step), losses (one per step: mean over its predicted tokens), validation ([step, loss]), kept_step, seconds,
-        peak_memory_bytes (of the GPU, else of the process since its start), epochs (layer_executions and seconds of training
-        in each), validation_layer_executions, store.
+        The model, plain and in eval mode, and a JSON-able report: status ('ok' or 'diverged', then with a reason and
+        the last good state in the model), method, settings, steps, trainable and all parameters, peak_rate (the highest
+        rate of a step), losses (one per step: mean over its predicted tokens), validation ([step, loss]), kept_step,
+        seconds, peak_memory_bytes (of the GPU, else of the process since its start), epochs (layer_executions and
+        seconds of training in each), validation_layer_executions, store.
 
     Raises:
         UserError: bad rows, settings that do not fit the model, a folder with another training, or too little disk.

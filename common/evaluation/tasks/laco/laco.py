@@ -22,7 +22,7 @@ IDIOM_LETTERS = "ABCDEFGHIJ"
 
 
 class PerplexityChoice(ConfigurableTask):
-    """A multiple-choice task whose choices are whole texts; the one with the lowest mean loss per token is the answer."""
+    """A multiple-choice task whose choices are entire texts; the text with the lowest mean loss per token is the answer."""
 
     def __init__(self, config: dict):
         config = {name: value for name, value in config.items() if name != "class"}
@@ -49,7 +49,7 @@ def labelled(rows: datasets.Dataset) -> datasets.Dataset:
 
 
 def cmnli(doc: dict) -> list[str]:
-    """In the order of the hub's labels: neutral, entailment, contradiction."""
+    """Return the three texts of an item in the order of the hub's labels: neutral, entailment, contradiction."""
     texts = (
         "语句一：{0}\n语句二：{1}\n语句二和语句一没有必然联系。",
         "语句一：{0}\n语句二：{1}\n由语句一可以推出语句二。",
@@ -146,6 +146,6 @@ def _scorer():
 
 
 def rouge(doc: dict, results: list[str]) -> dict[str, float]:
-    """ROUGE-1 F of the first line that says something."""
+    """Compute ROUGE-1 F of the first generated line that is not empty."""
     said = next((line.strip() for line in results[0].splitlines() if line.strip()), "")
     return {"score": _scorer().score(doc["summary"], said)["rouge1"].fmeasure}

@@ -19,7 +19,7 @@ def questions(doc: dict) -> list[dict]:
 
 
 def prompt(doc: dict) -> str:
-    """Article, an empty line, the questions before the last one with their answers, and the last one as it is."""
+    """Return the article, an empty line, the earlier questions with their answers, and the last question."""
     *answered, asked = questions(doc)
     lines = [f"Article: {doc['article']}", ""]
     for item in answered:
