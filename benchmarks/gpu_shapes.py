@@ -48,7 +48,7 @@ def tiny_config() -> LlamaConfig:
 
 
 def seconds(work: Callable[[], object], calls: int, device: str, warmup: int = 3) -> float:
-    """Mean wall time of ``calls`` calls after a warm-up, the device's queue emptied before and after."""
+    """Return the mean wall time of ``calls`` calls in seconds, after a warm-up and with an empty device queue."""
     for _ in range(warmup):
         work()
     _wait(device)
@@ -104,7 +104,7 @@ def row(
 
 @torch.no_grad()
 def patch(device: str, tiny: bool) -> list[dict]:
-    """LinearPatch, Table 6."""
+    """Time LinearPatch's patch and LLM-Streamline's FFN (LinearPatch, Table 6)."""
     config = tiny_config() if tiny else loading.model_config("llama-2-7b")
     batch, length, calls = (2, 8, 3) if tiny else (16, 2048, 1000)
     dtype = torch.float16 if device == "cuda" else torch.float32
@@ -128,7 +128,7 @@ def patch(device: str, tiny: bool) -> list[dict]:
 
 
 def pruned(device: str, tiny: bool) -> torch.nn.Module:
-    """Llama-3.1-8B without its last 8 layers, random float32 weights; peaks of memory begin after it."""
+    """Return Llama-3.1-8B without its last 8 layers, with random float32 weights; memory peaks count from here."""
     with torch.device(device):
         config = tiny_config() if tiny else loading.model_config(MODEL)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -139,7 +139,7 @@ def pruned(device: str, tiny: bool) -> torch.nn.Module:
 
 
 def arms(tiny: bool) -> dict[str, Settings]:
-    """Row name -> settings: Table 3's six, then the longer ones of Table E."""
+    """Return the settings of each row by name: Table 3's six, then the longer ones of Table E."""
     longest = 2 if tiny else 10
     found = {LORA: Settings(method="lora"), "Reverse-order +QLoRA": Settings(method="qlora")}
     for last in range(longest + 1):
@@ -149,7 +149,10 @@ def arms(tiny: bool) -> dict[str, Settings]:
 
 
 def finetuning(device: str, tiny: bool) -> list[dict]:
-    """Reassessing, Tables 3 and E; an arm that the machine cannot run says why."""
+    """Measure the memory and time of fine-tuning (Reassessing, Tables 3 and E).
+
+    A row that the machine cannot run has the reason in its note.
+    """
     cells = []
     for name, settings in arms(tiny).items():
         model = None
@@ -178,7 +181,10 @@ def against_lora(cells: list[dict]) -> Iterator[dict]:
 
 
 def train(model: torch.nn.Module, settings: Settings, device: str, tokens: int, micro_batches: int) -> dict:
-    """Peak memory of one step and the extrapolated time of all: micro-batches and an optimiser step, each timed."""
+    """Measure the peak memory of one step, and extrapolate the time of all steps.
+
+    Micro-batches and an optimizer step are timed separately.
+    """
     attached = attach(model, settings)
     _forget(device)  # making 4-bit weights holds more than training with them
     trained = list(attached.parameters.values())
@@ -215,9 +221,9 @@ def train(model: torch.nn.Module, settings: Settings, device: str, tokens: int, 
 
 @torch.no_grad()
 def latency(device: str, tiny: bool) -> list[dict]:
-    """Reassessing, Table D: memory at 32 bits while 64 tokens pass, and what one pass takes.
+    """Measure memory at 32 bits and time of a pass over 64 tokens (Reassessing, Table D).
 
-    The printed latency is over WikiText-2's test text in sequences that the paper does not name: here it is one pass.
+    The printed latency is over WikiText-2's test text in sequences that the paper does not name; here it is one pass.
     """
     model = pruned(device, tiny).eval()
     ids = torch.zeros(1, 64, dtype=torch.long, device=device)

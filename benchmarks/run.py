@@ -186,7 +186,7 @@ def measured(entry: Entry, folder: Path) -> dict:
 
 
 def page(entries: Sequence[Entry], folder: Path) -> str:
-    """README.md, from the results that are there."""
+    """Return the text of README.md, from the stored results."""
     results = {entry.name: _read(folder / "results" / f"{entry.name}.json") for entry in entries}
     machines: list[dict] = []
     for result in filter(None, results.values()):

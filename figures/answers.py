@@ -49,7 +49,7 @@ def alone(entry: dict, entries: list[dict]) -> dict | None:
 
 
 def ratio(entry: dict, none: dict, column: str) -> Change:
-    """Percent by which a number is above that of the row without a repair."""
+    """Return the difference of a number from the row without a repair, in percent, with its 95 % interval."""
     ratios = entry["replicates"](column) / none["replicates"](column)
     parts = (entry["scores"][column] / none["scores"][column], *np.percentile(ratios, (2.5, 97.5)))
     return tuple(100 * (float(part) - 1) for part in parts)

@@ -24,16 +24,19 @@ NAMES = {
 
 
 def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = lambda entry: "", against: str = ""):
-    """Loss against step, raw (faint) and smoothed: a panel for each kind of loss, a line for each row that was trained.
+    """Draw loss against step, raw (faint) and smoothed: a panel for each kind of loss, a line for each trained row.
 
-    A panel for each ``group`` of entries, too, its title. Below it, where there are any, the validation losses, those of one
-    step side by side; without them marks tell lines apart that lie on one another.
+    Validation losses, if there are any, are in a panel below, those of one step side by side. Without them marks
+    distinguish lines that coincide.
 
-    entries: as `reproductions.render.show.drawn` makes them. A record of a trained model has the details ``training``:
-    ``losses``, and if they are means of several steps ``steps_per_point``; perhaps ``validation``, pairs of a step and a
-    loss; ``loss`` names their kind; ``status`` tells whether it diverged, which a cross marks. against: the method from which
-    the losses of the others are subtracted in a panel that has it, step by step: read from the same batches, they rise and
-    fall together, far more than they differ.
+    Args:
+        entries: Entries of `reproductions.render.show.drawn`. A result of a trained model has the details ``training``:
+            ``losses``, and if they are means of several steps ``steps_per_point``; perhaps ``validation``, pairs of a
+            step and a loss; ``loss`` names their kind; ``status`` says whether it diverged, which a cross marks.
+        profile: Profile of the models.
+        group: Function from an entry to the title of its panel; each group has panels of its own.
+        against: Method whose losses are subtracted step by step in its panel. Losses of the same batches rise and fall
+            together, far more than they differ.
     """
     panels: dict[tuple[str, str], list[tuple[str, str, dict]]] = {}
     entries = list(entries)

@@ -42,7 +42,7 @@ def _whole(axes) -> None:
 
 
 def figure3(entries: list[dict], profile: str) -> plt.Figure:
-    """Loss of every step of the post-training, and the validation loss where it was taken."""
+    """Draw the loss of every step of the post-training, and the validation losses."""
     figure, axes = plt.subplots(figsize=(4.6, 3.0))
     for entry, colour, line in zip(entries, (VERMILION, BLUE, GREEN, ORANGE), ("-", "--", "-.", ":")):
         report = entry["records"]["laco-training"]["details"]["training"]
@@ -57,9 +57,9 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def figure4(entries: list[dict], profile: str) -> plt.Figure:
-    """Distance of each matrix to its neighbour's.
+    """Draw the distance of each matrix from the next layer's.
 
-    Dotted, what uncorrelated matrices of these norms would give; below, the one in per cent of the other.
+    Dotted lines show uncorrelated matrices of these norms; below, the distance in percent of theirs.
     """
     size = (4.6 * len(entries), 5.2)
     figure, panels = plt.subplots(2, len(entries), figsize=size, squeeze=False, sharex="col", height_ratios=(3, 2))

@@ -49,7 +49,7 @@ def _by_channel(axes: plt.Axes, channels: dict, curves: dict[str, tuple[str, str
 
 
 def figure1a(entries: list[dict], profile: str) -> plt.Figure:
-    """|X| per channel on both sides of the block, its arithmetic mean over calibration tokens: the mismatch."""
+    """Draw the mismatch: mean |X| per channel over calibration tokens, on both sides of the block."""
     figure, panels = _panels(entries)
     for entry, axes in zip(entries, panels, strict=True):
         details = _record(entry, "magnitudes")["details"]
@@ -63,9 +63,9 @@ def figure1a(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def figure1b(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Mean |X| per channel after scaling, and perplexity as the scales are multiplied by alpha, on an axis that is cut off.
+    """Draw mean |X| per channel after scaling, and perplexity against the factor alpha on the scales.
 
-    None where only one of the two has been measured.
+    The perplexity axis is cut off. None if only one of the two has been measured.
     """
     entries = [entry for entry in entries if {"magnitudes", "alpha"} <= entry["records"].keys()]
     if not entries:
@@ -126,7 +126,7 @@ def figure1d(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def figure3(entries: list[dict], profile: str) -> plt.Figure:
-    """Mean |X| at every layer's input, the removed layers shaded."""
+    """Draw mean |X| at every layer's input, with the removed layers shaded."""
     figure, panels = _panels(entries, 2.4)
     for entry, axes in zip(entries, panels, strict=True):
         details = _record(entry, "magnitudes")["details"]

@@ -27,7 +27,10 @@ _COLUMNS = {
 
 
 def average(entry: dict, entries: list[dict]) -> float | None:
-    """Mean perplexity of an entry's texts; None while one of them diverged, or is missing that another entry has."""
+    """Return the mean perplexity of an entry's texts.
+
+    None if one of them diverged, or if a text is missing that another entry has.
+    """
     texts = [record["values"] for name, record in entry["records"].items() if name.startswith("perplexity")]
     most = max(sum(name.startswith("perplexity") for name in one["records"]) for one in entries)
     found = [values.get("perplexity", math.nan) for values in texts]
@@ -36,7 +39,7 @@ def average(entry: dict, entries: list[dict]) -> float | None:
 
 
 def average_error(entry: dict) -> float | None:
-    """Standard error of `average`, texts taken as independent; None where a record has none."""
+    """Return the standard error of `average`, with texts taken as independent; None if a result has none."""
     texts = [record for name, record in entry["records"].items() if name.startswith("perplexity")]
     errors = [record.get("stderr", {}).get("perplexity") for record in texts]
     if not errors or not all(error is not None and math.isfinite(error) for error in errors):
@@ -52,9 +55,9 @@ def texts_of(entries: list[dict]) -> str:
 
 
 def figure1(entries: list[dict], profile: str) -> plt.Figure:
-    """Average perplexity for each number of pruned layers: nothing, one part of the method, the other, both.
+    """Draw average perplexity by number of removed layers: without the method, with one part, the other, and both.
 
-    Rows answered the same texts, so their differences are better known than the bars say.
+    All rows are measured on the same texts, so their differences are more precise than the bars.
     """
     figure, axes = plt.subplots(figsize=(WIDTH, 3.3))
     settings = list(dict.fromkeys(e["sparsity"] for e in entries if e["method"] in _BARS))
@@ -91,7 +94,7 @@ def _absent(axes: plt.Axes, x: float, found: list[dict], colour: str) -> None:
 
 
 def figure2(entries: list[dict], profile: str) -> plt.Figure:
-    """Magnitude gain ratio of each layer, one panel a model."""
+    """Draw the magnitude gain ratio of each layer, one panel per model."""
     figure, panels = plt.subplots(len(entries), 1, figsize=(WIDTH, 2.4 * len(entries)), squeeze=False)
     for entry, axes in zip(entries, panels[:, 0]):
         gains = entry["records"]["magnitude-gains"]["details"]["gains"]
@@ -101,7 +104,10 @@ def figure2(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def gain_bars(axes: plt.Axes, gains: list[float]) -> None:
-    """Magnitude gain of each layer, in percent; a bar that would hide the others is cut off, with a mark and its height."""
+    """Draw the magnitude gain of each layer, in percent.
+
+    A bar that would hide the others is cut off, with a mark and its height.
+    """
     axes.bar(range(len(gains)), gains, 0.8, color=[VERMILION if gain < 0 else BLUE for gain in gains])
     axes.axhline(0, color=GREY, lw=0.8)
     axes.set(xlabel="layer", ylabel="magnitude gain, %")
@@ -131,9 +137,9 @@ def _broken(axes: plt.Axes, bar: int, height: float) -> None:
 
 
 def grid(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Average perplexity of every metric and schedule (rows) with every repair measured (columns), darker is better.
+    """Draw the average perplexity of every metric and schedule (rows) with every measured repair (columns).
 
-    None while the dense model alone is measured.
+    Darker is better. None if only the original model is measured.
     """
     cells = {}
     for entry in entries:

@@ -57,9 +57,9 @@ def _guessing(entry: dict, tasks: list[str], task: str | None) -> float | None:
 
 
 def rates(entries: list[dict], profile: str) -> plt.Figure:
-    """Figure A: accuracy against the number of removed layers, the dense model at zero; one panel a task, then their mean.
+    """Draw accuracy against the number of removed layers (Figure A): a panel for each task, then their mean.
 
-    Bars are standard errors; the dotted line is chance level.
+    The original model is at zero. Bars are standard errors; the dotted line is chance level.
     """
     tasks = [name for name, record in entries[0]["records"].items() if "acc" in record["values"]]
     dense = [e for e in entries if e["dense"]]
@@ -100,7 +100,7 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def similarity(entries: list[dict], profile: str) -> plt.Figure:
-    """Figure B: linear CKA between the outputs of the remaining layers, one matrix for each way to prune."""
+    """Draw linear CKA between the outputs of the remaining layers (Figure B), one matrix for each way to prune."""
     figure, panels = plt.subplots(1, len(entries), figsize=(3.0 * len(entries) + 0.6, 3.0), squeeze=False)
     for axes, entry in zip(panels[0], entries):
         matrix = entry["records"]["similarity@cka"]["details"]["matrix"]

@@ -30,9 +30,11 @@ class ClaimLine:
 
 
 def draw(groups: Mapping[str, Sequence[ClaimLine]], sides: Mapping[str, str]) -> plt.Figure:
-    """Claims by paper, a box for each side, and beside each paper's title how many have which verdict.
+    """Draw claims by paper, a box for each side, and beside each paper's title the number of each verdict.
 
-    sides: what each is called, and what it is, in smaller letters; the last one counts models.
+    Args:
+        groups: Title of a paper -> its claims.
+        sides: Name of each side -> its description in smaller letters; the last one counts models.
     """
     widths = (_CLAIM, _PRINTED, *[_MODEL] * (len(sides) - 2), _COUNT)
     rows = sum(1 + len(lines) for lines in groups.values())

@@ -99,7 +99,7 @@ def break_axis(axes: plt.Axes, height: float) -> None:
 
 
 def break_below(axes: plt.Axes) -> None:
-    """Room and a break below all that is drawn; none where the axis reaches zero, or does with that room."""
+    """Add space and an axis break below the lowest point; neither if the axis reaches zero, or would with the space."""
     low, high = axes.get_ylim()
     foot = low - 0.07 * (high - low)
     if low <= 0:

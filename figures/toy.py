@@ -9,7 +9,7 @@ WEIGHTS = Path(__file__).resolve().parents[1] / "common" / "toy" / "weights"
 
 
 def training_curve(log: list[dict]) -> plt.Figure:
-    """Training and held-out loss against tokens."""
+    """Draw training and held-out loss against tokens."""
     figure, axes = plt.subplots(figsize=(4.2, 2.8))
     tokens = [line["tokens"] / 1e6 for line in log]
     axes.plot(tokens, [line["train"] for line in log], color=GREY, lw=1, label="training text")
@@ -25,7 +25,7 @@ def training_curve(log: list[dict]) -> plt.Figure:
 
 
 def pruning_curve(rows: list[dict], dense: float) -> plt.Figure:
-    """Perplexity against the number of removed layers, for two ways to choose the block."""
+    """Draw perplexity against the number of removed layers, for two ways to select the block."""
     figure, axes = plt.subplots(figsize=(4.2, 2.8))
     removed = [0, *(row["removed"] for row in rows)]
     series = (("perplexity", "highest cosine", VERMILION, "o-"), ("best_perplexity", "lowest loss", BLUE, "s--"))
@@ -38,7 +38,7 @@ def pruning_curve(rows: list[dict], dense: float) -> plt.Figure:
 
 
 def alpha_sweeps(sweeps: list[dict]) -> plt.Figure:
-    """Perplexity against the factor at the pruning interface; what magnitude matching predicts is a dotted line."""
+    """Draw perplexity against the factor at the pruning interface, with magnitude matching's factor as a dotted line."""
     figure, axes = plt.subplots(figsize=(4.2, 2.8))
     for sweep, colour, line in zip(sweeps, (BLUE, ORANGE, GREEN), ("-", "--", "-."), strict=False):
         points = sweep["sweep"]
@@ -56,7 +56,7 @@ def alpha_sweeps(sweeps: list[dict]) -> plt.Figure:
 
 
 def magnitudes(rows: list[dict]) -> plt.Figure:
-    """Mean magnitude at every layer boundary, and how far the largest token stands out."""
+    """Draw the mean magnitude at every layer boundary, and the largest token's norm over the median one."""
     figure, (above, below) = plt.subplots(2, 1, figsize=(4.2, 4.2), sharex=True)
     above.plot([row["mean"] for row in rows], "o-", color=BLUE, ms=4)
     above.set(ylabel="mean |X| (log scale)", yscale="log")

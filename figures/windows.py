@@ -24,12 +24,11 @@ TEXTS = {"league-wikitext2": (512, "WIKI-2"), "standin-learning-quarter": (256, 
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Perplexity without each block of layers, by the first layer left out, a panel for each number of layers.
+    """Draw perplexity without each block of layers, by its first layer, with a panel for each number of layers.
 
-    Bars are 95 % intervals of the ratio to the dense model, paired over sequences.
-
-    Shaded: blocks with the layer that writes the first token's massive activation. Above the axis: what is off its scale, a
-    line of triangles for each kind. None while nothing is measured.
+    Bars are 95 % intervals of the ratio to the original model, paired over sequences. Blocks with the layer that writes
+    the first token's massive activation are shaded. Triangles above the axis are values off its scale, a line for each
+    kind. None if nothing is measured.
     """
     found = [(entry, record) for entry in entries for record in _records(entry)]
     if not found:

@@ -33,7 +33,11 @@ def entries(store: Store, subject: Subject, target: str = "league") -> list[dict
 
 
 def best(found: Iterable[dict]) -> dict[str, dict[str, dict]]:
-    """Sparsity -> repair -> its entry after the choice of layers that it is best with; the best repair first."""
+    """Return the best selection of each repair, by sparsity.
+
+    Returns:
+        Sparsity -> repair -> its best entry over all selections of layers; the repair of lowest perplexity first.
+    """
     by_count: dict[str, dict[str, dict]] = {}
     for entry in found:
         if entry["dense"]:

@@ -21,7 +21,11 @@ def _counts(subject: Subject) -> tuple[int, ...]:
 
 
 def ablation(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Dense, and at the league's larger numbers of layers [L]'s block with no repair and with every variant."""
+    """Return the rows of the refit's ablation.
+
+    These are the original model and, for each larger number of layers of the league, [L]'s block with no repair and
+    with every variant of the refit.
+    """
     found = [] if subject.printed else [rows.dense(subject, limit)]
     for count in _counts(subject):
         chosen = rows.selections(count)[rows.WINDOW]

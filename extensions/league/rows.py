@@ -263,9 +263,10 @@ def name(selection: str, repair: str, text: str = "") -> str:
 
 
 def halves(count: int, calibration: dict) -> dict[str, dict]:
-    """Attentions and MLPs in one ranking, as many of them as ``count`` layers have: by id, as a recipe's selection.
+    """Return selections of sub-layers, attentions and MLPs in one ranking, by id.
 
-    What tries every half at every step reads the first sequences of the budget, as SLEB does with its lines.
+    ``count`` layers stand for 2 ``count`` sub-layers. Methods that try every sub-layer at every step read only the
+    first sequences of the calibration budget, as SLEB reads its lines.
     """
     twice, search = {"count": 2 * count}, {"calibration": calibration | {"count": SEARCHED}}
     return {
@@ -277,7 +278,10 @@ def halves(count: int, calibration: dict) -> dict[str, dict]:
 
 
 def others(count: int, layers: int, profile: str) -> dict[LeagueSpec, dict]:
-    """SLEB, on its own lines as in LinearPatch's tables, and pruning that takes no whole layers: row -> fields."""
+    """Return the fields of rows for SLEB, and for pruning that removes no entire layers.
+
+    SLEB reads its own lines, as in LinearPatch's tables.
+    """
     calibration = BUDGET[profile]
     found = {
         LeagueSpec(SLEB, NONE): without_training("SLEB", count, profile) | {"calibration": None},
@@ -294,7 +298,10 @@ def others(count: int, layers: int, profile: str) -> dict[LeagueSpec, dict]:
 
 
 def trained(count: int, samples: int, learning_rate: float) -> dict[LeagueSpec, dict]:
-    """LinearPatch's and LLM-Streamline's training on the budget's sequences alone: row -> selection and repair."""
+    """Return selection and repair of LinearPatch's and LLM-Streamline's trained rows.
+
+    Both train on the budget's sequences alone.
+    """
     training = {"samples": samples, "learning_rate": learning_rate}
     patch = {"method": "linearpatch-distilled", "trainable": "matrix", "target": "logits", "top_k": 100} | training
     layer = {"method": "streamline-layer", "target": "output"} | training
@@ -305,7 +312,7 @@ def trained(count: int, samples: int, learning_rate: float) -> dict[LeagueSpec, 
 
 
 def recent(count: int, samples: int) -> dict[LeagueSpec, dict]:
-    """Methods of 2026 and CoMe: row -> selection and repair.
+    """Return selection and repair of rows for methods of 2026 and for CoMe.
 
     OverRep has the text and the steps of the other trained rows, and its own rate, decay and clipping.
     """
@@ -361,7 +368,10 @@ def pruned(subject: Subject, limit: int | None, count: int, spec: LeagueSpec, **
 
 
 def league(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Dense, then by number of layers every repair after every selection. The papers' own models are no subject of it."""
+    """Return the league's rows: the original model, then by number of layers every repair after every selection.
+
+    It is empty for the papers' models, which the league does not cover.
+    """
     if subject.printed:
         return []
     found = [dense(subject, limit)]

@@ -36,7 +36,7 @@ def with_average(profile: str, asked: tuple[str, ...], label: str = "AVG of task
 
 
 def columns(profile: str) -> list[Column]:
-    """Perplexities, the tasks' accuracies, and what a user asks of a repair: size, text, time, and what can load it."""
+    """Return the league's columns: perplexities, accuracies, and each repair's size, text, time and loaders."""
     chosen = tasks(profile, few=True)
     labels = tuple(column.id for column in chosen)
     return [

@@ -15,7 +15,13 @@ BATCH = 8  # samples whose rows are added at once, on a CPU
 
 @dataclass(frozen=True)
 class Cost:
-    """passes: of the calibration tokens through the whole model. operations: in float64. bytes: of sums and solving."""
+    """Cost of a refit.
+
+    Attributes:
+        passes: Passes of the calibration tokens through the entire model.
+        operations: Operations in float64.
+        bytes: Memory of the sums and of solving.
+    """
 
     passes: float
     operations: float
@@ -23,7 +29,10 @@ class Cost:
 
     @classmethod
     def of(cls, job: Job) -> Cost:
-        """Of a tool's run. Layers that are still to be chosen are taken to be late ones; earlier ones end sooner."""
+        """Estimate the cost of a tool's run.
+
+        Layers that are still to be selected are assumed to be late ones, which cost most.
+        """
         options, config = job.options, job.config
         following = options.following
         removed = job.given

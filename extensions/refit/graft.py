@@ -31,10 +31,19 @@ LOOKED_AT = 8  # calibration samples in which the neurons are looked for
 
 @dataclass(frozen=True)
 class Graft:
-    """Neurons of layer ``writer`` that go to ``places`` of the MLP of layer ``host`` (positions in the whole model).
+    """Neurons of layer ``writer`` that replace neurons in the MLP of layer ``host``.
 
-    matrices: path -> rows [neurons, channels] (of down_proj: columns, transposed) and biases [neurons], or None, as `host`
-    is to have them. writes: the mean norm of what they write there into the state of a first token, wrote: where they were.
+    Layers are positions in the original model.
+
+    Attributes:
+        writer: Layer that the neurons come from.
+        neurons: Their places in the MLP of that layer.
+        host: Layer that gets them.
+        places: Neurons of the host that they replace.
+        matrices: Path -> rows [neurons, channels] (of down_proj: columns, transposed) and biases [neurons] or None, for
+            ``host``.
+        writes: Mean norm of the neurons' contribution to the state of a first token, in ``host``.
+        wrote: The same in ``writer``.
     """
 
     writer: int
@@ -62,10 +71,7 @@ class Graft:
 
 
 class Observed:
-    """Inputs of the MLPs of a model's layers on the first samples of ids, as a graft needs them.
-
-    ids: calibration tokens [samples, tokens]; one pass.
-    """
+    """Inputs of the MLPs of a model's layers on the first samples of ``ids`` [samples, tokens], from one pass."""
 
     @torch.no_grad()
     def __init__(self, decoder: Decoder, ids: Tensor):

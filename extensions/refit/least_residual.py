@@ -47,10 +47,10 @@ MOMENT_BYTES = 4 * 2**30
 @register("least-left")
 @dataclass(frozen=True)
 class LeastLeft(Selection):
-    """The block, or the set of layers, of which a repair in closed form leaves least; options: see `leftovers`.
+    """Select the block, or the set of layers, with the smallest residual error after a linear repair.
 
-    shape: ``window`` or ``set``. carried: runs that begin with the layer which writes the massive activation count as its
-    neurons leave them (`carried`), which a repair with a graft then carries over.
+    shape: ``window`` (one block) or ``set``. carried: for runs that begin with the layer that writes the massive
+    activation, assume a repair with a graft (`carried`). Other options: see `leftovers`.
     """
 
     count: int
@@ -118,14 +118,27 @@ def leftovers(
     batch_size: int = 8,
     progress: bool = False,
 ) -> dict[Run, float]:
-    """left(a, b) of every run of these lengths that holds neither the first nor the last layer, on ids [samples, tokens].
+    """Compute the residual error left(a, b) of every run of layers (module docstring).
 
-    inputs: ``stream`` or ``features``. ridge: a share of the mean eigenvalue of H'H. weights, first: how tokens count
-    (`common.calibration.least_squares.Regression`), and whether a sample's first does.
+    Runs that contain the first or the last layer are left out.
+
+    Args:
+        decoder: The original model.
+        ids: Calibration tokens [samples, tokens].
+        lengths: Numbers of layers in a run.
+        inputs: Inputs of the linear map: ``stream`` or ``features``.
+        ridge: Ridge as a share of the mean eigenvalue of H'H.
+        weights: Weight of each token (`common.calibration.least_squares.Regression`).
+        first: Whether a sample's first token counts.
+        batch_size: Samples per batch.
+        progress: Show a progress bar.
+
+    Returns:
+        Run -> residual error as a share of |X[b]|^2.
 
     Raises:
-        UserError: an unknown option, ``features`` of an architecture whose down_proj does not write into the residual stream,
-            no such run.
+        UserError: an unknown option, no such run, or ``features`` of an architecture whose down_proj does not write
+            into the residual stream.
     """
     if inputs not in INPUTS:
         raise unknown("inputs", inputs, INPUTS)
@@ -162,10 +175,22 @@ def carried(
     batch_size: int = 8,
     progress: bool = False,
 ) -> dict[Run, float]:
-    """left(a, b) of the runs of these lengths that begin with the layer which writes the massive activation, carried over.
+    """Compute left(a, b) of the runs that begin with the layer that writes the massive activation, assuming a graft.
 
-    First tokens then count as made good: they are in |X[b]|^2, but not in what is left, nor in what the map is fitted on.
-    writer: that layer; {} where there is none, or it is the first. Options: of `leftovers`.
+    First tokens count as repaired by the grafted neurons: they are in |X[b]|^2, but neither in the residual error nor
+    in the fit.
+
+    Args:
+        decoder: The original model.
+        ids: Calibration tokens [samples, tokens].
+        lengths: Numbers of layers in a run.
+        writer: The layer that writes the massive activation; None for none.
+        ridge: Ridge as a share of the mean eigenvalue of H'H.
+        batch_size: Samples per batch.
+        progress: Show a progress bar.
+
+    Returns:
+        Run -> residual error as a share of |X[b]|^2; {} if there is no such layer, or if it is the first.
     """
     runs = [(writer, writer + n) for n in sorted(set(lengths)) if writer and 0 < n < decoder.num_layers - writer]
     if not runs:
@@ -178,10 +203,16 @@ def carried(
 
 
 def least_set(found: Mapping[Run, float], count: int) -> list[Run]:
-    """Runs of ``count`` layers together, with a layer between any two, whose shares add up to least; from the front.
+    """Return runs of ``count`` layers in total whose residual errors have the smallest sum, in ascending order.
+
+    At least one kept layer is between any two runs.
+
+    Args:
+        found: Run -> residual error, from `leftovers`.
+        count: Number of layers.
 
     Raises:
-        UserError: the runs that there are do not make up so many layers.
+        UserError: the given runs cannot be combined to ``count`` layers.
     """
     last = max(stop for _, stop in found)
     # best[stop][n]: (sum, runs) of n layers in runs that end at `stop` or before
@@ -239,8 +270,8 @@ class _ResidualSums:
 class LeastLeftRefit(Pruning):
     """Remove layers one by one by least residual, with a refit after each.
 
-    Every choice is made in the repaired model, towards the dense one's residual stream. following, ridge, held_out, gate_up,
-    weights, first: of `extensions.refit.refit`; ridge and the last two are the choice's too.
+    Every selection is made in the repaired model, towards the original residual stream. following, ridge, held_out,
+    gate_up, weights, first: of `extensions.refit.refit`; ridge, weights and first apply to the selection, too.
     """
 
     count: int

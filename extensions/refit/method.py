@@ -277,10 +277,12 @@ def check_biases(config, flags: Sequence[str] = ("attention_bias", "mlp_bias")) 
 
 
 def stages_of(matrices: str, gate_up: bool) -> tuple[tuple[str, ...], ...]:
-    """Return what is refitted of a following layer, in order; matrices of one stage read the same.
+    """Return the matrices of a following layer that are refitted, in order of stages.
+
+    Matrices of one stage read the same inputs.
 
     Raises:
-        UserError: a choice of matrices that there is not, or one that goes without gate_up.
+        UserError: an unknown choice of matrices, or one that does not go with gate_up.
     """
     if matrices not in MATRICES:
         raise unknown("choice of matrices", matrices, MATRICES)
@@ -298,7 +300,18 @@ def plan_of(
     share: float,
     before: bool = True,
 ) -> dict[int, Sequence[Sequence[str]]]:
-    """Kept layer -> its stages in order: matrices that are refitted in one pass, since they read the same."""
+    """Return the stages of each kept layer that is refitted, in order.
+
+    A stage is a group of matrices that are refitted in one pass, because they read the same inputs.
+
+    Args:
+        layers: Number of layers of the original model.
+        removed: Removed layers.
+        following: Number of kept layers after each interface to refit.
+        stages: Stages of a following layer, from `stages_of`.
+        share: See `refit`; above 0, the attention of the layer before an interface is refitted, too.
+        before: Whether the layer before an interface is refitted.
+    """
     plan, left = {}, 0
     for layer in range(layers):
         if layer in removed:

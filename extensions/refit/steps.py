@@ -26,10 +26,10 @@ def grafted(context: Context, windows: Tensor) -> Graft | None:
 @register("graft")
 @dataclass(frozen=True)
 class Grafted(Repair):
-    """Carries the neurons over (`extensions.refit.graft`) and removes the layers.
+    """Copy the neurons that write the massive activation (`extensions.refit.graft`), and remove the layers.
 
-    then: how the pruning interface is repaired, by what the model with the neurons in their new place shows; None: it is left
-    as it is. A refit has an option for it, and keeps to the residual stream of the dense model.
+    then: repair of the pruning interface, fitted with the neurons in their new place; None for no repair. A refit has
+    an option for the graft, and keeps to the original residual stream.
     """
 
     then: Repair | None = None
@@ -50,11 +50,11 @@ class Grafted(Repair):
 @register("refit")
 @dataclass(frozen=True)
 class Refit(Repair):
-    """Refits the output matrices around every interface; options: see `refit`.
+    """Refit the output matrices around every interface; options: see `refit`.
 
-    one_by_one: the layers are removed in order of removal, with a refit after each (`refit_one_by_one`). apart: the held-out
-    sequences are drawn so that they share no token with the others (without it, of short texts a quarter of theirs and more).
-    target, towards, before: of the ablation alone.
+    one_by_one: remove the layers in order of removal, with a refit after each (`refit_one_by_one`). apart: draw
+    held-out sequences that share no token with the others (without it, in short texts they share a quarter of their
+    tokens and more). target, towards, before: of the ablation alone.
     """
 
     following: int = FOLLOWING
@@ -96,14 +96,15 @@ class Refit(Repair):
 @register("distilled")
 @dataclass(frozen=True)
 class Distilled(TrainedRepair):
-    """Repairs, then trains the layers next to each interface towards the original's logits (`extensions.refit.distill`).
+    """Repair, then train the layers next to each interface towards the original's logits (`extensions.refit.distill`).
 
-    steps: of the optimiser; a recipe's limit cuts them. first: repair to begin with, one that adds no patch (None: the layers
-    are removed and no more). held_out: how many of the last calibration sequences judge the training and are not trained on;
-    ``first`` reads them. Of the inherited options those of the optimiser and its batches act.
+    steps: of the optimizer; a recipe's limit cuts them. first: initial repair, one that adds no patch (None: the layers
+    are removed, nothing else). held_out: number of last calibration sequences that judge the training and are not
+    trained on; ``first`` reads them. Of the inherited options those of the optimizer and its batches apply.
 
     Raises:
-        UserError: no steps, a repair that adds a patch, or a training that diverged or brought no gain on held-out text.
+        UserError: no steps, a repair that adds a patch, or a training that diverged or brought no gain on held-out
+            text.
     """
 
     steps: int = 100
