@@ -44,7 +44,7 @@ def _accuracy(records: dict, task: str | None) -> float:
 
 
 def _error(records: dict, task: str | None) -> float:
-    """Standard error of `_accuracy`, tasks taken as independent; NaN, which is not drawn, where a record has none."""
+    """Return the standard error of `_accuracy`, tasks taken as independent; NaN, which is not drawn, if a result has none."""
     found = [record for name, record in records.items() if "acc" in record["values"] and task in (None, name)]
     errors = [record.get("stderr", {}).get("acc", math.nan) for record in found]
     return 100 * math.hypot(*errors) / len(errors)

@@ -197,7 +197,7 @@ def replace_by_maps(model: nn.Module, maps: dict[int, tuple[float, Tensor, Tenso
 
 
 def _moments(x: Tensor, y: Tensor, before: Tensor, after: Tensor) -> list:
-    """Sums over tokens, of (normed, added) for the map and of (before, after) for the correlations."""
+    """Return sums over tokens, of (normed, added) for the map and of (before, after) for the correlations."""
     pairs = [len(x)]
     for a, b in ((x, y), (before, after)):
         pairs += [a.sum(0), b.sum(0), a.T @ a, b.T @ b, a.T @ b]

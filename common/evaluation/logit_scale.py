@@ -43,7 +43,7 @@ def window_nlls(model, windows: Tensor, factors: tuple[float, ...] = FACTORS, *,
 
 
 def _sums(decoder: Decoder, hidden: Tensor, targets: Tensor, factors: tuple[float, ...]) -> Tensor:
-    """Summed losses of targets [positions] from the final norm's output [positions, channels], by factor."""
+    """Return the summed losses of targets [positions] from the final norm's output [positions, channels], by factor."""
     total = torch.zeros(len(factors), dtype=torch.float64)
     for states, tokens in zip(hidden.split(HEAD_ROWS), targets.split(HEAD_ROWS), strict=True):
         logits = decoder.head(states)

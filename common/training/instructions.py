@@ -139,7 +139,7 @@ def _alpaca(count: int | None, held_out: int, seed: int) -> tuple[list[Example],
 
 
 def _standin(count: int | None, held_out: int, seed: int) -> tuple[list[Example], list[Example]]:
-    """Function name and parameters -> first paragraph of the docstring, from the toy model's own splits.
+    """Return examples from the toy model's splits: function name and parameters -> first paragraph of the docstring.
 
     Training examples come from its training documents and validation examples from its validation documents; the test
     documents, on which the toy model is measured, give none. seed: the order of the documents, by a hash.

@@ -233,7 +233,7 @@ def least_set(found: Mapping[Run, float], count: int) -> list[Run]:
 
 
 def _parts(runs: Sequence[Run], width: int, channels: int, shared: bool) -> Iterator[list[Run]]:
-    """Runs in groups whose sums fit into MOMENT_BYTES; shared: those of one first layer have one Gram matrix together."""
+    """Yield runs in groups whose sums fit into MOMENT_BYTES; shared: runs of one first layer share one Gram matrix."""
     part: list[Run] = []
     used = 0
     for start in dict.fromkeys(a for a, _ in runs):

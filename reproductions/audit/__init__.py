@@ -39,7 +39,7 @@ def key(finding: Finding) -> tuple[str, ...]:
 
 
 def questions(paper: str, table: str) -> dict[str, int]:
-    """Label -> number of items in the test set, of those of a table's columns for which it is known."""
+    """Return the number of test items of a table's columns, by label, where it is known."""
     sizes = [module.PAPER.questions for module in MODULES if module.PAPER.name == paper]
     return {label: n for known in sizes for where, counts in known if table in where for label, n in counts.items()}
 

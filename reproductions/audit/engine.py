@@ -65,10 +65,21 @@ Computed = tuple[float, float, str, list[Number]]
 
 @dataclass(frozen=True)
 class Finding:
-    """One disagreement. ``kind`` is the check that found it, ``meaning`` what it is to someone who cites the number.
+    """One disagreement in a paper.
 
-    cells: the printed numbers concerned; tables mark them. headline: one sentence for the top of the report, where the
-    finding changes what a reader would take away from the paper.
+    Attributes:
+        paper: Name of the paper.
+        kind: The check that found it.
+        where: Place in the paper.
+        printed: What is printed.
+        recomputed: What follows from other printed numbers.
+        arithmetic: The computation in words.
+        verdict: The judgement.
+        meaning: Consequence for a person who cites the number.
+        cells: The printed numbers concerned; tables mark them.
+        name: Id such as LP-1.
+        headline: One sentence for the top of the report, if the finding changes what a reader would conclude from the
+            paper.
     """
 
     paper: str
@@ -84,7 +95,7 @@ class Finding:
     headline: str = ""
 
     def as_dict(self) -> dict:
-        """JSON-able."""
+        """Return the fields as plain JSON types."""
         return asdict(self)
 
 
@@ -134,7 +145,10 @@ def cells_of(numbers: Iterable[Number]) -> tuple[Cell, ...]:
 
 
 def claim(paper: str, where: str, printed: str, value: str, words: str, verdict: str, meaning="", used=(), headline=""):
-    """A finding about a sentence."""
+    """Return a finding about a sentence of a paper; the arguments are fields of `Finding`.
+
+    ``value`` is the recomputed number, ``words`` the arithmetic, and ``used`` the printed numbers concerned.
+    """
     return Finding(paper, "claim", where, printed, value, words, verdict, meaning, cells_of(used), headline=headline)
 
 

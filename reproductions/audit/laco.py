@@ -43,7 +43,7 @@ PAPER = Paper(
 
 
 def findings() -> Iterator[Finding]:
-    """Sentences, averages, labels and shares that scores and shapes contradict."""
+    """Yield sentences, averages, labels and shares that scores and shapes contradict."""
     yield from _categories()
     yield from _eighty()
     yield from _seventy()
@@ -199,7 +199,7 @@ def _labels() -> Iterator[Finding]:
 
 
 def _shares() -> Iterator[Finding]:
-    """Printed shares against the layers printed beside them."""
+    """Compare printed shares with the layers printed beside them."""
     for table in ("1", "4", "6", "7", "10"):
         for (model, sparsity, method, _), row in group(reported.numbers("laco", table)).items():
             if not method.startswith("LaCo") and table != "6" or sparsity in ("", "0%") or "layers" not in row:

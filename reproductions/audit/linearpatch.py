@@ -73,7 +73,7 @@ PAPER = Paper(
 
 
 def findings() -> Iterator[Finding]:
-    """Claims whose numbers the tables do not give."""
+    """Yield claims whose numbers do not follow from the tables."""
     yield from _times_and_gaps()
     yield from _mmlu()
     yield from _summary()

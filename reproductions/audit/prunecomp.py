@@ -74,7 +74,7 @@ PAPER = Paper(
 
 
 def findings() -> Iterator[Finding]:
-    """Claims whose numbers the tables do not give, and what LinearPatch prints of the same rows."""
+    """Yield claims whose numbers do not follow from the tables, and differences from LinearPatch's print of the same rows."""
     yield from _quotes()
     yield from _improves()
     yield from _setup()

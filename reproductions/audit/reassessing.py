@@ -66,7 +66,7 @@ PAPER = Paper(
 
 
 def findings() -> Iterator[Finding]:
-    """Claims, rates and sizes that the tables and the models' shapes do not give."""
+    """Yield claims, rates and sizes that do not follow from the tables and the models' shapes."""
     for table in ("4", "5"):
         yield from _margins(table)
     yield from _borrowed()
@@ -84,7 +84,13 @@ def _mean(row: dict[str, Number], tasks: list[str]) -> float:
 
 
 def margins(table: str) -> dict[str, list[tuple[str, dict[str, Number], dict[str, Number], float, float]]]:
-    """Model -> (baseline, its row, the paper's row, printed margin, margin on the tasks both have), dense rows apart."""
+    """Compute the margins of the paper's row over each baseline in a table, by model.
+
+    Rows of original models are left out.
+
+    Returns:
+        Model -> tuples (baseline, its row, the paper's row, printed margin, margin over the tasks that both rows have).
+    """
     rows = group(reported.numbers("reassessing", table))
     found: dict[str, list] = {}
     for (model, _, method, variant), row in rows.items():

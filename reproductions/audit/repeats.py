@@ -41,7 +41,7 @@ def scored_tables(paper: Paper) -> list[str]:
 
 
 def repeated(paper: Paper) -> Iterator[Finding]:
-    """Disagreements between tables, and rows that repeat."""
+    """Yield disagreements between tables, and repeated rows."""
     yield from _between_tables(paper)
     yield from copied_rows(paper)
 
@@ -211,7 +211,7 @@ def _names(rows: list[tuple[str, tuple]]) -> list[str]:
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """Task -> score of every row with enough scores, of all papers."""
+    """Return the scores by task of every row with enough scores, of all papers."""
     tables = [
         (paper, table) for paper in PAPER_NAMES for table in reported.tables(paper) if (paper, table) != PER_CENTS
     ]
@@ -221,7 +221,10 @@ def rows() -> tuple[Row, ...]:
 
 
 def measured(row: Row) -> dict[str, tuple[float, float]]:
-    """Task -> the score in per cent, and how far it may be from the one measured: half its last digit not padded."""
+    """Return each task's score in percent, and its largest distance from the measured one.
+
+    That is half a unit of the last digit that is no padding.
+    """
     padded = padding(row.values())
     return {
         task: (100 / scale(number) * number.value, 100 / scale(number) * (number.half_unit + padded))
@@ -240,9 +243,11 @@ def agreeing(one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[f
 
 @cache
 def copies() -> tuple[tuple[tuple[Row, Row], ...], Counter]:
-    """Pairs (copy, source) of rows of two papers and two models that agree in every score, the shorter print the copy.
+    """Find rows of two papers and two models that agree in every score.
 
-    And of all pairs with enough scores in common, how many agree in how many: the chance of such a pair.
+    Returns:
+        Pairs (copy, source), the row with fewer digits as the copy; and of all pairs with enough scores in common, the
+        number that agree in 0, 1, 2, ... scores, which shows how likely such a pair is by chance.
     """
     found, tally = [], Counter()
     scores = {id(row): measured(row) for row in rows()}

@@ -23,7 +23,7 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """For the terminal: one block per finding, grouped by paper."""
+    """Format the findings for the terminal: one block per finding, grouped by paper."""
     blocks = [summary(findings)]
     for paper, title in PAPER_NAMES.items():
         blocks.append(f"{title}\n{'-' * len(title)}")

@@ -212,7 +212,10 @@ def possible(number: Number, n: int, slack: float = 0) -> bool:
 
 
 def counted(paper: Paper) -> Iterator[Finding]:
-    """Cells that no number of right answers gives, or not with their standard error; a row with several is one finding."""
+    """Yield cells that no number of correct answers gives, or that do not match their standard error.
+
+    A row with several such cells is one finding.
+    """
     for tables, sizes in paper.questions:
         for table in tables:
             rows = group(reported.numbers(paper.name, table))
@@ -296,7 +299,7 @@ def _lost_digits(rows: dict[tuple, dict[str, Number]]) -> Iterator[Finding]:
 
 
 def _errors(row: Row, sizes: dict) -> Iterator[Finding]:
-    """Standard errors as lm-eval computes them: sqrt(p (1 - p) / (n - 1)); a row with several is one finding."""
+    """Compare standard errors with lm-eval's, sqrt(p (1 - p) / (n - 1)); a row with several is one finding."""
     wrong = []
     for column, number in row.items():
         if number.stderr is None or column not in sizes or column in POOLED or not 0 < number.value < 1:

@@ -121,7 +121,7 @@ def _out_of_order(less: dict[str, Number], more: dict[str, Number], summary: tup
 
 
 def above_dense(paper: Paper) -> Iterator[Finding]:
-    """Accuracies of a pruned model that are above the dense model's, by however little, in HellaSwag (10,042 questions).
+    """Yield accuracies of a pruned model above the original model's, by any amount, in HellaSwag (10,042 questions).
 
     Small tests (WSC, CoPa) and yes/no ones vary more with pruning, in both directions, than their standard errors say.
     """
@@ -152,7 +152,7 @@ def removed(row: dict[str, Number]) -> list[Number]:
 
 
 def listed(paper: Paper) -> Iterator[Finding]:
-    """Lists of the wrong length, with a layer twice, or of one set whose scores differ."""
+    """Yield lists of removed layers that have a wrong length, a layer twice, or different scores for one set."""
     for table, scores in paper.lists.items():
         rows = {key: removed(row) for key, row in group(reported.numbers(paper.name, table)).items()}
         for layers in rows.values():
@@ -221,7 +221,10 @@ def _same_set(paper: str, table: str, rows: dict, scores: tuple[str, ...]) -> It
 
 
 def removed_share(name: str, removed: int, method: str) -> tuple[float, str]:
-    """Per cent of a model's parameters in ``removed`` layers less what the method adds, and the quotient in words."""
+    """Return the percentage of a model's parameters that a method removes, and the quotient in words.
+
+    It counts the parameters of ``removed`` layers minus those that the method adds.
+    """
     facts = registry.get(name).facts
     added = 0
     if method == "LinearPatch":
@@ -252,7 +255,7 @@ def compare_share(printed: Number, marked: Number, value: float, words: str) -> 
 
 
 def ratios(paper: Paper) -> Iterator[Finding]:
-    """Columns Ratio that the removed layers do not give."""
+    """Yield printed values of Ratio that do not follow from the removed layers."""
     for table in reported.tables(paper.name):
         for number in reported.numbers(paper.name, table):
             removed = printed_rows.removed_layers(number)

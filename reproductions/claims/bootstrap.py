@@ -50,7 +50,7 @@ class Looked:
         raise NotImplementedError
 
     def read_whole(self, keys: Iterable[Key]) -> list[str]:
-        """Return the labels of the columns behind several cells that are read whole where the table shows a part."""
+        """Return the labels of columns behind several cells that use all items where the table shows a part."""
         return []
 
 
@@ -217,10 +217,13 @@ class Resampled(Looked):
         return {(row.recipe.hash, subsets.whole(column.benchmark)) for row, column in found if not row.dense}
 
     def columns(self, keys: Iterable[Key]) -> set[str]:
-        """Of the columns behind several cells."""
+        """Return the ids of the columns behind several cells."""
         return {column.id for key in keys for _, column in self.sources(key)}
 
     def read_whole(self, keys: Iterable[Key]) -> list[str]:
-        """Of the columns behind several cells, in the table's order."""
+        """Return the labels of columns behind several cells that use all items where the table shows a part.
+
+        They come in the table's order.
+        """
         ids = self.columns(keys)
         return [self._columns[name].label for name in self._whole if name in ids]

@@ -102,9 +102,10 @@ def _run(column: Column, columns: Sequence[Column], model: str | None, rows: Mea
 
 
 def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) -> list[str]:
-    """Tasks on which a dense model is not two standard errors above chance level: there is nothing to be retained.
+    """Return the tasks on which the original model is at most two standard errors above chance level.
 
-    A pruned model that guesses otherwise "retains" more than all there: SmolLM2 answers 39 % of BoolQ, saying yes 62 %.
+    Retained accuracy means nothing there. A pruned model that guesses otherwise "retains" more than 100 %: SmolLM2
+    answers 39 % of BoolQ correctly, and saying yes always gives 62 %.
     """
     dense = next(
         (scores for row, subject, scores in rows if row.dense and row.model == model and not subject.printed), {}

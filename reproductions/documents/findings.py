@@ -97,7 +97,10 @@ def parts(store: Store) -> dict[str, str]:
     rows = {title: [row(one, built) for one in sentences] for title, sentences in groups.items()}
 
     def table(titles: Sequence[str], first: int, in_print: bool) -> str:
-        """Number the claims of these groups; models that test none of them have no column, the toy model's is on the site."""
+        """Return a table of numbered claims of these groups.
+
+        Models that test none of them have no column; the toy model's results are on the site.
+        """
         sides = sides_of([one for title in titles for one in rows[title]])[not in_print :]
         lines, number = [], first
         for title in titles:
@@ -278,7 +281,7 @@ class JudgedLine:
     target: str
 
     def supported(self) -> str:
-        """On how many of the pretrained models that test the claim it is supported."""
+        """Count the pretrained models that support the claim, of those that test it ("2 of 3")."""
         tested = [self.measured[name] for name in subjects.PUBLISHED_MODELS if self.measured[name].tested]
         return f"{sum(one.verdict == judge.SUPPORTED for one in tested)} of {len(tested)}" if tested else judge.UNTESTED
 

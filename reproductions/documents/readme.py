@@ -62,15 +62,16 @@ def _has_content(cell: dict) -> bool:
 
 
 def minutes() -> dict[str, float]:
-    """Target -> minutes that ``make TARGET`` took, by timings.csv: each after those before it, in a clone without records.
+    """Return the minutes that ``make TARGET`` took, by target, from timings.csv.
 
-    What an earlier target has measured, a later one only reads. A paper's name stands for ``make PAPER``, all but the grid.
+    Each target ran after those before it, in a clone without results, so what an earlier target has measured is only
+    read. A paper's name stands for ``make PAPER``, which is all but the grid.
     """
     return {target: int(row["seconds"]) / 60 for target, row in timings.read().items()}
 
 
 def by_paper(store: Store) -> dict[str, dict[str, dict]]:
-    """Paper -> target -> its counts."""
+    """Return the counts of each target, by paper and target."""
     return {
         paper: {name: counts(table, store) for name, table in registry.targets().items() if table.paper == paper}
         for paper in registry.PAPERS

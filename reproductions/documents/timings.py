@@ -63,7 +63,7 @@ def make(target: str) -> list[str]:
 
 
 def read(path: Path = PATH) -> dict[str, dict[str, str]]:
-    """Target -> its line; empty where there is no file."""
+    """Read the timings by target; empty if there is no file."""
     return {line["target"]: line for line in csv_rows.read(path)} if path.exists() else {}
 
 

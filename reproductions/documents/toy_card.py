@@ -39,14 +39,14 @@ ALPHAS = [round(0.8 + 0.1 * i, 1) for i in range(11)]
 
 
 def domain_windows(tokenizer, domain: str, split: str = "test", count: int | None = None) -> Tensor:
-    """Held-out token ids of a domain, ``[n, WINDOW]``, the remainder dropped."""
+    """Return held-out token ids of a domain, ``[n, WINDOW]``, without the last tokens that fill no sequence."""
     ids = tokenizer(corpus.domain_text(domain, split), return_tensors="pt", verbose=False).input_ids[0]
     return ids[: len(ids) // WINDOW * WINDOW].view(-1, WINDOW)[:count]
 
 
 @torch.no_grad()
 def loss(decoder: Decoder, windows: Tensor, layers: list[int] | None = None) -> float:
-    """Mean next-token loss in nats of the model made of ``layers`` (all by default) over ``[n, tokens]`` ids."""
+    """Compute the mean next-token loss in nats of the model with ``layers`` alone (default: all) on ``[n, tokens]`` ids."""
     layers = list(range(decoder.num_layers)) if layers is None else layers
     total = 0.0
     for ids in windows.split(16):
@@ -56,7 +56,10 @@ def loss(decoder: Decoder, windows: Tensor, layers: list[int] | None = None) -> 
 
 
 def magnitudes(decoder: Decoder, windows: Tensor) -> list[dict[str, float]]:
-    """Per boundary: mean |X|, and the largest token's norm over the median one (massive tokens stand out)."""
+    """Measure, at each boundary, the mean |X| and the largest token's norm over the median one.
+
+    The latter shows massive tokens.
+    """
     means: dict[int, list[float]] = {}
     peaks: dict[int, list[float]] = {}
 
@@ -72,7 +75,7 @@ def magnitudes(decoder: Decoder, windows: Tensor) -> list[dict[str, float]]:
 
 
 def pruning_curve(decoder: Decoder, calibration: Tensor, windows: Tensor) -> list[dict]:
-    """For 1..LARGEST removed layers: the block of highest cosine and the one of lowest loss, with their perplexities."""
+    """Measure perplexities after removing the block of highest cosine and the block of lowest loss, of 1..LARGEST layers."""
     n_layers = decoder.num_layers
     pairs = [(s, s + n) for n in range(1, LARGEST + 1) for s in range(n_layers - n + 1)]
     statistics = collect(decoder, calibration, span=LARGEST, pairs=pairs, rotate=False)

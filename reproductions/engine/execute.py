@@ -153,9 +153,11 @@ def _provenance(context: Context) -> dict:
 
 
 def benchmark(context: Context | shape_only.Shape, name: str) -> tuple:
-    """Values, standard errors and details of one benchmark: NAME or NAME@ARGUMENT, or an lm-eval task.
+    """Measure one benchmark: NAME, NAME@ARGUMENT, or an lm-eval task.
 
-    Perplexities and tasks have a fourth part: outcomes per sequence or item, numpy arrays by name.
+    Returns:
+        Values, standard errors and details. Perplexities and tasks have a fourth part: outcomes per sequence or item,
+        numpy arrays by name.
     """
     where = shape_only.benchmark if isinstance(context, shape_only.Shape) else measurements.measure
     return where(context, name)

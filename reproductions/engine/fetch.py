@@ -141,7 +141,7 @@ def _model(name: str, convert_weights: bool) -> None:
 
 
 def _readers(name: str) -> list[Callable]:
-    """Calls that load the text or items of a benchmark; none for those that measure the model alone."""
+    """Return the calls that load the text or items of a benchmark; none for those that measure the model alone."""
     base, _, argument = subsets.whole(name).partition("@")
     known = measurements.known()
     readers = [partial(corpora.texts, corpus) for corpus in (known[base].reads if base in known else ())]

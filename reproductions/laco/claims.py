@@ -23,9 +23,9 @@ def _labels(settings: Pairs) -> list[str]:
 
 
 def above(method: str, others: tuple[str, ...], column: str) -> Check:
-    """In every setting `method` is above each of `others` in a column, with as many layers removed.
+    """Return a check that `method` is above each of `others` in a column in every setting, with as many layers removed.
 
-    Above a baseline that has no such row (the paper prints each with a sparsity of its own) in all rows that it has.
+    A baseline without such a row (the paper prints each at its own sparsity) is compared in all its rows.
     """
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
@@ -44,12 +44,12 @@ def above(method: str, others: tuple[str, ...], column: str) -> Check:
 
 
 def best_on_each(cell: Lookup, settings: Pairs) -> list[Comparison]:
-    """LaCo against both baselines, score by score."""
+    """Compare LaCo with both baselines, score by score."""
     return [one for label in _labels(settings) for one in above(LACO, BASELINES, label)(cell, settings)]
 
 
 def four_models_above_80(cell: Lookup, settings: Pairs) -> list[Comparison]:
-    """Per. of each model against 80 %; nothing of fewer than four."""
+    """Compare Per. of each model with 80 %; no comparison for fewer than four models."""
     keys = [key for setting in settings if cell(*(key := (*setting, LACO, "Per."))) is not None]
     found = [
         Comparison((*where(*k[:2]), ": ", Named("column", "Per.")), cell(*k), OF_DENSE, (k,), low=80) for k in keys
@@ -78,13 +78,16 @@ def above_80_at_25_to_30(cell: Lookup, settings: Pairs) -> list[Comparison]:
 
 
 def four_categories(cell: Lookup, settings: Pairs) -> list[Comparison]:
-    """Ahead of the baselines in all of Lang., Know., Exam. and Unde., on every model."""
+    """Compare LaCo with the baselines in each of Lang., Know., Exam. and Unde., on every model.
+
+    No comparison unless all four categories have numbers.
+    """
     found = [above(LACO, BASELINES, column)(cell, settings) for column in ("Lang.", "Know.", "Exam.", "Unde.")]
     return [comparison for column in found for comparison in column] if all(found) else []
 
 
 def percentages(limit: float) -> Check:
-    """LaCo's percentages of the dense scores against a limit."""
+    """Return a check that LaCo's percentages of the original model's scores are above a limit."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         keys = [(*s, LACO, label) for s in settings for label in _labels(settings)]
@@ -97,7 +100,7 @@ def percentages(limit: float) -> Check:
 
 
 def post_training_helps(cell: Lookup, settings: Pairs) -> list[Comparison]:
-    """On the model that is pruned again (LLaMA-2-7B): the average rises."""
+    """Compare the average after post-training with the one before, on the model that is pruned again (LLaMA-2-7B)."""
     found = []
     for model, sparsity in settings:
         if any(cell(model, s, AGAIN, "Avg.") is not None for m, s in settings if m == model):
@@ -115,7 +118,7 @@ def _kept(key: tuple, value, whole: tuple, share: float) -> Comparison:
 
 
 def again_retains(share: float) -> Check:
-    """Pruned again, the model keeps about `share` of the dense average."""
+    """Return a check that the model keeps about `share` of the original average when pruned again."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
@@ -129,7 +132,7 @@ def again_retains(share: float) -> Check:
 
 
 def falls_with_size(cell: Lookup, settings: Pairs) -> list[Comparison]:
-    """Per model, the average falls whenever more layers are removed."""
+    """Compare each average with the one at the next smaller number of removed layers, per model."""
     found = []
     for model in dict.fromkeys(model for model, _ in settings):
         rows = {}
@@ -144,7 +147,7 @@ def falls_with_size(cell: Lookup, settings: Pairs) -> list[Comparison]:
 
 
 def half_retains(share: float) -> Check:
-    """With about half of the layers removed, `share` of the dense average is kept."""
+    """Return a check that `share` of the original average is kept with about half of the layers removed."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []

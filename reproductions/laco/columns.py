@@ -23,9 +23,10 @@ def percentages(profile: str) -> list[Column]:
 
 
 def averages(profile: str, percent: bool = False, layers: bool = False) -> list[Column]:
-    """Avg., the mean over all scores, and the categories' means (Tables 3 and 4).
+    """Return the columns Avg., the mean over all scores, and the categories' means (Tables 3 and 4).
 
-    percent: also Per., the mean over scores of the ratio to Dense* (Table 2). layers: also the share of parameters removed.
+    percent: also Per., the mean over scores of the ratio to Dense* (Table 2). layers: also the share of parameters
+    removed.
     """
     shown = [column for column in columns.laco_averages(profile) if percent or column.id != "Per."]
     return [*([SHARE] if layers else []), LAYERS, *columns.laco(profile, hidden=True), *shown]

@@ -160,7 +160,10 @@ def shortgpt(subject: Subject, limit: int | None) -> Recipe:
 
 
 def baselines(subject: Subject, limit: int | None) -> list[tuple[int, str, Recipe]]:
-    """LLM-Pruner and SliceGPT on one model, with as many parameters removed as the layers of the main results have."""
+    """Return the recipes of LLM-Pruner and SliceGPT on one model.
+
+    They remove as many parameters as the layers of the main results have.
+    """
     left = main_left(subject)
     count = subject.layers - left
     found = [(PRUNER, llm_pruner(subject.profile, layers=count))] if pruner_can(count, subject.layers) else []
@@ -281,7 +284,10 @@ def ratio_rows(subject: Subject, limit: int | None) -> list[Row]:
 
 
 def shape(model: str, number: reported.Number) -> Recipe | None:
-    """LaCo's merged layers have the shape of one: what counts is how many are left."""
+    """Return the shape recipe of a printed number; None for the baselines.
+
+    LaCo's merged layers have the shape of one layer, so only the number of layers left counts.
+    """
     layers = reported.cells("laco", number.table).get(
         (number.model, number.sparsity, reported.row_name(number.method, number.variant), "layers")
     )

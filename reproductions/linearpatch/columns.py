@@ -11,7 +11,7 @@ PROTOCOLS = {
 
 
 def question_answering(profile: str) -> list[Column]:
-    """Ratio, the nine tasks, AVG and RP (Tables 1, 2 and 14); of one real model WikiText-2 as well."""
+    """Return Ratio, the nine tasks, AVG and RP (Tables 1, 2 and 14), for one real model WikiText-2 as well."""
     found = [RATIO, *tasks(profile), *_summary(tasks(profile), "AVG", "RP")]
     if profile == "paper":
         text = f"perplexity@{PROTOCOLS[profile]['WIKI-2']}"
@@ -22,9 +22,14 @@ def question_answering(profile: str) -> list[Column]:
 
 
 def perplexities(profile: str, average: str, part: str = "quarter", label: str = "") -> list[Column]:
-    """Perplexity on three texts, and their mean under the name the table has for it, shown as `label` if that is given.
+    """Return the perplexity columns of three texts, and of their mean.
 
-    part: how much of the toy model's texts, ``quarter`` or ``thin`` (an eighth, where rows are trained); one table has one.
+    Args:
+        profile: Profile of the models.
+        average: Id of the mean's column, as the table names it.
+        part: Part of the toy model's texts: ``quarter``, or ``thin`` (an eighth, where rows are trained); one per
+            table.
+        label: Label of the mean's column; "" for its id.
     """
     suffix = f"-{part}" if profile == "standin" else ""
     found = [
@@ -38,18 +43,18 @@ def perplexities(profile: str, average: str, part: str = "quarter", label: str =
 
 
 def text(profile: str, average: str = "PPL AVG", part: str = "quarter") -> list[Column]:
-    """Ratio and perplexities (Tables 3, 11 and 13)."""
+    """Return Ratio and perplexities (Tables 3, 11 and 13)."""
     return [RATIO, *perplexities(profile, average, part)]
 
 
 def both_averages(profile: str) -> list[Column]:
-    """Ratio, perplexities, and the nine tasks' averages alone (Table 4)."""
+    """Return Ratio, perplexities, and only the averages of the nine tasks (Table 4)."""
     hidden = tasks(profile, few=True, hidden=True)
     return [RATIO, *perplexities(profile, "PPL AVG", "thin"), *hidden, *_summary(hidden, "QA AVG", "QA RP")]
 
 
 def everything(profile: str) -> list[Column]:
-    """Perplexities and the nine tasks (Table 5)."""
+    """Return perplexities and the nine tasks (Table 5)."""
     chosen = tasks(profile, few=True)
     return [*perplexities(profile, "PPL AVG"), *chosen, *_summary(chosen, "AVG", "RP")]
 

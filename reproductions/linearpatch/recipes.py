@@ -54,7 +54,10 @@ METHODS = ("LLM-Pruner", "SLEB", "ShortGPT", "LLM-Streamline(None)", "LinearPatc
 def training_free(
     subject: Subject, limit: int | None = None, *, baichuan: bool = False, pruner: bool = True
 ) -> list[Row]:
-    """Dense, then for each sparsity the METHODS in printed order (Tables 1 and 11 to 15; LLM-Pruner only where printed)."""
+    """Return the original model's row, then for each sparsity the METHODS in printed order (Tables 1 and 11 to 15).
+
+    LLM-Pruner has rows only where the paper prints them.
+    """
     rows = []
     for model, group, layers, counts in settings(subject, baichuan):
         rows.append(Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True))

@@ -122,9 +122,10 @@ def of_variant(row: Row, variant: str) -> Row:
 
 
 def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Tables 2 and 3: dense, LLM-Streamline(FFN) +FT, LinearPatch[L] without and with training.
+    """Return the rows of Tables 2 and 3: original model, LLM-Streamline(FFN) +FT, LinearPatch[L] without and with training.
 
-    Ours, the matrix, what leaves massive tokens alone, and no repair: a rival that is worse than that says nothing.
+    Extensions are the matrix, variants that spare massive tokens, and no repair: a rival that is worse than no repair
+    shows nothing.
     """
     found = []
     for setting in chosen(subject, {"llama-2-7b": 7, "llama-3-8b": 5, "standin": 4}):
@@ -144,7 +145,7 @@ def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def what_is_trained(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Table 4: what is trained, towards what, by which loss."""
+    """Return the rows of Table 4: the trained part, its target and its loss."""
     found = []
     for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
         found.append(_dense(*setting[:3], subject, limit))
@@ -154,7 +155,10 @@ def what_is_trained(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def ingredients(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Table 5, and ours beside it. The paper's [S] and [L] are one there; elsewhere they need not be, so both are shown."""
+    """Return the rows of Table 5 and extensions.
+
+    The paper's [S] and [L] are the same there. On other models they may differ, so both are shown.
+    """
     found = []
     for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
         *_, count = setting
@@ -172,7 +176,7 @@ def ingredients(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def inserted(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Table 6: what stands in the place of the removed layers, timed where it is."""
+    """Return the rows of Table 6: the part that replaces the removed layers, timed where it is inserted."""
     found = []
     for model, group, _, count in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
         ffn = {"selection": window(count), "calibration": CALIBRATION[subject.profile], "repair": trained.FFN}
@@ -190,7 +194,10 @@ def inserted(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def stored(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Table 7: numbers stored per training token; they follow from the model's width and K alone."""
+    """Return the rows of Table 7: numbers stored per training token.
+
+    They follow from the model's width and K alone.
+    """
     found = []
     for model, group, _, _ in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
         for method, inserted_shape in STORED_SHAPES.items():
@@ -200,7 +207,10 @@ def stored(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def settings(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Table 9: [S] and [L] at every sparsity; ours, by the other cosines (the official code's is per channel)."""
+    """Return the rows of Table 9: [S] and [L] at every sparsity.
+
+    Extensions select by the other cosines (the official code's is per channel).
+    """
     found = []
     for baichuan in (False, True) if subject.printed else (False,):
         for model, group, layers, counts in models_of(subject, baichuan):
@@ -222,7 +232,7 @@ def settings(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def calibration_sizes(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Table 10: the number of samples that selection and scales see."""
+    """Return the rows of Table 10, by the number of samples for selection and scales."""
     found = []
     for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
         for count in (*FEWER, *SAMPLES):

@@ -29,7 +29,7 @@ _BENCHMARKS: dict[str, Benchmark] = {}
 
 
 def benchmark(name: str, reads: tuple[str, ...] = ()):
-    """Function decorator: tables ask for this benchmark by that name.
+    """Register a function as the benchmark that tables request by ``name`` (decorator).
 
     Raises:
         ValueError: the name is taken.

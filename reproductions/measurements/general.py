@@ -11,7 +11,7 @@ from reproductions.spec import steps, subsets  # noqa: F401 - and the papers' pr
 
 @benchmark("parameters")
 def _parameters(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Removed parameters less the patches', over the dense model's (the papers' Ratio, as a share)."""
+    """Compute the papers' Ratio as a share: removed parameters minus the patches', over the original model's."""
     left = sum(p.numel() for p in context.model.parameters())
     patch = sum(p.numel() for p in hooks.patch_parameters(context.model))
     values = {"dense": context.parameters, "left": left, "patch": patch, "patch_millions": patch / 1e6}
@@ -40,9 +40,9 @@ def _removed(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark(TASK)
 def task(context: Context, name: str) -> tuple[dict, dict, dict, dict]:
-    """Accuracies of one lm-eval task, and which items are right.
+    """Measure the accuracies of one lm-eval task, and which items are answered correctly.
 
-    Stand-in tasks are named ``task@version``; other names are lm-eval's own.
+    The toy model's tasks are named ``task@version``; other names are lm-eval's.
     """
     name = name.partition("@")[0]
     options = {"limit": context.recipe.limit, "batch_size": batch_size(context)}

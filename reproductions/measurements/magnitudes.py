@@ -60,11 +60,11 @@ class _Cut:
         return self.decoder.run(self.decoder.embed_tokens(batch), 0, self.start)
 
     def factor(self, factor: float) -> float:
-        """Perplexity with the residual stream at the pruning interface multiplied by this."""
+        """Return the perplexity with the residual stream at the pruning interface multiplied by ``factor``."""
         return self.perplexity(lambda hidden: hidden * factor)
 
     def perplexity(self, change: Callable[[Tensor], Tensor]) -> float:
-        """Perplexity with ``change`` at the pruning interface (mean loss over sequences of equal length)."""
+        """Return the perplexity with ``change`` at the pruning interface (mean loss over sequences of equal length)."""
         losses = [
             next_token_loss(self.decoder, self.decoder.run(change(hidden), self.stop), batch)
             for batch, hidden in self.batches
@@ -75,10 +75,11 @@ class _Cut:
 @benchmark("magnitudes")
 @torch.inference_mode()
 def magnitudes(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Magnitudes on calibration text: per layer, per channel around the block, and per token, plain and rotated.
+    """Measure magnitudes on calibration text: per layer, per channel around the block, and per token, plain and rotated.
 
-    values: the block, the mean ratio of magnitudes across it, sigma_d (Eq. 5) and the largest over the median |X| of a
-    token. details: the lists behind them; per token they are of the first calibration sample.
+    Returns:
+        Values: the block, the mean ratio of magnitudes across it, sigma_d (Eq. 5) and the largest over the median |X|
+        of a token. Details: the lists behind them; per token they are of the first calibration sample.
     """
     start, stop = context.details["window"]
     found = context.statistics(stop - start, elementwise=[(start, stop)])
@@ -141,7 +142,7 @@ def optimum(curve: Mapping[float, float]) -> float:
 
 
 def searched(loss: Callable[[float], float]) -> dict[float, float]:
-    """Factor -> loss, ascending: FACTORS, and half-way to both neighbours of the lowest."""
+    """Return the losses at FACTORS, and half-way from the best one to both neighbours, by factor in ascending order."""
     found = {factor: loss(factor) for factor in FACTORS}
     lowest = min(found, key=found.get)
     if lowest not in (FACTORS[0], FACTORS[-1]):
@@ -208,14 +209,16 @@ def _look(cut: _Cut, end: _End, found: Statistics, start: int, stop: int) -> dic
 @benchmark("cut-factors", reads=READS)
 @torch.inference_mode()
 def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
-    """Extension: at every block of the recipe's length, the factor that is best against what each estimator predicts.
+    """Compare the best factor with each estimator's prediction at every block of the recipe's length (extension).
 
-    values: how far predictions are off, as mean |log(prediction / best)|: the ratio of magnitudes, least squares at the
-    pruning interface, and the factor whose last states are most like the dense model's on calibration text (`_End`); the
-    share of interfaces at which matching magnitudes (A), that factor and the least-squares matrix lower perplexity, and at
-    which the error that A leaves tells whether it does (less than doing nothing leaves: it helps). outcomes: how far off at
-    each interface. details: a row per interface. Of models wider than MANY_CUTS only FEW_CUTS blocks, evenly spread, and
-    FEW_WINDOWS of the text.
+    For models wider than MANY_CUTS only FEW_CUTS blocks, evenly spread, and FEW_WINDOWS of the text are measured.
+
+    Returns:
+        Values: errors of predictions as mean |log(prediction / best)|, for the ratio of magnitudes, least squares at
+        the pruning interface, and the factor whose last states are most like the original model's on calibration text
+        (`_End`). Also shares of interfaces: those at which matching magnitudes (A), that factor and the least-squares
+        matrix lower perplexity, and those at which A's residual error, compared with no repair, predicts whether A
+        helps. Outcomes: the errors at each interface. Details: a row per interface.
     """
     count, layers = context.recipe.selection["count"], context.decoder.num_layers
     starts = list(range(1, layers - count))

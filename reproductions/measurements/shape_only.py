@@ -163,7 +163,7 @@ BENCHMARKS = {
 
 
 def benchmark(shape: Shape, name: str) -> tuple[dict, dict, dict]:
-    """Values of one shape benchmark; no errors, no details."""
+    """Compute one shape benchmark: its values, and no errors or details."""
     if name not in BENCHMARKS:
         raise unknown("shape benchmark", name, BENCHMARKS)
     return BENCHMARKS[name](shape), {}, {}

@@ -23,7 +23,7 @@ from reproductions.spec.registry import Claim, Lookup
 
 
 def consistent(column: str, lower: bool = False) -> tuple[Claim, ...]:
-    """Per metric: better with Prune&Comp than alone."""
+    """Return a claim for each metric: it is better with Prune&Comp than alone."""
     return tuple(
         Claim(
             f"{name.replace('+', '')}-better-with-prunecomp",
@@ -56,7 +56,7 @@ def each_part_helps(column: str, lower: bool) -> Check:
 
 @per_setting
 def sizes_agree(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
-    """Within 2 % of one another."""
+    """Compare the numbers of all calibration sizes with the lowest; they may differ by 2 %."""
     names = [RepairSpec("CosSim(BI)", "+Prune&Comp", n).method for n in (16, 32, 64, 128, 256)]
     for column in (*PERPLEXITY_LABELS["paper"], "AVG"):
         keys = [key for name in names if cell(*(key := (*setting, name, column))) is not None]
@@ -72,7 +72,10 @@ def sizes_agree(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
 
 
 def each_better(pairs: list[tuple[str, str]], column: str = "AVG") -> Check:
-    """In every setting, the second row of each pair has the lower number; pairs without both numbers do not count."""
+    """Return a check that in every setting the second row of each pair has the lower number.
+
+    Pairs without both numbers do not count.
+    """
 
     @per_setting
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:

@@ -24,7 +24,7 @@ def perplexity_columns(profile: str) -> list[Column]:
 
 
 def qa_columns(profile: str) -> list[Column]:
-    """Ratio, the nine tasks, their average, and RP: here the ratio of averages."""
+    """Return Ratio, the nine tasks, their average, and RP, which is the ratio of averages in this paper."""
     return [RATIO, *tasks(profile), Column("AVG", derived="average"), Column("RP", derived="retained-average")]
 
 

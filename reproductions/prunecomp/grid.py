@@ -61,7 +61,11 @@ class GridCell:
 
 
 def grid_recipe(model: str, count: int, subject: Subject, limit: int | None, cell: GridCell) -> Recipe:
-    """None and factor are Prune&Comp's recipes. A patch in the loop is fitted to the model as it is by then."""
+    """Return the recipe of one cell of the grid.
+
+    The repairs ``none`` and ``factor`` are Prune&Comp's recipes. With an iterative schedule, a patch is fitted to the
+    model as pruned so far.
+    """
     metric, schedule, repair = cell.metric, cell.schedule, cell.repair
     if repair in ("none", "factor"):
         return recipe(model, subject, limit, RepairSpec(metric, VARIANTS[schedule, repair]), count)
@@ -79,7 +83,10 @@ def grid_recipe(model: str, count: int, subject: Subject, limit: int | None, cel
 
 
 def rows(subject: Subject, limit: int | None) -> list[Row]:
-    """Dense, then repair by schedule by metric. CL removes one block at once: it has no iterative rows."""
+    """Return the rows of the grid: the original model, then all repairs, schedules and metrics.
+
+    CL removes one block at once, so it has no iterative rows.
+    """
     model, group, layers, counts = MODEL
     if not subject.printed:
         model, group, layers = subject.model, subject.group, subject.layers
@@ -94,7 +101,7 @@ def rows(subject: Subject, limit: int | None) -> list[Row]:
 
 
 def columns(profile: str) -> list[Column]:
-    """Perplexities, their average, and the removed layers."""
+    """Return perplexities, their average, and the removed layers."""
     return [*perplexity_columns(profile), Column("removed", "removed", "removed", text=True, label="removed layers")]
 
 

@@ -96,7 +96,10 @@ def recipe(
 
 
 def shape(model: str, number: reported.Number) -> Recipe | None:
-    """Compensation is fused into the weights: it adds no parameters."""
+    """Return the shape recipe of a printed number; None if it names no removed layers.
+
+    Compensation is fused into the weights and adds no parameters.
+    """
     count = printed_rows.removed_layers(number)
     return shape_recipes.recipe(model, count) if count else None
 
@@ -173,7 +176,7 @@ def order_rows(number: str, shares: tuple[tuple[int, int], ...] = SHARES) -> Cal
 
 
 def size_rows(subject: Subject, limit: int | None) -> list[Row]:
-    """Table A6: BI with Prune&Comp, by the number of calibration samples."""
+    """Return the rows of Table A6: BI with Prune&Comp, by the number of calibration samples."""
     specs = {spec.method: spec for spec in (RepairSpec("CosSim(BI)", "+Prune&Comp", n) for n in SAMPLES[subject.size])}
     if not subject.printed:
         return rows("A6", specs.values(), (5,), shares=SHARES[1:])(subject, limit)

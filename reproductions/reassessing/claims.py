@@ -113,7 +113,10 @@ def _against(setting: tuple[str, str], one: str, other: str) -> Words:
 
 
 def mean_gain(ours: str, other: str, least: float, column: str = AVERAGE) -> Check:
-    """Over all settings with both, the mean gain is at least so many points, to the last printed digit."""
+    """Return a check that the mean gain of ``ours`` over ``other`` is at least ``least`` points, to the last printed digit.
+
+    The mean is over all settings that have both.
+    """
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = _gaps(ours, other, column, cell, settings)
@@ -129,7 +132,7 @@ def mean_gain(ours: str, other: str, least: float, column: str = AVERAGE) -> Che
 
 
 def within(one: str, other: str, most: float, column: str = AVERAGE) -> Check:
-    """In every setting with both, the two differ by at most so many points."""
+    """Return a check that two methods differ by at most ``most`` points in every setting that has both."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         return [
@@ -141,7 +144,7 @@ def within(one: str, other: str, most: float, column: str = AVERAGE) -> Check:
 
 
 def apart(one: str, other: str, least: float, column: str = AVERAGE) -> Check:
-    """In every setting with both, the two differ by at least so many points."""
+    """Return a check that two methods differ by at least ``least`` points in every setting that has both."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         return [
@@ -153,7 +156,10 @@ def apart(one: str, other: str, least: float, column: str = AVERAGE) -> Check:
 
 
 def saves(share: float, before: str, after: str, columns: Iterable[str]) -> Check:
-    """In every setting and column with both, ``after`` is smaller than ``before`` by more than so large a share."""
+    """Return a check that ``after`` is smaller than ``before`` by more than a share.
+
+    It compares them in every setting and column with both.
+    """
     columns = list(columns)
 
     @per_setting
@@ -169,7 +175,7 @@ def saves(share: float, before: str, after: str, columns: Iterable[str]) -> Chec
 
 
 def of_metrics() -> tuple[Claim, ...]:
-    """Insight 1 where the paper has it (with LoRA), and without training."""
+    """Return the claims of insight 1, with LoRA as in the paper, and without training."""
     others = [metric for metric in SEVEN if metric != REVERSE]
     return (
         Claim(
@@ -201,7 +207,7 @@ def over_orders(check: Check, metric: str, arms: Iterable[Arm]) -> Check:
 
 
 def of_arms(metric: str) -> tuple[Claim, ...]:
-    """Insight 2: partial-layer fine-tuning against LoRA, and LoRA against QLoRA."""
+    """Return the claims of insight 2: partial-layer fine-tuning against LoRA, and LoRA against QLoRA."""
     lora, qlora = method(metric, LORA), method(metric, QLORA)
     partial = [method(metric, arm) for arm in (LAST1, LAST2, LAST3)]
 
@@ -235,7 +241,7 @@ def at_the_cut(metric: str) -> Claim:
 
 
 def of_faster_arms(metric: str) -> tuple[Claim, ...]:
-    """Insight 2 at the learning rate that the paper did not try."""
+    """Return the claims of insight 2 at a learning rate that the paper did not try."""
     lora, last3, faster_last3 = (method(metric, arm) for arm in (faster(LORA), LAST3, faster(LAST3)))
     return (
         Claim(
@@ -257,10 +263,12 @@ def of_faster_arms(metric: str) -> tuple[Claim, ...]:
 
 
 def of_iterating(schedules: Mapping[Arm, tuple[tuple[int, int], ...]]) -> tuple[Claim, ...]:
-    """Section B: iterative pruning has no benefit.
+    """Return the claim of section B that iterative pruning has no benefit.
 
-    Of how much would be one the paper does not say, a point is our reading. schedules: those of each way to fine-tune,
-    as `specs.Spec.schedule`.
+    The paper does not say how much would be a benefit; one point is this project's reading.
+
+    Args:
+        schedules: Schedules of each way to fine-tune, as `specs.Spec.schedule`.
     """
     checks = [
         highest(method(metric, arm, one_shot=True), [method(metric, arm, schedule=one) for one in of_arm], within=1.0)

@@ -77,7 +77,10 @@ REMOVED = Column("removed", "removed", "removed", text=True, label="removed, in 
 
 
 def standin() -> list[Column]:
-    """Four tasks, their average, and one perplexity, which tells arms apart that the tasks cannot."""
+    """Return the toy model's columns: four tasks, their average, and one perplexity.
+
+    Perplexity distinguishes arms that the tasks cannot.
+    """
     tasks = [Column(label, f"{task}@{STANDIN_VERSION}", "acc", scale=100) for label, task in STANDIN_TASKS.items()]
     return [*tasks, Column(AVERAGE, derived="average", of=tuple(STANDIN_TASKS)), STANDIN_PERPLEXITY]
 
@@ -110,7 +113,10 @@ def _average(table: str) -> Column:
 
 
 def with_more(table: str, standin_more=(), paper_more: dict[str, Column] | None = None, metric: str = "acc"):
-    """Accuracies and other columns: on the paper's side by printed label, in printed order, ours last."""
+    """Return the columns of accuracies and other values.
+
+    On the paper's side they are found by printed label and come in printed order, extensions last.
+    """
     more = paper_more or {}
 
     def columns(profile: str) -> list[Column]:
@@ -127,7 +133,7 @@ def with_more(table: str, standin_more=(), paper_more: dict[str, Column] | None 
 
 
 def cost(profile: str) -> list[Column]:
-    """Table 3: what a fine-tuning takes."""
+    """Return the columns of Table 3, the cost of fine-tuning."""
     trained = Column(
         "trained", "training-cost", "trainable", scale=1e-6, compare="exact", label="trained M (extension)"
     )
@@ -135,7 +141,10 @@ def cost(profile: str) -> list[Column]:
 
 
 def calibration(table: str) -> Callable[[str], list[Column]]:
-    """Tables J and O: what was chosen, and what it costs; on the toy model the perplexity and all layers in one cell."""
+    """Return the columns of Tables J and O: the selected layers and their effect.
+
+    On the toy model they are the perplexity, and all layers in one cell.
+    """
 
     def chosen(profile: str) -> list[Column]:
         if profile == "standin":
@@ -158,7 +167,7 @@ def single(label: str, benchmark: str, key: str) -> Callable[[str], list[Column]
 
 
 def statistics(profile: str) -> list[Column]:
-    """Table D: what the pruned model costs."""
+    """Return the columns of Table D, the cost of the pruned model."""
     memory = Column("memory MiB", "statistics", "memory_mib", compare="exact")
     if profile == "paper":
         return [Column("parameters B", **PARAMETERS), MACS, memory, Column("latency s", unit="s")]

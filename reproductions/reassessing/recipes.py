@@ -55,7 +55,7 @@ GPTQ["small"] = GPTQ["paper"] | {"group_size": 64}  # SmolLM2's 576 and 960 chan
 
 
 def fields(spec: ArmSpec, count: int, size: str) -> dict:
-    """Selection, calibration and training of a row that loses so many layers."""
+    """Return selection, calibration and training of a row that removes ``count`` layers."""
     found = _chosen(spec.metric, count, size, spec.samples or SAMPLES)
     tuned = training(spec.arm, size, spec.share or 1.0) if spec.arm else None
     if spec.plain_text:
@@ -73,7 +73,7 @@ def fields(spec: ArmSpec, count: int, size: str) -> dict:
 
 
 def _chosen(metric: str, count: int, size: str, samples: int) -> dict:
-    """Selection and calibration. SLEB is not among the paper's seven metrics."""
+    """Return selection and calibration. SLEB is not among the paper's seven metrics."""
     if metric == "SLEB":
         return {"selection": {"method": "sleb", "count": count, "calibration": SLEB_LINES[size]}}
     name = metric.lower()

@@ -163,13 +163,16 @@ def pruned_shape(model: str, number: reported.Number) -> Recipe:
 
 
 def quantized_shape(model: str, number: reported.Number) -> Recipe:
-    """Table 7: the pruned model at 16 bits, and with its layers' matrices at 4."""
+    """Return the shape recipe of Table 7: the pruned model at 16 bits, or with its layers' matrices at 4."""
     training = {"method": "gptq", "bits": 4} if number.variant and of_printed("", number.variant).quantized else None
     return shape_recipes.recipe(model, _removed(number), None, training)
 
 
 def trained_shape(model: str, number: reported.Number) -> Recipe:
-    """LoRA and QLoRA train the same adapters; the partial arm trains head, final norm and the last k layers."""
+    """Return the shape recipe of a fine-tuned row.
+
+    LoRA and QLoRA train the same adapters; the partial arm trains head, final norm and the last k layers.
+    """
     arm = of_printed("", number.variant).arm
     if arm is not None and arm.kind in ("lora", "qlora"):
         training = {"method": "lora", "rank": 8}
@@ -179,7 +182,10 @@ def trained_shape(model: str, number: reported.Number) -> Recipe:
 
 
 def rate_shape(model: str, number: reported.Number) -> Recipe | None:
-    """Table 6: whole layers only; theirs is a share of the parameters, the paper's own a share of the layers."""
+    """Return the shape recipe of a row of Table 6; only entire layers are removed.
+
+    The rate of other papers' methods is a share of the parameters, and of this paper's a share of the layers.
+    """
     facts = registry.get(model).facts
     if number.method in ("ShortGPT", "LaCo"):
         return shape_recipes.recipe(model, count_of_parameters(model, number))

@@ -101,7 +101,7 @@ class Kept:
 
 
 def above(scores: Mapping[str, Number], dense: Mapping[str, Number], guess: Mapping[str, float]) -> Number:
-    """Of what the dense model scores above chance level on the tasks of ``guess``, the share that stays, in per cent."""
+    """Return the percentage of the original model's score above chance level that is kept, over the tasks of ``guess``."""
     return 100 * sum(scores[t] - guess[t] for t in guess) / sum(dense[t] - guess[t] for t in guess)
 
 
@@ -160,7 +160,7 @@ def _asked(source: Source, store: Store, subject: settings.Subject) -> tuple[lis
 
 
 def measured(source: Source, store: Store, subject: settings.Subject) -> list[Kept]:
-    """On a model at hand, over the tasks that all of a table's rows with scores have answered."""
+    """Return the retained accuracy of a measured model's rows, over the tasks for which all rows with scores have results."""
     entries, dense, guess = _asked(source, store, subject)
     if not guess:
         return []

@@ -114,9 +114,10 @@ class Evidence:
         return ", ".join(step["method"] for step in steps if step) or "Dense"
 
     def share(self, digest: str) -> str:
-        """n/N of a recipe, '' where neither its records nor a table says it.
+        """Return a recipe's removed layers as n/N; '' if neither its results nor a table state them.
 
-        What takes parts of layers, or looks at windows without them, removes no layer: then a table's row says what n is.
+        Some recipes remove no entire layer: they remove parts of layers, or measure blocks left out. For these a
+        table's row states n.
         """
         removed, layers = self.removed(digest)
         if removed and layers:

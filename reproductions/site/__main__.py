@@ -42,7 +42,7 @@ def serve(folder: Path, port: int) -> None:
 
 @answering
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit status."""
+    """Build the site, and serve it with ``--serve``; return the exit status."""
     try:
         options = parse(SiteCommand, arguments, prog="python -m reproductions.site")
         quiet_logging()

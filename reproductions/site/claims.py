@@ -89,7 +89,10 @@ def _shown(subject: str, found: ShownVerdict) -> Verdict:
 
 
 def tally(claims: Iterable[ShownClaim]) -> dict[str, dict[str, int]]:
-    """Subject -> how many claims have each kind of verdict; printed numbers first, then who has any verdict."""
+    """Count the claims with each kind of verdict, by subject.
+
+    Printed numbers come first, then all subjects with any verdict.
+    """
     found: dict[str, dict[str, int]] = {}
     for claim in claims:
         for verdict in (claim.printed, *claim.measured):

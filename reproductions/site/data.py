@@ -80,10 +80,10 @@ def choices(evidence: Evidence, packed: Mapping[str, dict]) -> list[list[str]]:
 
 
 def items(evidence: Evidence, digest: str) -> dict[str, dict]:
-    """Benchmark -> key -> outcomes per item in a compact form, of a recipe: those that its records' values are means of.
+    """Return the outcomes per item of a recipe in a compact form, by benchmark and key.
 
-    Right and wrong: {"n": items, "bits": base64 of one bit an item, the first item highest}. Losses: {"f32": base64 of
-    little-endian 32-bit floats}.
+    Only outcomes whose means are values of the recipe's results are included. Right and wrong: {"n": items, "bits":
+    base64 of one bit an item, the first item highest}. Losses: {"f32": base64 of little-endian 32-bit floats}.
     """
     recipe, found = evidence.recipe(digest), {}
     for benchmark, record in evidence.records[digest].items():

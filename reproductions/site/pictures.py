@@ -37,7 +37,12 @@ def strip(layers: int, removed: Sequence[int], cuts: Sequence[int] = ()) -> Mark
 
 
 def bar(parts: Sequence[tuple[str, int, str]], width: int = 160) -> Markup:
-    """Shares of a whole as one bar: (class, count, word) each; the words and counts are its title."""
+    """Draw counts as one stacked bar.
+
+    Args:
+        parts: (class, count, word) each; the words and counts are the bar's title.
+        width: Width in pixels.
+    """
     total = sum(count for _, count, _ in parts)
     words = ", ".join(f"{count} {word}" for _, count, word in parts if count)
     drawn, x = [], 0.0
@@ -53,11 +58,15 @@ def bar(parts: Sequence[tuple[str, int, str]], width: int = 160) -> Markup:
 
 
 def dots(entries: Sequence[tuple[str, float, float | None, bool]], guessing: float | None = None) -> Markup:
-    """Values as dots on one axis: (label, value, standard error, is the reference) each; lines reach two standard errors.
+    """Draw values as dots on one axis, with lines of two standard errors.
 
-    The reference, the dense model, is also a dashed line through all of them; what guessing gives is a dotted one. The axis
-    has its numbers below; it is logarithmic where the largest value is many times the least. Placed by the style sheet, so
-    that words keep their size in a narrow window.
+    The axis has its numbers below; it is logarithmic where the largest value is many times the least. The style sheet
+    places everything, so that words keep their size in a narrow window.
+
+    Args:
+        entries: (label, value, standard error, is the reference) each. The reference, the original model, is also a
+            dashed line through all rows.
+        guessing: Chance level, a dotted line; None for none.
     """
     lows = [value - 2 * (error or 0) for _, value, error, _ in entries]
     highs = [value + 2 * (error or 0) for _, value, error, _ in entries]

@@ -42,7 +42,11 @@ def _points(drawing: Path) -> float:
 
 
 def few(lines: list[cells.Line], most: int = 12) -> tuple[list[cells.Line], str]:
-    """Of many rows the dense model's and those with most layers removed, good or bad; and which n/N are left out."""
+    """Shorten a long table to the original model's row and the rows with most layers removed.
+
+    Returns:
+        The rows, and the sparsities n/N that are left out.
+    """
     sizes = sorted({line.sparsity for line in lines if not line.dense}, key=_removed)
     if sum(not line.dense for line in lines) <= most or len(sizes) < 2:
         return lines, ""
@@ -54,12 +58,13 @@ def _removed(sparsity: str) -> float:
 
 
 def words(draw: str) -> str:
-    """Return the first sentence of a drawing function's docstring (``module:name``)."""
+    """Describe a drawing function's figure (``module:name``): the first sentence of its docstring, without "Draw"."""
     module, _, name = draw.partition(":")
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     found = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
     first = " ".join(ast.get_docstring(found).partition("\n\n")[0].split()).replace("`", "")
-    return re.split(r"(?<!\bEq)\. (?=[A-Z])", first)[0].rstrip(".")
+    sentence = re.split(r"(?<!\bEq)\. (?=[A-Z])", first)[0].rstrip(".").removeprefix("Draw ")
+    return sentence[:1].upper() + sentence[1:]
 
 
 def words_of(file: str) -> str:

@@ -96,7 +96,10 @@ _WRITTEN = ("laco_wsc_g", "laco_xsum", "arc_easy_written", "openbookqa_written")
 
 
 def chance(benchmarks: Iterable[str]) -> dict[str, float]:
-    """Benchmark, its first items, or MMLU in a paper's form -> the share that chance gets right, where that is known."""
+    """Return the accuracy of chance by benchmark, where it is known.
+
+    A benchmark may be limited to its first items, or be MMLU in a paper's form.
+    """
     known = {name: 1 / choices for choices, names in _CHOICES.items() for name in names} | dict.fromkeys(_WRITTEN, 0.0)
     known |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in STANDIN_QUESTIONS.items()}
     known |= {benchmark: known["mmlu"] for benchmark, _ in _MMLU.values()}  # the toy model's has four options, too
@@ -110,9 +113,10 @@ def mmlu(profile: str) -> list[Column]:
 
 
 def laco(profile: str, hidden: bool = False) -> list[Column]:
-    """LaCo's scores in the order of its Table 1; on the toy model its nine tasks, the examination and two generated ones.
+    """Return LaCo's scores in the order of its Table 1.
 
-    hidden: measured, for the averages of `laco_averages`, but not shown.
+    On the toy model they are its nine tasks, the examination and two generated ones. hidden: measured for the averages
+    of `laco_averages`, but not shown.
     """
     if profile == "paper":
         return [Column(label, task, "score", scale=100, hidden=hidden) for label, task in LACO_TASKS.items()]
@@ -125,10 +129,10 @@ def laco(profile: str, hidden: bool = False) -> list[Column]:
 
 
 def laco_averages(profile: str) -> list[Column]:
-    """Avg., Per. and the five categories of LaCo's Table 2, from the columns of `laco`, which a table needs as well.
+    """Return Avg., Per. and the five categories of LaCo's Table 2, which need the columns of `laco` in the table.
 
-    Avg. is over what the dense model knows: a model that says yes or no to all of BoolQ has 62 or 38 % of it, and which of
-    the two it says would decide between models that know nothing of it.
+    Avg. leaves out tasks on which the original model is at chance. A model that always says yes, or always no, scores
+    62 or 38 % in BoolQ, and its choice would decide between models that know nothing of it.
     """
     labels = tuple(label for group in LACO_CATEGORIES[profile].values() for label in group)
     averages = [Column("Avg.", derived="average", of=labels, known=True), Column("Per.", derived="retained", of=labels)]
@@ -147,5 +151,5 @@ def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Colu
 
 
 def ratio_and_mmlu(profile: str) -> list[Column]:
-    """Ratio, the four categories of MMLU and their question-weighted mean."""
+    """Return Ratio, the four categories of MMLU and their question-weighted mean."""
     return [RATIO, *mmlu(profile)]

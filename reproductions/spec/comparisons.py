@@ -20,7 +20,7 @@ Key = tuple[str, str, str, str]  # group, sparsity, method, column's id
 
 
 class Named(NamedTuple):
-    """An id in a text, in whose place people read a label. kind: ``group``, ``method`` or ``column``."""
+    """An id in a text, which is replaced by a label for people. kind: ``group``, ``method`` or ``column``."""
 
     kind: str
     id: str
@@ -30,7 +30,7 @@ Words = tuple[str | Named, ...]  # a text whose labels are not filled in yet
 
 
 def told(words: Words, labels: Mapping[Named, str]) -> str:
-    """Return a text with its labels; an id without a label stands for itself."""
+    """Return a text with its labels filled in; an id without a label stands for itself."""
     return "".join(labels.get(part, part.id) if isinstance(part, Named) else part for part in words)
 
 
@@ -45,13 +45,18 @@ POINTS, PERCENT, OF_DENSE, TIMES = "points", "%", "% of dense", "times"
 
 @dataclass(frozen=True)
 class Comparison:
-    """One comparison of a claim: a difference, and the range in which the claim has it.
+    """One comparison of a claim: a difference, and the range in which the claim places it.
 
-    what: in words, ids in the place of labels (see `told`). difference: in `unit`.
-    low, high: the range; ``closed``: its ends belong to it; ``inside``: the claim has
-    the difference in it, else out of it. cells: those that it is of; of two of one column, the first against the second.
-    each: of one number against several, every one of these comparisons; by the numbers as they are it is the one against the
-    best of them, which is what is shown here.
+    Attributes:
+        what: Description, with ids in place of labels (see `told`).
+        difference: The difference in ``unit``, or replicates of it.
+        unit: `POINTS`, `PERCENT`, `OF_DENSE`, `TIMES` or "".
+        cells: Cells that it compares; of two in one column, the first with the second.
+        low: Lower end of the range.
+        high: Upper end of the range.
+        closed: The ends belong to the range.
+        inside: The claim places the difference inside the range; otherwise outside.
+        each: If one number is compared with several, each of these comparisons; this one is then with the best of them.
     """
 
     what: Words
@@ -72,7 +77,7 @@ class Comparison:
 
     @property
     def middle(self) -> float:
-        """The slack of replicates' mean, or of a plain number: by which one of several is told to be nearest."""
+        """The slack of the replicates' mean, or of a plain number, which decides the nearest of several comparisons."""
         return replace(self, difference=float(np.mean(self.difference))).slack
 
     @property
@@ -81,7 +86,7 @@ class Comparison:
         return self.slack >= 0 if self.closed == self.inside else self.slack > 0
 
     def verdict(self, least: float, most: float) -> bool | None:
-        """Of a difference between two numbers: whether the claim holds for all of these; None: for some of them."""
+        """Return whether the claim is true for all differences from ``least`` to ``most``; None if for some of them."""
         within = self.low <= least and most <= self.high if self.closed else self.low < least and most < self.high
         beyond = most < self.low or least > self.high
         if within or beyond:
@@ -108,7 +113,13 @@ def against(
 ) -> Comparison:
     """Compare one number with the best of others, in `unit` or, where less is better (`lower`), in percent of it.
 
-    within: it may be worse by so many of the unit; where less is better, by so large a share.
+    Args:
+        setting: Group and sparsity.
+        ours: Key and number of the one.
+        theirs: Keys and numbers of the others.
+        lower: Less is better.
+        within: Tolerance, in ``unit``; with ``lower``, as a share.
+        unit: Unit of the difference.
     """
     each = tuple(_against_one(setting, ours, other, lower, within, unit) for other in theirs)
     if len(each) == 1:
@@ -131,19 +142,22 @@ def _against_one(
 
 
 def alike_within(what: Words, difference: Number, unit: str, cells: tuple[Key, ...], most: float) -> Comparison:
-    """Return a difference of at most so much, either way."""
+    """Return a comparison whose difference may be at most ``most`` either way."""
     return Comparison(what, difference, unit, cells, -most, most, closed=True)
 
 
 def per_setting(compare: Callable[[Lookup, tuple[str, str]], Iterable[Comparison]]) -> Check:
-    """Return the comparisons that a function makes of each setting."""
+    """Return a check that makes a function's comparisons in each setting."""
     return lambda cell, settings: [one for setting in settings for one in compare(cell, setting)]
 
 
 def beats(
     method: str, *others: str, column: str = "RP", lower: bool = False, within: float = 0.0, unit: str = POINTS
 ) -> Check:
-    """In every setting, ``method`` is above each of ``others`` that has a number; ``lower``: below. within: see `against`."""
+    """Return a check that ``method`` is above each of ``others`` that has a number, in every setting.
+
+    ``lower``: below. ``within``: see `against`.
+    """
 
     @per_setting
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
@@ -159,7 +173,11 @@ def beats(
 def ahead_by(
     setting: tuple[str, str], ours: str, theirs: str, column: str, least: float, lower: bool = False, unit: str = POINTS
 ) -> Check:
-    """In one setting, ours is at least so many points above theirs, or percent of theirs; ``lower``: percent below."""
+    """Return a check that, in one setting, ours is at least ``least`` points above theirs.
+
+    With the unit percent it is at least so many percent of theirs above; with ``lower``, at least so many percent
+    below.
+    """
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         keys = tuple((*setting, method, column) for method in (ours, theirs))
@@ -187,7 +205,7 @@ def ladder(methods: Iterable[str], column: str, lower: bool = False) -> Check:
 
 
 def ratio_of(group: str, numerator: str, denominator: str, column: str, least: float) -> Check:
-    """In the first setting of a model, one method's number is at least ``least`` times another's."""
+    """Return a check that one method's number is at least ``least`` times another's, in the first setting of a model."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         for setting in settings or [(group, "")]:
@@ -203,7 +221,7 @@ def ratio_of(group: str, numerator: str, denominator: str, column: str, least: f
 
 
 def steady(methods: Iterable[str], columns: Iterable[str], within: float) -> Check:
-    """In every setting the numbers of several methods differ by no more than a share ``within`` of the first one's."""
+    """Return a check that in every setting several methods differ from the first by at most a share ``within``."""
     methods, columns = list(methods), list(columns)
 
     @per_setting
@@ -222,7 +240,7 @@ def steady(methods: Iterable[str], columns: Iterable[str], within: float) -> Che
 
 
 def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool = False) -> Check:
-    """In every setting the best of ``ours`` is better than the best of ``others``."""
+    """Return a check that the best of ``ours`` is better than the best of ``others``, in every setting."""
     ours, others = list(ours), list(others)
 
     @per_setting
@@ -240,10 +258,10 @@ def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool
 
 
 def chosen(ours: Iterable[str], others: Iterable[str], column: str, *, by: str, lower: bool = False) -> Check:
-    """In every setting that one of ``ours`` which is lowest in the column ``by`` is better than each of ``others``.
+    """Return a check that the one of ``ours`` that is lowest in column ``by`` is better than each of ``others``.
 
-    Nothing is said where that one has no number in the column that is judged. Choose by another column than that, since the
-    best of several is flattered by the items it was chosen on, or expect margins far beyond what they vary by.
+    It covers every setting in which that method has a number in ``column``. Use two different columns: the best of
+    several is flattered by the items that it was chosen on, unless margins are far beyond their variation.
     """
     ours, others = list(ours), list(others)
 
@@ -258,9 +276,10 @@ def chosen(ours: Iterable[str], others: Iterable[str], column: str, *, by: str, 
 
 
 def without_number(method: str, column: str, beside: str, run: str) -> Check:
-    """In every setting where ``beside`` has a number in ``column``, ``method`` has none, or one that is not a number.
+    """Return a check that ``method`` has no number in ``column`` in every setting where ``beside`` has one.
 
-    run: a column in which ``method`` has a number where it was run at all; elsewhere nothing is said.
+    NaN counts as no number. run: a column in which ``method`` has a number wherever it was run; other settings are left
+    out.
     """
 
     @per_setting
@@ -276,7 +295,7 @@ def without_number(method: str, column: str, beside: str, run: str) -> Check:
 
 
 def alike(method: str, other: str, columns: Iterable[str]) -> Check:
-    """In a setting two methods have the same number in every column that either has one in."""
+    """Return a check that two methods have the same number in every column in which either has one."""
     columns = list(columns)
 
     @per_setting
@@ -293,7 +312,7 @@ def alike(method: str, other: str, columns: Iterable[str]) -> Check:
 
 
 def column_below(column: str, other: str, method: str = "observed") -> Check:
-    """In every setting one column of a figure's row is below another."""
+    """Return a check that one column of a figure's row is below another, in every setting."""
 
     @per_setting
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
@@ -307,7 +326,10 @@ def column_below(column: str, other: str, method: str = "observed") -> Check:
 
 
 def between(column: str, low: float, high: float, method: str = "observed", *, strict: bool = False) -> Check:
-    """In every setting a column of a figure's row lies in a range, its ends included (`strict`: not included)."""
+    """Return a check that a column of a figure's row lies in a range, in every setting.
+
+    The ends are included, or with ``strict`` excluded.
+    """
 
     @per_setting
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:

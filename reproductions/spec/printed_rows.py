@@ -33,7 +33,7 @@ Shape = Callable[[str, reported.Number], Recipe | None]
 
 
 def removed_layers(number: reported.Number) -> int | None:
-    """N of a sparsity printed as ``n/N``, else None."""
+    """Return n of a sparsity printed as ``n/N``, else None."""
     removed, slash, layers = number.sparsity.partition("/")
     return int(removed) if slash and removed.isdigit() and layers.isdigit() else None
 

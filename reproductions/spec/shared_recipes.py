@@ -42,7 +42,7 @@ PLAIN = {"method": "linearpatch", "kind": "diagonal", "estimator": "ratio-of-mea
 
 
 def least_squares(kind: str) -> dict:
-    """Extension: a patch of this kind, by token-weighted least squares."""
+    """Return the repair by a patch of this kind from token-weighted least squares (extension)."""
     return {"method": "linearpatch", "kind": kind, "estimator": "least-squares"}
 
 
@@ -72,7 +72,11 @@ def without_training(method: str, count: int, profile: str) -> dict | None:
 
 
 def llm_pruner(profile: str, corpus: str | None = None, **size) -> dict:
-    """LLM-Pruner's selection and calibration. size: ``ratio`` or ``layers`` of its step. corpus: the paper's own."""
+    """Return LLM-Pruner's selection and calibration.
+
+    size: ``ratio`` or ``layers`` of its step. corpus: calibration text for the papers' models, if it is not the
+    default.
+    """
     lines = PRUNER_LINES[profile]
     if corpus is not None and profile == "paper":
         lines = lines | {"corpus": corpus}
@@ -85,12 +89,15 @@ def pruner_can(count: int, layers: int) -> bool:
 
 
 def slicegpt(profile: str, **size) -> dict:
-    """SliceGPT's selection and calibration. size: ``share``, ``ratio`` or ``layers`` of its step."""
+    """Return SliceGPT's selection and calibration. size: ``share``, ``ratio`` or ``layers`` of its step."""
     return {"selection": {"method": "slicegpt", **size}, "calibration": CALIBRATION[profile]}
 
 
 def streamline_layer(count: int, subject: Subject) -> dict:
-    """LLM-Streamline's trained layer: one in the place of count + 1, so that as many go as in other rows."""
+    """Return LLM-Streamline's trained layer, which replaces count + 1 layers.
+
+    So as many layers are removed as in other rows.
+    """
     repair = {"method": "streamline-layer", "target": "output"} | DISTILLING[subject.size]
     return {"selection": window(count + 1), "calibration": CALIBRATION[subject.profile], "repair": repair}
 
@@ -101,12 +108,15 @@ def sentences(profile: str, count: int = 10) -> dict:
 
 
 def collapse(merge: str, C: int, H: int, T: float | None = None, layers: int | None = None) -> dict:
-    """LaCo's selection with a given threshold, or with the highest one that leaves so many `layers`. H: all layers."""
+    """Return LaCo's selection with a threshold T, or with the highest one that leaves `layers` layers.
+
+    H: the model's number of layers.
+    """
     wanted = {"T": T} if layers is None else {"layers": layers}
     fixed = {"method": "laco", "C": C, "L": 1, "H": H, "I": 2, "cosine": "flat-sentence"}
     return fixed | {"merge": merge} | wanted
 
 
 def merged_at_once(count: int) -> int:
-    """LaCo's C for so many layers less: four where that leaves whole merges, else the first of 5, 6, 3 and 2 that does."""
+    """Return LaCo's C for ``count`` removed layers: the first of 4, 5, 6, 3 and 2 whose merges remove exactly these."""
     return next(C for C in (4, 5, 6, 3, 2) if count % (C - 1) == 0)

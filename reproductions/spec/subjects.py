@@ -99,14 +99,14 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """For file names and JSON: the model's, or ``paper``."""
+        """Name for file names and JSON: the model's, or ``paper``."""
         return self.model or "paper"
 
     def counts(self, *shares: tuple[int, int], standin: Sequence[int] | int) -> tuple[int, ...]:
-        """Numbers of layers to remove: ``remove``.
+        """Return the numbers of layers to remove.
 
-        Else on the toy model what the table says; else the paper's shares n/N of this model's layers, rounded, each
-        once.
+        These are ``remove``, if it is given; on the toy model ``standin``; otherwise the paper's shares n/N of this
+        model's layers, rounded, each once.
 
         Raises:
             UserError: the model has too few layers for one of them.
@@ -188,7 +188,7 @@ def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) 
 
 @lru_cache(maxsize=1)
 def standin_digest() -> str:
-    """SHA-256 of the toy model's weights, first sixteen digits: other weights are another model."""
+    """Return the first sixteen hexadecimal digits of the SHA-256 of the toy model's weights, which identify the model."""
     return hashlib.sha256((WEIGHTS / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 

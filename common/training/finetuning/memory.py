@@ -106,7 +106,7 @@ def check_disk(folder: Path, trained: int, settings: Settings) -> int:
 
 
 def _sides(facts: dict, target: str) -> int:
-    """Inputs and outputs of a projection: what each rank of an adapter adds."""
+    """Return the inputs plus outputs of a projection: the parameters that each rank of an adapter adds."""
     hidden, inner = facts["hidden"], facts["intermediate"]
     if target in ("q_proj", "o_proj"):
         return hidden + facts["heads"] * facts["head_dim"]
