@@ -242,9 +242,12 @@ def _rows(entry: Entry, result: dict | None) -> list[tuple[str, ...]]:
 
 
 def _kind(what: str) -> tuple[str, ...]:
-    """Return what rows of one kind share: the measure behind the colon, and quantities such as ``8 workers``."""
-    subject, _, measure = what.rpartition(": ")
-    return measure, *re.findall(r"\d+ [a-z]+", subject)
+    """Return what rows of one kind share: the measure behind the colon and quantities such as ``8 workers``.
+
+    Without a colon it is all but what stands behind the last comma.
+    """
+    subject, colon, measure = what.rpartition(": ")
+    return (measure, *re.findall(r"\d+ [a-z]+", subject)) if colon else (what.rpartition(", ")[0] or what,)
 
 
 def _named(alike: Sequence[Ratio]) -> str:

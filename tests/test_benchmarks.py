@@ -112,15 +112,19 @@ def test_a_few_rows_of_a_kind_are_one_with_all_names_and_ratios(folder):
     ]
 
 
-def test_a_total_and_a_slope_channels_and_quantities_stay_apart(folder):
+def test_a_total_and_its_slope_are_one_row_but_channels_and_quantities_stay_apart(folder):
     names = [
         "refit, following 3, C = 576, layers 15 to 21 of 30, 4096 tokens",
         "refit, following 3, C = 576, layers 15 to 21 of 30, each further token",
         "refit, following 3, C = 4096, layers 2 to 2 of 6, 4096 tokens",
+        "refit, following 0, C = 4096, layers 2 to 2 of 6, 4096 tokens",
         "paper profile, 8 workers (simulated): time to the last record",
         "paper profile, 64 workers (simulated): time to the last record",
     ]
-    assert [cells[0] for cells in shown(folder, dict.fromkeys(names, (1, 2)))] == names
+    ratios = {name: (number, 9) for number, name in enumerate(names, 1)}
+    one, *others = [cells[:2] for cells in shown(folder, ratios)]
+    assert one == [f"{names[0]} and each further token", "1, 2"]
+    assert others == [[name, str(ratio)] for name, (ratio, _) in list(ratios.items())[2:]]
 
 
 def test_only_some_are_run_and_the_other_rows_stay_with_their_date(folder):

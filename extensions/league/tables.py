@@ -47,8 +47,8 @@ def columns(profile: str) -> list[Column]:
         Column("RP", derived="retained", of=labels),
         Column("flips", derived="flips", of=labels, compare="exact"),
         Column("parameters", "parameters", "left", scale=1e-6, compare="exact", label="parameters (M)"),
-        Column("patches", "parameters", "patch_millions", compare="exact", label="of patches (M)"),
-        Column("latency", "latency", "of_dense", compare="exact", label="time of dense"),
+        Column("patches", "parameters", "patch_millions", compare="exact", label="patch parameters (M)"),
+        Column("latency", "latency", "of_dense", compare="exact", label="time / dense"),
         Column("calibration-tokens", "repair", "calibration_tokens", compare="exact", label="calibration tokens"),
         Column("seconds", "repair", "seconds", compare="exact", unit="s"),
         Column("loaded-by", "loadable", "loaded_by", text=True, label="loaded by"),
@@ -185,7 +185,7 @@ TABLES = [
         "by LLM-Drop, EntroDrop, BlockPruner and FinerCut, the last two on the first four sequences. SLEB reads its own "
         "lines. Slices of layers: as many parameters as those layers have, by LLM-Pruner (the first ten sequences; out of "
         "all layers but the first four and the last two) and SliceGPT; the attentions that NBL turns into linear maps "
-        "have fewer. Time of dense: of a pass over sequences of 512 tokens, as a share of the dense model's on the same "
+        "have fewer. Time / dense: of a pass over sequences of 512 tokens, as a share of the dense model's on the same "
         "machine. Calibration tokens and seconds are the repair's, seconds those of the run that measured it: what other "
         "rows of that run had already computed is not in them (what each costs alone: benchmarks/README.md); a choice "
         "reads the same text. Rows marked trained see the same sequences once and learn from them. Loaded by: which "

@@ -88,8 +88,8 @@ IDEAS = {
 def parts(store: Store) -> dict[str, str]:
     """Return the parts of documents by name.
 
-    `papers`: the four papers with counts of verdicts and their sums, `summary`: the picture; both for README. `findings`: all
-    claims, for docs/findings.md.
+    `papers`: the four papers with counts of verdicts and their sums, `summary`: the picture, and what chance alone would
+    contradict; both for README. `findings`: all claims, for docs/findings.md.
     """
     papers = [one for sentences in ABSTRACTS.values() for one in sentences]
     built = _built_for([*papers, *OURS], store)
@@ -124,7 +124,7 @@ def parts(store: Store) -> dict[str, str]:
     lines.append([f"All {of_papers} claims", "", *(total[side] for side in sides)])
     return {
         "papers": markdown(["Paper", "Method", *(SIDES[side] for side in sides)], lines, "llll") + f"\n\n{NOT_COUNTED}",
-        "summary": f"{own_models(store)}\n\n{PICTURE}",
+        "summary": f"{PICTURE}\n\n{many(subjects.PUBLISHED_MODELS, built, papers)}",
         "findings": "\n\n".join(
             (
                 own_models(store),
@@ -207,10 +207,9 @@ def by_side(rows: Sequence[JudgedLine]) -> str:
 
 SHORT_LEGEND = """\
 - "(1 of 4)": one of four comparisons supports the claim. Most claims need all four.
-- Behind it: the comparison that favours the claim least, with its 95 % interval over items.
+- Behind it: the comparison that favours the claim least, as a difference [95 % interval over items].
 - Points are of accuracy. In LinearPatch, Prune&Comp and `league` they are of retained accuracy.
 - Limit: how far a number may fall behind, or has to be ahead.
-- Significant: larger than what other items might change.
 - No number: the paper prints none. –: not measured, or about other models. LP-1 and the like: findings of the audit."""
 
 
@@ -238,21 +237,42 @@ LEGEND = (
 )
 
 
-def chance(names: Iterable[str], built: Mapping[str, dict], found: Sequence[SummaryLine]) -> str:
-    """Return how many comparisons on each model have an interval, and how many chance alone would contradict."""
-    counted, by_chance = [], []
+def with_interval(
+    names: Iterable[str], built: Mapping[str, dict], found: Sequence[SummaryLine]
+) -> dict[str, list[dict]]:
+    """Return the comparisons behind these lines that have an interval, by model; models without any are left out."""
+    compared = {}
     for name in names:
         claims = {
             claim["id"]: claim["judged"].get(name, {"comparisons": []})
             for one in found
             for claim in one.claims(built[one.target])
         }
-        compared = [one for one in judge.distinct(claims.values()) if one["interval"]]
+        compared[name] = [one for one in judge.distinct(claims.values()) if one["interval"]]
+    return {name: known for name, known in compared.items() if known}
+
+
+def many(names: Iterable[str], built: Mapping[str, dict], found: Sequence[SummaryLine]) -> str:
+    """Say in README that many comparisons are judged one by one, and how many chance alone would contradict."""
+    compared = [one for known in with_interval(names, built, found).values() for one in known]
+    if not compared:
+        return ""
+    against = sum(one["verdict"] == judge.CONTRADICTED for one in compared)
+    return (
+        f"Many comparisons are made, each with a 95 % interval of its own and no correction for their number. "
+        f"Of the {len(compared)} with an interval, {against} contradict their claim. If all differences were zero, chance "
+        f"alone would contradict at most about {judge.by_chance(compared):.0f}."
+    )
+
+
+def chance(names: Iterable[str], built: Mapping[str, dict], found: Sequence[SummaryLine]) -> str:
+    """Return how many comparisons on each model have an interval, and how many chance alone would contradict."""
+    counted, by_chance = [], []
+    for name, compared in with_interval(names, built, found).items():
         known = [one["verdict"] for one in compared]
-        if known:
-            counts = ", ".join(f"{known.count(word)} {word}" for word in judge.WORDS if word in known)
-            counted.append(f"{len(known)} on {HEADS[name]} ({counts})")
-            by_chance.append(f"{judge.by_chance(compared):.1f}")
+        counts = ", ".join(f"{known.count(word)} {word}" for word in judge.WORDS if word in known)
+        counted.append(f"{len(known)} on {HEADS[name]} ({counts})")
+        by_chance.append(f"{judge.by_chance(compared):.1f}")
     if not counted:
         return ""
     return (

@@ -40,7 +40,7 @@ def settings(table: str):
         Column("merges", "laco-search", "merges", label="merges (extension)"),
         Column("attempts", "laco-search", "attempts", label="attempts (extension)"),
         Column("highest-similarity", "laco-search", "highest", label="highest s (extension)"),
-        Column("least-accepted-similarity", "laco-search", "lowest_accepted", label="least accepted s (extension)"),
+        Column("least-accepted-similarity", "laco-search", "lowest_accepted", label="lowest accepted s (extension)"),
     ]
 
     def made(profile: str) -> list[Column]:

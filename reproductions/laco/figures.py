@@ -96,8 +96,8 @@ FIGURES = [
             Column(
                 "distance-share", "laco-distances", "mean_share", scale=100, label="distance, % of unrelated weights'"
             ),
-            Column("least-share", "laco-distances", "least_share", scale=100, label="least share"),
-            Column("largest-share", "laco-distances", "most_share", scale=100, label="largest share"),
+            Column("least-share", "laco-distances", "least_share", scale=100, label="smallest share, %"),
+            Column("largest-share", "laco-distances", "most_share", scale=100, label="largest share, %"),
         ],
         (
             Claim(
@@ -113,13 +113,17 @@ FIGURES = [
         "Figure 5: outputs of adjacent layers, and of layers merged into one",
         _similarity_rows,
         [
-            Column("least-adjacent", "laco-outputs", "least_adjacent", label="least adjacent (a)"),
-            Column("least-adjacent-orthogonal", "laco-uncorrelated", "least_adjacent", label="if orthogonal (a)"),
-            Column("least-merged-equation", "laco-outputs", "least_paper", label="least merged, Eq. 1 (b)"),
-            Column("least-merged-uncorrelated", "laco-uncorrelated", "least_paper", label="Eq. 1 if uncorrelated (b)"),
-            Column("least-merged-code", "laco-outputs", "least_code", label="least merged, code (b)"),
-            Column("least-alone", "laco-outputs", "least_alone", label="first layer alone"),
-            Column("least-none", "laco-outputs", "least_none", label="no layer"),
+            Column("least-adjacent", "laco-outputs", "least_adjacent", label="lowest cosine, adjacent layers (a)"),
+            Column(
+                "least-adjacent-orthogonal", "laco-uncorrelated", "least_adjacent", label="the same if orthogonal (a)"
+            ),
+            Column("least-merged-equation", "laco-outputs", "least_paper", label="lowest cosine, merged by Eq. 1 (b)"),
+            Column(
+                "least-merged-uncorrelated", "laco-uncorrelated", "least_paper", label="the same if uncorrelated (b)"
+            ),
+            Column("least-merged-code", "laco-outputs", "least_code", label="lowest cosine, merged by the code (b)"),
+            Column("least-alone", "laco-outputs", "least_alone", label="lowest cosine, first layer alone"),
+            Column("least-none", "laco-outputs", "least_none", label="lowest cosine, no layer"),
             Column("norm", "laco-outputs", "norm", label="norm of Eq. 1"),
             Column("norm-uncorrelated", "laco-outputs", "norm_uncorrelated", label="norm if uncorrelated"),
         ],

@@ -79,11 +79,11 @@ FIGURES = [
             *_WINDOW,
             *(
                 _number(f"perplexity-{key}", "alpha", f"perplexity_{key}", label=f"PPL, {name}")
-                for name, key in (("cut", "none"), ("+d", "d"), ("+A", "A"))
+                for name, key in (("no repair", "none"), ("+d", "d"), ("+A", "A"))
             ),
             *(
                 _number(f"best-alpha-{key}", "alpha", f"best_alpha_{key}", label=f"best alpha, {name}")
-                for name, key in (("cut", "none"), ("+d", "d"), ("+A", "A"))
+                for name, key in (("no repair", "none"), ("+d", "d"), ("+A", "A"))
             ),
         ],
         claims=(
@@ -151,12 +151,12 @@ FIGURES = [
         "the best factor at every pruning interface against what each estimator predicts (extension)",
         _CUTS,
         [
-            _number("cuts", "cut-factors", "cuts"),
-            _number("ratio-off", "cut-factors", "off_ratio", label="ratio is off by"),
-            _number("least-squares-off", "cut-factors", "off_least_squares", label="least squares is off by"),
-            _number("alike-at-end-off", "cut-factors", "off_alike_at_end", label="alike at the end is off by"),
+            _number("cuts", "cut-factors", "cuts", label="interfaces"),
+            _number("ratio-off", "cut-factors", "off_ratio", label="error of the ratio"),
+            _number("least-squares-off", "cut-factors", "off_least_squares", label="error of least squares"),
+            _number("alike-at-end-off", "cut-factors", "off_alike_at_end", label="error of the output-matching factor"),
             _number("patch-helps", "cut-factors", "helps_ratio", 100, label="A lowers PPL, % of interfaces"),
-            _number("error-tells", "cut-factors", "told", 100, label="its error tells, % of interfaces"),
+            _number("error-tells", "cut-factors", "told", 100, label="predicted by the error of A, % of interfaces"),
             _number("matrix-helps", "cut-factors", "helps_matrix", 100, label="matrix lowers PPL, %"),
             _number("matrix-best", "cut-factors", "matrix_best", 100, label="matrix is best, %"),
         ],
@@ -182,11 +182,10 @@ FIGURES = [
                 comparisons.between("matrix-best", 99.9, 100.1),
             ),
         ),
-        note="Off by: mean |log(predicted factor / best factor)| over the pruning interfaces. Alike at the end: the "
-        "factor by which, on "
-        "calibration text, the states after the final norm have the highest mean cosine with the dense model's. Its error "
-        "tells: A lowers perplexity where it leaves less of the weighted error |x A - y| on calibration text than doing "
-        "nothing, and only there. Intervals are over the blocks, which overlap, so they are narrower than they should be.",
+        note="Error of an estimator: mean |log(predicted factor / best factor)| over the pruning interfaces. Output-matching "
+        "factor: with it, on calibration text, the states after the final norm have the highest mean cosine with the dense "
+        "model's. Predicted: A lowers perplexity if it leaves less of the weighted error |x A - y| on calibration text than "
+        "doing nothing, and only then. Intervals are over the blocks, which overlap, so they are too narrow.",
     ),
     Table(
         target="figure5-linearpatch",

@@ -57,7 +57,7 @@ FIGURES = [
                 _more_layers_for_less,
             ),
         ),
-        note="CosSim(BI); baseline: one-shot, nothing compensated.",
+        note="Layers are selected by CosSim(BI). Baseline: one-shot, no repair.",
         draw="figures.prunecomp:figure1",
     ),
     Table(
@@ -67,8 +67,8 @@ FIGURES = [
         title="Prune&Comp, Figure 2: magnitude gain of each layer",
         declared=_figure2_rows,
         columns=lambda profile: [
-            Column("largest-gain", "magnitude-gains", "largest", compare="exact", label="largest gain, %"),
-            Column("least-gain", "magnitude-gains", "least", compare="exact", label="least gain, %"),
+            Column("largest-gain", "magnitude-gains", "largest", compare="exact", label="largest gain of a layer, %"),
+            Column("least-gain", "magnitude-gains", "least", compare="exact", label="smallest gain of a layer, %"),
         ],
         claims=(
             Claim(

@@ -20,7 +20,15 @@ PATCHES = {
     "d-least-squares": least_squares("diagonal"),
 }
 REPAIRS = ("none", "factor", *PATCHES)
-LABELS = {"matrix-least-squares": "matrix, least squares", "d-least-squares": "d, least squares"}  # of repairs
+# Repair -> what its rows call it.
+LABELS = {
+    "none": "no repair",
+    "factor": "factor alpha",
+    "A": "patch A",
+    "matrix-least-squares": "least-squares matrix",
+    "d": "scales d",
+    "d-least-squares": "least-squares scales",
+}
 SCHEDULES = ("one-shot", "iterative")
 # The rows that are LinearPatch's and Prune&Comp's own.
 KNOWN = {
@@ -55,9 +63,7 @@ class GridCell:
         """Return how the row is called, with the paper's name where it is a paper's method."""
         own = "Prune&Comp" if (self.schedule, self.repair) == ("iterative", "factor") else ""
         paper = KNOWN.get((self.metric, self.schedule, self.repair), own)
-        return f"{self.metric}, {self.schedule}, {LABELS.get(self.repair, self.repair)}" + (
-            f" ({paper})" if paper else ""
-        )
+        return f"{self.metric}, {self.schedule}, {LABELS[self.repair]}" + (f" ({paper})" if paper else "")
 
 
 def grid_recipe(model: str, count: int, subject: Subject, limit: int | None, cell: GridCell) -> Recipe:
@@ -146,10 +152,10 @@ GRID = Table(
         ),
     ),
     note=(
-        "Average perplexity of three texts. none: layers are only removed; factor: Prune&Comp's alpha, fused; d and A: a "
-        "patch at every interface by LinearPatch's ratios, per channel and per rotated channel; least squares: the "
-        "patch that brings the residual stream before the interface nearest to that after it. In iterative rows each "
-        "removal is repaired before the next choice, by the model as it is then; in one-shot rows by the dense model."
+        "AVG is the average perplexity of three texts. Factor alpha is Prune&Comp's, fused into the weights. Scales d and "
+        "patch A stand at every interface and are LinearPatch's ratios, per channel and per rotated channel. Least squares "
+        "brings the residual stream before the interface nearest to that after it. In iterative rows each removal is "
+        "repaired before the next choice, by the model as it is then; in one-shot rows by the dense model."
     ),
     draw="figures.prunecomp:grid",
 )

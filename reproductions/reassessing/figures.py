@@ -44,6 +44,15 @@ def _dense(subject: Subject, limit: int | None) -> list[Row]:
     return [_paper_row(None, 0, limit)] if subject.printed else one_model([])(subject, limit)
 
 
+# Network whose gradients are measured -> what its column calls it.
+_NETWORKS = {
+    "trained": "trained model",
+    "random": "random weights",
+    "toy-pre": "random toys, pre-LN",
+    "toy-post": "random toys, post-LN",
+}
+
+
 def _flow(profile: str) -> list[Column]:
     found = [
         Column(
@@ -61,12 +70,14 @@ def _flow(profile: str) -> list[Column]:
             "counterexamples", "theorems", "counterexamples", compare="exact", label="statements with counterexamples"
         )
     )
-    for network in ("trained", "random", "toy-pre", "toy-post"):
-        benchmark, label = f"gradients@{network}", f"{network}: depth ~ gradient"
+    for network, words in _NETWORKS.items():
+        benchmark, label = f"gradients@{network}", f"depth-gradient correlation, {words}"
         found.append(Column(f"gradient-{network}", benchmark, "rank_correlation", compare="exact", label=label))
     return [
         *found,
-        Column("b-above-one", "gradients@trained", "below_one", compare="exact", label="share of ||B|| > 1"),
+        Column(
+            "b-above-one", "gradients@trained", "below_one", compare="exact", label="share of states with ||B|| > 1"
+        ),
     ]
 
 
@@ -138,7 +149,7 @@ def _spread(profile: str) -> list[Column]:
             f"chosen-sets@{metric}",
             f"overlap_{count}",
             compare="exact",
-            label=f"{label}, {count} samples",
+            label=f"{label}, {count} sample" + "s" * (count > 1),
         )
         for label, metric in (("BI", "bi"), ("Taylor", "taylor"))
         for count in _COUNTS
@@ -181,8 +192,8 @@ FIGURES = [
         _flow,
         "theory",
         _FLOW_CLAIMS,
-        "depth ~ gradient: Spearman's correlation of a layer's index with the norm of its weights' gradient. Toys: mean over "
-        "five seeds.",
+        "Depth-gradient correlation: Spearman's, of a layer's index with the norm of its weights' gradient. Below zero, "
+        "shallower layers have larger gradients. Toys: mean over five seeds.",
     ),
     _figure(
         "-seeds",

@@ -82,7 +82,7 @@ class ArmSpec:
     def label(self) -> str:
         """Return how people read the row."""
         variant = self._variant(self.arm.label if self.arm else "", "plain text (extension)")
-        return row_name(self.metric, variant or "no fine-tuning (extension)")
+        return row_name(self.metric, variant) if variant else f"{self.metric}, no fine-tuning (extension)"
 
     @property
     def extension(self) -> bool:

@@ -14,7 +14,7 @@ from reproductions.spec.subjects import HEADS
 
 NO_NUMBER = "no number"  # the verdict on printed numbers where the paper prints none
 BY_REPLY = {True: SUPPORTED, False: CONTRADICTED, None: UNTESTED}
-INTERVAL, BRIEF = ", 95 % CI {} to {}", " [{} to {}]"  # of a difference
+INTERVAL, BRIEF = ", 95 % CI {} to {}", " [{}, {}]"  # of a difference
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ShownVerdict:
         verdict: One of `verdicts.WORDS`, or `NO_NUMBER`.
         counts: How many comparisons support the claim; empty where that says nothing.
         effect: The least favourable comparison with its interval; empty where there is none.
-        brief: The same, with its interval in brackets and no name for it.
+        brief: The same as a signed number, with its interval in brackets.
         several: Whether that is the least favourable one of several.
         reason: Why the claim is not tested.
     """
@@ -65,7 +65,7 @@ def on_model(claims: Iterable[dict], name: str) -> ShownVerdict:
         return ShownVerdict(UNTESTED, reason=next((one["reason"] for one in judged if "reason" in one), ""))
     several = worst["compared"] > 1
     counts = supporting(worst["holding"], worst["compared"], worst["verdict"] == CONTRADICTED) if several else ""
-    return ShownVerdict(worst["verdict"], counts, effect(worst), effect(worst, BRIEF), several)
+    return ShownVerdict(worst["verdict"], counts, effect(worst), effect(worst, brief=True), several)
 
 
 def counted(claims: Sequence[dict]) -> str:
@@ -117,26 +117,26 @@ def in_print_of_table(claim: dict) -> str:
     return BY_REPLY[claim["reported"]] + (f" ({counted([claim])})" if several else "")
 
 
-def effect(judged: dict, interval: str = INTERVAL) -> str:
+def effect(judged: dict, brief: bool = False) -> str:
     """Return a difference in words, with its 95 % confidence interval and the limit that the claim sets, if not zero.
 
     Args:
         judged: A comparison.
-        interval: How both ends are written.
+        brief: With a sign in place of the word for the direction, and with the interval in brackets.
     """
     if judged["difference"] is None:
         return "no finite number"
     form = {"points": "+.1f", "%": "+.1f", "% of dense": ".1f"}.get(judged["unit"], ".4g")
     number, *ends = (signed(value, form) for value in (judged["difference"], *(judged["interval"] or ())))
     text = f"{number} {judged['unit']}".strip()
-    if form == "+.1f":  # a difference: its direction in words
+    if form == "+.1f" and not brief:  # a difference: its direction in words
         words = ("less", "more") if judged["unit"] == "points" else ("lower", "higher")
         size = number.lstrip("+−")
         text = f"{size} {judged['unit']}" + f" {words[judged['difference'] >= 0]}" * (float(size) != 0)
     if not judged["unit"]:
         what = judged["what"].partition(": ")[2]
         text = f"{what}: {text}" if what else text
-    text += (interval.format(*ends) + " (unpaired)" * (not judged["paired"])) if ends else ""
+    text += ((BRIEF if brief else INTERVAL).format(*ends) + " (unpaired)" * (not judged["paired"])) if ends else ""
     return text + (f", limit {judged['limit']}" if judged.get("limit") else "")
 
 

@@ -19,6 +19,7 @@ from common.utils.errors import unknown
 from common.utils.signs import signed
 from reproductions.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from reproductions.render import claim_verdicts
+from reproductions.spec.subjects import HEADS
 
 FORMATS = ("terminal", "md", "csv", "latex", "html", "json")
 PAPER = "paper"  # the subject that stands for the paper's own models
@@ -306,7 +307,8 @@ def _claims(table: dict) -> list[list[str]]:
 
 
 def _claims_header(table: dict) -> list[str]:
-    here = ["here" if subject["name"] == PAPER else f"on {subject['name']}" for subject in table["subjects"]]
+    names = [subject["name"] for subject in table["subjects"]]
+    here = ["here" if name == PAPER else f"on {HEADS.get(name, name)}" for name in names]
     return ["Claim", "printed numbers", *here]
 
 

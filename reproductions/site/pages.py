@@ -52,7 +52,7 @@ class Site:
         return {
             "records": sum(map(len, self.evidence.records.values())),
             "recipes": len(self.evidence.records),
-            "numbers": len(self.rows),
+            "numbers": sum(row["value"] is not None for row in self.rows),
             "printed": sum(len(reported.numbers(p, t)) for p in registry.PAPERS for t in reported.tables(p)),
             "findings": len(audit.findings()),
             "commit": (results.environment()["commit"] or "")[:9],
@@ -208,7 +208,6 @@ class Site:
         names = dict.fromkeys(v.subject for claim in own for v in claim.measured)
         last = (claims.PAPERS_OWN, claims.SHAPES)
         names = sorted(names, key=lambda name: (name in last, name == STANDIN.label))  # real models first
-        picture = about.figure if (views.FIGURES / f"{about.figure}.svg").is_file() else ""
         facts = {
             "name": paper,
             "title": PAPER_NAMES[paper],
@@ -220,9 +219,8 @@ class Site:
             "equation": about.equation,
             "where": about.where,
             "code": f"../../{where[0]}#L-{where[1]}",
-            "figure": picture,
-            "figure_title": registry.get(about.figure).title if picture else "",
-            "figure_words": views.words_of(picture) if picture else "",
+            "pictures": views.drawn(registry.get(about.figure))[:1],
+            "figure": about.figure,
             "below": [
                 path.relative_to(folder).with_suffix("") for path in (*folder.glob("*.ipynb"), *folder.glob("*/*.md"))
             ],

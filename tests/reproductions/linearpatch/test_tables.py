@@ -212,7 +212,7 @@ def test_settings_and_figures_of_the_paper_profile_run_on_a_mirror(rehearsal, ca
         assert len(row["cells"]["removed, in order (extension)"]["text"].split()) == int(
             row["sparsity"].partition("/")[0]
         )
-    assert shown[targets[3]]["rows"][0]["cells"]["cuts"]["reproduced"] == magnitudes.FEW_CUTS
+    assert shown[targets[3]]["rows"][0]["cells"]["interfaces"]["reproduced"] == magnitudes.FEW_CUTS
     assert not list(tmp_path.glob("*.svg"))  # a program has asked
     assert main(["show", targets[3], *narrowed]) == 0
     assert (tmp_path / "figure4-linearpatch-paper.svg").exists()

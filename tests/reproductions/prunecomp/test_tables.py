@@ -132,7 +132,7 @@ def test_the_grid_has_every_metric_with_every_repair_and_shares_the_papers_rows(
         sum(row.recipe.hash in tables for row in rows) == 1 + 5 + 5 + 2
     )  # dense, as they are, Prune&Comp, the ablation
     names = {row.name for row in rows}
-    assert {"CosSim(BI), one-shot, A (LinearPatch[S])", "CosSim(CL), one-shot, A (LinearPatch[L])"} <= names
+    assert {"CosSim(BI), one-shot, patch A (LinearPatch[S])", "CosSim(CL), one-shot, patch A (LinearPatch[L])"} <= names
 
 
 @pytest.mark.slow
