@@ -88,7 +88,7 @@ IDEAS = {
 def parts(store: Store) -> dict[str, str]:
     """Return the parts of documents by name.
 
-    `papers`: the four papers with counts of verdicts and their sums, `summary`: the picture, and what chance alone would
+    `papers`: the four papers with counts of verdicts and their sums, `chance`: how many comparisons chance alone would
     contradict; both for README. `findings`: all claims, for docs/findings.md.
     """
     papers = [one for sentences in ABSTRACTS.values() for one in sentences]
@@ -124,7 +124,7 @@ def parts(store: Store) -> dict[str, str]:
     lines.append([f"All {of_papers} claims", "", *(total[side] for side in sides)])
     return {
         "papers": markdown(["Paper", "Method", *(SIDES[side] for side in sides)], lines, "llll") + f"\n\n{NOT_COUNTED}",
-        "summary": f"{PICTURE}\n\n{many(subjects.PUBLISHED_MODELS, built, papers)}",
+        "chance": many(subjects.PUBLISHED_MODELS, built, papers),
         "findings": "\n\n".join(
             (
                 own_models(store),
@@ -159,7 +159,6 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
 
 
 NOT_COUNTED = "Claims without a number in the paper, or not tested on a model, are not counted."
-PICTURE = "![What became of every claim of the papers, in print and on measured models](figures/rendered/screen.svg)"
 
 
 def lead(rows: Mapping[str, Sequence[JudgedLine]]) -> str:
@@ -259,9 +258,9 @@ def many(names: Iterable[str], built: Mapping[str, dict], found: Sequence[Summar
         return ""
     against = sum(one["verdict"] == judge.CONTRADICTED for one in compared)
     return (
-        f"Many comparisons are made, each with a 95 % interval of its own and no correction for their number. "
-        f"Of the {len(compared)} with an interval, {against} contradict their claim. If all differences were zero, chance "
-        f"alone would contradict at most about {judge.by_chance(compared):.0f}."
+        f"Each of the {len(compared)} comparisons on measured models has its own 95 % interval, without a correction for "
+        f"their number: {against} contradict their claim. If all differences were zero, chance alone would make it at most "
+        f"about {judge.by_chance(compared):.0f}."
     )
 
 

@@ -127,10 +127,10 @@ def _next(number: str) -> str:
 
 
 def parts(names: Iterable[str]) -> dict[str, str]:
-    """Return what the published records say, by the name of the part: the summary, all findings, tables, the league's."""
+    """Return what the published records say, by the name of the part: the counts, all findings, tables, the league's."""
     store, found = Loaded(), {}
     names = set(names)
-    if names & {"papers", "summary", "findings"}:
+    if names & {"papers", "chance", "findings"}:
         found |= findings.parts(store)
     if "guessing" in names:
         found["guessing"] = chance_levels.summary()
