@@ -225,18 +225,18 @@ def summary() -> str:
     lines, turns = [], []
     for source in _first():
         title, rows = printed_rows.title_of(source.paper), of_paper(source.paper)
-        turns.append("{} of {} pairs of {}'s rows".format(*turned(rows), title))
+        turns.append("{} of {} ({})".format(*turned(rows), title))
         ends = [end(rows, key=lambda row: row.retained) for end in (max, min)]
         cells = [f"{row.retained:.1f} → {shown(row)} ({row.model}, {row.method}, {row.sparsity})" for row in ends]
         by_chance = sorted({f"{row.guessing:.1f}" for row in rows}, key=float)
         lines.append([f"{title} ({source.measure})", " to ".join(by_chance[:: max(len(by_chance) - 1, 1)]), *cells])
     head = [
         "Paper",
-        "retained by chance, %",
-        "most retained → of it above chance level, %",
-        "least retained → above chance level, %",
+        "retained at chance level, %",
+        "best row: retained → retained above chance level, %",
+        "worst row: the same, %",
     ]
-    order = f"Which of two rows of one model and size retains more changes for {', '.join(turns)}."
+    order = f"Pairs of rows (one model, one size) whose order changes if only that part counts: {', '.join(turns)}."
     return f"{markdown(head, lines, 'lr')}\n\n{order}"
 
 
