@@ -123,7 +123,7 @@ def parts(store: Store) -> dict[str, str]:
     total = tally([one for found in claims.values() for one in found])
     lines.append([f"All {of_papers} claims", "", *(total[side] for side in sides)])
     return {
-        "papers": markdown(["Paper", "Method", *(SIDES[side] for side in sides)], lines, "llll") + f"\n\n{NOT_COUNTED}",
+        "papers": f"{COUNTED}\n\n{markdown(['Paper', 'Method', *(SIDES[side] for side in sides)], lines, 'llll')}",
         "chance": many(subjects.PUBLISHED_MODELS, built, papers),
         "findings": "\n\n".join(
             (
@@ -158,7 +158,10 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
     return style.save(picture.draw(groups, sides), "screen", folder)
 
 
-NOT_COUNTED = "Claims without a number in the paper, or not tested on a model, are not counted."
+COUNTED = (
+    "The table counts what became of each paper's claims, first by the numbers that the paper prints, then as measured here. "
+    "Claims without a number in the paper, or not tested on a model, are not counted."
+)
 
 
 def lead(rows: Mapping[str, Sequence[JudgedLine]]) -> str:
