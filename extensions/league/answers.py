@@ -102,7 +102,7 @@ ANSWERS = Table(
         Claim("repairs-lower-perplexity", "extension: repairs lower perplexity", _better(_TEXT_LABELS, lower=True)),
         Claim(
             "repairs-lower-scaled-perplexity",
-            "extension: they do so apart from the scale of the logits",
+            "extension: repairs lower perplexity apart from the scale of the logits",
             _better([SCALED.format(label) for label in _TEXT_LABELS], lower=True),
         ),
         Claim(

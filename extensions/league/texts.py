@@ -104,7 +104,7 @@ TEXTS = Table(
         ),
         Claim(
             "both-texts-beat-plain-text",
-            "extension: calibrated on both texts, it is more accurate on them than calibrated on plain text",
+            "extension: from both texts the refit is more accurate on tasks that it did not read than from plain text",
             comparisons.beats(BOTH, PLAIN, column=AVERAGE),
         ),
         Claim(
@@ -114,7 +114,7 @@ TEXTS = Table(
         ),
         Claim(
             "least-left-refit-beats-l-refit",
-            "extension: calibrated on both texts, the refit is more accurate after it, too",
+            "extension: from both texts the refit is more accurate after the least-residual set than after the block",
             comparisons.beats(LEFT_BOTH, BOTH, column=AVERAGE),
         ),
         Claim(
@@ -124,7 +124,7 @@ TEXTS = Table(
         ),
         Claim(
             "both-texts-keep-perplexity",
-            "extension: calibrated on both texts, its perplexity is as low as calibrated on plain text, within 5 %",
+            "extension: from both texts the refit's perplexity is as low as from plain text, within 5 %",
             comparisons.beats(BOTH, PLAIN, column="PPL AVG", lower=True, within=0.05),
         ),
     ),

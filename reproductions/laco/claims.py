@@ -239,7 +239,7 @@ CLAIMS = {
         ),
         Claim(
             "two-steps-beat-one-code",
-            "extension: so they do under the code's merge",
+            "extension: the same under the code's merge",
             above(AGAIN + CODE, (AT_ONCE + CODE,), "Avg."),
         ),
     ),

@@ -135,7 +135,7 @@ FIGURES = [
             ),
             Claim(
                 "code-merged-output-similar",
-                "extension: so it is for the code's merge",
+                "extension: (b) the same for the code's merge",
                 comparisons.between("least-merged-code", 0.996, math.inf, DENSE, strict=True),
             ),
         ),

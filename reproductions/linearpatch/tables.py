@@ -150,7 +150,7 @@ TABLES = [
             ),
             Claim(
                 "distilled-beats-spared-ffn",
-                "extension: LinearPatch[L +FT] retains more than that network does then",
+                "extension: LinearPatch[L +FT] retains more than an FFN that leaves massive tokens unchanged",
                 comparisons.beats("LinearPatch[L +FT]", rows.FFN_SPARED),
             ),
             Claim(
@@ -189,12 +189,12 @@ TABLES = [
             ),
             Claim(
                 "spared-ffn-beats-cut",
-                "extension: that network has a lower perplexity than no repair if it leaves massive tokens unchanged",
+                "extension: an FFN that leaves massive tokens unchanged has a lower perplexity than no repair",
                 comparisons.beats(rows.FFN_SPARED, rows.CUT, column="AVG", lower=True),
             ),
             Claim(
                 "distilled-beats-spared-ffn",
-                "extension: LinearPatch[L] +FT has a lower perplexity than that network has then",
+                "extension: LinearPatch[L] +FT has a lower perplexity than an FFN that leaves massive tokens unchanged",
                 comparisons.beats("LinearPatch[L +FT]", rows.FFN_SPARED, column="AVG", lower=True),
             ),
             Claim(

@@ -137,17 +137,17 @@ GRID = Table(
         ),
         Claim(
             "patch-beats-factor",
-            "extension: LinearPatch's A lowers it further than the factor, wherever both are measured",
+            "extension: LinearPatch's A lowers perplexity further than the factor, wherever both are measured",
             each_better(_PATCHED),
         ),
         Claim(
             "matrix-beats-patch",
-            "extension: a least-squares matrix lowers it further than A, wherever both are measured",
+            "extension: a least-squares matrix lowers perplexity further than A, wherever both are measured",
             each_better(_FITTED),
         ),
         Claim(
             "iterative-beats-one-shot",
-            "extension: selecting anew after each removal lowers it wherever both are measured",
+            "extension: selecting anew after each removal lowers perplexity wherever both are measured",
             each_better(_ITERATED),
         ),
     ),

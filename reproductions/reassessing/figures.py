@@ -93,7 +93,7 @@ _FLOW_CLAIMS = (
     ),
     Claim(
         "theorems-hold-unconditionally",
-        "they and Eqs. 6 and 14 hold as stated, without conditions",
+        "Theorems 4.1 and 4.2 and Eqs. 6 and 14 hold as stated, without conditions",
         between("counterexamples", 0, 0, "Dense"),
     ),
     Claim(
