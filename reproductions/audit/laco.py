@@ -19,14 +19,9 @@ from reproductions.audit.engine import (
 )
 from reproductions.audit.tables import compare_share, removed_share
 from reproductions.spec import printed_rows, reported
+from reproductions.spec.columns import LACO_CATEGORIES
 
-CATEGORIES = {
-    "Reas.": ("CMNLI", "HeSw", "PIQA"),
-    "Lang.": ("CHID", "WSC_P", "WSC_G"),
-    "Know.": ("CSQA", "BoolQ"),
-    "Exam.": ("MMLU", "CMMLU"),
-    "Unde.": ("RaceH", "RaceM", "XSum", "C3"),
-}
+CATEGORIES = LACO_CATEGORIES["paper"]
 ALL = tuple(column for columns in CATEGORIES.values() for column in columns)
 QUESTIONS = {"CHID": 202, "WSC_P": 104, "WSC_G": 104, "CSQA": 1221, "BoolQ": 3270, "PIQA": 1838}
 QUESTIONS |= {"RaceH": 3498, "RaceM": 1436, "C3": 1825}
