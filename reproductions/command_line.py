@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -405,30 +406,26 @@ def _show(options: RunCommand | ShowCommand) -> int:
     models = [model for _, of_paper in named for model in of_paper]
     chosen = {"pattern": options.row, "limit": options.limit}
     first = named[0] if named else (settings.STANDIN, ())
-    shown = runner.fitting(wanted, first[0], first[1], *chosen.values())
+    shown = [table for table, _ in runner.fitting(wanted, first[0], first[1], *chosen.values())]
     terminal = {}
     if options.format == "terminal":
         terminal = {"width": text_tables.terminal_width(), "colours": text_tables.coloured()}
     if first[0].changes:
-        found = [show.changed(table, store, *one, **chosen) for table, _ in shown for one in named]
-        patterns = _columns(options)
-        for one in found if patterns else ():
-            one["rows"] = [row for row in one["rows"] if any(runner.like(row["column"], p) for p in patterns)]
-        for (table, _), one in zip(shown, found) if not options.model else ():
+        found = [show.changed(table, store, *one, **chosen) for table in shown for one in named]
+        columns = _columns_of(options, {c.label: c.id for table in shown for c in table.columns_for(first[0])})
+        for one in found:
+            one["rows"] = [row for row in one["rows"] if row["column"] in columns]
+        for table, one in zip(shown, found) if not options.model else ():
             one["published_for"] = [subject.phrase for subject in show.published(table, store, options.limit)]
         print(tables.render_changes(found, options.format, **terminal), end="")
         return 0
     built, pictures = [], []
-    for table, _ in shown:
+    for table in shown:
         subjects = [subject for subject, _ in named] or show.published(table, store, options.limit)
         built.append(show.build(table, store, subjects, models=models, **chosen))
         pictures += [(table, subject) for subject in subjects if table.draw]
-    if patterns := _columns(options):
-        labels = {name for content in built for name in content["column_ids"].items()}
-        for pattern in patterns if options.command == "show" else ():  # a run may measure hidden ones
-            if not any(runner.like(name, pattern) for pair in labels for name in pair):
-                raise unknown("column", pattern, {label for label, _ in labels})
-        built = show.of_columns(built, patterns)
+    columns = _columns_of(options, {label: own for one in built for label, own in one["column_ids"].items()})
+    built = [show.of_columns(one, columns) for one in built]
     found = built if len(wanted) > 1 else built[0]
     named_models = bool(options.model)  # who names a model asks for its numbers alone
     rendered = tables.render(found, options.format, every_row=options.every_row, reported=not named_models, **terminal)
@@ -436,6 +433,25 @@ def _show(options: RunCommand | ShowCommand) -> int:
     if options.format == "terminal":  # another form is asked for by a program
         _draw(options, store, pictures, models)
     return 0
+
+
+def _columns_of(options: RunCommand | ShowCommand, known: Mapping[str, str]) -> Collection[str]:
+    """Return the labels of the columns that a command names; all without any.
+
+    known: label -> id.
+
+    Raises:
+        UserError: a pattern that fits none. What a run has measured may be hidden.
+    """
+    from reproductions.engine.runner import like
+
+    patterns, found = _columns(options), set()
+    for pattern in patterns:
+        fitting = {label for label, own in known.items() if like(label, pattern) or like(own, pattern)}
+        if not fitting and options.command == "show":
+            raise unknown("column", pattern, known)
+        found |= fitting
+    return found if patterns else known
 
 
 def _draw(options: RunCommand | ShowCommand, store, pictures: list, models: list[str]) -> None:

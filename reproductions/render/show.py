@@ -2,7 +2,7 @@
 
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from reproductions import audit
 from reproductions.claims import derived_columns, flips, verdicts
 from reproductions.claims.bootstrap import Resampled
 from reproductions.claims.derived_columns import Measured, Score, TextCell, score
-from reproductions.engine.runner import choose_rows, fits, like
+from reproductions.engine.runner import choose_rows, fits
 from reproductions.spec import coverage, reported, statuses, subsets
 from reproductions.spec import subjects as settings
 from reproductions.spec.changes import Changes
@@ -60,61 +60,37 @@ def build(
     """
     subjects = [settings.subject(s) for s in ([subjects] if isinstance(subjects, Subject | str) else subjects)]
     printed = reported.cells(table.paper, table.number)
-    rows, facts, readings, left_out = [], [], {}, set()
+    rows, facts, readings = [], [], {}
     for subject in subjects:
         origins: set[str] = set()
         chosen = choose_rows(table, subject, models=models, pattern=None, limit=limit)
+        if pattern is not None:  # refused where it fits no row
+            choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
         columns = coverage.read(table, store, subject, limit)
         own, over = _scored(columns, subject, store, chosen, origins)
         rows += own
-        if pattern is not None:  # the rows that a command names are shown; what follows from others stays what it is
-            asked = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-            compared_with = [row for row in chosen if row.dense]
-            kept = {row.key for row in (*asked, *compared_with)}
-            left_out |= {(subject.name, *row.key) for row in chosen if row.key not in kept}
+        facts.append(_facts(subject, columns, own, over, origins))
         readings[subject.name] = [Resampled(store, own, columns)]
         for more, answering in coverage.more(columns, chosen, store) if claims else ():
             closer = [more.get(column.id, column) for column in columns]
             again, _ = _scored(closer, subject, store, answering, set())
             readings[subject.name].append(Resampled(store, again, closer, whole=more))
-        shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
-        labels = {column.id: column.label for column in columns}
-        shown |= {"origin": " and ".join(sorted(origins)) or "no"}
-        shown |= {"over": {labels[name]: count for name, count in over.items()}}
-        unknown = [
-            labels[name] for name in derived_columns.at_guessing(columns, next((r.model for r in chosen), None), own)
-        ]
-        known = [c.label for c in columns if c.known or (str(c.derived).startswith("retained") and len(c.of) != 1)]
-        levels = derived_columns.levels(columns, next((row.model for row in chosen), None), own)
-        shown["guessing"] = {labels[name]: level for name, level in levels.items()}
-        shown["guessed"] = dict.fromkeys(known, unknown) if unknown else {}
-        scored = {name for _, _, scores in own for name, found in scores.items() if isinstance(found, Score)}
-        size = subsets.asked([column for column in columns if column.id in scored] or columns)
-        facts.append(shown | {"size": size})
     if not any(subject.printed for subject in subjects):
         # Of the paper's models only what needs no weights belongs beside another model's numbers.
         every = table.columns_for(PAPER)
         weight_free = [column for column in every if column.weight_free]
         for row in table.rows(PAPER, None):
-            if pattern is not None and not fits(row, models, pattern):
-                left_out.add((PAPER.name, *row.key))
             rows.append((row, PAPER, _measured(row, every if _of_shape(row) else weight_free, store, set())))
-    lines, ids, better = [], {}, {}
-    for row, subject, scores in rows:
-        columns = [column for column in table.columns_for(subject) if not column.hidden]
-        ids |= {c.label: c.id for c in columns}
-        better |= {c.label: c.better for c in columns if c.better}
-        cells = {c.label: _cell(row, c, scores, printed if subject.printed else {}) for c in columns}
-        cells = {label: cell for label, cell in cells.items() if cell["status_id"] != statuses.ABSENT.id}
-        lacking = [cell for cell in cells.values() if cell["reproduced"] is None and "text" not in cell]
-        found = [status for status in map(_status, lacking) if status != statuses.NONE]
-        line = {"id": row.id, "model": row.label, "sparsity": row.sparsity, "method": row.name, "dense": row.dense}
-        line |= {"model_id": row.group, "method_id": row.method, "extension": row.extension, "shape": _of_shape(row)}
-        lines.append(line | {"profile": subject.profile, "subject": subject.name, "cells": cells})
-        lines[-1] |= _said(statuses.of_row(found))
+    shown = {subject: [c for c in table.columns_for(subject) if not c.hidden] for _, subject, _ in rows}
+    ids = {column.label: column.id for columns in shown.values() for column in columns}
+    lines = [_line(row, subject, shown[subject], scores, printed) for row, subject, scores in rows]
     _mark(table, lines, ids)
     _gate(lines, {column.label for column in table.columns_for(PAPER) if not column.weight_free})
     judged = verdicts.claims(table, lines, printed, subjects, readings) if claims else {"claims": [], "chance": {}}
+    # What follows from other rows than the named ones stays what it is; the original model is there to compare with.
+    named = [
+        pattern is None or fits(row, models, pattern) or (row.dense and subject in subjects) for row, subject, _ in rows
+    ]
     first = subjects[0]
     return {
         "target": table.target,
@@ -125,29 +101,57 @@ def build(
         "subjects": facts,
         "columns": [column.label for column in table.columns_for(first) if not column.hidden],
         "column_ids": ids,
-        "better": better,
+        "better": {column.label: column.better for columns in shown.values() for column in columns if column.better},
         "note": table.note,
         "tolerance": TOLERANCE,
         "gate": GATE,
-        "rows": [r for r in lines if (r["subject"], r["model_id"], r["sparsity"], r["method_id"]) not in left_out],
+        "rows": [line for line, kept in zip(lines, named, strict=True) if kept],
     } | judged
 
 
-def of_columns(contents: Sequence[dict], patterns: Sequence[str]) -> list[dict]:
-    """Return tables with only the columns whose label or id fits a pattern; one that has none of them stays as it is."""
-    found = []
-    for content in contents:
-        ids = content["column_ids"]
-        chosen = {name for name, own in ids.items() if any(like(name, one) or like(own, one) for one in patterns)}
-        narrowed = {
-            "columns": [name for name in content["columns"] if name in chosen],
-            "rows": [
-                row | {"cells": {name: cell for name, cell in row["cells"].items() if name in chosen}}
-                for row in content["rows"]
-            ],
-        }
-        found.append(content | narrowed if chosen else content)
-    return found
+def _facts(
+    subject: Subject, columns: list[Column], own: Measured, over: Mapping[str, int], origins: Collection[str]
+) -> dict:
+    """Return what the JSON form says of a subject."""
+    labels = {column.id: column.label for column in columns}
+    model = next((row.model for row, _, _ in own), None)
+    unknown = [labels[name] for name in derived_columns.at_guessing(columns, model, own)]
+    known = [c.label for c in columns if c.known or (str(c.derived).startswith("retained") and len(c.of) != 1)]
+    scored = {name for _, _, scores in own for name, found in scores.items() if isinstance(found, Score)}
+    return {
+        "name": subject.name,
+        "label": subject.label,
+        "profile": subject.profile,
+        "dtype": subject.dtype,
+        "origin": " and ".join(sorted(origins)) or "no",
+        "over": {labels[name]: count for name, count in over.items()},
+        "guessing": {labels[name]: level for name, level in derived_columns.levels(columns, model, own).items()},
+        "guessed": dict.fromkeys(known, unknown) if unknown else {},
+        "size": subsets.asked([column for column in columns if column.id in scored] or columns),
+    }
+
+
+def _line(row: Row, subject: Subject, columns: list[Column], scores: dict, printed: Mapping) -> dict:
+    """Return a row of the JSON form."""
+    cells = {c.label: _cell(row, c, scores, printed if subject.printed else {}) for c in columns}
+    cells = {label: cell for label, cell in cells.items() if cell["status_id"] != statuses.ABSENT.id}
+    lacking = [cell for cell in cells.values() if cell["reproduced"] is None and "text" not in cell]
+    found = [status for status in map(_status, lacking) if status != statuses.NONE]
+    line = {"id": row.id, "model": row.label, "sparsity": row.sparsity, "method": row.name, "dense": row.dense}
+    line |= {"model_id": row.group, "method_id": row.method, "extension": row.extension, "shape": _of_shape(row)}
+    line |= {"profile": subject.profile, "subject": subject.name, "cells": cells}
+    return line | _said(statuses.of_row(found))
+
+
+def of_columns(content: dict, labels: Collection[str]) -> dict:
+    """Return a table with only these columns; one that has none of them stays as it is."""
+    if not content["column_ids"].keys() & set(labels):
+        return content
+    rows = [
+        row | {"cells": {name: cell for name, cell in row["cells"].items() if name in labels}}
+        for row in content["rows"]
+    ]
+    return content | {"columns": [name for name in content["columns"] if name in labels], "rows": rows}
 
 
 def own_models(table: Table, store: Store) -> dict[str, int]:

@@ -264,11 +264,12 @@ def _one_model(rows: list[dict]) -> bool:
     return bool(rows) and rows[0]["subject"] != PAPER and len({row["model"] for row in rows}) == 1
 
 
-def _has_result(rows: list[dict], column: str) -> bool:
-    """Return whether a column has more than cells that were not run or have nothing to show."""
-    cells = [row["cells"][column] for row in rows if column in row["cells"]]
-    shown = any(cell["reported"] is not None or "printed" in cell or cell.get("text") for cell in cells)
-    return shown or any(cell["status_id"] not in ("not-run", "none") for cell in cells if "text" not in cell)
+def unknown_cell(cell: dict | None) -> bool:
+    """Return whether nothing is known of a cell: no number, no text, and no reason but that it was not measured."""
+    if cell is None:
+        return True
+    known = cell["reproduced"] is not None or cell["reported"] is not None or cell.get("text") or "printed" in cell
+    return not known and ("text" in cell or cell["status_id"] in ("not-run", "none"))
 
 
 def _columns(rows: list[dict]) -> list[str]:
@@ -389,7 +390,7 @@ def _blocks(table: dict, least: float, every_column: bool) -> Iterator[Block]:
     folded = False
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
-        shown = columns if every_column else [column for column in columns if _has_result(rows, column)]
+        shown = [c for c in columns if every_column or not all(unknown_cell(row["cells"].get(c)) for row in rows)]
         columns, empty = shown or columns, [column for column in columns if shown and column not in shown]
         lines = _grid(rows, columns, text, least, table.get("better", {}))
         folded |= len(lines) < len(rows)

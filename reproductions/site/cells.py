@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from reproductions.render.evidence import Evidence
-from reproductions.render.tables import LARGE, guessed
+from reproductions.render.tables import LARGE, guessed, unknown_cell
 from reproductions.site.claims import PAPERS_OWN
 from reproductions.spec import coverage
 from reproductions.spec.registry import Column, Row, Table
@@ -123,7 +123,7 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
     labels = [
         label
         for label in dict.fromkeys(label for line in lines for label in line["cells"])
-        if any(not _unknown(line["cells"].get(label)) for line in lines)
+        if not all(unknown_cell(line["cells"].get(label)) for line in lines)
     ]
     absent = [label for label in dict.fromkeys(name for line in lines for name in line["cells"]) if label not in labels]
     digits = {label: _digits(line["cells"].get(label) for line in lines) for label in labels}
@@ -160,14 +160,6 @@ def target_of_shapes(evidence: Evidence, target: str) -> bool:
     places = (place for found in evidence.shown.values() for place in found)
     own = (place.row for place in places if (place.target, place.subject, place.shape) == (target, PAPER.name, False))
     return all(row.recipe == row.shapes for row in own)
-
-
-def _unknown(cell: dict | None) -> bool:
-    """Return whether nothing is known of a cell: no number, no text, and no reason but that it was not measured."""
-    if cell is None:
-        return True
-    known = cell["reproduced"] is not None or cell["reported"] is not None or "text" in cell or "printed" in cell
-    return not known and cell["status_id"] in SIGNS
 
 
 def _empty(line: dict) -> bool:
