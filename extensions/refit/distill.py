@@ -48,7 +48,7 @@ class _Student:
 
 
 def neighbours(layers: int, removed: Sequence[int], following: int) -> list[int]:
-    """Return the kept layers next to the interfaces of a model of so many layers: what a refit rewrites.
+    """Return the kept layers next to the interfaces of a model of ``layers`` layers, which a refit changes.
 
     >>> neighbours(10, [4, 5], 2)
     [3, 6, 7]
@@ -57,7 +57,7 @@ def neighbours(layers: int, removed: Sequence[int], following: int) -> list[int]
 
 
 def how_for(channels: int) -> Fitting:
-    """Return the rate for a model of so many channels, with the schedule and the sequences of a step.
+    """Return the learning rate, schedule and batch size for a model of ``channels`` channels.
 
     >>> round(how_for(4096).learning_rate, 6)
     0.000141
@@ -80,29 +80,30 @@ def distill(
     folder: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> dict:
-    """Train the layers of a pruned ``model`` next to its interfaces, in place.
+    """Train the layers of a pruned ``model`` next to its interfaces towards the original's logits, in place.
 
     Args:
         model: The pruned model; it is changed.
         original: The model before, with all its layers. It may share weights with ``model``, but not those that train.
-        windows: Token ids [samples, tokens]; taken in a new order as often as the steps need them.
+        windows: Token ids [samples, tokens]; each epoch takes them in a new order.
         removed: Layers of ``original`` that ``model`` lacks.
-        steps: Optimiser steps.
+        steps: Optimizer steps.
         following: Layers after each interface that train.
-        held_out: Token ids [samples, tokens]. Where their divergence does not fall, the weights are put back, as they are
+        held_out: Token ids [samples, tokens]. If their divergence does not fall, the initial weights are restored, as
             after a step that diverged.
-        how: Rate, schedule and sequences of a step; None: those of `how_for`.
+        how: Learning rate, schedule and batch size; None: those of `how_for`.
         seed: Seed of the order of sequences.
-        start: JSON-able origin of the weights of ``model``, where they may differ in their last bits between runs.
-        folder: Folder for checkpoints; the same training found there is continued, or loaded if it has ended.
+        start: JSON-able origin of the weights of ``model``, if they may differ in their last bits between runs.
+        folder: Folder for checkpoints. An unfinished training with the same settings continues there, a finished one is
+            loaded.
         progress: Show a progress bar.
 
     Returns:
-        The report of `common.training.fitting.fit`, with the trained "layers" (of ``original``), whether their weights were
-        "kept" and, with ``held_out``, its divergence "before" and "after".
+        The report of `common.training.fitting.fit`, with the trained "layers" (of ``original``), whether their weights
+        were "kept" and, with ``held_out``, its divergence "before" and "after".
 
     Raises:
-        UserError: no layer to train, or what checkpoints refuse.
+        UserError: no layer to train, or an error of the checkpoints.
     """
     teacher, student = Decoder(original), Decoder(model)
     how = how or how_for(teacher.hidden_size)
@@ -141,7 +142,7 @@ def distill(
 
 
 def original_of(job: Job, removed: Sequence[int]) -> nn.Module | None:
-    """Return the original model, with weights of its own where a refit without these layers writes; None: no distillation."""
+    """Return the original model, with separate weights where a refit without these layers writes; None: no distillation."""
     if job.options.distill is None or job.options.plan:
         return None
     near = neighbours(job.layers, removed, job.options.following)
@@ -152,7 +153,7 @@ def original_of(job: Job, removed: Sequence[int]) -> nn.Module | None:
 
 
 def distilled(job: Job, original: nn.Module, removed: Sequence[int]) -> dict:
-    """Distil the job's refitted model as asked, and note what that came to; returns the report."""
+    """Distil the job's refitted model if requested, and note the outcome; return the report."""
     options, windows = job.options, job.windows[: -job.apart or None]
     report = distill(
         job.model,
@@ -177,7 +178,7 @@ def distilled(job: Job, original: nn.Module, removed: Sequence[int]) -> dict:
 
 
 def cost(job: Job) -> tuple[float, int]:
-    """Return the tokens through the whole model that a distillation takes, and the bytes that it holds."""
+    """Return the cost of a distillation: tokens through the entire model, and bytes of memory."""
     if job.options.distill is None:
         return 0.0, 0
     tokens = job.options.distill * BATCH * job.length

@@ -56,7 +56,7 @@ class Graft:
 
     @torch.no_grad()
     def into(self, layer: nn.Module) -> None:
-        """Overwrite the places of the host, in place."""
+        """Overwrite the host's neurons, in place."""
         for name, (rows, biases) in self.matrices.items():
             linear = at_hand(layer).get_submodule(name)
             weight = linear.weight.T if name == MLP else linear.weight  # a view
@@ -65,7 +65,7 @@ class Graft:
                 linear.bias[self.places] = biases.to(linear.bias)
 
     def report(self) -> dict:
-        """Return what a record holds of it."""
+        """Return the facts that a result keeps."""
         where = {"writer": self.writer, "neurons": self.neurons, "host": self.host, "places": self.places}
         return where | {"wrote": round(self.wrote, 1), "writes": round(self.writes, 1)}
 
@@ -102,17 +102,17 @@ class Observed:
 
     @property
     def carrier(self) -> int | None:
-        """The layer that writes the massive activation, if the layer before it can take its neurons over; else None."""
+        """The layer that writes the massive activation, if the layer before it can take its neurons; else None."""
         writer = self.norms.writer
         return writer if writer and self.graft([writer]) is not None else None
 
     @torch.no_grad()
     def graft(self, removed: Sequence[int]) -> Graft | None:
-        """Return what has to be carried over so that these layers may be removed.
+        """Return the graft that the removal of these layers needs, or None.
 
-        A neuron writes the massive activation if what it writes into first tokens is longer than the median token's state.
-        None where no layer writes one or that layer stays, where no layer before it is kept, and where the neurons, in the
-        layer that is kept, would write less than that length.
+        A neuron writes the massive activation if its contribution to first tokens is longer than the median token's
+        state. None if no layer writes one, that layer stays, no layer before it is kept, or the neurons would write
+        less than that length in the host.
         """
         writer = self.norms.writer
         kept = [layer for layer in range(writer or 0) if layer not in removed]

@@ -283,7 +283,7 @@ class LeastLeftRefit(Pruning):
     first: bool | None = None
 
     def apply(self, context: Context) -> None:
-        """Select and remove what is pruned, and repair the model."""
+        """Select and remove layers, and refit after each."""
         check_count(self.count, context.decoder.num_layers)
         options = {name: value for name, value in self.to_json().items() if name not in ("method", "count")}
         options |= {"batch_size": context.batch_size, "progress": context.progress}
@@ -294,9 +294,18 @@ class LeastLeftRefit(Pruning):
 
 
 def prune(model: nn.Module, ids: Tensor, count: int, **options) -> dict:
-    """Remove ``count`` layers by `choices` and `refit.refit` in turn, in place; options: of the latter.
+    """Remove ``count`` layers by `choices` and `refit.refit` in turn, in place.
 
-    Holds a second copy of the model. Returns "removed", in order, "left" by every choice, and the reports, "refitted".
+    Needs memory for a second copy of the model.
+
+    Args:
+        model: The model; it is changed.
+        ids: Calibration tokens [samples, tokens].
+        count: Number of layers to remove.
+        options: Options of `refit.refit`.
+
+    Returns:
+        "removed", the layers in order; "left", the residual error of every choice; "refitted", the reports.
     """
     dense, alive = copy.deepcopy(model), list(range(Decoder(model).num_layers))
     removed, lefts, reports = [], [], []
@@ -326,10 +335,20 @@ def choices(
     first: bool = True,
     batch_size: int = 8,
 ) -> dict[int, float]:
-    """Return the residual error without each layer of ``model`` but the first and the last, under a fitted map.
+    """Compute the residual error without each layer of ``model``, with a fitted linear map in its place.
 
-    That residual stream S, before the layer, is mapped towards X, the dense model's, before the next one: min |S (I + D) -
-    X|^2 / |X|^2. alive: which layers of ``dense`` those of ``model`` are.
+    The first and the last layer are left out. The residual stream S before a layer is mapped towards the original one,
+    X, after it: min |S (I + D) - X|^2 / |X|^2.
+
+    Args:
+        model: The current model.
+        dense: The original model.
+        alive: Layers of ``dense`` that ``model`` has.
+        ids: Calibration tokens [samples, tokens].
+        ridge: Ridge as a share of the mean eigenvalue.
+        weights: Weight of each token (`common.calibration.least_squares.Regression`).
+        first: Whether a sample's first token counts.
+        batch_size: Samples per batch.
     """
     ours, theirs = Decoder(model), Decoder(dense)
     sums = {place: Regression(weights=weights) for place in range(1, ours.num_layers - 1)}

@@ -123,14 +123,14 @@ def refit(
         model: The model; it is changed.
         ids: Calibration tokens [samples, tokens].
         removed: Layers to remove.
-        following: Kept layers after each interface whose matrices are refitted, too; 0: those before it alone.
+        following: Number of kept layers after each interface that are refitted, too; 0: only the layer before it.
         ridge: Ridge, as a share of the mean eigenvalue of the inputs' covariance.
         matrices: Matrices of the following layers, a name of `MATRICES`.
-        share: Share of the change across the interface that `o_proj` before it is fitted to; 0: it stays as it is.
+        share: Share of the change across the interface that `o_proj` before it is fitted to; 0: it is not changed.
         gate_up: Also refit the matrices that read into the MLP.
         intercept: Also fit a bias for each matrix.
-        held_out: So many of the last samples choose each matrix's ridge among RIDGES, in place of ``ridge``; the matrix is
-            then solved on all samples.
+        held_out: Number of last samples that choose each matrix's ridge among RIDGES, instead of ``ridge``; the matrix
+            is then solved on all samples.
         weights: Weights of tokens (`common.calibration.least_squares.Regression`).
         first: Whether a sample's first token counts.
         target: Target of the regression, a name of `TARGETS`.
@@ -138,18 +138,19 @@ def refit(
         before: Whether `down_proj` before each interface is refitted.
         dense: Model whose residual stream is the target; None: ``model``.
         alive: Layers of ``dense`` that ``model`` has; None: all.
-        graft: Neurons that the last layer before an interface takes over first.
-        batch_size: Sequences a batch.
+        graft: Neurons that are first copied into the last layer before an interface.
+        batch_size: Sequences per batch.
         progress: Show a progress bar.
 
     Returns:
-        One entry per refitted matrix, in order: {"layer" (of the dense model), "matrix", "error", "left"}. error and left are
-        those of the repaired residual stream before and after the refit, as shares of the squared target on the calibration
-        tokens. With ``held_out`` also the chosen "ridge" and what it left of the held-out samples.
+        One entry per refitted matrix, in order: {"layer" (of ``dense``), "matrix", "error", "left"}. error and left are
+        those of the repaired residual stream before and after the refit, as shares of the squared target on the
+        calibration tokens. With ``held_out`` also the chosen "ridge" and its residual error on the held-out samples.
 
     Raises:
-        UserError: an architecture whose output matrices do not write into the residual stream themselves (Gemma 2 normalises
-            what they write, Mixtral mixes experts), layers that there are not, options out of range, no tokens.
+        UserError: an architecture whose output matrices do not write into the residual stream themselves (Gemma 2
+            normalises their output, Mixtral mixes experts), layers that do not exist, options out of range, or no
+            tokens.
     """
     decoder = Decoder(model)
     removed = sorted(map(int, removed))
@@ -190,9 +191,21 @@ def refit(
 
 
 def refit_one_by_one(model: nn.Module, ids: Tensor, removed: Sequence[int], **options) -> list[dict]:
-    """Remove layers in the order given, with a refit after each, always towards the model as it came; in place.
+    """Remove layers in the given order, with a refit after each towards the original model, in place.
 
-    Holds a second copy of the model. options, errors and reports: of `refit`; each report also says "removed".
+    Needs memory for a second copy of the model.
+
+    Args:
+        model: The model; it is changed.
+        ids: Calibration tokens [samples, tokens].
+        removed: Layers to remove, in order.
+        options: Options of `refit`.
+
+    Returns:
+        The entries of `refit`, each with the layer "removed" before.
+
+    Raises:
+        UserError: as `refit`.
     """
     check_layers(removed, len(removed), Decoder(model).num_layers)
     offload.refuse(model, "a refit after each layer")
@@ -208,7 +221,7 @@ def check_architecture(name: str) -> None:
     """Refuse a model whose output matrices do not write into the residual stream themselves.
 
     Raises:
-        UserError: names the architecture.
+        UserError: the message names the architecture.
     """
     if name in SUPPORTED and SUPPORTED[name].matrices is None:
         spec = SUPPORTED[name]
@@ -269,7 +282,7 @@ def check_biases(config, flags: Sequence[str] = ("attention_bias", "mlp_bias")) 
     """Refuse an architecture whose config does not know such biases.
 
     Raises:
-        UserError: names it.
+        UserError: the message names the architecture.
     """
     for flag in flags:
         if not hasattr(config, flag):

@@ -17,7 +17,7 @@ from extensions.refit.method import FOLLOWING, RIDGE, check_architecture, refit,
 
 
 def grafted(context: Context, windows: Tensor) -> Graft | None:
-    """Return what has to be carried over, noted in the records' details as ``graft``."""
+    """Return the graft that the removal needs, and note it in the result's details as ``graft``."""
     found = find(context.decoder, windows, context.removed)
     context.details["graft"] = None if found is None else found.report()
     return found
@@ -113,7 +113,7 @@ class Distilled(TrainedRepair):
     held_out: int = 0
 
     def tokens(self, context: Context) -> int:
-        """Return how many calibration tokens it sees."""
+        """Return the number of calibration tokens that it reads."""
         return Repair.tokens(self, context)
 
     def apply(self, context: Context) -> None:

@@ -29,11 +29,11 @@ WIDE = 2048  # channels from which on a CPU takes hours for the sums of that
 
 
 def check(job: Job) -> None:
-    """Refuse what cannot be refitted, settle how many sequences choose the damping, and draw the sequences.
+    """Refuse impossible refits, choose how many sequences select the ridge, and draw the sequences.
 
     Raises:
-        UserError: an architecture, patches, biases that the config does not know, as many held-out sequences as there are,
-            two ways to choose the layers.
+        UserError: an unsupported architecture, patches, biases that the config does not know, as many held-out
+            sequences as there are sequences, or two ways to select the layers.
     """
     options = job.options
     if options.choose == "left" and options.cosine is not None:
@@ -70,7 +70,7 @@ def check(job: Job) -> None:
 
 
 def apply(job: Job) -> dict:
-    """Choose, remove and refit; the facts are the layers, and what each matrix left."""
+    """Select, remove and refit; return the layers, and the residual error of each matrix."""
     if job.given is not None:
         sets = [job.given]
     elif job.options.choose == "left":

@@ -54,11 +54,11 @@ class CollapseSettings:
     cosine: str = DEFAULT_COSINE
 
     def within(self, layers: int) -> CollapseSettings:
-        """Return the settings for a model of so many layers, H filled in.
+        """Return the settings for a model of ``layers`` layers, with H filled in.
 
         Raises:
-            UserError: with these Algorithm 1 could not run, or would do nothing whatever the model: C outside 2..layers, a
-            range outside 1..layers or without room for C layers, I below 1; or an unknown merge.
+            UserError: Algorithm 1 could not run, or would do nothing for any model: C outside 2..layers, a range
+                outside 1..layers or without room for C layers, or I below 1; or an unknown merge.
         """
         C, I, L, H = self.C, self.I, self.L, layers if self.H is None else self.H
         if self.merge not in RULES:

@@ -52,11 +52,17 @@ def adjacent_distances(model: nn.Module) -> dict[str, dict[str, list[float]]]:
 
 
 def merged_norms(model: nn.Module, followers: int = 3) -> dict[str, list[float] | float]:
-    """Return how much Eq. 1 enlarges a layer: |theta*| over the root mean square of |theta_l| .. |theta_{l+m}|.
+    """Compute how much Eq. 1 enlarges a layer: |theta*| over the root mean square of |theta_l| .. |theta_{l+m}|.
 
-    Matrices only.
+    Only matrices count.
 
-    `ratio`: per block start 0..N-m-1. `uncorrelated`: sqrt(m + (m - 1)^2); m equal layers would give 1.
+    Args:
+        model: The model; it is not changed.
+        followers: m, the number of layers merged into layer l.
+
+    Returns:
+        `ratio`, for each first layer 0..N-m-1 of a block, and `uncorrelated`: sqrt(m + (m - 1)^2), the ratio of
+        independent layers. m equal layers would give 1.
     """
     layers, ratios = layer_list(model), []
     _check_window(len(layers), followers)
@@ -92,10 +98,10 @@ def adjacent_cosines(model: nn.Module, tokenizer, sentences: Sequence[str], cosi
 
 @torch.no_grad()
 def orthogonal_cosines(model: nn.Module, tokenizer, sentences: Sequence[str]) -> list[float]:
-    """Return Fig. 5a's yardstick: the cosines (per token) if layer l + 1 added what has nothing in common with its input.
+    """Compute Fig. 5a's reference: the cosine per token if layer l + 1 added a vector orthogonal to its input.
 
-    With X[l+1] = X[l] + D and D of its true length but at a right angle to X[l], the cosine is |X[l]| / |(X[l], D)|: sizes
-    alone decide it, whatever the weights are.
+    With X[l+1] = X[l] + D, and D of its true length but at a right angle to X[l], the cosine is |X[l]| / |(X[l], D)|.
+    Lengths alone decide it, whatever the weights are.
     """
     decoder = Decoder(model)
     states = _states(decoder, tokenizer, sentences)
@@ -110,7 +116,7 @@ def orthogonal_cosines(model: nn.Module, tokenizer, sentences: Sequence[str]) ->
 def shuffled(layer: nn.Module, generator: torch.Generator) -> nn.Module:
     """Return a copy of a layer whose matrices have their rows and columns in random order.
 
-    Each keeps its norm and its singular values, and loses whatever it had in common with those of other layers.
+    Each keeps its norm and its singular values, and loses all similarity with those of other layers.
     """
     made = copy.deepcopy(layer)
     for parameter in made.parameters():

@@ -103,7 +103,7 @@ def _tensors(layer: nn.Module) -> dict[str, Tensor]:
 
 
 def check_alike(layers: Sequence[nn.Module]) -> None:
-    """Refuse layers that cannot be added up.
+    """Refuse layers that cannot be added.
 
     Raises:
         UserError: their parameters differ in name or shape.
@@ -131,11 +131,11 @@ class Merge:
         self._assign(values)
 
     def undo(self) -> None:
-        """Take the merge back."""
+        """Restore the layer's former weights."""
         self._assign(self._own)
 
     def keep(self) -> None:
-        """Let go of the layer's former weights; `undo` does nothing from now on."""
+        """Drop the layer's former weights; `undo` does nothing from now on."""
         self._own = {}
 
     def _assign(self, values: dict[str, Tensor]) -> None:
@@ -152,8 +152,8 @@ def merge_layers(model: nn.Module, layer: int, followers: int, merge: str = "pap
         model: The model; it is changed.
         layer: l, 0-based, in the present model.
         followers: m >= 1.
-        merge: See the module's docstring, as norms.
-        norms: Rule for the norms' gains; None: as the merge.
+        merge: Rule for the weights: ``paper``, ``code`` or ``drop`` (module docstring).
+        norms: Rule for the norms' gains: ``merge`` or ``first``; None: the default of ``merge``.
 
     Raises:
         UserError: no such layers, layers of different shapes, a model with patches, or an unknown merge.

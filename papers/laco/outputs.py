@@ -41,15 +41,15 @@ def boundaries(decoder: Decoder, ids: Tensor) -> list[Tensor]:
 
 
 def output_similarity(ours: Sequence[Tensor], theirs: Sequence[Tensor], cosine: str = DEFAULT_COSINE) -> float:
-    """Return Avg_Cos_Sim: the similarity of two models' states of the same sentences (section 2.2).
+    """Compute Avg_Cos_Sim, the similarity of two models' states on the same sentences (section 2.2).
 
     Args:
         ours: States of one model by sentence, each [tokens, channels].
         theirs: States of the other model.
-        cosine: ``flat-sentence``: one cosine of all numbers of a sentence, mean over sentences (the notebooks; the paper's
-            text says "for every sentence"). ``token``: per token, mean over all tokens. ``channel``: along tokens, per
-            channel, mean over channels and sentences. ``flat-batch``: one cosine of everything. ``last-token-angle``: 1 less
-            the angle between the last tokens' states over pi, mean over sentences.
+        cosine: ``flat-sentence``: one cosine of all numbers of a sentence, mean over sentences (the notebooks; the
+            paper's text says "for every sentence"). ``token``: per token, mean over all tokens. ``channel``: along
+            tokens, per channel, mean over channels and sentences. ``flat-batch``: one cosine over all sentences.
+            ``last-token-angle``: 1 minus the angle between the last tokens' states over pi, mean over sentences.
 
     Returns:
         The similarity, -1 to 1; NaN when a state is not finite.

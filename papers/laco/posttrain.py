@@ -28,9 +28,9 @@ from papers.laco import training
 
 
 def stacked(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
-    """Return the rows of one length as a batch [rows, tokens].
+    """Return rows of equal length as a batch [rows, tokens].
 
-    Only here are ids widened: a corpus is held once, in 32 bits.
+    Ids are widened only here: the corpus stays in 32 bits.
     """
     return {name: torch.from_numpy(np.stack([row[name] for row in rows])).long() for name in rows[0]}
 
@@ -56,10 +56,10 @@ class PostTrainingCommand:
 
 
 def train(options: PostTrainingCommand) -> None:
-    """Train as asked and save the model to --out/model.
+    """Train with the given options and save the model to --out/model.
 
     Raises:
-        UserError: an unknown corpus or checkpoint, settings that do not fit, too little text for one sequence.
+        UserError: an unknown corpus or checkpoint, settings that do not fit, or too little text for one sequence.
     """
     corpora.get(options.corpus)  # before the model is read
     changed = {name: getattr(options, name) for name in ("batch", "micro_batch", "learning_rate", "save_every")}
@@ -84,7 +84,7 @@ def train(options: PostTrainingCommand) -> None:
 
 @answering
 def main(given: Sequence[str] | None = None) -> int:
-    """Read the command line and train; returns the exit status."""
+    """Run the command; return the exit status."""
     train(parse(PostTrainingCommand, given, prog="python -m papers.laco.posttrain", description=__doc__))
     return 0
 

@@ -31,10 +31,10 @@ def _is_plain(sentence: str) -> bool:
 
 
 def draw(documents: Sequence[str], count: int, seed: int) -> list[str]:
-    """Return `count` sentences, at most one of a document, in the order drawn.
+    """Draw `count` sentences, at most one per document, and return them in the order drawn.
 
     Raises:
-        UserError: fewer documents have a plain sentence, or none is wanted.
+        UserError: too few documents have a plain sentence, or ``count`` is below 1.
     """
     if count < 1:
         raise UserError(f"{count} calibration sentences measure nothing; draw 1 or more (the paper: ten)")
@@ -58,7 +58,7 @@ def _drawn(documents: Sequence[str], count: int, rng: random.Random) -> Iterator
 
 
 def calibration_sentences(corpus: str | Sequence[str], count: int = 10, seed: int = 0) -> list[str]:
-    """Return `count` sentences of a named corpus, or equally many of each of several."""
+    """Draw `count` sentences of a named corpus, or equally many of each of several."""
     names = [corpus] if isinstance(corpus, str) else list(corpus)
     if count % len(names):
         raise UserError(f"{count} sentences cannot be split evenly over {', '.join(names)}; change the count")

@@ -20,10 +20,10 @@ VALIDATION_BLOCKS = 32
 
 
 def sentences(context: Context) -> list[str]:
-    """Return the sentences of the recipe's calibration entry.
+    """Draw the sentences of the recipe's calibration entry.
 
     Raises:
-        UserError: it has none.
+        UserError: the recipe has no entry with sentences.
     """
     entry = context.calibration
     if entry is None or entry.sentences is None:
@@ -124,7 +124,10 @@ class PostTraining(Training):
     reprune: CollapseOptions | None = None
 
     def apply(self, context: Context) -> None:
-        """Train; recipes that differ only in what follows the training share it."""
+        """Train the model, and collapse it once more with ``reprune``.
+
+        Recipes that differ only in the steps after training share the training.
+        """
         alone = dataclasses.replace(context.recipe, training=dataclasses.replace(self, reprune=None), limit=None)
         folder = dataclasses.replace(context, recipe=alone).folder
         tokenizer, data = context.tokenizer, self.data

@@ -11,11 +11,12 @@ from papers.laco.steps import LayerCollapse
 
 
 def check(job: Job) -> None:
-    """Refuse what Algorithm 1 cannot run with, and draw the sentences.
+    """Refuse options that Algorithm 1 cannot run with, and draw the sentences.
 
     Raises:
-        UserError: fewer than two layers in a merge, or more than go, a number of layers that no merges add up to, layers of
-            one's own that have none before them to be merged into, too few sentences, a model with patches.
+        UserError: C below 2 or above the number of layers to remove plus 1; a number of layers that no merges add up
+            to; layer 0 among the given layers, which has no layer before it; too few sentences; or a model with
+            patches.
     """
     options = job.options
     options.merge = options.merge or options.fidelity
@@ -32,7 +33,7 @@ def check(job: Job) -> None:
 
 
 def refuse(job: Job, count: int | None) -> None:
-    """Refuse a number of layers that no merges add up to; None: merges that find no room."""
+    """Refuse a number of layers that no merges add up to; with None, refuse merges that do not fit the model."""
     C, interval = combined(job, count), job.options.interval
     CollapseSettings(C=C, I=interval).within(job.layers)
     if count not in (None, *(gone := takes(C, interval, job.layers))):
@@ -43,10 +44,10 @@ def refuse(job: Job, count: int | None) -> None:
 
 
 def combined(job: Job, remove: int | None) -> int:
-    """Return --combine, or else the paper's C for a number of layers to remove.
+    """Return --combine, or the paper's C for a number of layers to remove.
 
-    That is the largest of 2..6 whose merges add up (9: 4, 10: 6), of those that find room in the model, or else any that
-    do; 4 where a threshold is given.
+    That is the largest of 2..6 whose merges add up (9 layers: 4, 10 layers: 6) and fit the model, or else any that
+    fits; 4 with a given threshold.
     """
     if job.options.combine is not None or remove is None:
         return job.options.combine or 4

@@ -93,24 +93,26 @@ def distill(
 
     Args:
         model: The original model.
-        patches: Patch by the block ``[start, stop)`` that it replaces (`cut_patches` makes them; `replace_runs` inserts them
-            afterwards).
+        patches: Patch by the block ``[start, stop)`` that it replaces (`cut_patches` makes them; `replace_runs` inserts
+            them afterwards).
         windows: Token ids [samples, tokens]; the paper's are `SAMPLES` x `LENGTH`.
         settings: Target, loss, trainable part and schedule.
-        store: Folder for the teacher's logits, made or continued there (`TeacherStore`); None computes them as needed.
+        store: Folder for the teacher's logits, created or continued (`TeacherStore`); None computes them as needed.
         tokenizer: The model's tokenizer, for ``store``.
         facts: JSON-able facts that ``store`` keeps and compares.
-        folder: Folder for checkpoints; the same training found there is continued, or loaded if it has ended.
-        start: JSON-able origin of the patches' first values; with `acts_on`, part of what makes a training the same.
+        folder: Folder for checkpoints. An unfinished training with the same settings continues there, a finished one is
+            loaded.
+        start: JSON-able origin of the patches' initial values. With `acts_on`, it is part of a training's identity.
         progress: Show a progress bar.
 
     Returns:
         The report of `common.training.fitting.fit`, with target, loss, trainable part, its number of parameters, and
-        the store's bytes per token. status 'diverged' is a result: the patches are then the last whose loss was finite.
+        the store's bytes per token. The status 'diverged' is a result: the patches are then the last whose loss was
+        finite.
 
     Raises:
-        UserError: a model of mixed dtypes, patches that do not fit it or the trainable part, or what store, checkpoint and
-            targets refuse.
+        UserError: a model of mixed dtypes, patches that do not fit it or the trainable part, or an error of store,
+            checkpoint or target.
     """
     check_model(model)
     decoder = Decoder(model)
@@ -145,11 +147,22 @@ def distill_cuts(
     ends: bool = False,
     **options,
 ) -> dict:
-    """Make the patches of every interface, distil them, then remove the layers and insert them, in place.
+    """Distil the patches of every interface, then remove the layers and insert the patches, in place.
 
-    kind, estimator, acts_on: of the patches to start from (`cut_patches`); kind None: the usual one for what is trained.
-    ends: as for `patch_cuts`. options: as for `distill`. Returns its report, with the runs and the patches' positions in the
-    pruned model.
+    Args:
+        model: The original model; it is changed.
+        statistics: Its statistics, for the initial patches.
+        removed: Layers to remove.
+        windows: Token ids [samples, tokens] to train on.
+        settings: Settings of the distillation.
+        kind: Kind of the initial patches (`cut_patches`); None: the usual one for the trainable part.
+        estimator: Estimator of the initial patches.
+        acts_on: Tokens that are patched, see `LinearPatch`.
+        ends: See `patch_cuts`.
+        options: Further options of `distill`.
+
+    Returns:
+        The report of `distill`, with the runs and the patches' positions in the pruned model.
     """
     if not ends:
         check_cuts(removed, Decoder(model).num_layers)

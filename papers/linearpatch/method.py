@@ -18,25 +18,28 @@ FIDELITIES = ("paper", "code")
 
 
 def default_cosine(variant: str, fidelity: str) -> str:
-    """Return which cosine selects by default: per token, but along tokens for the official code's block."""
+    """Return the default cosine of a selection: ``token``, but ``channel`` for the official code's block."""
     return "channel" if (variant, fidelity) == ("L", "code") else "token"
 
 
 def select(
     statistics: Statistics, count: int, variant: str = "L", fidelity: str = "paper", cosine: str | None = None
 ) -> list[int]:
-    """Return the layers to remove: ``L``, the block of highest cosine (Eq. 2), or ``S``, the lowest BI as ShortGPT.
+    """Select the layers to remove: ``L``, the block of highest cosine (Eq. 2), or ``S``, the lowest BI as in ShortGPT.
 
     Args:
         statistics: Statistics of one pass with a span of ``count`` at least.
-        count: Layers to remove.
+        count: Number of layers to remove.
         variant: ``L`` or ``S``.
-        fidelity: ``paper`` takes the cosine per token and the argmax over all starts; ``code`` is the official code's cosine
-            along tokens per channel, over starts 1..N-n-1. For ``S`` both are the same.
-        cosine: Another kind than that (`common.calibration.statistics`), which must have been collected.
+        fidelity: ``paper`` takes the cosine per token and the argmax over all starts; ``code`` is the official code's
+            cosine along tokens per channel, over starts 1..N-n-1. For ``S`` both are the same.
+        cosine: Another kind of cosine (`common.calibration.statistics`), which must have been collected.
 
     Returns:
         Original indices, in order of removal.
+
+    Raises:
+        UserError: an unknown variant, fidelity or cosine, or statistics without that cosine.
     """
     _check_names(variant, fidelity, cosine)
     cosine = cosine or default_cosine(variant, fidelity)
@@ -55,12 +58,12 @@ def _check_names(variant: str, fidelity: str, cosine: str | None) -> None:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a model whose matrices differ in dtype: its layers could not follow one another.
+    """Refuse a model whose matrices differ in dtype, because its layers could not follow one another.
 
-    Quantised weights are integers and say nothing here.
+    Quantised weights are integers and are ignored.
 
     Raises:
-        UserError: floating-point matrices of several dtypes; they are named.
+        UserError: floating-point matrices of several dtypes; the message names them.
     """
     found: dict[str, str] = {}
     for name, parameter in model.named_parameters():
@@ -137,9 +140,30 @@ def survey(
     batch_size: int = 8,
     progress: bool = False,
 ) -> tuple[list[int], Statistics]:
-    """Return the layers that `prune` would remove, and the statistics for their patches; the model stays as it is.
+    """Select the layers that `prune` would remove, and collect the statistics for their patches.
 
-    others: numbers of layers that the same statistics shall serve (`select`, `patch_cuts`); not for a computed matrix.
+    The model is not changed.
+
+    Args:
+        model: The model.
+        windows: Calibration tokens [samples, tokens].
+        count: Number of layers to remove.
+        variant: See `select`.
+        layers: Layers to remove instead of a computed selection.
+        cosine: See `select`.
+        kind: Kind of the patches, see `patch_values`.
+        estimator: See `channel_scales`.
+        fidelity: See `select`.
+        others: Further numbers of layers that the same statistics must serve (`select`, `patch_cuts`); not for a
+            computed matrix.
+        batch_size: Sequences per batch.
+        progress: Show a progress bar.
+
+    Returns:
+        The layers (original indices, in order of removal) and the statistics.
+
+    Raises:
+        UserError: as `prune`.
     """
     decoder = Decoder(model)
     check_count(count, decoder.num_layers)

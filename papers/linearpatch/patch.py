@@ -26,9 +26,9 @@ _NAMED = {"elementwise": "elementwise", "least-squares": "moments"}
 
 
 def named_statistics(kind: str, estimator: str, pairs: Collection[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
-    """Return which options of `common.calibration.collect` a patch of this kind needs at the interfaces ``pairs``.
+    """Return the options of `common.calibration.collect` that a patch needs at the interfaces ``pairs``.
 
-    {} for the default.
+    {} means that the default statistics suffice.
     """
     option = "matrices" if kind == "matrix" else _NAMED.get(estimator)
     return {option: sorted(pairs)} if option else {}
@@ -158,7 +158,7 @@ class LinearPatch(nn.Module):
 
     @property
     def channels(self) -> int:
-        """Width of the residual stream it fits."""
+        """Width of the residual stream that the patch fits."""
         return self.options["channels"]
 
     def matrix(self) -> Tensor:
@@ -172,7 +172,7 @@ class LinearPatch(nn.Module):
         return torch.diag(weight.expand(self.channels))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return ``[..., channels]`` -> same shape and dtype."""
+        """Apply the patch to states [..., channels]; return the same shape and dtype."""
         wide, kind = hidden.float(), self.options["kind"]
         if kind in ("hadamard", "matrix"):
             changed = wide @ self.weight
@@ -202,7 +202,7 @@ register_patch("linearpatch", _load)
 
 
 def insert_patch(model: nn.Module, position: int, patch: LinearPatch) -> Patch:
-    """Let ``patch`` act on what layer ``position`` of the present (pruned) model receives; N means the final norm.
+    """Insert ``patch`` before layer ``position`` of the present (pruned) model; N means the final norm.
 
     Raises:
         UserError: the patch does not fit the model's width, is not in float32, or there is no such position.
@@ -217,7 +217,7 @@ def insert_patch(model: nn.Module, position: int, patch: LinearPatch) -> Patch:
 
 
 def check_fit(patch: LinearPatch, decoder: Decoder) -> None:
-    """Refuse a patch of another width than the model's."""
+    """Refuse a patch whose width is not the model's."""
     if patch.channels != decoder.hidden_size:
         raise UserValueError(
             f"a patch of {patch.channels} channels does not fit a model of {decoder.hidden_size}; make it from statistics "
@@ -226,14 +226,14 @@ def check_fit(patch: LinearPatch, decoder: Decoder) -> None:
 
 
 def check_cuts(removed: Collection[int], layers: int) -> None:
-    """Refuse interfaces at which a patch cannot work, in a model of ``layers``.
+    """Refuse interfaces at which a patch cannot work, in a model of ``layers`` layers.
 
-    A patch matches what layer l + n receives (Eq. 3) to what it used to receive. Before layer 0 there is no stream but
-    the embedding, whose magnitudes the first layer sets anew; after layer N - 1 there is no layer, only the final norm,
-    which takes any common factor back out.
+    A patch matches the input of layer l + n (Eq. 3) to its original input. Before layer 0 there is only the embedding,
+    whose magnitudes the first layer sets anew. After layer N - 1 there is only the final norm, which cancels any common
+    factor.
 
     Raises:
-        UserError: layers that there are not, or a run that holds the first or the last one.
+        UserError: layers that do not exist, or a run that contains the first or the last layer.
     """
     if outside := sorted(layer for layer in removed if not 0 <= layer < layers):
         raise UserValueError(f"cannot remove layers {outside}: the model has layers 0 to {layers - 1}")
@@ -256,13 +256,25 @@ def cut_patches(
     alpha: float = 1.0,
     acts_on: str = "all",
 ) -> dict[tuple[int, int], LinearPatch]:
-    """Return one patch per maximal run of removed layers, with the dense model's values: {(start, stop): patch}.
+    """Compute one patch per maximal run of removed layers from the original model's statistics.
 
-    The paper patches one contiguous block. For several runs its procedure is unpublished; this is our reading. alpha: see
-    `patch_values`; acts_on: see `LinearPatch`.
+    The paper patches one contiguous block. For several runs its procedure is unpublished; this is this project's
+    reading.
+
+    Args:
+        statistics: Statistics of the original model.
+        removed: Layers to remove.
+        kind: See `patch_values`.
+        estimator: See `channel_scales`.
+        ridge: See `patch_values`.
+        alpha: See `patch_values`.
+        acts_on: Tokens that are patched, see `LinearPatch`.
+
+    Returns:
+        {(start, stop): patch}.
 
     Raises:
-        UserError: what `patch_values` refuses.
+        UserError: as `patch_values`.
     """
     options = {"kind": kind, "estimator": estimator, "ridge": ridge, "alpha": alpha}
     channels = statistics.magnitudes[False].shape[-1]
@@ -280,24 +292,24 @@ def patch_cuts(
     acts_on: str = "all",
     **options,
 ) -> list[dict]:
-    """Remove layers and put one patch at the end of each maximal removed run (`cut_patches`), in place.
+    """Remove layers and insert one patch at each interface (`cut_patches`), in place.
 
     Args:
         model: The model; it is changed.
         statistics: Its statistics, with a span of the longest run.
         removed: Layers to remove.
-        ends: Also patch a run that holds the first or the last layer (before layer 0: the embedding, after the last: the
-            final norm's input).
+        ends: Also patch a run that contains the first or the last layer (before layer 0: the embedding, after the last:
+            the final norm's input).
         acts_on: Tokens that are patched, see `LinearPatch`.
         options: Kind, estimator, ridge and alpha of `cut_patches`.
 
     Returns:
-        A summary per patch: run, position in the pruned model, and the mean, least and largest scale (of a matrix: of its
-        diagonal).
+        A summary per patch: run, position in the pruned model, and the mean, smallest and largest scale (of a matrix:
+        of its diagonal).
 
     Raises:
-        UserError: statistics of a model of another shape, a run that holds the first or last layer without ``ends``, or what
-            `patch_values` refuses; the model is then as it was.
+        UserError: statistics of a model of another shape, a run that contains the first or last layer without ``ends``,
+            or an error of `patch_values`. The model is unchanged then.
     """
     decoder = Decoder(model)
     found = (statistics.layers, statistics.magnitudes[False].shape[-1])

@@ -24,7 +24,7 @@ MASSIVE = 10.0
 
 
 def massive_channels(magnitudes: Tensor) -> Tensor:
-    """Return which of ``magnitudes`` [channels] are massive, boolean [channels]."""
+    """Return a mask of the massive channels of ``magnitudes``, bool [channels]."""
     return magnitudes >= MASSIVE * magnitudes.median()
 
 

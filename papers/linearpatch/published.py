@@ -18,7 +18,7 @@ MODELS = {
 
 @cache
 def published_windows() -> dict[tuple[str, int, str], tuple[int, int]]:
-    """Return (registry name, layers removed, variant ``L`` or ``S``) -> half-open block [start, end)."""
+    """Return Table 9's blocks: (registry name, layers removed, variant ``L`` or ``S``) -> [start, end)."""
     found: dict[tuple[str, int, str], dict[str, int]] = {}
     for line in csv_rows.read(TABLE):
         if line["column"] in ("start", "end"):
@@ -50,7 +50,7 @@ def published_window(model: str, count: int, variant: str = "L") -> tuple[int, i
 
 
 def compare_window(removed: list[int], model: str, variant: str = "L") -> dict | None:
-    """Compare computed layers with Table 9's block: both, whether they are equal, and how many are in both.
+    """Compare computed layers with Table 9's block: both, whether they are equal, and how many layers they share.
 
     None for a model or a number of layers that Table 9 does not have.
     """

@@ -74,9 +74,9 @@ class LinearPatchRepair(Repair):
         self.patch(context, _statistics(context, self.kind, self.estimator, **counting))
 
     def patch(self, context: Context, statistics: Statistics, ends: bool = True) -> None:
-        """Remove the chosen layers and patch every interface, from statistics of the model as it is.
+        """Remove the selected layers and patch every interface, from statistics of the original model.
 
-        ends: the first or last layer may be among them, as where a selection has decided: Eq. 2 takes the argmax over all
+        ``ends`` allows the first or last layer among them, as after a selection: Eq. 2 takes the argmax over all
         blocks.
         """
         options = {"kind": self.kind, "estimator": self.estimator, "ridge": RIDGE if self.ridge is None else self.ridge}
@@ -102,7 +102,7 @@ class Probe(Repair):
     calibration: Calibration | None = None
 
     def tokens(self, context: Context) -> int:
-        """Return how many tokens are calibrated on."""
+        """Return the number of calibration tokens."""
         return context.calibrated_on(self.calibration).windows().numel()
 
     def apply(self, context: Context) -> None:
@@ -160,14 +160,17 @@ class DistilledPatch(TrainedRepair):
         note_training(context, report | {"teacher": "online" if store is None else "stored"})
 
     def settings(self, context: Context) -> distill.DistillationSettings:
-        """Return how the patch is distilled."""
+        """Return the settings of the distillation."""
         changes = self.said("trainable", "target", "top_k", "store_dtype")
         return distill.settings_of(context.fidelity, fitting=self.fitting(Fitting()), **changes)
 
     def distill(
         self, context: Context, statistics: Statistics, windows: Tensor, ends: bool = True, **where
     ) -> dict[str, Any]:
-        """Train on these sequences, remove the chosen layers and patch; the report. where: store, facts, folder."""
+        """Train the patches on sequences, remove the selected layers and insert the patches; return the report.
+
+        ``where`` holds store, facts and folder, see `papers.linearpatch.distill.distill`.
+        """
         start = {"kind": self.kind, "estimator": self.estimator or "ratio-of-means", "acts_on": self.acts_on or "all"}
         more = {"tokenizer": context.tokenizer, "progress": context.progress}
         settings = self.settings(context)
@@ -185,7 +188,7 @@ class ObservedWindow(Pruning):
     cosine: str = "token"
 
     def apply(self, context: Context) -> None:
-        """Note the block; nothing is removed."""
+        """Record the block; nothing is removed."""
         statistics = context.statistics(self.count, (self.cosine,))
         window = selection.best_window(statistics, self.count, self.cosine, exclude_ends=False)
         context.details |= {"removed": [], "window": list(window)}

@@ -19,8 +19,8 @@ def check(job: Job) -> None:
     """Refuse options that do not go together, and draw the sequences.
 
     Raises:
-        UserError: a patch that has no such estimator or is not trained, a block that Table 9 does not print, layers of
-            one's own at which a patch has nothing to match, a model with patches.
+        UserError: a patch without such an estimator or training, a block that Table 9 does not print, given layers at
+            which a patch cannot work, or a model with patches.
     """
     options = job.options
     job.refuse_patches("prune the model that they were made for, all layers at once")
@@ -45,7 +45,7 @@ def check(job: Job) -> None:
 
 
 def refuse(job: Job, count: int) -> None:
-    """Refuse a number of layers for which there is no block: none in the model, or none in Table 9."""
+    """Refuse a number of layers for which the model, or Table 9, has no block."""
     options = job.options
     if options.window == "published":
         linearpatch.published_window(options.model, count, options.variant)
@@ -54,7 +54,7 @@ def refuse(job: Job, count: int) -> None:
 
 
 def apply(job: Job) -> dict:
-    """Choose, remove and patch; the facts are the layers, where the patches are, and the training's report."""
+    """Select, remove and patch; return the layers, the patches' places and the training's report."""
     options = job.options
     removed, statistics = _surveyed(job)
     job.chosen(removed)

@@ -21,18 +21,18 @@ WINDOW_FACTORS = ("direct", "product")
 
 
 def magnitude_factor(statistics: Statistics, start: int, stop: int | None = None, *, how: str = "direct") -> float:
-    """Return alpha of the removed layers ``[start, stop)``, in float64 (Eq. 9).
+    """Compute alpha of the removed layers ``[start, stop)``, in float64 (Eq. 9).
 
-    Per calibration sequence and channel it is the L1 norm over tokens of X^(stop) over that of X^(start); then the mean over
-    channels and sequences. The official code averages per channel over sequences first: the same number. A channel that is
-    zero in X^(start) of a sequence counts as 1 there; the official code divides by zero.
+    Per calibration sequence and channel it is the L1 norm over tokens of X^(stop) over that of X^(start); then the mean
+    over channels and sequences. The official code averages per channel over sequences first: the same number. A channel
+    that is zero in X^(start) of a sequence counts as 1 there; the official code divides by zero.
 
     Args:
         statistics: Statistics of the model with these layers.
         start: First removed layer.
         stop: Layer after the last removed one; None: one layer.
-        how: For several layers, which the paper leaves open: ``direct`` is the ratio across all of them (the official code
-            for CosSim(CL)), ``product`` the product of each layer's own.
+        how: For several layers, which the paper leaves open: ``direct`` is the ratio across all of them (the official
+            code for CosSim(CL)), ``product`` the product of each layer's factor.
 
     Raises:
         UserError: an unknown ``how``, or a run longer than the statistics' span.
@@ -46,12 +46,13 @@ def magnitude_factor(statistics: Statistics, start: int, stop: int | None = None
 
 
 def fuse_factor(model: nn.Module, position: int, factor: float) -> None:
-    """Let layer ``position`` of the pruned model receive ``factor`` times the residual stream, in place (Eqs. 11-13).
+    """Multiply the input of layer ``position`` of the pruned model by ``factor``, in its weights (Eqs. 11-13).
 
-    Scales the token embedding and, in layers 0 .. position - 1, what writes into the residual stream: weights and biases of
-    ``o_proj`` and ``down_proj`` (of every expert), or Gemma 2's post-norm gains, w <- alpha (1 + w) - 1. A tied head is
-    scaled with the embedding and stays tied: the final norm's gain is divided by alpha. Exact as the norms' epsilon goes to
-    0. The paper's "k in [1, l - 1]" counts layers from 1: with layer 0 left out, Eq. 10 would not hold.
+    Scales the token embedding and, in layers 0 .. position - 1, the parameters that write into the residual stream:
+    weights and biases of ``o_proj`` and ``down_proj`` (of every expert), or Gemma 2's post-norm gains, w <- alpha (1 +
+    w) - 1. A tied head is scaled with the embedding and stays tied: the final norm's gain is divided by alpha. Exact as
+    the norms' epsilon goes to 0. The paper's "k in [1, l - 1]" counts layers from 1: with layer 0 left out, Eq. 10
+    would not hold.
 
     Args:
         model: The pruned model; its weights are changed.
@@ -60,15 +61,23 @@ def fuse_factor(model: nn.Module, position: int, factor: float) -> None:
 
     Raises:
         UserError: no such position, the final norm (nothing after it sees the factor), a factor that is not a positive
-            number, an architecture that is not known, or norms that are not scale-invariant.
+            number, an unknown architecture, or norms that are not scale-invariant.
     """
     fuse_factors(model, {position: factor})
 
 
 def fuse_factors(model: nn.Module, factors: Mapping[int, float]) -> None:
-    """Fuse the factors of several interfaces: every weight is multiplied once, by the product of all factors behind it.
+    """Fuse the factors of several interfaces into the weights, in place.
 
-    The product is formed in float64 and the weight in float32 at least, so n interfaces round a weight once and not n times.
+    Every weight is multiplied once, by the product of all factors at later interfaces. The product is formed in float64
+    and the weight in float32 at least, so n interfaces round a weight once and not n times.
+
+    Args:
+        model: The pruned model; its weights are changed.
+        factors: Layer after the interface, in the pruned model -> alpha.
+
+    Raises:
+        UserError: as `fuse_factor`.
     """
     decoder = Decoder(model)
     for position, factor in factors.items():
@@ -118,7 +127,7 @@ def check_architecture(name: str) -> None:
     """Refuse an architecture whose attention or MLP reads the residual stream without a norm (OLMo 2).
 
     Raises:
-        UserError: names it.
+        UserError: the message names the architecture.
     """
     if not all(half.norm for half in SUPPORTED[name].halves.values()):
         raise UserError(
@@ -130,9 +139,10 @@ def check_architecture(name: str) -> None:
 
 @torch.no_grad()
 def check_scale_invariance(decoder: Decoder, stop: int | None = None) -> None:
-    """Refuse a model whose norms in layers ``[0, stop)`` see the scale of what they read: the factor would not go through.
+    """Refuse a model whose norms in layers ``[0, stop)`` depend on the scale of their input.
 
-    Each norm of the layer is given a large random input and its double; epsilon does not matter there.
+    They would undo the factor. Each norm of the layer is given a large random input and its double; epsilon does not
+    matter there.
     """
     stop = decoder.num_layers if stop is None else stop
     if stop:

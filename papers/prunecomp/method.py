@@ -47,29 +47,31 @@ def prune_and_compensate(
 
     Args:
         model: The model; it is changed.
-        windows: Calibration tokens [samples, tokens] for the factors, and for the metric unless it has its own. May be
-            None only for Mag+ without compensation.
-        count: Layers to remove.
+        windows: Calibration tokens [samples, tokens] for the factors, and for the metric unless ``metric_windows`` is
+            given. May be None only for Mag+ without compensation.
+        count: Number of layers to remove.
         metric: One of METRICS: BI, CL, PPL, Taylor+, Mag+.
-        iterative: Choose again after every removal (+IterPrune); otherwise all at once from the model as given. CL removes
-            one block at once in either case: iterated one by one it would be BI.
-        compensate: Fuse a factor at every interface (+MagComp); while choosing, earlier factors are already in effect.
-            One-shot factors are those of the model as given, their product where several adjacent layers are removed.
-        metric_windows: The metric's own tokens: SLEB's lines for PPL and ten C4 crops for Taylor+ in the official code.
+        iterative: Select again after every removal (+IterPrune); otherwise all at once in the original model. CL
+            removes one block at once in either case: iterated one by one it would be BI.
+        compensate: Fuse a factor at every interface (+MagComp); later selections see earlier factors. One-shot factors
+            are those of the original model, multiplied where several adjacent layers are removed.
+        metric_windows: Calibration tokens of the metric alone: SLEB's lines for PPL and ten C4 crops for Taylor+ in the
+            official code.
         protected: Layers that stay; default: the first four and last two for Taylor+ and Mag+, none for the others.
-        known: Result of `choose` for this metric, its tokens and this model: the first choice is not scored again.
-        layers: Layers to remove, in this order, in place of a metric's choice.
-        begun: Layers that an earlier loop with the same settings removed, in order, with their factors; this one continues
-            from there, to the same bits. Only for the loop over a model that stays whole (iterative, not CL, fidelity
-            ``paper``).
-        after: Called after each step of that loop with the removed layers and their factors.
-        chosen: Called with the layers to remove while the model is still whole (the official code's loop has no such moment).
+        known: Result of `choose` for this metric, its tokens and this model, which saves the first scoring.
+        layers: Layers to remove, in this order, instead of a selection.
+        begun: Layers that an earlier search with the same settings removed, in order, with their factors. This search
+            continues from there, bit for bit. Only for iterative searches other than CL with fidelity ``paper``.
+        after: Called after each step of such a search with the removed layers and their factors.
+        chosen: Called with the layers to remove before the model is changed (not for fidelity ``code``, which changes
+            it in between).
         window_factor: Alpha of CL's block, see `magnitude_factor`.
-        fidelity: ``paper`` keeps the weights as they are while choosing, and multiplies each once at the end by the product
-            of its factors. ``code`` fuses after each removal into the weights as they are stored; its CL takes the cosine
-            along tokens per channel and spares the ends, its PPL keeps the first and the last remaining layer. Two things of
-            the official code are not repeated: it scales a tied head with the embedding, and rounds alpha to half precision.
-        batch_size: Samples a batch.
+        fidelity: ``paper`` keeps the weights unchanged while selecting, and multiplies each once at the end by the
+            product of its factors. ``code`` fuses after each removal into the weights as they are stored; its CL takes
+            the cosine along tokens per channel and spares the ends, its PPL keeps the first and the last remaining
+            layer. Two things of the official code are not repeated: it scales a tied head with the embedding, and
+            rounds alpha to half precision.
+        batch_size: Samples per batch.
         progress: Show a progress bar.
 
     Returns:
@@ -79,7 +81,8 @@ def prune_and_compensate(
 
     Raises:
         UserError: unknown metric or fidelity, an impossible count or choice, more removals than unprotected layers, a
-            metric or factor without its tokens, norms that are not scale-invariant, offloaded weights, a model with patches.
+            metric or factor without its tokens, norms that are not scale-invariant, offloaded weights, or a model with
+            patches.
     """
     decoder = Decoder(model)
     keep = None if protected is None else frozenset(protected)
@@ -108,11 +111,11 @@ def prune_and_compensate(
 def remove_and_compensate(
     model: nn.Module, statistics: Statistics, removed: Collection[int], *, window_factor: str = "product"
 ) -> dict:
-    """Remove the given layers and fuse the dense model's factors at each run's end, in place (one-shot + MagComp).
+    """Remove layers and fuse the original model's factors at each interface, in place (one-shot + MagComp).
 
     Args:
         model: The model; it is changed.
-        statistics: Its statistics before, with a span of the longest run.
+        statistics: Its statistics before the removal, with a span of the longest run.
         removed: Layers to remove.
         window_factor: Alpha of several adjacent layers, see `magnitude_factor`.
 
@@ -120,7 +123,7 @@ def remove_and_compensate(
         The fused interfaces: [position in the pruned model, factor].
 
     Raises:
-        UserError: the last layer is among them: a factor would have nothing to act on.
+        UserError: the last layer is removed, so that a factor would have no effect.
     """
     decoder = Decoder(model)
     found = runs(removed)
@@ -137,9 +140,10 @@ def remove_and_compensate(
 
 
 def repeat(model: nn.Module, removed: Sequence[int], factors: Sequence[float | None]) -> dict:
-    """Remove layers with the factors that an earlier search found for each, in place; None: none.
+    """Remove layers with the factors that an earlier search found for each, in place; a factor None is not applied.
 
-    The searches are greedy: the first k of a longer removal, with their factors, are the removal of k layers (not for CL).
+    The searches are greedy: the first k layers of a longer removal, with their factors, are the removal of k layers
+    (not for CL).
     """
     cuts = _cuts(list(removed), factors, Decoder(model).num_layers)
     check_scale_invariance(Decoder(model), max(removed) if cuts else 0)

@@ -50,16 +50,17 @@ class Search:
     known: tuple[int, ...] = ()
 
     def streams(self, decoder: Decoder) -> tuple[Stream, Stream]:
-        """Return the residual stream that factors are measured on, and the metric's (mostly the same)."""
+        """Return the residual streams for the factors and for the metric; they are mostly the same."""
         options = {"batch_size": self.batch_size, "progress": self.progress}
         stream = Stream(decoder, self.windows, **options)
         return stream, stream if self.own is None else Stream(decoder, self.own, **options)
 
     def eligible(self, layers: list[int], total: int) -> list[int]:
-        """Return the layers that may go next, of those that remain.
+        """Return the remaining layers that may be removed next.
 
         Taylor+ and Mag+ keep the first four and last two of the original model. These are also the first four and last
-        two of any smaller one, which is what the official code keeps. Its PPL keeps the first and last that remain.
+        two of any smaller one, which is what the official code keeps. The official code's PPL keeps the first and last
+        remaining layer.
         """
         if self.protected is not None:
             return [layer for layer in layers if layer not in self.protected]
@@ -99,7 +100,10 @@ class Search:
         return sorted(scores, key=lambda layer: (math.isnan(scores[layer]), scores[layer]))[:count]
 
     def check(self, layers: int, count: int, given: Sequence[int] | None = None) -> None:
-        """Refuse what cannot be asked of a model of so many layers; protections do not hold for given ones."""
+        """Refuse a search that is impossible in a model of ``layers`` layers.
+
+        Protections do not apply to ``given`` layers.
+        """
         if self.metric not in METRICS:
             raise unknown("pruning metric", self.metric, METRICS)
         if self.fidelity not in FIDELITIES:
@@ -116,7 +120,14 @@ class Search:
 def next_layer(
     stream: Stream, metric: str = "bi", *, protected: Collection[int] | None = None, progress: bool = False
 ) -> int:
-    """Return the layer that the metric would remove next from the model as the residual stream has it (not for CL)."""
+    """Return the layer that the metric would remove next from the current model (not for CL).
+
+    Args:
+        stream: The current model with its residual stream on the calibration tokens.
+        metric: BI, PPL, Taylor+ or Mag+, see `METRICS`.
+        protected: Layers that stay; None: those of the metric.
+        progress: Show a progress bar.
+    """
     return choose(stream, 1, metric, protected=protected, progress=progress)[0]
 
 
@@ -128,12 +139,12 @@ def choose(
     protected: Collection[int] | None = None,
     progress: bool = False,
 ) -> list[int]:
-    """Return the layers of lowest score in the model as it is; none is removed.
+    """Return the layers of lowest score in the current model, without removing them.
 
-    For all metrics but CL, whose block `common.pruning.selection.best_window` gives.
+    It covers all metrics but CL, whose block `common.pruning.selection.best_window` gives.
 
     Args:
-        stream: The model with its residual stream on the calibration tokens.
+        stream: The current model with its residual stream on the calibration tokens.
         count: Number of layers; None: all that may be removed.
         metric: BI, PPL, Taylor+ or Mag+, see `METRICS`.
         protected: Layers that stay; None: those of the metric.
@@ -155,7 +166,7 @@ def choose(
 
 
 def check(search: Search, decoder: Decoder, count: int, given: Sequence[int] | None = None) -> None:
-    """Refuse what can be refused before any layer runs. given: layers to remove in place of a choice."""
+    """Refuse an impossible search before any layer runs. given: layers to remove instead of a selection."""
     search.check(decoder.num_layers, count, given)
     if search.windows is None and search.own is None and search.metric != "mag+":
         raise UserError(f"the metric {search.metric!r} needs calibration tokens [samples, tokens]; pass windows")

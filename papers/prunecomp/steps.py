@@ -39,13 +39,13 @@ def documents(context: Context, entry: Calibration) -> Tensor:
 
 
 def stream(context: Context, entry: Calibration | None = None) -> Stream:
-    """Return the model at hand with the tokens of a calibration entry, by default the recipe's, running through it."""
+    """Return the context's model with its residual stream on the tokens of a calibration entry (default: the recipe's)."""
     windows = context.windows() if entry is None else context.tokens(entry)
     return Stream(context.decoder, windows, batch_size=context.batch_size, progress=context.progress)
 
 
 def ranking(context: Context, metric: str, entry: Calibration | None) -> list[int]:
-    """Return every layer that a metric may remove, by its score in the dense model: the first step of all searches."""
+    """Return all layers that a metric may remove, by their score in the original model: the first step of all searches."""
 
     def search() -> list[int]:
         return choose(stream(context, entry), None, metric, progress=context.progress)
@@ -57,10 +57,9 @@ def ranking(context: Context, metric: str, entry: Calibration | None) -> list[in
 @register("prunecomp")
 @dataclass(frozen=True)
 class PruneAndComp(Pruning):
-    """Algorithm 1 or its parts; the options are those of `prune_and_compensate`.
+    """Prune by Algorithm 1 or its parts; the options are those of `prune_and_compensate`.
 
-    calibration: the metric's own tokens, where it has some. A search for fewer layers is the beginning of a longer one that
-    was made before.
+    calibration: calibration text of the metric alone. A search for fewer layers reuses the beginning of a longer one.
     """
 
     metric: str
@@ -72,14 +71,15 @@ class PruneAndComp(Pruning):
     window_factor: str | None = None
 
     def apply(self, context: Context) -> None:
-        """Select and remove what is pruned, and repair the model."""
+        """Select and remove layers, and compensate for them."""
         report = self.run_recipe(context)
         context.details |= {name: value for name, value in report.items() if name != "layer_executions"}
 
     def run_recipe(self, context: Context, chosen: Callable[[list[int]], object] = lambda removed: None) -> dict:
-        """Remove and compensate, in place; what another search, or a killed one, has found is not searched again.
+        """Remove and compensate, in place, reusing results of other or interrupted searches.
 
-        chosen: see `prune_and_compensate`, whose report is returned (without layer executions where all is known).
+        ``chosen``: see `prune_and_compensate`, whose report is returned (without layer executions if nothing had to be
+        searched).
         """
         recorded = context.recorded
         if "removed" in recorded and self.metric != "cl":  # near ties fall otherwise on other machines
@@ -105,7 +105,7 @@ class PruneAndComp(Pruning):
         return report
 
     def search(self, context: Context, **options) -> dict:
-        """Return the same, whatever is known from before; options: more of `prune_and_compensate`."""
+        """Remove and compensate, in place, without reuse of results; ``options``: more of `prune_and_compensate`."""
         options |= {"batch_size": context.batch_size, "fidelity": context.fidelity, "progress": context.progress}
         own = None if self.calibration is None else context.tokens(self.calibration)
         windows = context.windows() if context.calibrated else None

@@ -56,9 +56,9 @@ class Stream:
 
     @torch.no_grad()
     def states(self, place: int | None = None) -> list[list[Tensor | None]]:
-        """Return ``[batch][p]``: what the layer at place p receives (at the end ``X[N]``), up to ``place``.
+        """Return ``[batch][p]``: the input of the p-th remaining layer (at the end ``X[N]``), up to ``place``.
 
-        None: not kept.
+        States that are not kept are None.
         """
         place = len(self.layers) if place is None else place
         missing = [states for states in self._states if len(states) <= place]
@@ -81,7 +81,7 @@ class Stream:
         return self._states
 
     def received(self, layer: int) -> list[Tensor]:
-        """Return what one remaining layer receives, per batch."""
+        """Return the input of one remaining layer, per batch."""
         place = self.layers.index(layer)
         found = [states[: place + 1] for states in self.states(place)]
         for states in found:
@@ -103,7 +103,7 @@ class Stream:
         return self._changes[layer].ratio / self._changes[layer].samples
 
     def remove(self, layer: int, factor: float | Tensor = 1.0) -> None:
-        """Take ``layer`` out; what followed it receives ``factor`` times its input from now on."""
+        """Remove ``layer``; the layer after it receives ``factor`` times the removed layer's input from now on."""
         place = self.layers.index(layer)
         for states in self._states:
             del states[place + 1 :]

@@ -15,7 +15,7 @@ from papers.prunecomp.steps import COSTLY, PruneAndComp
 
 
 def check(job: Job) -> None:
-    """Refuse a metric that cannot spare so many layers, and a model with patches; draw the sequences."""
+    """Refuse a number of layers that the metric's protections do not allow, and a model with patches; draw the sequences."""
     for count in job.counts:
         refuse(job, count)
     job.refuse_patches("prune and compensate the model that they were made for")
@@ -29,12 +29,12 @@ def check(job: Job) -> None:
 
 
 def refuse(job: Job, count: int) -> None:
-    """Refuse a number of layers that the metric cannot spare."""
+    """Refuse a number of layers that the metric's protections do not allow."""
     Search(job.options.metric, job.options.fidelity).check(job.layers, count, job.given)
 
 
 def apply(job: Job) -> dict:
-    """Remove and rescale; the facts are what `prune_and_compensate` returns."""
+    """Remove layers and rescale; return the report of `prune_and_compensate`."""
     options = job.options
     found = _shorter(job) or _pruned(job)
     job.only_removed = options.no_compensation

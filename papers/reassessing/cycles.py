@@ -30,7 +30,7 @@ class Cycles:
         self._trained: set[int] = set()  # parameters by identity: removing layers changes their names
 
     def restored(self) -> tuple[list[int], list]:
-        """Bring the model to where an earlier run was; (removed layers, reports), as `prune_iteratively` takes them."""
+        """Bring the model to the state of an earlier run; return (removed layers, reports) for `prune_iteratively`."""
         if not self.path.exists():
             return [], []
         with safe_open(self.path, "pt") as file:
@@ -47,7 +47,7 @@ class Cycles:
         return state["removed"], state["reports"]
 
     def done(self, removed: list[int], reports: list) -> None:
-        """Keep where the model stands now, and drop what the cycle's training left."""
+        """Save the model's current state, and delete the files of the cycle's training."""
         cycle = self.folder / f"cycle-{len(reports) - 1}"
         there = dict(self.model.named_parameters())
         with safe_open(cycle / TRAINED, "pt") as file:

@@ -38,7 +38,7 @@ class Stack:
 
 
 def of_model(decoder: Decoder, ids: Tensor) -> Stack:
-    """Return a language model on token ids [batch, tokens]; the loss is the mean next-token loss."""
+    """Return a language model as a stack, on token ids [batch, tokens]; the loss is the mean next-token loss."""
 
     def step(layer: int, hidden: Tensor) -> Tensor:
         return decoder.run(hidden, layer, layer + 1)
@@ -77,9 +77,9 @@ class _ToyLayer(nn.Module):
 def toy(
     pre: bool, *, layers: int = 16, width: int = 32, tokens: int = 16, vocabulary: int = 64, seed: int = 0
 ) -> Stack:
-    """Return a random transformer of pre-LN or post-LN layers in float64, random inputs and targets.
+    """Return a random transformer of pre-LN or post-LN layers in float64, with random inputs and targets.
 
-    Pre-LN ends in a norm.
+    The pre-LN transformer ends in a norm.
     """
     generator = torch.Generator().manual_seed(seed)
     stack = [_ToyLayer(width, pre, generator) for _ in range(layers)]

@@ -37,19 +37,22 @@ def prune_iteratively(
     earlier: tuple[list[int], list] = ((), ()),
     done: Callable[[list[int], list], None] = lambda removed, reports: None,
 ) -> tuple[list[int], list]:
-    """Prune ``total`` layers, ``step`` a cycle, in place; the last cycle takes what is left (appendix B).
+    """Prune ``total`` layers, ``step`` per cycle, in place; the last cycle removes the rest (appendix B).
 
     Args:
         model: The model; it is changed.
-        step: Layers a cycle.
-        total: Layers in all.
-        choose: ``choose(decoder, count)`` returns the present positions to remove, scored on the model as it is then.
-        tune: ``tune(model, cycle)`` trains it in place (adapters merged) and returns a report.
-        earlier: Return value so far, if `model` is the result of earlier cycles.
+        step: Layers per cycle.
+        total: Layers in total.
+        choose: ``choose(decoder, count)`` returns the present positions to remove, scored on the current model.
+        tune: ``tune(model, cycle)`` trains the model in place (adapters merged) and returns a report.
+        earlier: Return value of earlier cycles, if `model` is their result.
         done: Called as ``done(removed, reports)`` after every cycle.
 
     Returns:
         The removed layers in order of removal, as original indices, and the reports of all cycles.
+
+    Raises:
+        UserError: an impossible number of layers, or a step below 1.
     """
     decoder = Decoder(model)
     removed, reports = map(list, earlier)

@@ -89,7 +89,7 @@ def scores(
     seed: int = SEED,
     progress: bool = False,
 ) -> Tensor:
-    """Return the scores of one metric (section 3.1); the lowest is removed first.
+    """Compute the scores of one metric (section 3.1); the lowest is removed first.
 
     Args:
         metric: One of `METRICS`.
@@ -141,7 +141,7 @@ def select(
     seed: int = SEED,
     progress: bool = False,
 ) -> list[int]:
-    """Return the ``count`` layers to remove, in order of removal, as present positions; the model is left as it is.
+    """Select the ``count`` layers to remove, as present positions in order of removal; the model is not changed.
 
     Arguments and errors as `scores`, and UserError for a count outside 1..N-2.
     """

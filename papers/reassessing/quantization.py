@@ -30,7 +30,7 @@ def require() -> None:
     """Refuse to start without the optional packages.
 
     Raises:
-        UserError: one of them is missing; says how to get it.
+        UserError: a package is missing; the message says how to install it.
     """
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -40,15 +40,21 @@ def require() -> None:
 def quantize(
     model: nn.Module, tokenizer, texts: Sequence[str], *, bits: int = 4, group_size: int = 128, tokens: int = 2048
 ) -> nn.Module:
-    """Return a copy of a plain model with matrices at `bits`, quantized layer by layer on `texts`.
+    """Return a copy of a plain model with its matrices quantized by GPTQ, layer by layer.
 
-    At most `tokens` of each text are read.
+    The copy runs and saves like any Hugging Face model; `model` is not changed.
 
-    The copy runs and saves as any Hugging Face model; `model` stays as it is. group_size: columns that share a scale; it
-    must divide the matrices' inputs.
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        texts: Calibration texts.
+        bits: Bits per weight.
+        group_size: Number of columns that share a scale; it must divide the matrices' inputs.
+        tokens: Number of first tokens of each text that are read.
 
     Raises:
-        UserError: missing packages, bits or group sizes that do not fit, no text, a model gptqmodel cannot quantize.
+        UserError: missing packages, bits or group sizes that do not fit, no text, or a model that gptqmodel cannot
+            quantize.
     """
     require()
     if bits not in BITS:

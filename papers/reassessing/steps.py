@@ -98,7 +98,7 @@ class Tuning(Options):
     data: Data
 
     def run(self, context: Context, folder: Path) -> dict:
-        """Train the model at hand; the report, with the data that it was trained on."""
+        """Fine-tune the context's model; return the report, with the data that it was trained on."""
         train, valid = self.data.rows(context.tokenizer)
         settings = Settings.of(self.settings).at(context.details.get("removed", ()))
         _, report = finetune(context.model, context.tokenizer, train, valid, settings, folder, context.progress)
@@ -158,7 +158,7 @@ class Gptq(Training):
         yield "corpus", self.corpus
 
     def apply(self, context: Context) -> None:
-        """Train and quantize; the training is that of the recipe without quantization: if that has been done it is loaded."""
+        """Train and quantize; a finished training of the same recipe without quantization is loaded."""
         quantization.require()  # before a training that might take hours
         if self.after is not None:
             recipe = dataclasses.replace(context.recipe, training=self.after)

@@ -48,9 +48,12 @@ _FUNCTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 
 def jacobian(kind: str, x: Tensor, eps: float) -> Tensor:
-    """Return the Jacobian of a norm at `x` [d] by automatic differentiation, float64 [d, d].
+    """Compute the Jacobian of a norm at `x` [d] by automatic differentiation, float64 [d, d].
 
-    kind: 'rms' and 'layer' as the theorems define them, 'rms-inside' as models do. UserError for another one.
+    kind: 'rms' and 'layer' as the theorems define them, 'rms-inside' as models do.
+
+    Raises:
+        UserError: an unknown kind.
     """
     if kind not in _FUNCTIONS:
         raise unknown("norm", kind, NORMS)
@@ -63,7 +66,10 @@ def spectral_norm(matrix: Tensor) -> float:
 
 
 def stated_norm(kind: str, x: Tensor, eps: float) -> float:
-    """Return what the theorems say, for any width: Eq. 5 ('rms'), Eq. 9 ('layer'), and Eq. 5 with eps inside the root."""
+    """Compute the norm that the theorems state: Eq. 5 ('rms'), Eq. 9 ('layer'), and Eq. 5 with eps inside the root.
+
+    It does not depend on the width.
+    """
     if kind not in NORMS:
         raise unknown("norm", kind, NORMS)
     x = x.double()

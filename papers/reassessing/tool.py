@@ -30,11 +30,11 @@ STANDIN_ROWS = 96
 
 
 def check(job: Job) -> None:
-    """Refuse trainings that cannot be, before the weights are read, and read what metric and training need.
+    """Refuse trainings that are impossible, before the weights are read, and read the data of metric and training.
 
     Raises:
-        UserError: more layers to fine-tune than remain or are behind the pruning interface, impossible settings, QLoRA
-            without bitsandbytes, missing or unfit data, a text with too few lines that are long enough.
+        UserError: more layers to fine-tune than remain or follow the pruning interface, impossible settings, QLoRA
+            without bitsandbytes, missing or unfit data, or a text with too few lines that are long enough.
     """
     options = job.options
     if options.metric in NEED_TOKENS and job.given is None:
@@ -63,13 +63,13 @@ def check(job: Job) -> None:
 
 
 def refuse(job: Job, count: int) -> None:
-    """Refuse to leave fewer layers than are fine-tuned."""
+    """Refuse a removal that leaves fewer layers than are fine-tuned."""
     if job.options.finetune == "partial":
         check_layers(job.layers - count, job.options.last)
 
 
 def apply(job: Job) -> dict:
-    """Choose, remove, fine-tune; the facts hold what was chosen and the training's report, losses included."""
+    """Select, remove and fine-tune; return the layers and the training's report, losses included."""
     options = job.options
     if job.given is not None:
         removed, how = job.given, "by hand"
