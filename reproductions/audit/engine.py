@@ -132,6 +132,13 @@ class Paper:
     calibrated: str = ""
     copies: bool = True
 
+    def claim(
+        self, where: str, printed: str, value: str, words: str, verdict: str, meaning="", used=(), headline=""
+    ) -> Finding:
+        """Return a finding about a sentence."""
+        cells = cells_of(used)
+        return Finding(self.name, "claim", where, printed, value, words, verdict, meaning, cells, headline=headline)
+
 
 def named(paper: Paper, number: Number) -> list[tuple]:
     """Return (model, sparsity, method, variant, column) under shared names, for each variant of the number."""
@@ -144,12 +151,22 @@ def cells_of(numbers: Iterable[Number]) -> tuple[Cell, ...]:
     return tuple((n.paper, n.table, n.model, n.sparsity, name, n.column) for n in numbers for _, name in row_names(n))
 
 
-def claim(paper: str, where: str, printed: str, value: str, words: str, verdict: str, meaning="", used=(), headline=""):
-    """Return a finding about a sentence of a paper; the arguments are fields of `Finding`.
-
-    ``value`` is the recomputed number, ``words`` the arithmetic, and ``used`` the printed numbers concerned.
-    """
-    return Finding(paper, "claim", where, printed, value, words, verdict, meaning, cells_of(used), headline=headline)
+def about(
+    numbers: Sequence[Number],
+    kind: str,
+    printed: str,
+    recomputed: str,
+    arithmetic: str,
+    verdict: str,
+    meaning: str = "",
+    *,
+    where: str = "",
+    headline: str = "",
+) -> Finding:
+    """Return a finding about printed numbers; where: if nothing else is said, the first one's row and all columns."""
+    where = where or place(numbers[0], ", ".join(number.column for number in numbers))
+    facts = (kind, where, printed, recomputed, arithmetic, verdict, meaning, cells_of(numbers))
+    return Finding(numbers[0].paper, *facts, headline=headline)
 
 
 def place(number: Number, column: str | None = None) -> str:

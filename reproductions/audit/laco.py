@@ -9,12 +9,10 @@ from reproductions.audit.engine import (
     UNRESOLVED,
     Finding,
     Paper,
+    about,
     agrees,
-    cells_of,
-    claim,
     group,
     mean_slack,
-    place,
     shown,
 )
 from reproductions.audit.tables import compare_share, removed_share
@@ -60,8 +58,8 @@ def _categories() -> Iterator[Finding]:
                 lost.append(f"{model} {category} {best} {rows[best][category].text} > {rows['LaCo'][category].text}")
                 used.append(rows["LaCo"][category])
     if lost:
-        yield claim(
-            "laco", "Section 3.5 against Table 2", "ahead in Language, Knowledge, Examination and Understanding",
+        yield PAPER.claim(
+            "Section 3.5 against Table 2", "ahead in Language, Knowledge, Examination and Understanding",
             f"{len(lost)} of 16 cells are a baseline's", "; ".join(lost), SLIP, "", used,
         )  # fmt: skip
 
@@ -77,8 +75,7 @@ def _eighty() -> Iterator[Finding]:
             kept[key[0]] = averages[key[0], "", "LaCo", ""]["Per."]
     both = [model for model in shares if 25 <= shares[model] <= 30 and kept[model].value > 80]
     if len(both) < len(shares):
-        yield claim(
-            "laco",
+        yield PAPER.claim(
             "Abstract",
             "over 80 % at pruning ratios of 25-30 %",
             f"{len(both)} of {len(shares)} models",
@@ -102,8 +99,8 @@ def _seventy() -> Iterator[Finding]:
         if removed >= 45 and abs(kept - 70) > 5:
             words = f"{row['Avg.'].text} / {dense['Avg.'].text} = {kept:.1f} %"
             printed = "about 70 % at close to 50 %"
-            yield claim(
-                "laco", f"Section 4.3, {key[0]} {key[1]}", printed, f"{kept:.1f} %", words, SLIP, "", [row["Avg."]]
+            yield PAPER.claim(
+                f"Section 4.3, {key[0]} {key[1]}", printed, f"{kept:.1f} %", words, SLIP, "", [row["Avg."]]
             )
 
 
@@ -131,16 +128,14 @@ def _averages() -> Iterator[Finding]:
                 if agrees(row[column], value, slack):
                     continue
                 printed = row[column]
-                yield Finding(
-                    "laco",
+                yield about(
+                    [printed],
                     "averages against scores",
-                    place(printed),
                     printed.text,
                     shown(value, printed),
                     f"mean of Table {source}'s {', '.join(n.text for n in inputs)} = {shown(value, printed, 1)}",
                     SLIP,
                     "Cite the recomputed value, or the scores.",
-                    cells_of([printed]),
                     headline=f"{key[0]} at {key[1]}: Table 4's average is {shown(value, printed)}, not {printed.text}; "
                     "pruning less is not worse than pruning more."
                     if column == "Avg." and abs(value - printed.value) > 1
@@ -159,15 +154,13 @@ def _per_cents() -> Iterator[Finding]:
                 value = 100 * cells[name].value / base[name].value
                 slack = 100 * 0.005 * (1 + value / 100) / base[name].value
                 if not agrees(row[name], value, slack):
-                    yield Finding(
-                        "laco",
+                    yield about(
+                        [row[name]],
                         "averages against scores",
-                        place(row[name]),
                         row[name].text,
                         shown(value, row[name]),
                         f"100 * {cells[name].text} / {base[name].text} (Table 1)",
                         UNRESOLVED,
-                        cells=cells_of([row[name]]),
                     )
 
 
@@ -179,17 +172,16 @@ def _labels() -> Iterator[Finding]:
         first = next(iter(row.values()))
         printed = re.search(r"printed as a second (\S+);", first.flag)
         if printed:
-            yield Finding(
-                "laco",
+            yield about(
+                list(row.values()),
                 "label",
-                f"Table 5, row {position}",
                 printed[1],
                 key[0],
                 f"{printed[1]} has a row already; of Table 1's models ({', '.join(models)}) only {key[0]} would be without "
                 f"one, and it has {row['H'].text} layers too",
                 SLIP,
                 f"T = {row['T'].text} is {key[0]}'s threshold.",
-                cells_of(row.values()),
+                where=f"Table 5, row {position}",
             )
 
 

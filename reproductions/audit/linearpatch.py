@@ -13,7 +13,6 @@ from reproductions.audit.engine import (
     Paper,
     Row,
     Rule,
-    claim,
 )
 from reproductions.audit.scores import mean, weighted
 from reproductions.spec import reported
@@ -94,8 +93,7 @@ def _times_of_products(times: Mapping[str, Number]) -> Iterator[Finding]:
         patch, network = times["LinearPatch"], times["LLM-Streamline(FFN)"]
         own = f"2 * 16 * 2048 * {parameters['LinearPatch'].text} M / {patch.text} s = {ours:.0f} TFLOP/s"
         at_their_rate = network.value / fewer
-        yield claim(
-            "linearpatch",
+        yield PAPER.claim(
             "Table 6, seconds of LinearPatch",
             f"{patch.text} s",
             f"{at_their_rate:.4f} s",
@@ -114,8 +112,7 @@ def _times_and_gaps() -> Iterator[Finding]:
     best = get("linearpatch", "1", "LLaMA-3-8B", "5/32", "LLM-Streamline(None)", "RP")
     gap, relative = ours.value - best.value, 100 * (ours.value / best.value - 1)
     if round(gap) != 4:
-        yield claim(
-            "linearpatch",
+        yield PAPER.claim(
             "Abstract",
             "ahead by 4 %",
             f"{gap:.2f}",
@@ -131,8 +128,7 @@ def _times_and_gaps() -> Iterator[Finding]:
     factor = times["LLM-Streamline(FFN)"].value / times["LinearPatch"].value
     if abs(factor - 190) > 10:
         words = f"{times['LLM-Streamline(FFN)'].text} / {times['LinearPatch'].text} = {factor:.1f}"
-        yield claim(
-            "linearpatch",
+        yield PAPER.claim(
             "Section 4.4, seconds",
             "about 190 times faster",
             f"{factor:.0f} times",
@@ -148,8 +144,7 @@ def _times_and_gaps() -> Iterator[Finding]:
         if name.startswith("LLM-Streamline") and abs(gap - 2.13) > 0.01:
             twin = [k for k, n in average.items() if abs(average[top].value - n.value - 2.13) < 0.005]
             words = f"{average[top].text} - {number.text} = {gap:.2f}; 2.13 is the gap to {', '.join(twin) or 'no row'}"
-            yield claim(
-                "linearpatch",
+            yield PAPER.claim(
                 "Section 4.4, distillation",
                 "2.13 over LLM-Streamline",
                 f"{gap:.2f}",
@@ -172,8 +167,7 @@ def _relative() -> Iterator[Finding]:
         points, relative = rp[after].value - rp[before].value, 100 * (rp[after].value / rp[before].value - 1)
         if abs(printed.value - relative) > 0.05:
             words = f"{rp[after].text} - {rp[before].text} = {points:.2f}; the ratio less 1 is {relative:.2f} %"
-            yield claim(
-                "linearpatch",
+            yield PAPER.claim(
                 f"Section 4.4, {before} to {after}",
                 f"a relative {printed.text} %",
                 f"{points:.2f} points, {relative:.2f} % relative",
@@ -198,8 +192,7 @@ def _mmlu() -> Iterator[Finding]:
             worse.append(f"{model} {sparsity} {number.text} < {other.text} ({bare})")
             used.append(number)
     if worse:
-        yield claim(
-            "linearpatch",
+        yield PAPER.claim(
             "Appendix E.2 against Table 12",
             "significant improvements across models and ratios",
             f"worse than the unpatched layers in {len(worse)} of {len(rows)} rows",
@@ -218,8 +211,7 @@ def _summary() -> Iterator[Finding]:
     bare = rows["No patch (direct pruning)"]
     rotated = rows["Hadamard only"]
     if rotated.value != bare.value:
-        yield claim(
-            "linearpatch",
+        yield PAPER.claim(
             "Summary, table 2, Hadamard only",
             rotated.text,
             bare.text,
@@ -236,8 +228,7 @@ def _summary() -> Iterator[Finding]:
         ]
         if same and "Distillation" in name:
             table, model, sparsity, method, _ = same[0]
-            yield claim(
-                "linearpatch",
+            yield PAPER.claim(
                 "Summary, table 2, LinearPatch + Distillation",
                 number.text,
                 right.text,

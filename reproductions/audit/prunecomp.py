@@ -15,8 +15,7 @@ from reproductions.audit.engine import (
     Paper,
     Row,
     Rule,
-    cells_of,
-    claim,
+    about,
     group,
     mean_slack,
     named,
@@ -98,8 +97,7 @@ def _quotes() -> Iterator[Finding]:
             ]
             wrong.setdefault((table, *quote.row[:3]), []).append((quote, there, ", ".join(twins) or "no row"))
     for (table, model, sparsity, method), parts in wrong.items():
-        yield claim(
-            "prunecomp",
+        yield PAPER.claim(
             f"Text on Table {table}, {model} {sparsity} {method}",
             " -> ".join(q.text for q, _, _ in parts),
             " -> ".join(n.text for _, n, _ in parts),
@@ -128,8 +126,7 @@ def _improves() -> Iterator[Finding]:
                 used += [number, after]
     main = [text for text in exceptions if "Table A" not in text]
     if exceptions:
-        yield claim(
-            "prunecomp",
+        yield PAPER.claim(
             "Abstract and results, 'consistently enhances', against Tables 1, 2, A1, A2",
             "every metric improves",
             f"{len(exceptions)} of {settings} averages get worse",
@@ -150,26 +147,26 @@ def _setup() -> Iterator[Finding]:
     if layers.value != real:
         printed, counted = f"5 of {layers.text}", f"5 of {real}"
         words = f"{layers.model} has {real} layers, and Table 2 prints {layers.sparsity}"
-        yield claim("prunecomp", f"Text on Table 2, {layers.model}", printed, counted, words, SLIP)
+        yield PAPER.claim(f"Text on Table 2, {layers.model}", printed, counted, words, SLIP)
     caption = text["metrics named in the caption of table 3"]
     rows = list(dict.fromkeys(n.method for n in reported.numbers("prunecomp", "3")))
     if caption.value != len(rows):
         printed, counted = f"pruned with {caption.method}", f"{len(rows)} metrics"
-        yield claim("prunecomp", "Caption of Table 3", printed, counted, f"its rows: {', '.join(rows)}", SLIP)
+        yield PAPER.claim("Caption of Table 3", printed, counted, f"its rows: {', '.join(rows)}", SLIP)
     announced = next(n for c, n in text.items() if c.startswith("models announced"))
     where = [t for t in reported.tables("prunecomp") if t != "text" and announced.model in
              {n.model for n in reported.numbers("prunecomp", t)}]  # fmt: skip
     if not any(table.isdigit() for table in where):
         words = f"no row in Tables 1-4; rows in Tables {', '.join(where)}"
-        yield claim(
-            "prunecomp", "Experimental setup, models", f"{announced.model} among the models", "only in the appendix", words,
+        yield PAPER.claim(
+            "Experimental setup, models", f"{announced.model} among the models", "only in the appendix", words,
             UNRESOLVED, "Its numbers are in the appendix that came with the code.",
         )  # fmt: skip
     memory = text["GPU memory GB (V100)"]
     sold = GPU_MEMORY["V100"]
     if memory.value not in sold:
         words = f"V100 cards were sold with {' and '.join(map(str, sold))} GB"
-        yield claim("prunecomp", "Experimental setup, hardware", f"{memory.text}GB V100", "no such card", words, SLIP)
+        yield PAPER.claim("Experimental setup, hardware", f"{memory.text}GB V100", "no such card", words, SLIP)
 
 
 def _between_papers() -> Iterator[Finding]:
@@ -215,14 +212,13 @@ def _windows() -> Iterator[Finding]:
         wanted = set(range(int(start.value), int(end.value)))
         listed = [int(n.value) for n in layers][: len(wanted)]
         if set(listed) != wanted:
-            yield Finding(
-                "prunecomp",
+            yield about(
+                [*layers, start, end],
                 "one set of layers, two scores",
-                f"Table {layers[0].table} and LinearPatch's Table 9, {model} {sparsity}, {same[name]}",
                 f"layers {min(listed)} to {max(listed)}",
                 f"layers {min(wanted)} to {max(wanted)} ({name})",
                 f"the selection is the same, {', '.join(map(str, sorted(wanted ^ set(listed))))} are in one set only",
                 UNRESOLVED,
                 "Where the two papers print the same scores, one of the two lists is not the model that was measured.",
-                cells_of([*layers, start, end]),
+                where=f"Table {layers[0].table} and LinearPatch's Table 9, {model} {sparsity}, {same[name]}",
             )

@@ -12,11 +12,9 @@ from reproductions.audit.engine import (
     Finding,
     Paper,
     Rule,
+    about,
     agrees,
-    cells_of,
-    claim,
     group,
-    place,
     shown,
 )
 from reproductions.audit.scores import mean
@@ -112,8 +110,7 @@ def _margins(table: str) -> Iterator[Finding]:
             if abs(printed - true) >= 0.001:
                 (fewer if len(row) < len(mine) else wrong).append((name, row, mine, printed, true))
         if fewer:
-            yield claim(
-                "reassessing",
+            yield PAPER.claim(
                 f"Table {table}, {model}, margins over {', '.join(name for name, *_ in fewer)}",
                 ", ".join(f"{100 * printed:.2f}" for *_, printed, _ in fewer),
                 ", ".join(f"{100 * true:.2f}" for *_, true in fewer),
@@ -124,8 +121,7 @@ def _margins(table: str) -> Iterator[Finding]:
             )
         for part in wrong:
             name, row, _, printed, true = part
-            yield claim(
-                "reassessing",
+            yield PAPER.claim(
                 f"Table {table}, {model}, margin over {name}",
                 f"{100 * printed:.2f} points",
                 f"{100 * true:.2f} points",
@@ -158,8 +154,7 @@ def _range(table: str, model: str, rows: list, fewer: bool) -> Iterator[Finding]
     (least, weak), (most, strong) = true[0], true[-1]
     if abs(least - low.value) < 0.05 and abs(most - high.value) < 0.05:
         return
-    yield claim(
-        "reassessing",
+    yield PAPER.claim(
         f"Abstract against Table {table}, {model}",
         f"ahead by {low.text} to {high.text} %",
         f"{least:.2f} to {most:.2f} points",
@@ -198,8 +193,7 @@ def _borrowed() -> Iterator[Finding]:
         names = ", ".join(name for name, *_ in marked)
         first, source = proved[0][0], copied[proved[0][1]["PIQA"].row]
         least, most = (pick(100 * printed for *_, printed, _ in rows) for pick in (min, max))
-        yield claim(
-            "reassessing",
+        yield PAPER.claim(
             f"Abstract against Table 4, {model}, rows of another model",
             f"ahead by {least:.2f} to {most:.2f} points",
             f"{own[0][0]:.2f} to {own[-1][0]:.2f} points over the rows without that mark",
@@ -226,8 +220,7 @@ def _average_gain() -> Iterator[Finding]:
 
     gain = mean("Reverse-order") - mean("PPL")
     if abs(gain - printed.value) > 0.01:
-        yield claim(
-            "reassessing",
+        yield PAPER.claim(
             "Section 3.3 against Table 1",
             f"{printed.text} % over PPL",
             f"{gain:.2f} points",
@@ -244,8 +237,7 @@ def _less_data() -> Iterator[Finding]:
     printed = 100 * (full["Avg."].value - fifth["Avg."].value)
     true = 100 * (_mean(full, tasks) - _mean(fifth, tasks))
     if abs(printed - true) > 0.5:
-        yield claim(
-            "reassessing",
+        yield PAPER.claim(
             "Section E against Table C",
             f"a substantial decline with 20 % of the data ({printed:.1f} points)",
             f"{true:.1f} points",
@@ -268,8 +260,7 @@ def _citations() -> Iterator[Finding]:
             wrong.setdefault(cited[1], []).append((number, there))
     for cited, parts in wrong.items():
         tables = list(dict.fromkeys(t for _, there in parts for t in there))
-        yield claim(
-            "reassessing",
+        yield PAPER.claim(
             f"Section E, {', '.join(n.method + ' ' + n.text for n, _ in parts)}",
             f"see {cited}",
             f"Table {' or '.join(tables)}",
@@ -297,8 +288,7 @@ def _caption() -> Iterator[Finding]:
         {n.variant.partition(" ")[0] for n in reported.numbers("reassessing", "N") if n.variant[0].isdigit()}
     )
     if counts != {int(caption.value)}:
-        yield claim(
-            "reassessing",
+        yield PAPER.claim(
             "Caption of Table N",
             f"{caption.text} layers pruned by the end",
             f"{', '.join(map(str, counts))} layers",
@@ -326,10 +316,9 @@ def _layers_for_parameters() -> Iterator[Finding]:
         return
     most, (count, share) = list(layers.items())[-1]
     other = max(parameters.values())
-    yield Finding(
-        "reassessing",
+    yield about(
+        list(layers),
         "share of parameters",
-        f"Table 6, {most.model}, rates of {most.method}",
         ", ".join(number.sparsity for number in layers),
         ", ".join(f"{value:.2f}%" for _, value in layers.values()),
         "; ".join(
@@ -338,7 +327,7 @@ def _layers_for_parameters() -> Iterator[Finding]:
         + f". The rates of ShortGPT and LaCo are shares of the parameters: {', '.join(map(str, parameters.values()))} layers",
         DEFINITION,
         f"At the highest rate the table compares {count} removed layers with {other}: not the same size of model.",
-        cells_of(layers),
+        where=f"Table 6, {most.model}, rates of {most.method}",
         headline=f"Table 6 counts its own pruning rate in layers and the others' in parameters: its {most.sparsity} are "
         f"{share:.2f} % of the parameters, against models that lost {max(n.value for n in parameters):g} %.",
     )
@@ -358,16 +347,14 @@ def _memory() -> Iterator[Finding]:
         full = next(n for n in rows if n is not number)
         rest = (2 * facts["vocab"] * facts["hidden"] + (2 * left + 1) * facts["hidden"]) * 2 / MIB
         said = next(n for n in reported.numbers("reassessing", "text") if "memory reduction" in n.column)
-        yield Finding(
-            "reassessing",
+        yield about(
+            [number],
             "memory",
-            place(number),
             f"{number.text} MB, {100 * (1 - number.value / full.value):.1f} % less than {full.text} MB",
             f"at least {least:.0f} MiB for the layers alone, {least + rest:.0f} MiB with embedding and head at 16 bits",
             f"{left} layers x {facts['layer_params'] - 2 * facts['hidden']} weights x 4 bits = {least:.2f} MiB",
             SLIP,
             f"The reduction can be {100 * (1 - (least + rest) / full.value):.0f} % at most, not {said.text} %.",
-            cells_of([number]),
             headline=f"The 4-bit model's {number.text} MB (and the {said.text} % saved) are impossible: its weights alone "
             f"need {least:.0f} MiB, {least + rest:.0f} MiB with embedding and head.",
         )
@@ -382,14 +369,12 @@ def _sizes() -> Iterator[Finding]:
         count = registry.get(name).facts["params"]
         generation = [re.findall(r"[\d.]*\d", label) for label in (number.model, name)]
         if agrees(number, count / 1e9, 0) and generation[0] != generation[1]:
-            yield Finding(
-                "reassessing",
+            yield about(
+                [number],
                 "share of parameters",
-                place(number),
                 f"{number.model} with {number.text} B",
                 f"the parameters of {name}",
                 f"{name}: {count:,} = {shown(count / 1e9, number)} B",
                 SLIP,
                 f"The row is about {name}, whatever its label says.",
-                cells_of([number]),
             )

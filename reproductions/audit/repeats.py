@@ -12,6 +12,7 @@ from reproductions.audit.engine import (
     Finding,
     Paper,
     Row,
+    about,
     cells_of,
     group,
     named,
@@ -180,10 +181,9 @@ def _copy(rows: list[tuple]) -> Finding:
         words += "; " + ", ".join(
             f"{c} is {' and '.join(dict.fromkeys(s[c].text for _, _, s in rows))}" for c in unlike
         )
-    return Finding(
-        rows[0][2][shared[0]].paper,
+    return about(
+        numbers,
         "row printed twice",
-        (f"Table {tables[0]}, " if len(tables) == 1 else "") + "; ".join(names),
         "; ".join(f"{c} {first[c].text}" for c in shared[:4]) + ("; ..." if len(shared) > 4 else ""),
         f"{'two' if len(rows) == 2 else len(rows)} different rows",
         words,
@@ -191,7 +191,7 @@ def _copy(rows: list[tuple]) -> Finding:
         "Equal to the last digit although the calibration differs: an effect of nothing, or a copied row."
         if all("sample" in k[3] for _, k, _ in rows)
         else "One row was probably copied over another; as long as that stands, neither can be cited alone.",
-        cells_of(numbers),
+        where=(f"Table {tables[0]}, " if len(tables) == 1 else "") + "; ".join(names),
         headline=f"{', '.join(names[1:])} has, digit for digit, the numbers of {names[0]}." if len(tables) > 1 else "",
     )
 
@@ -282,10 +282,9 @@ def elsewhere(paper: Paper) -> Iterator[Finding]:
         tables = ", ".join(dict.fromkeys(row[tasks[0]].table for row in sources))
         label = " ".join(filter(None, (theirs.model, theirs.sparsity, row_name(theirs.method, theirs.variant))))
         most = max((equal for equal in tally if equal < len(tasks)), default=0)
-        yield Finding(
-            mine.paper,
+        yield about(
+            list(copy.values()),
             "another model's row",
-            place(mine).rpartition(", ")[0],
             "; ".join(f"{task} {copy[task].text}" for task in tasks),
             f"{PAPER_NAMES[theirs.paper]}'s Tables {tables}, {label}: "
             + "; ".join(f"{task} {sources[0][task].text}" for task in tasks),
@@ -294,5 +293,5 @@ def elsewhere(paper: Paper) -> Iterator[Finding]:
             f"{most} at most",
             SLIP,
             f"The row is {theirs.model}'s with {theirs.sparsity} removed: no baseline for {mine.model}.",
-            cells_of(copy.values()),
+            where=place(mine).rpartition(", ")[0],
         )

@@ -17,13 +17,12 @@ from reproductions.audit.engine import (
     Paper,
     Row,
     Rule,
+    about,
     agrees,
-    cells_of,
     decimals,
     group,
     mean_slack,
     padding,
-    place,
     scale,
     shown,
 )
@@ -88,16 +87,14 @@ def _contradiction(rule: Rule, row: Row, dense: Row, computed: Computed, rows: l
     missing, confirmed = _missing(rule, row, wrong, rows), _confirmed(inputs)
     hints = missing or confirmed or _echo(wrong, row) + _suspect(rule, row, dense, wrong, inputs, near)
     small = abs(wrong.value - value) <= 3 * (slack + wrong.half_unit)
-    return Finding(
-        paper=wrong.paper,
-        kind="derived column",
-        where=place(wrong),
-        printed=wrong.text,
-        recomputed=shown(value, wrong),
-        arithmetic=f"{words} = {shown(value, wrong, 1)}.{hints}",
-        verdict=EXTRACTION if missing else UNRESOLVED if hints and not confirmed else SLIP,
-        meaning="A few steps of rounding: harmless." if small else "Cite the recomputed value, or the cells.",
-        cells=cells_of([wrong]),
+    return about(
+        [wrong],
+        "derived column",
+        wrong.text,
+        shown(value, wrong),
+        f"{words} = {shown(value, wrong, 1)}.{hints}",
+        EXTRACTION if missing else UNRESOLVED if hints and not confirmed else SLIP,
+        "A few steps of rounding: harmless." if small else "Cite the recomputed value, or the cells.",
     )
 
 
@@ -245,10 +242,9 @@ def _no_count(row: Row, wrong: list[Number], sizes: dict) -> Finding:
         words.append("each fits the other's number of questions: the two are probably exchanged")
     # A group of MMLU may be put together from its subjects' accuracies after those were rounded.
     rounded = sizes is MMLU and all(possible(n, sizes[n.column], n.half_unit) for n in wrong)
-    return Finding(
-        wrong[0].paper,
+    return about(
+        wrong,
         "no k of n",
-        place(wrong[0], ", ".join(n.column for n in wrong)),
         "; ".join(f"{n.column} {n.text}" for n in wrong),
         "; ".join(near),
         "; ".join(words),
@@ -256,7 +252,6 @@ def _no_count(row: Row, wrong: list[Number], sizes: dict) -> Finding:
         "A mean of the subjects' accuracies, each rounded to the digits printed, can be this: harmless."
         if rounded
         else "A misprint, another test set, or an average over runs: the score cannot have come from one pass over it.",
-        cells_of(wrong),
     )
 
 
@@ -280,10 +275,9 @@ def _lost_digits(rows: dict[tuple, dict[str, Number]]) -> Iterator[Finding]:
         ]
         if not fitting or full[0] in [made for made, _ in fitting]:
             continue
-        yield Finding(
-            number.paper,
+        yield about(
+            [number],
             "lost digit",
-            place(number),
             number.text,
             " or ".join(made.text for made, _ in fitting),
             "; ".join(
@@ -294,7 +288,6 @@ def _lost_digits(rows: dict[tuple, dict[str, Number]]) -> Iterator[Finding]:
             + ("another sum" if possible(full[0], n) else f"no k/{n}"),
             SLIP,
             f"The row's {total.column} is right.",
-            cells_of([number]),
         )
 
 
@@ -308,14 +301,12 @@ def _errors(row: Row, sizes: dict) -> Iterator[Finding]:
         if abs(expected - number.stderr) > 0.0001:
             wrong.append((number, expected))
     if wrong:
-        yield Finding(
-            wrong[0][0].paper,
+        yield about(
+            [n for n, _ in wrong],
             "standard error",
-            place(wrong[0][0], ", ".join(n.column for n, _ in wrong)),
             "; ".join(f"{n.column} {n.text} ± {n.stderr:.4f}" for n, _ in wrong),
             "; ".join(f"± {expected:.4f}" for _, expected in wrong),
             "; ".join(f"sqrt({n.text} * (1 - {n.text}) / ({sizes[n.column]} - 1)) = {e:.4f}" for n, e in wrong),
             UNRESOLVED,
             "Accuracy or error is misprinted.",
-            cells_of([n for n, _ in wrong]),
         )

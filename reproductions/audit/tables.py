@@ -11,8 +11,8 @@ from reproductions.audit.engine import (
     UNRESOLVED,
     Finding,
     Paper,
+    about,
     agrees,
-    cells_of,
     group,
     place,
     shown,
@@ -91,10 +91,9 @@ def ordered(paper: Paper) -> Iterator[Finding]:
         exchanged = len(parts) > 1 and all(most for _, _, most in parts.values())
         numbers = [n for name in names for _, ns, _ in found[model, name, less, more].values() for n in ns]
         tables = sorted(parts, key=reported.tables(paper.name).index)
-        yield Finding(
-            paper.name,
+        yield about(
+            numbers,
             "order of sparsity",
-            f"Table{'s' * (len(tables) > 1)} {', '.join(tables)}, {model}, {' and '.join(names)}",
             f"better with {more} removed than with {less}",
             "worse with more removed",
             words,
@@ -102,7 +101,7 @@ def ordered(paper: Paper) -> Iterator[Finding]:
             "The two rows are probably exchanged: as a baseline, cite neither."
             if exchanged
             else "Removing more should not help: the smaller or the larger removal is in doubt.",
-            cells_of(numbers),
+            where=f"Table{'s' * (len(tables) > 1)} {', '.join(tables)}, {model}, {' and '.join(names)}",
             headline=f"{model}, {' and '.join(names)}: the baseline is better with {more} than with {less} removed "
             f"(Tables {', '.join(tables)}); its two rows look exchanged."
             if exchanged
@@ -133,16 +132,14 @@ def above_dense(paper: Paper) -> Iterator[Finding]:
                 base = dense.get(number.model)
                 if base is None or number is base or number.value <= base.value:
                     continue
-                yield Finding(
-                    paper.name,
+                yield about(
+                    [number],
                     "above the dense model",
-                    place(number),
                     number.text,
                     f"at most {base.text}",
                     f"{number.text} - {base.text} = {number.value - base.value:+.2f} with {number.sparsity} removed",
                     UNRESOLVED,
                     "A pruned model that beats its dense one here may be a misprint; the row's average includes it.",
-                    cells_of([number]),
                 )
 
 
@@ -182,7 +179,7 @@ def _one(layers: list[Number]) -> Iterator[Finding]:
 def _list(layers: list[Number], printed: str, computed: str, words: str) -> Finding:
     meaning = "The list does not say which layers were removed: take it with care, or from the code."
     where = place(layers[0], "removed layers")
-    return Finding(layers[0].paper, "list of layers", where, printed, computed, words, SLIP, meaning, cells_of(layers))
+    return about(layers, "list of layers", printed, computed, words, SLIP, meaning, where=where)
 
 
 def _same_set(paper: str, table: str, rows: dict, scores: tuple[str, ...]) -> Iterator[Finding]:
@@ -206,17 +203,16 @@ def _same_set(paper: str, table: str, rows: dict, scores: tuple[str, ...]) -> It
         if not pairs:
             continue
         layers_text = ", ".join(str(int(v)) for v in sorted(n.value for n in layers))
-        yield Finding(
-            paper,
+        yield about(
+            [n for pair in pairs for n in pair],
             "one set of layers, two scores",
-            f"Table {table} and {', '.join(dict.fromkeys(a.table for a, _ in pairs))}, {key[0]} {key[1]}, "
-            f"{row_name(*first[2:])} and {row_name(*key[2:])}",
             "; ".join(f"{a.column} {a.text} and {b.text}" for a, b in pairs),
             "equal",
             f"both remove layers {layers_text}, in another order, and nothing else is done to the model",
             UNRESOLVED,
             "The same pruned model: the difference is a misprint, or what repeating the measurement costs.",
-            cells_of([n for pair in pairs for n in pair]),
+            where=f"Table {table} and {', '.join(dict.fromkeys(a.table for a, _ in pairs))}, {key[0]} {key[1]}, "
+            f"{row_name(*first[2:])} and {row_name(*key[2:])}",
         )
 
 
@@ -241,16 +237,15 @@ def compare_share(printed: Number, marked: Number, value: float, words: str) -> 
     if agrees(printed, value, 0):
         return
     cut = 0 <= value - printed.value < 2 * printed.half_unit
-    yield Finding(
-        printed.paper,
+    yield about(
+        [printed, *([] if printed is marked else [marked])],
         "share of parameters",
-        place(printed),
         f"{printed.text} %" + ("" if printed is marked else f" with {marked.text} layers left"),
         f"{shown(value, printed)} %",
         f"{words} = {shown(value, printed, 2)} %",
         DEFINITION if cut else SLIP,
         "The paper cuts the number off instead of rounding it." if cut else "Cite the recomputed share.",
-        cells_of([printed, *([] if printed is marked else [marked])]),
+        where=place(printed),
     )
 
 
