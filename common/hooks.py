@@ -32,15 +32,16 @@ PATCH_LOADERS: dict[str, PatchLoader] = {}
 
 
 def register_patch(kind: str, loader: PatchLoader) -> None:
-    """Make patches of `kind` loadable: `loader(tensors, options)` rebuilds the module from its state dict and options.
+    """Register the loader of a kind of patch.
 
-    options: the JSON-able mapping in the module's attribute `options` when it was saved, {} if it has none.
+    ``loader(tensors, options)`` rebuilds the module from its state dict and from the JSON-able mapping in the module's
+    attribute `options` when it was saved, {} if it had none.
     """
     PATCH_LOADERS[kind] = loader
 
 
 def patch_loader(kind: str) -> PatchLoader | None:
-    """Return the loader of a kind of patches, of the methods in `common.baselines` and the papers too; None if unknown."""
+    """Return the loader of a kind of patch, including those of `common.baselines` and the papers; None if unknown."""
     if kind not in PATCH_LOADERS:
         import_modules("common.baselines")
     if kind not in PATCH_LOADERS and kind.isidentifier() and find_spec(f"papers.{kind}"):
@@ -117,7 +118,11 @@ class Patch:
 def attach_patch(model: nn.Module, position: int, module: nn.Module, kind: str | None = None) -> Patch:
     """Insert `module` at boundary `position` (0..N of the present model); several at one boundary act in order.
 
-    kind: the name its loader is registered under (`register_patch`); default `module.kind`.
+    Args:
+        model: The model; it is changed.
+        position: The boundary.
+        module: Module from [batch, tokens, channels] to the same.
+        kind: Name under which its loader is registered (`register_patch`); default `module.kind`.
     """
     kind = kind or getattr(module, "kind", None)
     if not isinstance(kind, str):
@@ -143,7 +148,11 @@ def patch_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def refuse_patches(model: nn.Module, what: str) -> None:
-    """Raise UserError, naming `what` cannot be done, where the model carries a patch."""
+    """Refuse a model that carries a patch; ``what`` names the work that needs a model without.
+
+    Raises:
+        UserError: the model carries a patch.
+    """
     if found := patches(model):
         raise UserError(
             f"{what} needs a model without patches, and this one has a {found[0].kind} patch before layer "
@@ -152,7 +161,7 @@ def refuse_patches(model: nn.Module, what: str) -> None:
 
 
 def detach_patches(model: nn.Module) -> list[Patch]:
-    """Take all patches off the model and return them, in order of execution."""
+    """Remove all patches from the model and return them, in order of execution."""
     found = patches(model)
     for position in range(len(layer_list(model)) + 1):
         take_patch_hooks(boundary_module(model, position))

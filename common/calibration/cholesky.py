@@ -10,9 +10,9 @@ BLOCK = 1024  # rows at a time; what is needed beside the matrix is a panel of a
 
 
 def factor_(matrix: Tensor) -> bool:
-    """Replace the lower triangle of ``matrix`` [n, n] by L of L L' = matrix; whether it is positive definite.
+    """Replace the lower triangle of ``matrix`` [n, n] by L of L L' = matrix; return whether it is positive definite.
 
-    Above the blocks on the diagonal it stays as it was; where it is not positive definite it is spoilt.
+    The part above the diagonal blocks is unchanged. A matrix that is not positive definite is destroyed.
     """
     for start in range(0, len(matrix), BLOCK):
         here, after = slice(start, start + BLOCK), slice(start + BLOCK, len(matrix))
@@ -29,7 +29,7 @@ def factor_(matrix: Tensor) -> bool:
 
 
 def solve_(factor: Tensor, right: Tensor) -> float:
-    """Replace ``right`` [n, columns] by D of L L' D = right, L from `factor_`; returns |L^-1 right|^2."""
+    """Replace ``right`` [n, columns] by the D of L L' D = right, with L from `factor_`; return |L^-1 right|^2."""
     starts = range(0, len(factor), BLOCK)
     for start in starts:
         here = slice(start, start + BLOCK)

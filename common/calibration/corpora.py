@@ -132,7 +132,11 @@ CORPORA: dict[str, Corpus] = {corpus.name: corpus for corpus in _corpora()}
 
 
 def get(corpus: str | Corpus) -> Corpus:
-    """Return the corpus of this name; UserError with the nearest names when there is none."""
+    """Return the corpus of this name.
+
+    Raises:
+        UserError: there is none; the message names the nearest names.
+    """
     if isinstance(corpus, Corpus):
         return corpus
     if corpus not in CORPORA:
@@ -166,7 +170,7 @@ def _standin_texts(corpus: Corpus) -> tuple[str, ...]:
 
 
 def texts(corpus: str | Corpus) -> list[str]:
-    """Return the documents of a corpus, in its own order; empty ones included, as they matter once joined."""
+    """Return the documents of a corpus in its order, empty ones included, because they matter in the joined text."""
     return list(_texts(get(corpus)))
 
 
@@ -202,7 +206,18 @@ def joined_ids(tokenizer, corpus: str | Corpus) -> Tensor:
 def open_dataset(
     hub_id: str, config: str | None, split: str, *, data_file: str | None = None, revision: str | None = None
 ):
-    """Return a `datasets.Dataset` from the mirror, the hub or its cache; one-line UserError when it cannot be had."""
+    """Open a `datasets.Dataset` from the mirror, the hub or its cache.
+
+    Args:
+        hub_id: Id of the data set on the hub.
+        config: Config of the data set; None for the default.
+        split: Split.
+        data_file: The only file to read.
+        revision: Revision on the hub.
+
+    Raises:
+        UserError: the data set is not available; the message has one line.
+    """
     import datasets
     import huggingface_hub
 
@@ -289,11 +304,10 @@ def silenced() -> Iterator[None]:
 
 
 def unavailable(hub_id: str, error: Exception, blocked: str | None = None) -> UserError:
-    """Return the one-line error for a dataset that could not be loaded.
+    """Return the one-line error for a data set that could not be loaded.
 
-    blocked: why the hub cannot be used, if it cannot.
-
-    `NoData`, unless the error itself is one for the user already.
+    It is a `NoData`, unless ``error`` is a message for the user already. ``blocked`` is the reason why the hub cannot
+    be used.
     """
     if isinstance(error, UserError):
         return error

@@ -12,19 +12,19 @@ GATE, UP = "mlp.gate_proj", "mlp.up_proj"
 
 
 def paths(spec: Architecture) -> dict[str, str]:
-    """Return where an architecture has what these names mean in Llama; without gate and up where it has no such pair."""
+    """Return an architecture's paths of Llama's matrices by name, without gate and up if it has no such pair."""
     attention, mlp = spec.matrices
     pair = {GATE: GATE, UP: UP} if spec.mlp.readers == ("gate_proj", "up_proj") else {}
     return {ATTENTION: attention, MLP: mlp} | pair
 
 
 def multiplier(decoder: Decoder) -> float | None:
-    """Return the number by which what a half adds is multiplied (`Architecture.multiplier`); None where there is none."""
+    """Return the factor on each sub-layer's contribution (`Architecture.multiplier`); None if there is none."""
     return getattr(decoder.config, decoder.spec.multiplier) if decoder.spec.multiplier else None
 
 
 def multiplied(value: Tensor, name: str, factor: float | None) -> Tensor:
-    """Return what a matrix reads or writes, times ``factor`` if that matrix writes into the residual stream."""
+    """Return a matrix's input or output, times ``factor`` if that matrix writes into the residual stream."""
     return value if factor is None or name in (GATE, UP) else value * factor
 
 
@@ -40,11 +40,11 @@ class Watched:
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """Inputs of each matrix. Those of o_proj and down_proj are multiplied as their outputs are."""
+        """Inputs of each matrix; those of o_proj and down_proj are multiplied like their outputs."""
         return {name: multiplied(value, name, self.factor) for name, value in self.read.items()}
 
     def value(self, name: str, out: Tensor) -> Tensor:
-        """Return what a matrix's target is compared with; ``out``: the residual stream after the layer."""
+        """Return the value that a matrix's target is compared with; ``out`` is the residual stream after the layer."""
         return out if name == MLP else self.outputs[name]
 
     def __enter__(self) -> Watched:

@@ -48,10 +48,12 @@ def check_weights(name: str) -> None:
 
 
 def counted(ids: Tensor, padding: Tensor | None = None, first: bool = True) -> Tensor | None:
-    """Return which tokens of ``ids`` [batch, tokens] enter the sums, boolean of that shape; None for all.
+    """Return a mask of the tokens of ``ids`` [batch, tokens] that enter the sums, bool [batch, tokens]; None for all.
 
-    padding: the attention mask, 1 for tokens and 0 for padding, which never counts. first: whether a sample's first token
-    does.
+    Args:
+        ids: Token ids.
+        padding: Attention mask, 1 for tokens and 0 for padding, which never counts; None for no padding.
+        first: Whether a sample's first token counts.
     """
     if padding is None:
         return None if first else torch.arange(ids.shape[1], device=ids.device).expand(ids.shape) > 0
@@ -300,7 +302,7 @@ class Regression(_Weighed):
 
     @property
     def gram(self) -> Tensor:
-        """H'H [features, features], whole."""
+        """H'H [features, features], both triangles."""
         step = _step(self.lower)
         for start in range(0, len(self.lower), step):
             self.lower[start : start + step, start + step :] = self.lower[start + step :, start : start + step].T

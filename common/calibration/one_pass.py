@@ -56,18 +56,18 @@ def collect(
     Args:
         decoder: The model's decoder view, with N layers.
         ids: Calibration tokens [samples, tokens].
-        span: Largest number of layers of a block; ratios are kept for all distances up to it.
-        pairs: Boundaries whose cosines are taken; default: those of every layer and of every block of ``span`` layers.
-            N + 1 as second boundary is the state after the final norm.
+        span: Largest number of layers of a block; ratios are collected for all distances up to it.
+        pairs: Boundaries whose cosines are collected; default: those of every layer and of every block of ``span``
+            layers. N + 1 as second boundary is the state after the final norm.
         kinds: Kinds of cosines; ``channel`` costs a second reduction per pair.
-        rotate: Also take magnitudes of ``X H`` (one fast transform per boundary).
+        rotate: Also collect magnitudes of ``X H`` (one fast transform per boundary).
         elementwise: Pairs for Eqs. 4 and 5 of LinearPatch taken literally, plain and rotated.
         moments: Pairs for least-squares factors.
-        matrices: Pairs for least-squares matrices, too; each takes 2 x 8 C^2 bytes (C = 4096: 268 MB).
+        matrices: Pairs for least-squares matrices as well; each takes 2 x 8 C^2 bytes (C = 4096: 268 MB).
         weights: Weights of tokens in moments (`common.calibration.least_squares`).
         first: Whether a sample's first token counts in moments.
-        skip: So many first tokens of each sample are read, but count in nothing.
-        batch_size: Samples a batch; the hidden states that open pairs need are held for one batch.
+        skip: Number of first tokens of each sample that are read, but count in nothing.
+        batch_size: Samples per batch; the hidden states that open pairs need are held for one batch.
         progress: Show a progress bar.
 
     Returns:

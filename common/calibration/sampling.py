@@ -28,19 +28,19 @@ def sample_crops(
 ) -> Tensor:
     """Draw random crops of a text.
 
-    As in LinearPatch's official code starts are drawn with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1,
-    ends included, one after the other, so the first 128 of 5,000 crops are the first 128 drawn.
+    As in LinearPatch's official code, Python's ``random`` draws the starts one after the other, uniformly from
+    0..floor(0.9 T) - length - 1, ends included. So the first 128 of 5,000 crops are the same as 128 crops.
 
     Args:
         ids: Token ids of the text [T].
-        length: Tokens a crop.
-        count: Crops.
+        length: Tokens per crop.
+        count: Number of crops.
         seed: Seed of the draw.
-        stretch: ``train``; ``validation`` draws likewise from the last tenth (the official code with the same generator,
-            behind the training's crops, from a crop's length before that tenth on).
-        apart: So many of the last crops share no token with those before them, or where the text has no room for that, as few
-            as `DRAWS` draws find.
-        generator: Generator to draw with, in place of a new one with the seed.
+        stretch: ``train``; ``validation`` draws from the last tenth in the same way (the official code with the same
+            generator, after the training's crops, from a crop's length before that tenth on).
+        apart: Number of last crops that share no token with earlier ones; if the text is too short for that, the crop
+            that shares fewest of `DRAWS` draws.
+        generator: Generator to draw with, instead of a new one with the seed.
 
     Returns:
         Token ids [count, length].
@@ -118,12 +118,12 @@ def sample_lines(
 
 
 def sample_documents(tokenizer, texts: Sequence[str], *, length: int, count: int, generator: random.Random) -> Tensor:
-    """Return one crop of each of ``count`` documents, ``[count, length]`` (Taylor+ in Prune&Comp's official code).
+    """Draw one crop from each of ``count`` documents, ``[count, length]`` (Taylor+ in Prune&Comp's official code).
 
     A document is drawn until one is new and has ``length`` tokens or more, then the start of its crop.
 
     Raises:
-        UserError: not so many documents are long enough.
+        UserError: too few documents are long enough.
     """
     texts, tried, crops = list(texts), set(), []
     while len(crops) < count:

@@ -19,15 +19,18 @@ from common.models.decoder import Decoder
 
 @torch.inference_mode()
 def from_original(model, original, windows: Tensor, *, progress: str | None = None) -> tuple[Tensor, Tensor]:
-    """Return of each sequence the mean KL divergence (nats) and the share of positions with the same likeliest token.
+    """Compute the KL divergence of a pruned model from its original on each sequence.
 
-    [windows, L] -> two times float64 [windows]. Log-probabilities are formed in float32.
+    Log-probabilities are formed in float32.
 
     Args:
         model: The pruned model.
-        original: The model that it was made from.
-        windows: Token ids. Every position but a sequence's last predicts.
-        progress: A label for the progress, None for none.
+        original: The original model.
+        windows: Token ids [windows, L]. Every position but a sequence's last predicts.
+        progress: Label of the progress bar; None for none.
+
+    Returns:
+        Mean divergence in nats per token, and share of positions with the same likeliest token, both float64 [windows].
 
     Raises:
         UserError: an architecture that `common.models.architectures` does not know.

@@ -21,12 +21,12 @@ BATCH = 16
 
 @torch.inference_mode()
 def complete(model, tokenizer, prompts: Sequence[str], tokens: int, *, batch_size: int = BATCH) -> list[str]:
-    """Return what the model greedily puts after each prompt, at most `tokens` tokens, without special tokens.
+    """Generate each prompt's greedy continuation, at most `tokens` tokens, without special tokens.
 
     A prompt too long for the model's context is truncated on the left.
 
     Raises:
-        UserError: a prompt without tokens, fewer than one token to generate, no room for a prompt.
+        UserError: a prompt without tokens, fewer than one token to generate, or no room for a prompt.
     """
     import transformers
 
@@ -132,12 +132,17 @@ _LINES = {"docstring_parameter_type": ("", 12), "docstring_section": ("\n\n", 6)
 
 
 def docstring_generation(model, tokenizer, *, limit: int | None = None) -> tuple[dict, dict, dict]:
-    """Return the toy model's generation benchmark as (values, standard errors, details).
+    """Measure the toy model's generation benchmark.
 
-    'exact_match': share of lines generated as they stand in the docstring, a parameter's type or the title of the next
-    section. 'rouge_1', 'rouge_l': F of eight words that continue a summary's first half against how it really continues.
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        limit: Number of first items of each part; None for all.
 
-    limit: the first so many items of each part.
+    Returns:
+        Values, standard errors and details. 'exact_match': share of generated lines that equal the docstring's, a
+        parameter's type or the title of the next section. 'rouge_1', 'rouge_l': F of eight generated words that
+        continue a summary's first half against its real continuation.
 
     Raises:
         UserError: a limit below 1.

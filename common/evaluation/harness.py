@@ -78,20 +78,27 @@ def evaluate(
     num_fewshot: int | None = None,
     lm=None,
 ) -> dict[str, dict]:
-    """Score a model on tasks, given by name (a group of `GROUPS` stands for its subjects) or as lm-eval configurations.
+    """Score a model on lm-eval tasks.
 
-    limit: the first so many items of each task. batch_size: the most items in one forward pass. num_fewshot: examples
-    before each item; None: as many as the task says, or none. lm: the lm-eval model to use in place of
-    `SharedContextLM(model, tokenizer)`.
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        tasks: Names, or lm-eval configurations; a group of `GROUPS` stands for its subjects.
+        limit: Number of first items of each task; None for all.
+        batch_size: Items in one forward pass, at most.
+        num_fewshot: Examples before each item; None: as many as the task says, or none.
+        lm: lm-eval model to use instead of `SharedContextLM(model, tokenizer)`.
 
-    Returns {task: {'acc', 'acc_stderr', 'acc_norm', 'acc_norm_stderr', 'n'}} as fractions, None where a task does not
-    have the metric or one item leaves no standard error; tasks with other metrics of `METRICS` have those as well. A group
-    has the means over its subjects by their numbers of items, beside its subjects' own entries. Under 'raw' stands
-    lm-eval's own result, made of JSON types and otherwise untouched; under 'items' {task: {metric: one outcome per item}},
-    in the order of the data; under 'endings' {task: losses of right and wrong endings}, see `_endings`.
+    Returns:
+        {task: {'acc', 'acc_stderr', 'acc_norm', 'acc_norm_stderr', 'n'}} as fractions. None if a task does not have the
+        metric, or if one item gives no standard error. Tasks with other metrics of `METRICS` have those as well. A
+        group has the means over its subjects, weighted by items, beside the subjects' entries. Also 'raw', lm-eval's
+        result as JSON types; 'items', {task: {metric: one outcome per item}} in the order of the data; and 'endings',
+        {task: losses of right and wrong endings}, see `_endings`.
 
     Raises:
-        UserError: an unknown task, a limit below 1, a dataset that cannot be had, a task that runs code.
+        UserError: an unknown task, a limit below 1, a data set that is not available, or a task that runs code without
+            permission.
     """
     import lm_eval
 
@@ -182,7 +189,7 @@ def _endings(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
 
 
 def check(tasks: Sequence[str]) -> None:
-    """Refuse tasks there are none of, and tasks whose data cannot be had, before a model is read for them.
+    """Refuse unknown tasks, and tasks whose data are not available, before a model is read.
 
     Raises:
         UserError: as `evaluate`.
@@ -253,7 +260,11 @@ def _check_examples(task) -> None:
 
 
 def members(group: str) -> list[str]:
-    """Return the tasks of a group of `GROUPS`, in alphabetical order; UserError for another name."""
+    """Return the tasks of a group of `GROUPS`, in alphabetical order.
+
+    Raises:
+        UserError: another name.
+    """
     if group not in GROUPS:
         raise unknown("group of tasks", group, GROUPS)
     folder, prefix = GROUPS[group]

@@ -40,7 +40,7 @@ def config(theirs: Mapping) -> dict:
 
 
 def passed(doc: Mapping, results: list[str]) -> dict[str, float]:
-    """Return whether the prompt with what was generated after it passes the item's tests."""
+    """Return whether the prompt with its generated continuation passes the item's tests."""
     program = f"{doc['prompt']}{results[0]}\n\n{doc['test']}\n\ncheck({doc['entry_point']})\n"
     return {"pass_at_1": float(runs(program))}
 

@@ -57,10 +57,10 @@ def _sums(decoder: Decoder, hidden: Tensor, targets: Tensor, factors: tuple[floa
 
 
 def fitted(losses: Tensor, factors: tuple[float, ...] = FACTORS) -> tuple[Tensor, float]:
-    """Return the losses at the best factor [sequences], and the factor that is best on all.
+    """Return the losses at the best factor [sequences], and the factor that is best on all sequences.
 
-    Each half of the sequences (every other one) is scaled by the factor best on the other half, so that no sequence is judged
-    by a factor fitted to it.
+    Every other sequence is scaled by the factor that is best on the remaining ones, and vice versa, so that no sequence
+    is judged by a factor fitted to it.
 
     Raises:
         UserValueError: fewer than two sequences.

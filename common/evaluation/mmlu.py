@@ -83,7 +83,7 @@ def header(subject: str) -> str:
 
 
 def block(row: Mapping, answer: str, answered: bool) -> str:
-    """Return one question; `answered`: with its answer and the empty line after it."""
+    """Format one question; with ``answered``, add its answer and an empty line."""
     options = [f"\n{letter}. {choice}" for letter, choice in zip(LETTERS, row["choices"], strict=True)]
     right = LETTERS[row["answer"]] if answer == "letters" else row["choices"][row["answer"]]
     text = row["question"] + ("".join(options) + "\nAnswer:" if answer == "letters" else "")
@@ -91,7 +91,11 @@ def block(row: Mapping, answer: str, answered: bool) -> str:
 
 
 def letter_tokens(tokenizer) -> list[list[int]]:
-    """Return the token of each bare letter: the last one of its encoding, as some tokenizers put a mark before it."""
+    """Return the token of each bare letter, the last of its encoding, because some tokenizers put a mark before it.
+
+    Raises:
+        UserError: the letters' tokens cannot be distinguished.
+    """
     tokens = [tokenizer(letter, add_special_tokens=False)["input_ids"][-1:] for letter in LETTERS]
     if len({tuple(token) for token in tokens}) < len(LETTERS) or not all(tokens):
         raise UserError(f"the tokenizer gives the letters {LETTERS} the tokens {tokens}, which cannot be distinguished")
@@ -236,7 +240,11 @@ NAMES = tuple(_PROTOCOLS)
 
 
 def get(name: str) -> Examination:
-    """Return the protocol of this name; UserError with the nearest names when there is none."""
+    """Return the examination of this name.
+
+    Raises:
+        UserError: there is none; the message names the nearest names.
+    """
     if name not in _PROTOCOLS:
         raise unknown("MMLU protocol", name, _PROTOCOLS)
     return _PROTOCOLS[name]()

@@ -55,7 +55,7 @@ GENERATION_SHARE = 0.5  # of the free memory, for keys and values; the rest is f
 
 
 def generated_together(config, itemsize: int, longest: int, free: int, most: int) -> int:
-    """Return how many sequences of so many tokens have room for their keys and values in the free bytes; one at least."""
+    """Return the number of sequences of ``longest`` tokens whose keys and values fit into the free bytes; at least one."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     token = 2 * config.num_hidden_layers * heads * width * itemsize
@@ -95,16 +95,16 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Return about the bytes that the tensors of `fed` take."""
+        """Return the approximate bytes of the tensors of `fed`."""
         return len(self) * len(self.trees[0]) * (len(self.trees[0]) + 16)
 
     @cached_property
     def fed(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return token ids, depths [trees, nodes] and who sees whom [trees, nodes, nodes]; None for plain sequences.
+        """Return token ids and depths [trees, nodes], and the attention mask [trees, nodes, nodes]; None for plain sequences.
 
-        Trees are padded on the right with copies of their last node: what compares a sequence's tokens
-        (`common.calibration.massive_activations`) is not to see others than its own. Alone, padding would be many first
-        tokens.
+        Trees are padded on the right with copies of their last node, because some code compares the tokens of a
+        sequence (`common.calibration.massive_activations`) and must see only its tokens. Plain padding would be many
+        first tokens.
         """
         length = len(self.trees[0])
         ids = _padded([tree.tokens for tree in self.trees], length)
@@ -120,16 +120,16 @@ class Batch:
 
     @cached_property
     def requests(self) -> tuple[list[int], list[int]]:
-        """Return the requests of the pass and how many tokens each has to score."""
+        """Return the requests of the pass with the number of tokens to score of each."""
         indices = [index for tree in self.trees for index in tree.paths]
         return indices, [len(self.endings[index]) for index in indices]
 
     @cached_property
     def asked(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the positions whose logits are needed, and for every token to score its place among them, itself, its order.
+        """Return the positions whose logits are needed, and for each token to score its place, its id and its order.
 
-        A position is needed once, though several choices may be predicted there. Tokens stand by place; order [tokens]: where
-        each stands in the order of `requests`.
+        A position is needed once, even if several choices are predicted there. The place is an index into the
+        positions, by which the tokens are sorted; order [tokens] is the index of each token in the order of `requests`.
         """
         length = len(self.trees[0])
         flat = [
@@ -205,7 +205,7 @@ class SharedContextLM(HFLM):
         self._shown = False
 
     def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Return as in lm-eval: (log-likelihood, whether greedy decoding would say it) of each request's continuation."""
+        """Return, as in lm-eval, (log-likelihood, whether greedy decoding would give it) of each request's continuation."""
         self._encodings = self._encoded([request.args for request in requests])
         self._shown = not disable_tqdm  # lm-eval's own bar, while it tokenises, is for terminals alone
         try:
@@ -242,7 +242,7 @@ class SharedContextLM(HFLM):
         return [found.ids for found in backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, *args, **options) -> list[int]:
-        """Return as in lm-eval."""
+        """Encode a text as lm-eval does."""
         if add_special_tokens is None and not args and not options and string in self._encodings:
             return self._encodings[string]
         return super().tok_encode(string, add_special_tokens, *args, **options)
@@ -263,9 +263,9 @@ class SharedContextLM(HFLM):
         return [-total / (1 + len(rest)) for (total, _), (_, _, rest) in zip(answers, texts, strict=True)]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
-        """Return as in lm-eval: each request's greedy or sampled continuation, truncated at its stop strings.
+        """Return, as in lm-eval, each request's greedy or sampled continuation, truncated at its stop strings.
 
-        On a GPU at most so many at a time as the keys and values of the longest fit into its memory.
+        On a GPU the number of parallel requests is limited by the memory for the keys and values of the longest.
         """
         most, bar = self.batch_size_per_gpu, huggingface.tqdm
         if self.device.type == "cuda":

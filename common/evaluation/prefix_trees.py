@@ -37,7 +37,7 @@ class Tree:
         return self.depths[-1] == len(self) - 1
 
     def attach(self, request: int, sequence: Sequence[int], stem: Sequence[int]) -> list[int]:
-        """Add a request whose input is `sequence` and begins along the nodes `stem`; returns its path."""
+        """Add a request whose input is `sequence` and begins along the nodes `stem`; return its path."""
         fresh = range(len(self.tokens), len(self.tokens) + len(sequence) - len(stem))
         self.tokens.extend(sequence[len(stem) :])
         self.depths.extend(range(len(stem), len(sequence)))
@@ -83,9 +83,12 @@ def grow(sequences: Sequence[Sequence[int]], *, min_shared: float = MIN_SHARED, 
 
 
 def cheapest_cuts(lengths: Sequence[int], tokens: int, most: int, each: int) -> list[int]:
-    """Return where to cut sequences, the longest first, into batches so that padded tokens and `each` a batch are fewest.
+    """Split sequences, the longest first, into batches with the lowest cost: padded tokens plus `each` per batch.
 
-    A batch has at most `most` sequences and `tokens` padded tokens, or one sequence. Returns the ends of the batches.
+    A batch has at most `most` sequences and `tokens` padded tokens, or one sequence.
+
+    Returns:
+        The ends of the batches.
     """
     cost, begin = [0], [0]  # of the first so many sequences: the fewest tokens, and where their last batch begins
     for stop in range(1, len(lengths) + 1):

@@ -24,13 +24,13 @@ _resampled: dict[tuple[str, str, bytes], np.ndarray] = {}
 
 
 def seed_of(name: str) -> int:
-    """Return a seed that belongs to a name: what is drawn for one task does not depend on which others there are."""
+    """Return a seed that belongs to a name, so that the draws for one task do not depend on other tasks."""
     return zlib.crc32(name.encode())
 
 
 @lru_cache(maxsize=64)
 def draws(name: str, items: int) -> np.ndarray:
-    """Return [REPLICATES, items] how often each item of the data called `name` is drawn in each replicate.
+    """Return how often each item of the data set ``name`` is drawn in each replicate, [REPLICATES, items].
 
     Rows sum to `items`.
     """
@@ -64,16 +64,16 @@ def student(differences: np.ndarray) -> tuple[float, float]:
 
 
 def resampled_means(name: str, outcomes: np.ndarray, beside: Iterable[np.ndarray] = ()) -> np.ndarray:
-    """Return the replicates of the mean of one model's outcomes, spread about their mean.
+    """Compute bootstrap replicates of the mean of one model's outcomes, widened to Student's interval (`spread`).
 
     Args:
-        name: the data; other models on the same data get the same draws.
-        outcomes: [items] right or wrong, or a loss.
-        beside: [items] each, other models' outcomes that are likely to be asked for. Replicates of right or wrong are made
-            with theirs: one product of matrices costs a sixth of as many products with one vector.
+        name: Name of the data; other models on the same data get the same draws.
+        outcomes: Right or wrong, or losses, [items].
+        beside: Other models' outcomes, [items] each, that are likely to be needed. Replicates of right or wrong are
+            computed with theirs: one product of matrices costs a sixth of as many products with one vector.
 
     Returns:
-        [REPLICATES] means, read-only: tables that share a result share its replicates.
+        Means [REPLICATES], read-only: tables that share a result share its replicates.
     """
     key = _key(name, outcomes)
     if key not in _resampled:
@@ -121,11 +121,16 @@ def _means(name: str, models: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def of_two(name: str, one: float | np.ndarray, other: float | np.ndarray) -> float | np.ndarray:
-    """Return the mean of what two runs gave; of their replicates each is one run's or the other's, drawn.
+    """Return the mean of two runs' values; each replicate is drawn from one of the runs.
 
-    Between the runs that spreads them by (one - other)^2 / 4, the unbiased estimate of the variance of a mean of two. Where
-    runs differ more than their items vary, the interval is too narrow all the same: it spans the two, and the mean of all
-    runs lies between two of them half of the time. name: others are drawn independently.
+    Between the runs that spreads replicates by (one - other)^2 / 4, the unbiased estimate of the variance of a mean of
+    two. If runs differ more than their items vary, the interval is still too narrow: it spans the two, and the mean of
+    all runs lies between two of them half of the time.
+
+    Args:
+        name: Name of the draw; draws of other names are independent.
+        one: Value or replicates of one run.
+        other: The same of the other run.
     """
     if np.ndim(one) == np.ndim(other) == 0:
         return (one + other) / 2
@@ -133,7 +138,7 @@ def of_two(name: str, one: float | np.ndarray, other: float | np.ndarray) -> flo
 
 
 def normal_means(name: str, value: float, error: float) -> np.ndarray:
-    """Return [REPLICATES] of a value of which only the standard error is known; other names are drawn independently."""
+    """Return [REPLICATES] of a value whose standard error alone is known; draws of other names are independent."""
     return value + error * np.random.default_rng(seed_of(name)).standard_normal(REPLICATES)
 
 

@@ -32,9 +32,10 @@ MAX_TOKENS = 2048
 
 
 def cut(tokens: Tensor, window: int) -> Tensor:
-    """Return `tokens` [T] or [1, T] -> non-overlapping sequences [T // window, window]; the tail is dropped.
+    """Cut `tokens` [T] or [1, T] into non-overlapping sequences [T // window, window]; the last tokens are dropped.
 
-    Raises UserValueError for a sequence without a prediction, and for a text shorter than one sequence.
+    Raises:
+        UserValueError: a sequence without a prediction, or a text shorter than one sequence.
     """
     if window < 2:
         raise UserValueError(f"a window of {window} token(s) predicts nothing; use 2 or more")
@@ -113,7 +114,7 @@ def perplexity(model, tokens: Tensor, window: int) -> float:
 
 
 def joined_windows(protocol: Protocol, tokenizer) -> Tensor:
-    """Return the corpus joined, tokenised once and cut: [windows, L]."""
+    """Join the corpus, tokenise it once and cut it: [windows, L]."""
     return cut(corpora.joined_ids(tokenizer, protocol.source), protocol.window)
 
 
@@ -128,18 +129,18 @@ def every_eighth(protocol: Protocol, tokenizer) -> Tensor:
 
 
 def spread_over(count: int, length: int) -> list[int]:
-    """Return ``count`` positions of so many, evenly spread from the first one on; all where there are fewer."""
+    """Return ``count`` of ``length`` positions, evenly spread from the first one on; all if there are fewer."""
     count = min(count, length)
     return [i * length // count for i in range(count)]
 
 
 def holding(tokens: int, window: int) -> int:
-    """Return how many sequences hold so many tokens, one at least."""
+    """Return the number of sequences of ``window`` tokens that hold ``tokens``, rounded down; at least one."""
     return max(1, tokens // window)
 
 
 def spread(count: int, windows: Callable[[Protocol, object], Tensor] = joined_windows) -> Callable:
-    """Return ``count`` of a protocol's sequences, evenly spread over the text; all where there are fewer."""
+    """Return a function that takes ``count`` of a protocol's sequences, evenly spread over the text (all if fewer)."""
 
     def chosen(protocol: Protocol, tokenizer) -> Tensor:
         found = windows(protocol, tokenizer)
@@ -149,10 +150,10 @@ def spread(count: int, windows: Callable[[Protocol, object], Tensor] = joined_wi
 
 
 def c4_crops(protocol: Protocol, tokenizer, count: int = 256, seed: int = 0) -> Tensor:
-    """Return `count` random crops [count, L], each from a random document of more than L tokens; documents may repeat.
+    """Draw `count` random crops [count, L], each from a random document of more than L tokens; documents may repeat.
 
-    Source: GPTQ's C4 validation set. Python's `random`, one document drawn, drawn again while it is too short, then one
-    offset; each document is tokenised by itself.
+    Source: GPTQ's C4 validation set. Python's `random` draws one document, again while it is too short, then one
+    offset. Each document is tokenised by itself.
     """
     documents = corpora.texts(protocol.source)
     rng = random.Random(seed)
@@ -203,7 +204,7 @@ class Protocol:
 
     @property
     def source(self) -> corpora.Corpus:
-        """The corpus, joined as this protocol says."""
+        """The corpus, with this protocol's separator."""
         return replace(corpora.get(self.corpus), join=self.join)
 
     def of_tokens(self, tokens: int) -> Protocol:
@@ -262,7 +263,7 @@ PROTOCOLS: dict[str, Protocol] = {}  # a paper's come with its package
 
 
 def register(*protocols: Protocol) -> None:
-    """Let measurements name these protocols."""
+    """Register protocols, so that measurements can name them."""
     PROTOCOLS.update({protocol.name: protocol for protocol in protocols})
 
 

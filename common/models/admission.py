@@ -40,7 +40,7 @@ def check_directory(path: Path, trust_remote_code: bool = False) -> None:
     """Refuse a directory that holds no loadable checkpoint.
 
     Raises:
-        UserError: there is none, its config or weights cannot be used, an adapter lies beside them.
+        UserError: there is no checkpoint, its config or weights cannot be used, or an adapter is beside them.
     """
     if not path.exists():
         atomic_files.recover(path.resolve())  # a kill may have left it beside its place
@@ -72,7 +72,8 @@ def read_config(file: Path, trust_remote_code: bool = False):
     """Return the transformers config in a file, from which a model can be built.
 
     Raises:
-        UserError: it cannot be read, its architecture is not supported, it is quantised, or no model can be built of it.
+        UserError: the file cannot be read, its architecture is not supported, it is quantised, or no model can be built
+            from it.
     """
     path, content = file.parent, _content(file)
     renamed = renamed_architectures.config(content, path)
@@ -99,12 +100,15 @@ def read_config(file: Path, trust_remote_code: bool = False):
 
 
 def built(config, path: Path, kind: type[nn.Module] | None = None) -> nn.Module:
-    """Return the config's model without weights, on torch's meta device.
+    """Build the config's model without weights, on torch's meta device.
 
-    kind: its class; None: the config's own.
+    Args:
+        config: The config.
+        path: Directory that errors name.
+        kind: Class of the model; None: the config's.
 
     Raises:
-        UserError: no model can be built of it.
+        UserError: no model can be built from the config.
     """
     try:
         with torch.device("meta"):

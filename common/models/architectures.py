@@ -89,9 +89,9 @@ class Architecture:
 
     @property
     def matrices(self) -> tuple[str, str] | None:
-        """Return the paths of the two linear layers that write into the residual stream themselves; None where they do not.
+        """Return the paths of the two linear layers whose outputs are added to the residual stream unchanged.
 
-        Only where attention runs first and the MLP reads what it left.
+        They exist only where attention runs first and the MLP reads the state after it; otherwise None.
         """
         paths = tuple(f"{half.module}.{half.writer}" for half in (self.attention, self.mlp))
         return paths if paths == self.writers and not self.parallel and not self.no_halves else None
@@ -244,7 +244,11 @@ LEARNT: set[str] = set()
 
 
 def architecture_of(model: nn.Module) -> Architecture:
-    """Return the entry for the model's type. An unknown type is refused by name, with the list of known ones."""
+    """Return the entry for the model's type.
+
+    Raises:
+        UserError: an unknown type; the message lists the known ones.
+    """
     model_type = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     if model_type not in SUPPORTED:
         raise UserError(f"architecture {model_type!r} is not supported; supported: {', '.join(sorted(SUPPORTED))}")
@@ -277,16 +281,16 @@ def head(model: nn.Module) -> nn.Module:
 
 
 def experts_option(config) -> str | None:
-    """Return the name under which a config says how many experts a layer has; None for a model without experts."""
+    """Return the name of the config's field for the number of experts per layer; None for a model without experts."""
     names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     return next((name for name in names if getattr(config, name, None)), None)
 
 
 def check_halves(model: nn.Module, what: str) -> None:
-    """Refuse work on attention and MLP apart where the architecture does not have them so.
+    """Refuse work on attention and MLP apart if the architecture cannot separate them.
 
     Raises:
-        UserError: names the reason.
+        UserError: the message names the reason.
     """
     spec = architecture_of(model)
     why = spec.no_halves or ("its attention and MLP run side by side" if spec.parallel else "")
@@ -305,20 +309,23 @@ def boundary_module(model: nn.Module, position: int) -> nn.Module:
 
 
 def at_hand(part: nn.Module) -> nn.Module:
-    """Return a layer, embedding or head with its weights in memory; those of an offloaded model are read now."""
+    """Return a layer, embedding or head with its weights in memory; weights of an offloaded model are read now."""
     if (fetch := vars(part).get("fetch")) is not None:
         fetch()
     return part
 
 
 def absent(weight: Tensor) -> bool:
-    """Return whether a weight is not in memory: offloaded, or of a part of a streamed model that is not at hand."""
+    """Return whether a weight is not in memory: offloaded, or of a part of a streamed model that is not read."""
     one_for_all = weight.numel() > 1 and not any(weight.stride())  # see `common.models.offload`
     return weight.is_meta or one_for_all
 
 
 def branch(layer: nn.Module, half: Half, hidden: Tensor, **kwargs) -> Tensor:
-    """Return what a sub-layer adds to the residual stream ``hidden`` [batch, tokens, channels]; kwargs: of attention."""
+    """Compute a sub-layer's contribution to the residual stream ``hidden`` [batch, tokens, channels].
+
+    ``kwargs`` are attention's arguments.
+    """
     module = layer.get_submodule(half.module)
     added = module(layer.get_submodule(half.norm)(hidden) if half.norm else hidden, **kwargs)
     added = added[0] if isinstance(added, tuple) else added  # attention returns its weights too
@@ -326,7 +333,7 @@ def branch(layer: nn.Module, half: Half, hidden: Tensor, **kwargs) -> Tensor:
 
 
 def check_one_basis(model: nn.Module) -> None:
-    """Refuse a model whose layers each have a basis of the residual stream (SliceGPT)."""
+    """Refuse a model whose layers have different bases of the residual stream (SliceGPT)."""
     if any(hasattr(layer, SHORTCUT.format("attention")) for layer in layer_list(model)):
         raise UserValueError(
             "each layer of a model sliced by SliceGPT has a basis of its own: no layer can be removed and no patch inserted; "

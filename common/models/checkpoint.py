@@ -54,24 +54,24 @@ def save(
     texts: Mapping[str, str] | None = None,
     source: Path | None = None,
 ) -> Path:
-    """Write model, patches and tokenizer to a directory, all or nothing.
+    """Write model, patches and tokenizer to a directory, completely or not at all.
 
-    An earlier checkpoint there is replaced if it is all that is there (`not_replaceable`); a kill at any moment leaves it or
-    the new one.
+    An earlier checkpoint there is replaced if the directory holds nothing else (`not_replaceable`). If the process is
+    killed, the directory holds either the earlier checkpoint or the new one.
 
     Args:
         model: The model.
         tokenizer: Its tokenizer; None: none is written.
         path: The directory.
-        texts: More files to write there, by name, such as a model card.
-        source: Directory that the model was read from, the tokenizer too, unchanged
+        texts: Further files to write there, by name, such as a model card.
+        source: Directory that the model, and an unchanged tokenizer, were read from
             (`common.models.files.older_transformers`).
 
     Returns:
         The directory.
 
     Raises:
-        UserError: anything else is in the directory.
+        UserError: the directory holds other files.
     """
     path = Path(path)
     if reason := not_replaceable(path):
@@ -100,10 +100,10 @@ def save(
 
 
 def not_replaceable(path: Path) -> str | None:
-    """Return why `save` may not put a checkpoint here, with what to do about it; None when it may.
+    """Return why `save` may not write a checkpoint here, with a remedy; None if it may.
 
-    It may where nothing is, and where only what an earlier `save` wrote is: a directory with its marker, no file that the
-    marker does not name, and no weights that were written since.
+    It may if the directory is empty or missing, or if it holds only files that an earlier `save` wrote: its marker, no
+    file that the marker does not name, and no weights that were written later.
     """
     if not path.exists():
         return "it is a link that leads nowhere; remove it" if path.is_symlink() else None
@@ -140,17 +140,17 @@ def load(
 
     Args:
         path: The directory.
-        device: As for `torch`; 'auto' spreads the model over what there is.
+        device: As for `torch`; 'auto' spreads the model over the available devices.
         dtype: A torch dtype or its name; None: as saved.
         trust_remote_code: Run Python files from the directory.
         stream: Hold two layers at a time and so many bytes of hidden states (`common.models.offload`).
 
     Returns:
-        ``(model.eval(), tokenizer)``; the tokenizer is None when the directory holds none.
+        ``(model.eval(), tokenizer)``; the tokenizer is None if the directory holds none.
 
     Raises:
-        UserError: the directory is no checkpoint, is incomplete, has only pickled weights, an unsupported architecture, or
-            patches of an unregistered kind.
+        UserError: the directory is no checkpoint, is incomplete, has only pickled weights, an unsupported architecture,
+            or patches of an unregistered kind.
     """
     path = Path(path)
     check_directory(path, trust_remote_code)
@@ -266,7 +266,11 @@ def digest(path: Path) -> str:
 
 
 def load_tokenizer(path: Path, trust_remote_code: bool = False):
-    """Return the tokenizer of a checkpoint's directory; None when it holds none. UserError when it cannot be read."""
+    """Return the tokenizer of a checkpoint's directory; None if it holds none.
+
+    Raises:
+        UserError: the tokenizer cannot be read.
+    """
     if not any((path / name).exists() for name in older_transformers.TOKENIZER_FILES):
         return None
     options = {"local_files_only": True, "trust_remote_code": trust_remote_code}

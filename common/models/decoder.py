@@ -69,7 +69,7 @@ class ResidualWriter:
     def scale_(self, factor: float) -> None:
         """Make this writer's contribution `factor` times as large, in place; computed in float32, rounded once.
 
-        Some rows at a time: an embedding's float32 copy takes as much memory as several layers.
+        It works on some rows at a time, because an embedding's float32 copy takes as much memory as several layers.
         """
         for part in self.tensor.split(_ROWS):
             wide = part.to(torch.promote_types(part.dtype, torch.float32))
@@ -139,7 +139,7 @@ class Decoder:
 
     @property
     def multiplier(self) -> float:
-        """Return the number by which what attention and MLP return is multiplied before it is added (Granite)."""
+        """Return the number that multiplies attention's and MLP's output before it is added (Granite)."""
         return getattr(self.config, self.spec.multiplier) if self.spec.multiplier else 1.0
 
     @property
@@ -154,19 +154,20 @@ class Decoder:
 
     @property
     def streamed(self) -> bool:
-        """Return whether layers are read from disk when called; then take all batches through one before the next."""
+        """Return whether layers are read from disk when called; then run all batches through one layer before the next."""
         return hasattr(self.model, "streamed")
 
     @property
     def attends(self) -> bool:
-        """Return whether every layer is known to take a mask of one's own: linear attention reads tokens in their order."""
+        """Return whether every layer is known to accept a custom attention mask (linear attention does not)."""
         kinds = {self.layer_type(layer) for layer in range(self.num_layers)}
         return self.architecture not in LEARNT and kinds <= {FULL, SLIDING}
 
     def embed_tokens(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Return `ids` [batch, tokens] -> `X[0]` [batch, tokens, channels] (Gemma: already times sqrt(channels)).
+        """Embed `ids` [batch, tokens]: return `X[0]` [batch, tokens, channels] (Gemma: already times sqrt(channels)).
 
-        positions [batch, tokens]: of the tokens where they do not just follow one another; for embeddings of positions.
+        ``positions`` [batch, tokens] are the tokens' positions if they are not consecutive; used by position
+        embeddings.
         """
         hidden = self.embed(ids.to(self.device))
         factor = getattr(self.config, "embedding_multiplier", None)
@@ -194,9 +195,14 @@ class Decoder:
     ) -> Tensor:
         """Run layers `[start, stop)` on `hidden` = `X[start]` and return `X[stop]`, both [batch, tokens, channels].
 
-        attention_mask [batch, tokens], 1 for tokens and 0 for padding. With `layers` exactly those layers run, in that
-        order, in place of the range: a pruned model is tried without a copy. `gains[l]` acts on the residual stream on its
-        way into layer `l`, see `gained`. context: positions and masks of one's own, see `placed`.
+        Args:
+            hidden: The residual stream before layer ``start``.
+            start: First layer.
+            stop: Layer after the last one; None for all.
+            attention_mask: [batch, tokens], 1 for tokens and 0 for padding; None for no padding.
+            layers: Run exactly these layers, in this order, instead of the range, to try a pruned model without a copy.
+            gains: `gains[l]` multiplies the residual stream before layer `l`, see `gained`.
+            context: Custom positions and masks, see `placed`.
         """
         stop = self.num_layers if stop is None else stop
         order = list(range(start, stop)) if layers is None else list(layers)
@@ -211,17 +217,23 @@ class Decoder:
         return hidden
 
     def added(self, hidden: Tensor, layer: int, half: str, attention_mask: Tensor | None = None) -> Tensor:
-        """Return what 'attention' or 'mlp' of a layer adds to the residual stream ``hidden`` [batch, tokens, channels]."""
+        """Compute the contribution of 'attention' or 'mlp' of a layer to the residual stream ``hidden``.
+
+        ``hidden`` and the contribution are [batch, tokens, channels].
+        """
         if self.spec.no_halves:
             check_halves(self.model, "what half a layer adds")
         given = self._context(hidden, attention_mask).calls[layer] if half == "attention" else {}
         return branch(at_hand(self.layers[layer]), self.spec.halves[half], hidden, **given) * self.multiplier
 
     def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> ForwardContext:
-        """Return a context for `run` on sequences like `hidden` whose tokens do not just follow one another.
+        """Return a context for `run` on sequences whose tokens are not consecutive.
 
-        positions [batch, tokens]. masks: for each `layer_type` of the model the tensor [batch, 1, tokens, tokens] that is
-        added to the scores of attention.
+        Args:
+            hidden: A tensor with the shape, type and device of the sequences' states.
+            positions: The tokens' positions [batch, tokens].
+            masks: For each `layer_type` of the model, the tensor [batch, 1, tokens, tokens] that is added to the scores
+                of attention.
         """
         calls = self._calls(hidden, None, positions.to(hidden.device))
         return ForwardContext(
@@ -274,7 +286,7 @@ class Decoder:
     def final_gains(self) -> list[ResidualWriter]:
         """Return the gain of the final norm, and its bias.
 
-        Scaled by `a`, they scale what the head reads, and the logits, by `a`.
+        Scaled by `a`, they scale the head's input, and the logits, by `a`.
         """
         names = [name for name in ("weight", "bias") if getattr(self.norm, name, None) is not None]
         offset = self.spec.offset_gain
@@ -340,7 +352,7 @@ class _Note(nn.Module):
 
 
 def rope_switch(config) -> int | None:
-    """Return the sequence length beyond which a model has other rotary frequencies (longrope); None for other models."""
+    """Return the sequence length above which a model has other rotary frequencies (longrope); None for other models."""
     rope = getattr(config, "rope_parameters", None) or {}
     parts = [part for part in (rope, *rope.values()) if isinstance(part, dict) and part.get("rope_type") == "longrope"]
     return min((part["original_max_position_embeddings"] for part in parts), default=None)

@@ -23,14 +23,14 @@ SLOW_ROWS, AVX512_ROWS = 4, 64
 
 
 def has_instructions(dtype: torch.dtype) -> bool:
-    """Return whether this CPU multiplies matrices of `dtype` by instructions; True where torch cannot tell (no oneDNN)."""
+    """Return whether this CPU has instructions for products of matrices of `dtype`; True if torch cannot tell (no oneDNN)."""
     if dtype not in _SUPPORTED or not torch.backends.mkldnn.is_available():
         return True
     return getattr(torch.ops.mkldnn, _SUPPORTED[dtype])()
 
 
 def least_rows(dtype: torch.dtype) -> int | None:
-    """Return the number of rows from which a product through float32 is faster on this CPU; None: it never is."""
+    """Return the number of rows from which a product through float32 is faster on this CPU; None if it never is."""
     if not has_instructions(dtype):
         return SLOW_ROWS
     avx512 = dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()

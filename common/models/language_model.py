@@ -15,10 +15,10 @@ from common.utils.errors import UserError, quiet_logging
 
 @torch.no_grad()
 def extract(source: Path, out: Path) -> Path:
-    """Save the language model of ``source`` as a checkpoint of its own, with the tokenizer.
+    """Save the language model of ``source`` as a separate checkpoint, with the tokenizer.
 
     Raises:
-        UserError: there is none of a supported architecture, or it gives other logits on its own.
+        UserError: there is no language model of a supported architecture, or it gives other logits when separated.
     """
     try:
         whole = transformers.AutoModelForImageTextToText.from_pretrained(

@@ -21,9 +21,9 @@ __all__ = ["REGISTRY", "STANDIN", "STANDIN_WEIGHTS", "ModelSpec", "get", "load",
 
 
 def model_config(spec: ModelSpec | str):
-    """Return the transformers config of a registry entry, from its facts alone (the toy model: from its own config.json).
+    """Return the transformers config of a registry entry, from its facts alone (the toy model: from its config.json).
 
-    Baichuan and ChatGLM 2 are Llama and GLM there (`common.models.files.renamed_architectures`).
+    Baichuan and ChatGLM 2 become Llama and GLM (`common.models.files.renamed_architectures`).
     """
     spec = get(spec) if isinstance(spec, str) else spec
     if spec.profile == STANDIN:
@@ -62,12 +62,17 @@ def _check_no_file(path: Path) -> None:
 def resolve(
     name_or_path: str | Path, revision: str | None = None, *, code: bool = False, convert_weights: bool = False
 ) -> Path:
-    """Return the directory that holds the checkpoint: the toy model's, a local one, or what the hub (mirror, cache) gives.
+    """Return the directory that holds the checkpoint: the toy model's, a local one, or the hub's (mirror, cache, download).
 
-    A registered name wins over a directory of the same name; write `./name` for the directory, or give a Path. Of two
-    directories that were described under one name neither is given. Fetches if it has to.
-    convert_weights: where a model has pickled weights only, convert them to safetensors
-    (`common.models.files.pickled_weights`).
+    A registered name has priority over a directory of the same name; write `./name` for the directory, or give a Path.
+    If two directories were described under one name, neither is returned.
+
+    Args:
+        name_or_path: Registry name, hub id or directory.
+        revision: Revision on the hub, instead of the pinned one.
+        code: Also fetch Python files.
+        convert_weights: Convert pickled weights to safetensors if there are no others
+            (`common.models.files.pickled_weights`).
     """
     if isinstance(name_or_path, Path):
         if not name_or_path.is_dir():
@@ -135,10 +140,10 @@ def _directory(name: str) -> Path:
 
 
 def describe(name: str) -> Description:
-    """Describe a model that is not registered, from its config: a directory or a repository of the hub.
+    """Describe a model that is not registered, a directory or a repository of the hub, from its config.
 
     Raises:
-        UserError: there is no such model, it cannot be reached, its architecture is not supported.
+        UserError: there is no such model, it cannot be reached, or its architecture is not supported.
     """
     path = Path(os.path.expanduser(name))
     if not path.is_dir():
@@ -165,7 +170,7 @@ def _hub_ids() -> list[str]:
 
 
 def parameters(name: str) -> int:
-    """Return how many parameters a model has, from its registered facts or its config."""
+    """Return the number of parameters of a model, from its registered facts or its config."""
     spec = find(name)
     if name in _DIRECTORIES:  # whose weights need not be read again
         return _parameters(checkpoint.read_config(_directory(name) / "config.json"))
@@ -197,13 +202,16 @@ def load(
         name_or_path: Registry name, hub id or directory.
         device: As for `torch`, or 'auto'.
         dtype: A torch dtype or its name; None: float32 on a CPU, else as saved.
-        revision: Revision in place of the pinned one.
+        revision: Revision instead of the pinned one.
         trust_remote_code: Run Python files of the repository.
         stream: Hold two layers at a time, as saved, and so many bytes of hidden states (`common.models.offload`).
 
     Returns:
-        ``(model.eval(), tokenizer)``. `model.source` says where it came from: {"name", "path", "revision"} (revision: the hub
+        ``(model.eval(), tokenizer)``. `model.source` is the origin: {"name", "path", "revision"} (revision: the hub
         commit, or the packaged file's digest and the conversion's format; None for a directory or the mirror).
+
+    Raises:
+        UserError: there is no such model, it is not available, or its architecture is not supported.
     """
     device, dtype = placement(device, dtype)
     path = resolve(name_or_path, revision, code=trust_remote_code)

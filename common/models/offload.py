@@ -51,10 +51,17 @@ _ROWS = 4096  # of embedding and head that are compared at a time: 2 x 128 MB wh
 
 
 def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | None, states: int) -> nn.Module:
-    """Return the model in a checkpoint's directory, streamed; patches are `common.models.checkpoint`'s matter.
+    """Return the model in a checkpoint's directory, streamed, without its patches (`common.models.checkpoint` adds them).
 
-    config: the model's, from there. dtype: of the weights in memory; None: as stored. states: bytes of hidden states that
-    wait in memory; more are written to a file in the cache folder. `model.streamed` is the `Streamed` that reads parts.
+    Args:
+        folder: The directory.
+        config: The model's config.
+        device: Device to compute on.
+        dtype: Type of the weights in memory; None: as stored.
+        states: Bytes of hidden states that wait in memory; more are written to a file in the cache folder.
+
+    Returns:
+        The model; `model.streamed` is the `Streamed` that reads its parts.
 
     Raises:
         UserError: the directory's weights are damaged or incomplete.
@@ -92,7 +99,7 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
 
 
 def of(model: nn.Module) -> Streamed | None:
-    """Return what reads a streamed model's layers; None for a model in memory."""
+    """Return the reader of a streamed model's layers; None for a model in memory."""
     return getattr(model, "streamed", None)
 
 
@@ -177,7 +184,7 @@ class Streamed:
         module.register_forward_pre_hook(lambda *_: self.fetch(part), prepend=True)
 
     def fill_resident(self) -> None:
-        """Read what is always there: the final norm."""
+        """Read the part that stays in memory, the final norm."""
         model = self._model()
         for name in dict(model.named_parameters()):
             if not name.startswith((LAYERS, _EMBEDDING, _HEAD)):
@@ -202,7 +209,7 @@ class Streamed:
             self._read_ahead(part)
 
     def let_go(self) -> None:
-        """Let all parts go, as before work that needs the memory."""
+        """Drop all parts, before work that needs the memory."""
         with self._lock:
             self._taken(None)
             self._let_go()
@@ -327,7 +334,7 @@ def _stacked(rows: list[list[TensorEntry]]) -> tuple[int, ...]:
 
 
 def stored_names(kind: str, prefix: str, name: str, layer: nn.Module) -> list[list[str]]:
-    """Return the names in a mixture's checkpoint of one parameter in transformers: rows to stack, of parts to join."""
+    """Return the names in a mixture's checkpoint for one parameter in transformers: rows to stack, of parts to join."""
     spec = SUPPORTED[kind]
     for held, stored in spec.renamed:
         if name.startswith(held):

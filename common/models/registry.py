@@ -56,7 +56,7 @@ class ModelSpec:
 
     @property
     def weights(self) -> str | None:
-        """Return the weights of a recipe of this model: the file's digest and conversion, or the hub's pinned revision."""
+        """Return the identity of the model's weights: the file's digest and conversion, or the hub's pinned revision."""
         return self.wheels.revision if self.wheels else self.revision
 
 
@@ -174,7 +174,7 @@ _BY_HUB_ID = {spec.hub_id: spec for spec in REGISTRY.values() if spec.hub_id}
 
 
 def find(name: str) -> ModelSpec | None:
-    """Return the entry with this short name or hub id, None where there is none."""
+    """Return the entry with this short name or hub id, None if there is none."""
     return REGISTRY.get(STANDIN if name == TOY else name) or _BY_HUB_ID.get(name)
 
 
@@ -184,7 +184,11 @@ def names() -> list[str]:
 
 
 def get(name: str) -> ModelSpec:
-    """Return the entry with this short name or hub id; UserError with the nearest names when there is none."""
+    """Return the entry with this short name or hub id.
+
+    Raises:
+        UserError: there is none; the message names the nearest names.
+    """
     spec = find(name)
     if spec is None:
         raise unknown("model", name, [*names(), *_BY_HUB_ID] if "/" in name else names())

@@ -19,7 +19,7 @@ MIB = 2**20
 
 
 def skeleton(name: str, removed: int = 0) -> nn.Module:
-    """Return the registered model on the meta device, less its last ``removed`` layers (all layers have one shape)."""
+    """Return the registered model on the meta device, without its last ``removed`` layers (all layers have one shape)."""
     config = loading.model_config(name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -56,7 +56,7 @@ def multiply_adds(model: nn.Module, tokens: int) -> int:
 
 
 def blocks(size: int, block: int = 512) -> int:
-    """Return the bytes that an allocator of whole blocks takes for ``size`` bytes (CUDA's in PyTorch: 512 bytes)."""
+    """Return the bytes that an allocator of fixed blocks takes for ``size`` bytes (CUDA's in PyTorch: 512 bytes)."""
     return -(-size // block) * block
 
 

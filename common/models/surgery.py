@@ -24,9 +24,11 @@ _BIASED = {
 def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
     """Remove the decoder layers at `indices` (0-based, present positions), in place.
 
-    The model generates with a cache, saves and reloads as usual afterwards. Each remaining layer keeps its attention type.
-    A patch keeps its place in the stream: one that sat before a removed layer now acts before the next remaining layer.
-    Raises UserError (a ValueError) for a count outside 1..N-2, and for repeated or non-existing indices.
+    The model generates with a cache, saves and reloads as usual afterwards. Each remaining layer keeps its attention
+    type. A patch before a removed layer acts before the next remaining layer afterwards.
+
+    Raises:
+        UserError: (a ValueError) a number of layers outside 1..N-2, or repeated or non-existing indices.
     """
     check_one_basis(model)
     layers = layer_list(model)
@@ -75,13 +77,18 @@ def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
 
 
 def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module], kind: str) -> list[int]:
-    """Remove the layers of every run ``[start, stop)`` and let its module act where they were, in place.
+    """Replace every run ``[start, stop)`` of layers by its module, in place.
 
-    kind: of the patches that the modules become (see `common.hooks.attach_patch`). Returns their positions in the pruned
-    model, in the order of ``modules``.
+    Args:
+        model: The model; it is changed.
+        modules: Module by run.
+        kind: Kind of the patches that the modules become (`common.hooks.attach_patch`).
+
+    Returns:
+        Their positions in the pruned model, in the order of ``modules``.
 
     Raises:
-        UserError: as `remove_layers` and `check_unpatched` do.
+        UserError: as `remove_layers` and `check_unpatched`.
     """
     runs = sorted(modules)
     check_unpatched(model, runs)
@@ -94,12 +101,13 @@ def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module],
 
 
 def check_unpatched(model: nn.Module, runs: Iterable[tuple[int, int]]) -> None:
-    """Refuse to put something in the place of runs ``[start, stop)`` at whose boundaries a patch acts already.
+    """Refuse to replace runs ``[start, stop)`` of layers at whose boundaries a patch already acts.
 
-    What is fitted from the states before a patch has its effect in it, and the patch would act once more behind it.
+    A module fitted from the states before a patch includes the patch's effect, and the patch would act once more after
+    it.
 
     Raises:
-        UserError: names the patch and the run.
+        UserError: the message names the patch and the run.
     """
     positions = {patch.position for patch in patches(model)}
     for start, stop in runs:
@@ -111,9 +119,9 @@ def check_unpatched(model: nn.Module, runs: Iterable[tuple[int, int]]) -> None:
 
 
 def untie_embeddings(model: nn.Module) -> None:
-    """Give the head its own copy of the embedding, in place; nothing happens when they are already apart.
+    """Give the head a separate copy of the embedding, in place; without effect if they are already separate.
 
-    Both the parameter and the config flag change: with the flag alone the head is not saved and reloads at random, with
+    Both the parameter and the config flag change. With the flag alone the head is not saved and reloads at random; with
     the parameter alone the next `tie_weights()` undoes it.
     """
     own, tokens = head(model), embedding(model)
@@ -125,8 +133,8 @@ def untie_embeddings(model: nn.Module) -> None:
 def add_biases(model: nn.Module, flag: str) -> None:
     """Give linear layers the biases that a config's ``flag`` promises, zeros where there were none, in place.
 
-    flag: ``mlp_bias`` (gate_proj, up_proj, down_proj) or ``attention_bias`` (q_proj, k_proj, v_proj, o_proj); in every layer,
-    for the flag is the whole model's. What the model computes stays the same.
+    flag: ``mlp_bias`` (gate_proj, up_proj, down_proj) or ``attention_bias`` (q_proj, k_proj, v_proj, o_proj). It
+    applies to every layer, because the config has one flag for all. The model's outputs do not change.
 
     Raises:
         UserError: the architecture's config has no such flag.
@@ -183,10 +191,10 @@ def _move_patches(model: nn.Module, removed: set[int], kept: list[int]) -> None:
 
 
 def slice_config(config, kept: list[int]) -> None:
-    """Bring the config in line with the layers `kept` (previous positions).
+    """Restrict the config to the layers `kept` (previous positions).
 
-    Lists with one entry a layer are known by their length, whatever their names. What counts or picks layers by their
-    positions is written anew, or becomes such a list.
+    Lists with one entry per layer are recognised by their length, whatever their names. Fields that count or select
+    layers by position are updated, or become such a list.
     """
     layers = config.num_hidden_layers
     if getattr(config, "decoder_sparse_step", None) is not None:  # Qwen's mixtures: which layers have experts

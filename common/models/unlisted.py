@@ -22,7 +22,7 @@ _TOKENS, _ROWS = 12, 2
 
 
 def layout(model: nn.Module) -> list[str]:
-    """Return what differs from Llama's layout; where nothing does, the model's type is supported from then on."""
+    """Return the differences from Llama's layout; without any, the model's type is supported from then on."""
     kind, body = model.config.model_type, getattr(model, "model", None)
     layers = getattr(body, "layers", None)
     if not isinstance(layers, nn.ModuleList) or len(layers) != getattr(model.config, "num_hidden_layers", None):
@@ -64,10 +64,10 @@ def _there(layer: nn.Module, half: str, names: Iterable[str]) -> tuple[str, ...]
 
 @torch.no_grad()
 def check(model: nn.Module) -> None:
-    """Refuse a model of a learnt architecture that does not compute what the decoder view takes it to compute.
+    """Refuse a model of a learnt architecture whose outputs differ from those of the decoder view.
 
     Raises:
-        UserError: names what differs. The architecture is forgotten.
+        UserError: the message names the difference. The architecture is no longer supported then.
     """
     kind = model.config.model_type
     if kind not in LEARNT:

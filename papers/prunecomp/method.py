@@ -63,8 +63,8 @@ def prune_and_compensate(
         begun: Layers that an earlier search with the same settings removed, in order, with their factors. This search
             continues from there, bit for bit. Only for iterative searches other than CL with fidelity ``paper``.
         after: Called after each step of such a search with the removed layers and their factors.
-        chosen: Called with the layers to remove before the model is changed (not for fidelity ``code``, which changes
-            it in between).
+        chosen: Called with the layers to remove before the model is changed (the loop of fidelity ``code`` has no such
+            moment).
         window_factor: Alpha of CL's block, see `magnitude_factor`.
         fidelity: ``paper`` keeps the weights unchanged while selecting, and multiplies each once at the end by the
             product of its factors. ``code`` fuses after each removal into the weights as they are stored; its CL takes

@@ -29,7 +29,7 @@ STEP = 256  # widths of MLPs are given as multiples of the residual stream's, an
 
 
 def write(model: nn.Module, directory: Path) -> None:
-    """Write `FILE` for a model that is not built as its own config says, where these engines can read it."""
+    """Write `FILE` for a model whose layers differ from its config, if these engines can read it."""
     if not structure.describe(model) or not expressible(model):
         return
     (directory / FILE).write_text(json.dumps(config(model), indent=2) + "\n", encoding="utf-8")
@@ -44,7 +44,7 @@ def write(model: nn.Module, directory: Path) -> None:
 
 
 def expressible(model: nn.Module) -> bool:
-    """Return whether `config` can say what a model is."""
+    """Return whether `config` can describe a model."""
     try:
         config(model)
     except UserError:
@@ -56,8 +56,8 @@ def config(model: nn.Module) -> dict:
     """Return the model's config as ``nemotron-nas``, with its ``block_configs``.
 
     Raises:
-        UserError: what these cannot say: another architecture than Llama, linear maps in the place of attentions, layers of
-            fewer heads, MLPs whose width is no multiple of 256, a sliced stream.
+        UserError: the model cannot be described: another architecture than Llama, linear maps in place of attentions,
+            layers with fewer heads, MLPs whose width is no multiple of 256, or a sliced residual stream.
     """
     kept = model.config
     if kept.model_type != "llama":

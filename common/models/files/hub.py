@@ -40,7 +40,7 @@ def mirror(kind: str, hub_id: str) -> Path | None:
     """Return the local copy of `hub_id` in the mirror, if there is one; kind: 'models' or 'datasets'.
 
     Raises:
-        UserError: the mirror that is named does not exist.
+        UserError: the configured mirror does not exist.
     """
     root = os.environ.get(MIRROR_VARIABLE)
     if not root:
@@ -83,7 +83,7 @@ def _probe(timeout: float) -> str | None:
 
 
 def remedy(error: BaseException | None) -> str:
-    """Return what helps against this error: of a full disk a better network does not."""
+    """Return a remedy for this error: a full disk needs another one than a network failure."""
     while error is not None:
         full = isinstance(error, OSError) and (
             error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk space" in str(error)
@@ -95,17 +95,23 @@ def remedy(error: BaseException | None) -> str:
 
 
 def require_hub(what: str) -> None:
-    """Raise the UserError for `what`, which has to come from the hub, unless the hub answers."""
+    """Raise the UserError for `what`, which must come from the hub, unless the hub answers."""
     reason = unreachable_because()
     if reason:
         raise UserError(f"could not fetch {what}: {reason}; {REMEDY}")
 
 
 def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False, convert_weights: bool = False) -> Path:
-    """Return the directory with config, tokenizer and safetensors weights of a model: mirror, cache, or download.
+    """Return the directory with config, tokenizer and safetensors weights of a model, from mirror, cache, or download.
 
-    code: also fetch Python files. convert_weights: where there are pickled weights only, convert them; what was converted
-    before is found without it. Raises UserError when it cannot be had, naming the reason and the remedy.
+    Args:
+        hub_id: Id of the model.
+        revision: Revision; None for the main one.
+        code: Also fetch Python files.
+        convert_weights: Convert pickled weights if there are no others. An earlier conversion is found without it.
+
+    Raises:
+        UserError: the model is not available; the message names the reason and the remedy.
     """
     path = mirror("models", hub_id) or cached(hub_id, revision)
     if path and pickled_weights.only(path):
@@ -116,7 +122,7 @@ def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False, co
 
 
 def revision_of(path: Path) -> str | None:
-    """Return the hub commit that a directory given by `snapshot` is; None for the mirror's, which name none."""
+    """Return the hub commit of a directory from `snapshot`; None for the mirror's directories, which name none."""
     if path.parent.name == "snapshots":  # the hub's cache names its directories by commit
         return path.name
     converted = cache.folder() / "models" in path.parents and not path.name.startswith(pickled_weights.UNVERSIONED)
@@ -153,10 +159,10 @@ def _download(hub_id: str, revision: str | None, code: bool, convert_weights: bo
 
 
 def config_file(hub_id: str, revision: str | None = None) -> Path:
-    """Return a model's config.json alone: mirror, cache, or download.
+    """Return the path of a model's config.json alone, from mirror, cache, or download.
 
     Raises:
-        UserError: it cannot be had, naming the reason and the remedy.
+        UserError: the file is not available; the message names the reason and the remedy.
     """
     if path := mirror("models", hub_id):
         return path / "config.json"
@@ -226,7 +232,8 @@ def _remember_conversion(hub_id: str, commit: str) -> None:
 def cached(hub_id: str, revision: str | None = None) -> Path | None:
     """Return the hub cache's snapshot of a model if it is complete (config, tokenizer, every weight file), else None.
 
-    A model without safetensors: the snapshot of their conversion if one was fetched, else that of the pickled weights.
+    Of a model without safetensors it is the snapshot of their conversion if one was fetched, else that of the pickled
+    weights.
     """
     path = _cached(hub_id, revision)
     note = _remembered_conversion(hub_id)

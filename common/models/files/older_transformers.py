@@ -34,10 +34,14 @@ _LOADING = ("backend", "is_local", "local_files_only")
 
 
 def rewrite(directory: Path, source: Path | None = None) -> None:
-    """Rewrite what `save_pretrained` wrote into `directory`: config, and tokenizer if there is one.
+    """Rewrite the output of `save_pretrained` in `directory` for older transformers: config, and tokenizer if there is one.
 
-    source: the directory that the model and an unchanged tokenizer were read from. The config that transformers makes of the
-    file stays the same; where it would not, or the architecture is not one of its own, the file is left as it is.
+    The config that the present transformers reads from the file stays the same. If it would not, or if the architecture
+    is not one of transformers, the file is not changed.
+
+    Args:
+        directory: The directory.
+        source: Directory that the model and an unchanged tokenizer were read from.
     """
     written = _read(directory / CONFIG)
     if written.get("model_type") in transformers.CONFIG_MAPPING:
@@ -49,7 +53,7 @@ def rewrite(directory: Path, source: Path | None = None) -> None:
 
 
 def older_names(config: Mapping) -> dict:
-    """Return a config.json's content with the names of transformers 4 beside those of 5, where it has the latter alone."""
+    """Return a config.json's content with the names of transformers 4 added where it has only those of 5."""
     found, rope = dict(config), config.get("rope_parameters")
     if "dtype" in found:
         found.setdefault("torch_dtype", found["dtype"])

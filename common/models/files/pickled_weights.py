@@ -29,7 +29,7 @@ _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5", ".onnx", ".
 
 
 def refusal(hub_id: str) -> UserError:
-    """Return why these weights are not read, and how to have them."""
+    """Return the message that these weights are not read, with a remedy."""
     return UserError(
         f"could not load {hub_id}: it has no safetensors weights, and pickled ones are never read unasked; "
         f"`python -m reproductions fetch TARGET {FLAG}` converts them once"
@@ -37,7 +37,7 @@ def refusal(hub_id: str) -> UserError:
 
 
 def only(path: Path) -> bool:
-    """Return whether a checkpoint's weights are all there, but pickled."""
+    """Return whether a checkpoint's weights are complete, but pickled."""
     if any(path.glob("*.safetensors")):
         return False
     try:
@@ -58,10 +58,10 @@ def folder(path: Path, hub_id: str) -> Path:
 
 
 def convert(path: Path, hub_id: str) -> Path:
-    """Return the checkpoint at `path` with safetensors weights, in the user's cache; written now if it is not there yet.
+    """Return the checkpoint at `path` with safetensors weights, converted into the user's cache if it is not there yet.
 
     Raises:
-        UserError: a file holds more than tensors, or is damaged, or there is no room.
+        UserError: a file holds more than tensors or is damaged, or there is too little disk space.
     """
 
     def make(_work: Path, made: Path) -> None:
@@ -77,7 +77,7 @@ def convert(path: Path, hub_id: str) -> Path:
 def shards(path: Path) -> list[str]:
     """Return the pickled weight files in order.
 
-    A whole one comes before an index that was left beside it, as in transformers.
+    As in transformers, a single complete file has priority over an index beside it.
     """
     if (path / SINGLE).exists() or not (path / INDEX).exists():
         return [SINGLE]
@@ -91,7 +91,7 @@ def _write(path: Path, made: Path) -> None:
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """Return one file's tensors, each with memory of its own, as safetensors asks (a tied head is there twice then)."""
+    """Return one file's tensors, each in separate memory, as safetensors requires (a tied head is stored twice then)."""
     try:
         # files of before torch 1.6 are no zip archives and cannot be mapped
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))

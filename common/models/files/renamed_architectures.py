@@ -145,14 +145,14 @@ FORMATS: dict[str, Format] = {
 
 
 def config(said: Mapping, path: Path) -> dict | None:
-    """Return the content of config.json that transformers' own architecture has; None of a model that is not renamed.
+    """Return the config.json content for transformers' architecture; None for a model that is not renamed.
 
     Args:
-        said: Content of the config.json.
+        said: Content of the checkpoint's config.json.
         path: Directory of the model, which errors name.
 
     Raises:
-        UserError: the model computes what no architecture of transformers does.
+        UserError: the model computes something that no architecture of transformers does.
     """
     if said.get("model_type") not in FORMATS:
         return None
@@ -169,14 +169,14 @@ def config(said: Mapping, path: Path) -> dict | None:
 
 
 def convert(path: Path, hub_id: str) -> Path:
-    """Return the directory that transformers reads: a conversion in the user's cache, or `path` where none is needed.
+    """Return the directory that transformers reads: a conversion in the user's cache, or `path` if none is needed.
 
     Args:
-        path: the checkpoint. Of weights that are pickled alone the caller has asked the user.
-        hub_id: whose it is, or a name that stands for a directory.
+        path: The checkpoint. For pickled weights, the caller has already asked the user.
+        hub_id: Id on the hub, or a name that stands for a directory.
 
     Raises:
-        UserError: the model cannot be converted, its files are damaged, or there is no room.
+        UserError: the model cannot be converted, its files are damaged, or there is too little disk space.
     """
     try:
         said = json.loads((path / "config.json").read_text(encoding="utf-8"))

