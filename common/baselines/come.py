@@ -50,7 +50,7 @@ class CoMe(Pruning):
     def apply(self, context: Context) -> None:
         """Select and remove what is pruned, and repair the model."""
         windows, started = context.windows(), time.perf_counter()
-        options = {"repeat": bool(self.repeat), "batch_size": context.batch_size, "progress": context.progress}
+        options = {"repeat": bool(self.repeat)} | context.pass_options
         found: list[dict] = []
 
         def search(begun: list[dict] | None, keep: Callable[[list[dict]], object]) -> list[dict]:

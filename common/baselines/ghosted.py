@@ -48,8 +48,7 @@ class GhostedLayers(Repair):
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
-        options = {name: value for name, value in self.to_json().items() if name != "method"}
-        options |= {"batch_size": context.batch_size, "progress": context.progress}
+        options = self.options() | context.pass_options
         context.details["patches"] = ghost(context.model, context.windows(), context.removed, **options)
 
 

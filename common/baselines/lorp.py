@@ -47,8 +47,7 @@ class LoRP(Selection):
         selection.check_count(self.count, context.decoder.num_layers)
 
         def search() -> list[list[float]]:
-            options = {"batch_size": context.batch_size, "progress": context.progress}
-            return token_similarity(context.decoder, context.windows(), **options).tolist()
+            return token_similarity(context.decoder, context.windows(), **context.pass_options).tolist()
 
         found = torch.tensor(context.searched("similarity", context.recipe.calibration, search))
         context.details["lorp"] = {"locality": round(locality(found.double()), 4)}

@@ -43,7 +43,7 @@ class ShiftLlm(Repair):
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
-        options = {"rank": self.rank, "batch_size": context.batch_size, "progress": context.progress}
+        options = {"rank": self.rank} | context.pass_options
         context.details["patches"] = shift(context.model, context.windows(), context.removed, **options)
 
 

@@ -76,8 +76,8 @@ class SliceGpt(Pruning):
     def apply(self, context: Context) -> None:
         """Select and remove what is pruned, and repair the model."""
         left = self.width(context.model)
-        options = {"batch_size": context.batch_size, "progress": context.progress}
-        slicegpt.slice_stream(context.model, context.windows(), left, centre=context.fidelity == "code", **options)
+        centre = context.fidelity == "code"
+        slicegpt.slice_stream(context.model, context.windows(), left, centre=centre, **context.pass_options)
         context.details |= {"removed": [], "sliced": {"width": left}}
 
 
@@ -104,8 +104,7 @@ class LlmDrop(_Halves):
 
     def choose(self, context: Context) -> list[sublayer_removal.Half]:
         """Return the sub-layers to remove."""
-        options = {"batch_size": context.batch_size, "progress": context.progress}
-        found = sublayer_removal.similarities(context.decoder, context.windows(), **options)
+        found = sublayer_removal.similarities(context.decoder, context.windows(), **context.pass_options)
         return sublayer_removal.most_similar(found, self.count, self.kind or "both")
 
 
@@ -141,7 +140,7 @@ class BlockPruner(_Greedy):
 
     def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
         """Search the sub-layers to remove, one by one."""
-        options = {"batch_size": context.batch_size, "progress": context.progress} | onward
+        options = context.pass_options | onward
         return sublayer_removal.block_pruner(context.decoder, context.windows(), self.count, **options)
 
 
@@ -207,8 +206,7 @@ class Nbl(Pruning):
 
     def apply(self, context: Context) -> None:
         """Select and remove what is pruned, and repair the model."""
-        options = {"batch_size": context.batch_size, "progress": context.progress}
-        maps = sublayer_removal.linear_maps(context.decoder, context.windows(), **options)
+        maps = sublayer_removal.linear_maps(context.decoder, context.windows(), **context.pass_options)
         layers = sublayer_removal.nearest_linear(maps, self.count)
         sublayer_removal.replace_by_maps(context.model, maps, layers)
         bounds = {str(layer): bound for layer, (bound, *_) in maps.items()}

@@ -106,6 +106,11 @@ class Context:
         return 8 if self.model.device.type == "cpu" else 1
 
     @property
+    def pass_options(self) -> dict:
+        """Options of a pass over calibration text: the size of its batches, and whether it shows its progress."""
+        return {"batch_size": self.batch_size, "progress": self.progress}
+
+    @property
     def folder(self) -> Path:
         """Return the folder of this recipe's checkpoints (made on first use); the same recipe finds them again.
 
@@ -286,8 +291,7 @@ class Context:
         return found
 
     def _collected(self, options: Mapping) -> calibration.Statistics:
-        where = {"batch_size": self.batch_size, "progress": self.progress}
-        return calibration.collect(self.decoder, self.windows(), **options, **where)
+        return calibration.collect(self.decoder, self.windows(), **options, **self.pass_options)
 
 
 @contextmanager

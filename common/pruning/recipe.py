@@ -55,6 +55,10 @@ class Options:
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: _spelled(value) for name, value in found.items() if value is not None}
 
+    def options(self, *left_out: str) -> dict:
+        """Return the options that are given, but for those named; a step's method is none."""
+        return {name: value for name, value in self.to_json().items() if name not in ("method", *left_out)}
+
     def reads(self) -> Iterator[tuple[str, str]]:
         """Yield the data that must be available, as pairs of ``corpus`` or ``instructions`` and a name."""
         for field in fields(self):
@@ -63,7 +67,7 @@ class Options:
 
     def describe(self) -> str:
         """Return one line for people."""
-        said = [f"{name} {_said(value)}" for name, value in self.to_json().items() if name != "method"]
+        said = [f"{name} {_said(value)}" for name, value in self.options().items()]
         return f"{self.title()}: {', '.join(said)}" if said else self.title()
 
 
@@ -117,7 +121,7 @@ class Calibration(Options):
 
     def drawing(self) -> dict:
         """Return the options of a sampler: what is given, but for the text and the sampler's name."""
-        return {name: value for name, value in self.to_json().items() if name not in ("corpus", "sampler")}
+        return self.options("corpus", "sampler")
 
     def parts(self, names: Sequence[str] | None = None) -> list[typing.Self]:
         """Return one entry for each text of a mix, its share of the sequences with it.

@@ -36,12 +36,7 @@ class Sleb(Selection):
         selection.check_count(self.count, decoder.num_layers)
 
         def search(begun: list[int] | None, keep: Callable[[list[int]], object]) -> list[int]:
-            options = {
-                "batch_size": context.batch_size,
-                "progress": context.progress,
-                "begun": begun or (),
-                "after": keep,
-            }
+            options = context.pass_options | {"begun": begun or (), "after": keep}
             return selection.sleb(decoder, lines(context, self.calibration), self.count, **options)
 
         # The search is greedy: the first layers of a longer removal are those of a shorter one.
@@ -104,8 +99,7 @@ class WindowLoss(Selection):
 
         def search() -> list[list]:
             ids = context.windows()[: self.samples]
-            where = {"batch_size": context.batch_size, "progress": context.progress}
-            losses = importance.losses_without_windows(decoder, ids, self.count, starts, **where)
+            losses = importance.losses_without_windows(decoder, ids, self.count, starts, **context.pass_options)
             return [[start, each.mean().item()] for start, each in losses.items()]
 
         facts = {"calibration": context.recipe.calibration, "count": self.count, "samples": self.samples}

@@ -74,8 +74,7 @@ class LeastLeft(Selection):
         lengths = range(1, longest + 1)
 
         def search() -> list[list]:
-            more = {"batch_size": context.batch_size, "progress": context.progress}
-            found = leftovers(decoder, context.windows(), lengths, **options, **more)
+            found = leftovers(decoder, context.windows(), lengths, **options, **context.pass_options)
             return [[*run, share] for run, share in found.items()]
 
         facts = options | {"calibration": context.recipe.calibration, "longest": longest}
@@ -97,7 +96,7 @@ class LeastLeft(Selection):
 
         def search() -> list[list]:
             decoder, ids = context.decoder, context.windows()
-            options = {"ridge": self.ridge, "batch_size": context.batch_size, "progress": context.progress}
+            options = {"ridge": self.ridge} | context.pass_options
             found = carried(decoder, ids, lengths, Observed(decoder, ids).carrier, **options)
             return [[*run, share] for run, share in found.items()]
 
@@ -285,8 +284,7 @@ class LeastLeftRefit(Pruning):
     def apply(self, context: Context) -> None:
         """Select and remove layers, and refit after each."""
         check_count(self.count, context.decoder.num_layers)
-        options = {name: value for name, value in self.to_json().items() if name not in ("method", "count")}
-        options |= {"batch_size": context.batch_size, "progress": context.progress}
+        options = self.options("count") | context.pass_options
         ids, started = context.windows(), time.perf_counter()
         context.details |= prune(context.model, ids, self.count, **options)
         seconds = round(time.perf_counter() - started, 2)

@@ -75,12 +75,7 @@ class Refit(Repair):
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
-        options = {
-            name: value
-            for name, value in self.to_json().items()
-            if name not in ("method", "one_by_one", "apart", "graft")
-        }
-        options |= {"batch_size": context.batch_size, "progress": context.progress}
+        options = self.options("one_by_one", "apart", "graft") | context.pass_options
         if self.graft and self.one_by_one:
             raise UserError("a graft is made for all layers at once; leave it or one_by_one out")
         method = refit_one_by_one if self.one_by_one else refit

@@ -54,7 +54,7 @@ class CollapseOptions(Options):
 
         The context's details get the settings, the sentences and every attempt.
         """
-        options = self._options()
+        options = self.options("left_out")
         texts, before = sentences(context), context.decoder.num_layers
         result = self.collapse(context.model, context.tokenizer, texts, progress=context.progress)
         attempts = {"settings": options, "sentences": texts, "before": before} | result.as_dict()
@@ -67,11 +67,7 @@ class CollapseOptions(Options):
         ``more`` are further options of `papers.laco.algorithm.collapse` or `collapse_to`.
         """
         chosen = collapse if self.layers is None else collapse_to
-        return chosen(model, tokenizer, texts, **self._options(), **more)
-
-    def _options(self) -> dict:
-        """Return those of `collapse` and `collapse_to`."""
-        return {name: value for name, value in self.to_json().items() if name not in ("method", "left_out")}
+        return chosen(model, tokenizer, texts, **self.options("left_out"), **more)
 
 
 @register("laco")

@@ -41,7 +41,7 @@ def documents(context: Context, entry: Calibration) -> Tensor:
 def stream(context: Context, entry: Calibration | None = None) -> Stream:
     """Return the context's model with its residual stream on the tokens of a calibration entry (default: the recipe's)."""
     windows = context.windows() if entry is None else context.tokens(entry)
-    return Stream(context.decoder, windows, batch_size=context.batch_size, progress=context.progress)
+    return Stream(context.decoder, windows, **context.pass_options)
 
 
 def ranking(context: Context, metric: str, entry: Calibration | None) -> list[int]:
@@ -106,13 +106,14 @@ class PruneAndComp(Pruning):
 
     def search(self, context: Context, **options) -> dict:
         """Remove and compensate, in place, without reuse of results; ``options``: more of `prune_and_compensate`."""
-        options |= {"batch_size": context.batch_size, "fidelity": context.fidelity, "progress": context.progress}
+        options |= {"fidelity": context.fidelity} | context.pass_options
         own = None if self.calibration is None else context.tokens(self.calibration)
         windows = context.windows() if context.calibrated else None
         kept = context.keep and context.fidelity == "paper" and self.protected is None
         if self.metric in COSTLY and kept and "layers" not in options:
             options["known"] = ranking(context, self.metric, self.calibration or context.calibration)
-        return prune_and_compensate(context.model, windows, self.count, metric_windows=own, **self._choice(), **options)
+        choice = self.options("count", "calibration")
+        return prune_and_compensate(context.model, windows, self.count, metric_windows=own, **choice, **options)
 
     def _onward(self, begun: dict | None, keep: Callable[[dict], object]) -> dict:
         """Options of the loop: to go on from what another one found, and to keep what it finds."""
@@ -124,12 +125,9 @@ class PruneAndComp(Pruning):
 
         return {"begun": list(zip(gone, factors, strict=True)), "after": after}
 
-    def _choice(self) -> dict:
-        return {name: value for name, value in self.to_json().items() if name not in ("method", "count", "calibration")}
-
     def _facts(self, context: Context) -> dict:
         own = self.calibration and self.calibration.to_json()
-        return {"calibration": context.recipe.calibration, "own": own, "choice": self._choice()}
+        return {"calibration": context.recipe.calibration, "own": own, "choice": self.options("count", "calibration")}
 
 
 @register("prunecomp-metric")

@@ -57,10 +57,9 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     def first_put_back(trial: Tensor, whole: Tensor) -> Tensor:
         return torch.cat([whole[:, :1], trial[:, 1:]], 1)
 
-    where = {"batch_size": context.batch_size, "progress": context.progress}
     entering = {"plain": None, "kept": first_put_back}
     trials = {
-        name: losses_without_windows(decoder, ids, count, starts, entering=change, **where)
+        name: losses_without_windows(decoder, ids, count, starts, entering=change, **context.pass_options)
         for name, change in entering.items()
     }
     trials["carried"] = _carried(context, ids, count, starts)
