@@ -42,13 +42,16 @@ from common.utils.errors import UserError
 @register("come")
 @dataclass(frozen=True)
 class CoMe(Pruning):
-    """CoMe, without its distillation; repeat: merge merged layers again. Details: ``merged``, an entry a pair."""
+    """Merge pairs of layers by CoMe, without its distillation.
+
+    repeat: merge merged layers again. The details get ``merged``, an entry per pair.
+    """
 
     count: int
     repeat: bool | None = None
 
     def apply(self, context: Context) -> None:
-        """Select and remove what is pruned, and repair the model."""
+        """Select pairs of layers and merge them."""
         windows, started = context.windows(), time.perf_counter()
         options = {"repeat": bool(self.repeat)} | context.pass_options
         found: list[dict] = []
@@ -72,7 +75,13 @@ class CoMe(Pruning):
 
 @dataclass
 class Pass:
-    """Sums over calibration text of every layer. influence: BI; angle: of the pair that begins with it; inputs: |h|."""
+    """Statistics of every layer from one pass over calibration text.
+
+    Attributes:
+        influence: BI of each layer.
+        angle: Angular distance across the pair of layers that begins with each layer.
+        inputs: Mean |h| over tokens, of the inputs of o_proj and down_proj, by layer.
+    """
 
     influence: Tensor
     angle: Tensor
@@ -95,17 +104,17 @@ def come(
 
     Args:
         model: The model; it is changed.
-        ids: Calibration tokens [samples, tokens]; one pass over them a step.
-        count: Layers to remove.
+        ids: Calibration tokens [samples, tokens]; each step passes over them once.
+        count: Number of layers to remove.
         repeat: Whether a merged layer may be merged again.
         begun: Merges of an earlier run; they are repeated without a pass.
         after: Called with all merges so far after each new one.
-        batch_size: Sequences a batch.
+        batch_size: Sequences per batch.
         progress: Show a progress bar.
 
     Returns:
-        An entry per merge: {"pair": the layers (original numbers; a merged one has its first's), "shares", and of each layer
-        the "heads" (groups) and "channels" that are kept}.
+        An entry per merge: {"pair": the layers (original indices; a merged layer has its first one's), "shares", and of
+        each layer the "heads" (groups) and "channels" that are kept}.
 
     Raises:
         UserError: an architecture whose layers are not built as Llama's, or no pair is left.
@@ -136,7 +145,15 @@ def come(
 def choose(
     decoder: Decoder, ids: Tensor, alive: Sequence[int], done: Collection[int] = (), *, batch_size: int = 8
 ) -> dict:
-    """Return the next merge; alive: original numbers of the layers; done: those that may not be merged again."""
+    """Select the next merge.
+
+    Args:
+        decoder: The current model.
+        ids: Calibration tokens [samples, tokens].
+        alive: Original indices of the layers.
+        done: Layers that may not be merged again.
+        batch_size: Sequences per batch.
+    """
     places = [i for i in range(len(alive) - 1) if not {*alive[i : i + 2]} & set(done)]
     if not places:
         raise UserError(f"No pair of {len(alive)} layers is left to be merged. Remove fewer layers, or set repeat")
@@ -155,7 +172,7 @@ def choose(
 
 
 def observe(decoder: Decoder, ids: Tensor, *, batch_size: int = 8) -> Pass:
-    """Return what one pass over ``ids`` [samples, tokens] shows of every layer."""
+    """Collect the statistics of every layer in one pass over ``ids`` [samples, tokens]."""
     layers = decoder.num_layers
     found = Pass(torch.zeros(layers, dtype=torch.float64), torch.zeros(layers - 1, dtype=torch.float64), [])
     found.inputs = [{ATTENTION: 0.0, MLP: 0.0} for _ in range(layers)]
@@ -178,7 +195,7 @@ def observe(decoder: Decoder, ids: Tensor, *, batch_size: int = 8) -> Pass:
 
 
 def merge(one: nn.Module, two: nn.Module, chosen: Mapping) -> None:
-    """Write the layer that both become into ``one``; chosen: an entry of `come`."""
+    """Write the merge of two layers into ``one``; ``chosen`` is an entry of `come`."""
     pair, size, places = (one, two), one.self_attn.head_dim, [torch.tensor(own) for own in chosen["channels"]]
     queries = size * one.self_attn.num_key_value_groups
     heads = [torch.tensor(own, dtype=torch.long)[:, None] for own in chosen["heads"]]

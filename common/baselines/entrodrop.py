@@ -67,12 +67,14 @@ def entropies(decoder: Decoder, ids: Tensor, *, bins: int = BINS, progress: bool
 def least_increase(
     found: Sequence[float], order: Sequence[Half], count: int, kind: str = ATTENTION, start: int | None = None
 ) -> list[Half] | list[int]:
-    """Return the ``count`` sub-layers or layers that add least, the least first.
+    """Return the ``count`` sub-layers or layers with the smallest increase of entropy, smallest first.
 
-    A kind is 'attention', 'mlp', 'both' or 'layer'.
-
-    found, order: the entropies that halves receive and leave, and those halves. start: the first layer that may go; None: the
-    one whose input has the lowest entropy.
+    Args:
+        found: Entropies of each sub-layer's input, and of the last output.
+        order: The sub-layers, in order of execution.
+        count: Number of sub-layers or layers.
+        kind: 'attention', 'mlp', 'both' or 'layer'.
+        start: First layer that may be removed; None: the one whose input has the lowest entropy.
 
     Raises:
         UserError: an unknown kind, or fewer than ``count`` of it from ``start`` on.

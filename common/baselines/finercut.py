@@ -63,17 +63,27 @@ def finer_cut(
     after: Callable[[list[Half]], object] = lambda removed: None,
     progress: bool = False,
 ) -> list[Half]:
-    """Return ``count`` halves in order of removal, on ``ids`` [samples, tokens]; see `half_layers.greedy`.
+    """Select ``count`` sub-layers greedily by the change of the model's output (FinerCut).
 
-    Window by window: the dense model's logits of one exist at a time (float32) and a trial's of `losses.ROWS` positions; held
-    in host memory is what the dense model's final norm returns.
+    Sequences are processed one by one. The original model's logits of one sequence exist at a time (float32), and a
+    trial's logits of `losses.ROWS` positions. The original's final-norm outputs stay in host memory.
 
-    front: layers 0 to floor(front N) stay until floor(2 front N) + 1 halves have been removed, as in the official code; None:
-    any may go. begun: halves that an earlier search with the same settings removed. after: called after each step with those
-    removed.
+    Args:
+        decoder: The model.
+        ids: Calibration tokens [samples, tokens].
+        count: Number of sub-layers.
+        distance: 'jensen-shannon', 'angular' or 'euclidean'.
+        front: Share of the layers at the front: layers 0 to floor(front N) stay until floor(2 front N) + 1 sub-layers
+            have been removed, as in the official code. None: any may be removed.
+        begun: Sub-layers that an earlier search with the same settings removed; the search continues from there.
+        after: Called after each step with the sub-layers removed so far.
+        progress: Show a progress bar.
+
+    Returns:
+        (layer, kind) in order of removal.
 
     Raises:
-        UserError: an unknown distance, a count that leaves nothing, a front that is no share below 1.
+        UserError: an unknown distance, a count that leaves no sub-layer, or a front that is no share below 1.
     """
     if distance not in DISTANCES:
         raise unknown("distance", distance, DISTANCES)

@@ -39,7 +39,7 @@ OPERATORS = ("cut", "layer")
 @register(KIND)
 @dataclass(frozen=True)
 class GhostedLayers(Repair):
-    """One least-squares matrix of the residual stream per interface, or per removed layer; options: see `ghost`."""
+    """Insert a least-squares matrix of the residual stream per interface, or per removed layer; options: see `ghost`."""
 
     eps: float = EPS
     operators: str | None = None
@@ -53,7 +53,7 @@ class GhostedLayers(Repair):
 
 
 class Ghost(nn.Module):
-    """``x + x M`` in float32, [..., channels] -> same shape and dtype."""
+    """Add a linear map to states: ``x + x M`` in float32, [..., channels] -> same shape and dtype."""
 
     kind = KIND
 
@@ -84,18 +84,28 @@ def ghost(
     batch_size: int = 8,
     progress: bool = False,
 ) -> list[dict]:
-    """Remove layers of ``model`` and put a `Ghost` in the place of every maximal run of them, in place.
+    """Replace every maximal run of removed layers by a `Ghost`, in place.
 
-    ids, padding, first: see `common.calibration.block_boundaries`. operators: ``cut``, one regression per run, or
-    ``layer``, one per removed layer, those of a run multiplied into one matrix; None: as the paper, ``cut`` where there
-    is one run, else ``layer``. weights: of tokens (`common.calibration.least_squares.WEIGHTS`), here by the norm after
-    the layers; the paper's is ``none``.
+    Args:
+        model: The model; it is changed.
+        ids: Calibration tokens [samples, tokens].
+        removed: Layers to remove.
+        eps: Absolute ridge.
+        operators: ``cut``, one regression per run, or ``layer``, one per removed layer, multiplied into one matrix per
+            run. None, as in the paper: ``cut`` for one run, else ``layer``.
+        weights: Weights of tokens (`common.calibration.least_squares.WEIGHTS`), by the norm after the layers; the
+            paper's is ``none``.
+        first: Whether a sample's first token counts.
+        padding: Attention mask of ``ids``; None for no padding.
+        batch_size: Samples per batch.
+        progress: Show a progress bar.
 
-    Returns an entry per run: {"run", "position" in the pruned model, "operators": how many were composed, "error": of
-    doing nothing and "left": of each operator's own regression, as shares of the squared residual stream after the layers}.
+    Returns:
+        An entry per run: {"run", "position" in the pruned model, "operators": number of multiplied matrices, "error":
+        without a repair, and "left": of each regression, as shares of the squared residual stream after the layers}.
 
     Raises:
-        UserError: layers that there are not, an unknown option, ``eps`` that is not positive.
+        UserError: layers that do not exist, an unknown option, or an ``eps`` that is not positive.
     """
     decoder, removed = Decoder(model), sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)

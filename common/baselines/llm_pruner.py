@@ -42,13 +42,22 @@ def prune(
     last: int = LAST,
     progress: bool = False,
 ) -> dict:
-    """Take ``ratio`` of the heads and channels out of all layers but the ``first`` and the ``last``, in place.
+    """Remove ``ratio`` of the heads and channels from all layers but the ``first`` and the ``last``, in place.
 
-    ids: the batch's tokens [samples, tokens]; the paper takes 10 x 64. of_channels: another share of the channels. Returns
-    the layers and all layers' widths afterwards.
+    Args:
+        model: The model; it is changed.
+        ids: Tokens of the batch for the gradients [samples, tokens]; the paper takes 10 x 64.
+        ratio: Share of the heads and channels.
+        of_channels: Another share for the channels.
+        first: Number of first layers that stay.
+        last: Number of last layers that stay.
+        progress: Show a progress bar.
+
+    Returns:
+        The pruned layers, and all layers' widths afterwards.
 
     Raises:
-        UserError: a share outside 0..1, or no layer between the first and the last that are spared.
+        UserError: a share outside 0..1, or no layer between the first and the last that stay.
     """
     offload.refuse(model, "LLM-Pruner")
     check_layout(model)
@@ -89,7 +98,7 @@ def check_layout(model: nn.Module) -> None:
     """Refuse an architecture whose heads and channels are not laid out as Llama's.
 
     Raises:
-        UserError: names it.
+        UserError: the message names the architecture.
     """
     if not Decoder(model).spec.narrows:
         raise UserError(
@@ -99,12 +108,13 @@ def check_layout(model: nn.Module) -> None:
 
 
 def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = LAST) -> tuple[float, float]:
-    """Return (ratio, of_channels) with which as many parameters go as ``count`` layers have (extension).
+    """Return the (ratio, of_channels) that remove as many parameters as ``count`` layers have (extension).
 
-    Of the heads as large a part as that is of the layers that are not spared, rounded as ever; channels make up for the rest.
+    The share of the heads is that of the layers among those that may be pruned, rounded as usual; channels make up for
+    the rest.
 
     Raises:
-        UserError: the layers that are not spared have no more than that.
+        UserError: the layers that may be pruned have no more parameters than that.
     """
     layers = Decoder(model).layers
     check_layout(model)
@@ -123,7 +133,7 @@ def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = L
 
 
 def left(layer: nn.Module, ratio: float, of_channels: float | None = None) -> tuple[int, int]:
-    """Return the key heads and the channels that a layer keeps."""
+    """Return the numbers of key heads and of channels that a layer keeps."""
     heads, inner = key_heads(layer), channels(layer)
     size = layer.self_attn.head_dim
     stay = inner - removed(inner, ratio if of_channels is None else of_channels)
@@ -133,14 +143,14 @@ def left(layer: nn.Module, ratio: float, of_channels: float | None = None) -> tu
 
 
 def narrow(model: nn.Module, ratio: float, *, first: int = FIRST, last: int = LAST) -> None:
-    """Cut the shapes alone: the first heads and channels stay, whichever they are."""
+    """Prune the shapes alone: the first heads and channels stay, whatever their importance."""
     layers = Decoder(model).layers
     for layer in layers[first : len(layers) - last]:
         narrow_to(layer, *left(layer, ratio))
 
 
 def removed(size: int, ratio: float) -> int:
-    """Return how many of ``size`` channels go, rounded as the official code does."""
+    """Return how many of ``size`` channels are removed, rounded as in the official code."""
     return size - int(size * (1 - ratio))
 
 
@@ -152,9 +162,9 @@ def highest(importance: Tensor, count: int) -> Tensor:
 def scores(
     layer: nn.Module, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]
 ) -> tuple[Tensor, Tensor]:
-    """Return a layer's importances: of its key heads [k], and of its channels [c], or [experts, c] where it has experts.
+    """Compute a layer's importances: of its key heads [k], and of its channels [c], or [experts, c] with experts.
 
-    weights, gradients: by their names in the layer. What has no gradient counts nothing.
+    ``weights`` and ``gradients`` are named as in the layer. Weights without a gradient count as zero.
     """
 
     def importance(name: str, dims: int | tuple[int, ...]) -> Tensor:

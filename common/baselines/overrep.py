@@ -61,7 +61,7 @@ WIDER = ({"self_attn": (True, False), "mlp": (False, True)}, {"self_attn": (True
 @register("overrep")
 @dataclass(frozen=True)
 class OverRep(TrainedRepair):
-    """OverRep's recovery layers, trained on the recipe's sequences; options: those of `PAPER` that are changed."""
+    """Train OverRep's recovery layers on the recipe's sequences; options: changes of `PAPER`."""
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
@@ -72,9 +72,14 @@ class OverRep(TrainedRepair):
 
 
 class Wide(nn.Module):
-    """A linear layer while it is wider: D (P + W), with the annealed activation between them.
+    """A linear layer while it is over-parametrised: D (P + W), with the annealed activation in between.
 
-    inward: D stands before P, as for o and down, else behind it. trained: P is trained too. anneal: a.
+    Args:
+        linear: The linear layer P.
+        added: Whether W exists.
+        factor: Whether D exists.
+        inward: D comes before P, as for o and down; otherwise after it.
+        trained: Whether P is trained, too.
     """
 
     def __init__(self, linear: nn.Linear, added: bool, factor: bool, inward: bool, trained: bool):
@@ -99,7 +104,7 @@ class Wide(nn.Module):
 
     @torch.no_grad()
     def merged(self) -> dict[str, Tensor]:
-        """Return the weight, and the bias if there is one, of the linear layer that it is once annealed."""
+        """Return the weight, and the bias if there is one, of the equivalent linear layer after annealing."""
         weight = self.linear.weight if self.added is None else self.linear.weight + self.added
         bias = self.linear.bias
         if self.factor is not None:
@@ -109,7 +114,7 @@ class Wide(nn.Module):
 
 
 class WideGain(nn.Module):
-    """A norm whose gain is g (1 + s) + t; trained: g is trained too."""
+    """A norm whose gain is g (1 + s) + t. trained: g is trained, too."""
 
     def __init__(self, norm: nn.Module, trained: bool):
         super().__init__()
@@ -130,7 +135,7 @@ class WideGain(nn.Module):
 
 
 class RecoveryLayers(nn.Module):
-    """Both recovery layers in float32, run where they stand in the decoder: [batch, tokens, channels] -> same."""
+    """Both recovery layers in float32, at their place in the decoder: [batch, tokens, channels] -> same."""
 
     def __init__(self, decoder: Decoder, start: int, stop: int):
         super().__init__()
@@ -156,7 +161,7 @@ class RecoveryLayers(nn.Module):
         self.wide[f"{place}.{path}"] = module
 
     def anneal(self, value: float) -> None:
-        """Set a of every activation."""
+        """Set the annealing value a of every activation."""
         for module in self.wide.values():
             if isinstance(module, Wide):
                 module.anneal = value
@@ -174,7 +179,7 @@ class RecoveryLayers(nn.Module):
                 decoder.layers[place] = layer
 
     def merge(self) -> list[nn.Module]:
-        """Return both as plain layers."""
+        """Return both layers as plain decoder layers."""
         for path, module in self.wide.items():
             place, _, name = path.partition(".")
             owner, _, name = name.rpartition(".")
@@ -198,7 +203,7 @@ class _Annealed(Distillation):
 
 
 def annealing(steps: int) -> list[float]:
-    """Return a for every one of so many steps."""
+    """Return the annealing value a of each of ``steps`` steps."""
     warm, steady = int(steps * WARM), int(steps * STEADY)
     rising = steps - warm - steady
     down = [1 - step / max(warm - 1, 1) for step in range(warm)]
@@ -209,12 +214,23 @@ def annealing(steps: int) -> list[float]:
 def recover(
     model: nn.Module, removed: Collection[int], windows: Tensor, how: Fitting = PAPER, *, progress: bool = False
 ) -> dict:
-    """Train the recovery layers of a block, put them in its place, in place; returns `common.training.fitting.fit`'s report.
+    """Replace a block of layers by recovery layers and train them, in place.
 
-    A training that is cut off begins anew. windows: token ids [samples, tokens].
+    An interrupted training starts over.
+
+    Args:
+        model: The model; it is changed.
+        removed: The block of layers.
+        windows: Token ids [samples, tokens].
+        how: Settings of the training.
+        progress: Show a progress bar.
+
+    Returns:
+        The report of `common.training.fitting.fit`.
 
     Raises:
-        UserError: an architecture whose layers are not built as Llama's, several blocks, or none with a layer on each side.
+        UserError: an architecture whose layers are not built as Llama's, several blocks, or no layer on one side of the
+            block.
     """
     decoder, blocks = Decoder(model), runs(removed)
     if not decoder.spec.like_llama:

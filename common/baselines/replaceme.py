@@ -41,7 +41,7 @@ EPOCHS, RATE, STEP_TOKENS = 10, 1e-4, 1024
 @register("replaceme")
 @dataclass(frozen=True)
 class ReplaceMe(Repair):
-    """A matrix multiplied into the last kept layer's down_proj: a plain checkpoint; options: see `replace_me`."""
+    """Fuse a matrix into the last kept layer's down_proj, which gives a plain checkpoint; options: see `replace_me`."""
 
     objective: str = "least-squares"
     alpha: float | None = None
@@ -97,18 +97,32 @@ def replace_me(
 ) -> list[dict]:
     """Remove layers of ``model`` and fuse a matrix into the MLP before every maximal run of them, in place.
 
-    ids, padding, first: see `common.calibration.block_boundaries`. objective: see above. alpha: absolute; the paper's
-    is 0, which takes as many tokens as channels at least. bias: least squares with an intercept. epochs, learning_rate,
-    seed: of Adam. Least squares keeps sums alone; Adam needs all tokens' states, three vectors a token in the model's
-    type, which are held in host memory.
+    Least squares keeps sums alone. Adam needs all tokens' states, three vectors per token in the model's type, in host
+    memory.
 
-    Returns an entry per interface: {"run", "layer" whose MLP was changed, "error" before, "left" after, as shares of
-    |X[b]|^2}.
+    Args:
+        model: The model; it is changed.
+        ids: Calibration tokens [samples, tokens].
+        removed: Layers to remove.
+        objective: ``least-squares`` or ``bias``, or by Adam ``cosine`` or ``cosine-stream`` (module docstring).
+        alpha: Absolute ridge; the paper's is 0, which needs at least as many tokens as channels.
+        bias: Least squares with an intercept.
+        epochs: Epochs of Adam.
+        learning_rate: Learning rate of Adam.
+        seed: Seed of Adam's batches.
+        first: Whether a sample's first token counts.
+        padding: Attention mask of ``ids``; None for no padding.
+        batch_size: Samples per batch.
+        progress: Show a progress bar.
+
+    Returns:
+        An entry per interface: {"run", "layer" whose MLP was changed, "error" before and "left" after, as shares of
+        |X[b]|^2}.
 
     Raises:
-        UserError: an architecture that normalises what its MLP writes (Gemma 2) or whose experts have biases, a pruning
-            interface before which there is no layer, ``bias`` where the config has none, too few tokens, unknown options; the
-            model is then as it was.
+        UserError: an architecture that normalises its MLP's output (Gemma 2) or whose experts have biases, a pruning
+            interface without a layer before it, ``bias`` where the config has none, too few tokens, or unknown options.
+            The model is unchanged then.
     """
     decoder, removed = Decoder(model), sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
@@ -140,9 +154,10 @@ def replace_me(
 
 
 def fuse(decoder: Decoder, layer: int, matrix: Tensor, shift: Tensor | None = None) -> None:
-    """Let the MLP of ``layer`` add m T + s in place of m, in place: T ``matrix`` [channels, channels], s ``shift``.
+    """Replace the contribution m of the MLP of ``layer`` by m T + s, in place.
 
-    In float64, rounded once. Exact for a mixture of experts too, since each expert's output is a summand of m.
+    T is ``matrix`` [channels, channels] and s is ``shift``. Computed in float64, rounded once. It is exact for a
+    mixture of experts, too, because each expert's output is a summand of m.
     """
     for writer in _writers(decoder, layer):
         tensor = writer.tensor

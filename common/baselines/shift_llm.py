@@ -37,7 +37,7 @@ EPS = 1e-6
 @register(KIND)
 @dataclass(frozen=True)
 class ShiftLlm(Repair):
-    """An affine adapter per block of removed layers, merged from one per layer; options: see `shift`."""
+    """Insert an affine adapter per block of removed layers, merged from one per layer; options: see `shift`."""
 
     rank: int | None = None
 
@@ -48,7 +48,10 @@ class ShiftLlm(Repair):
 
 
 class Adapter(nn.Module):
-    """``x + x W + b`` in float32, [..., channels] -> same shape and dtype. W is one matrix, or the product of two."""
+    """Add an affine map to states: ``x + x W + b`` in float32, [..., channels] -> same shape and dtype.
+
+    W is one matrix, or the product of two.
+    """
 
     kind = KIND
 

@@ -47,13 +47,16 @@ STEP = 8  # widths are multiples of it
 
 
 def width(channels: int, share: float) -> int:
-    """Return the width that is left of ``channels`` when this share goes, rounded down to a multiple of eight."""
+    """Return the width that is left of ``channels`` without this share, rounded down to a multiple of eight."""
     left = int((1 - share) * channels)
     return left - left % STEP
 
 
 def parameters(model: nn.Module, left: int) -> int:
-    """Return what the model has when its residual stream is sliced to ``left`` channels: untied, with its shortcuts."""
+    """Return the number of parameters of a model whose residual stream is sliced to ``left`` channels.
+
+    The head is untied, and shortcuts count.
+    """
     spec, decoder = _check(model, left), Decoder(model)
     channels, embed = decoder.hidden_size, decoder.embed.weight.numel()
     total = sum(p.numel() for p in model.parameters()) + embed * decoder.tied
@@ -98,11 +101,18 @@ def slice_stream(
 ) -> None:
     """Slice the residual stream to ``left`` channels, in place, by its principal directions on ``ids`` [samples, tokens].
 
-    centre: subtract the embedding's mean first (official code). The head is untied from the embedding. Held meanwhile, in
-    host memory: the residual stream of all samples at one boundary.
+    The head is untied from the embedding. The residual stream of all samples at one boundary stays in host memory.
+
+    Args:
+        model: The model; it is changed.
+        ids: Calibration tokens [samples, tokens].
+        left: Number of channels to keep.
+        centre: Subtract the embedding's mean first (official code).
+        batch_size: Samples per batch.
+        progress: Show a progress bar.
 
     Raises:
-        UserError: an architecture that cannot be sliced, a model with patches, a width outside 1..C.
+        UserError: an architecture that cannot be sliced, a model with patches, or a width outside 1..C.
     """
     spec, decoder = _check(model, left), Decoder(model)
     untie_embeddings(model)
@@ -133,7 +143,7 @@ def slice_stream(
 
 
 def principal(states: list[Tensor], left: int, device: torch.device) -> Tensor:
-    """Return the directions of largest second moment of all tokens: orthonormal columns [channels, left], float64."""
+    """Return the directions of largest second moment over all tokens: orthonormal columns [channels, left], float64."""
     gram = 0.0
     for state in states:
         rows = state.to(device).flatten(0, -2).double()

@@ -54,10 +54,10 @@ OFFICIAL = Fitting(
 class StreamlineSettings:
     """Settings of the training of a replacement.
 
-    target: 'output', mean squared error to the block's output; 'logits', KL to the dense model's `top_k` most likely
-    tokens, with which LinearPatch's paper reports NaN. seed: of the feed-forward network's first weights. spare_massive: it
-    leaves massive tokens (`common.calibration.massive_activations`) as they are (extension). validate_every: steps between
-    two looks at held-out sequences, where there are any.
+    target: 'output', mean squared error to the block's output; 'logits', KL to the original model's `top_k` most likely
+    tokens, with which LinearPatch's paper reports NaN. seed: of the feed-forward network's initial weights.
+    spare_massive: leave massive tokens (`common.calibration.massive_activations`) unchanged (extension).
+    validate_every: steps between two validations, if there are held-out sequences.
     """
 
     target: str = "output"
@@ -73,10 +73,10 @@ class StreamlineSettings:
 
 
 class FeedForward(nn.Module):
-    """``down(activation(gate(x)) * up(x))``, no bias, [..., hidden] -> same; computed in its own dtype.
+    """A feed-forward network ``down(activation(gate(x)) * up(x))`` without bias, [..., hidden] -> same, in its own dtype.
 
-    spare_massive: of states [batch, tokens, hidden] those of massive tokens are returned as they are; sequences begin with
-    their first tokens (generation with a cache hands the later ones over alone, which are ordinary).
+    spare_massive: states [batch, tokens, hidden] of massive tokens are returned unchanged. Sequences must begin with
+    their first tokens; generation with a cache passes later tokens alone, and these count as ordinary.
     """
 
     kind = KIND
@@ -145,12 +145,22 @@ def replace_with_ffn(
     folder: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> dict:
-    """Train a `FeedForward` for every maximal run of `removed`, then put it in the run's place, in place.
+    """Train a `FeedForward` for every maximal run of `removed`, and replace the run by it, in place.
 
-    windows: token ids [samples, tokens]. validation: others; the weights that do best on them are kept, not the last.
-    folder: for checkpoints, as in `common.training.fitting.fit`. Returns its report, with the runs and positions. A
-    training that diverges is a result: the report says so, and the network is the last whose loss was finite (or the
-    best on `validation`). The network lies outside the model's state dict; `common.models.checkpoint` saves and loads it.
+    The network lies outside the model's state dict; `common.models.checkpoint` saves and loads it.
+
+    Args:
+        model: The model; it is changed.
+        removed: Layers to replace.
+        windows: Token ids [samples, tokens] to train on.
+        settings: Settings of the training.
+        validation: Held-out token ids; the weights that are best on them are kept instead of the last.
+        folder: Folder for checkpoints, as in `common.training.fitting.fit`.
+        progress: Show a progress bar.
+
+    Returns:
+        The report of `common.training.fitting.fit`, with the runs and positions. A training that diverges is a result:
+        the report says so, and the network is the last whose loss was finite (or the best on ``validation``).
     """
     made = _networks(model, removed, settings.seed, settings.spare_massive)
     report = _train(model, made, windows, validation, settings, folder, progress)
@@ -158,7 +168,7 @@ def replace_with_ffn(
 
 
 def insert_ffn(model: nn.Module, removed: Collection[int], seed: int = 0) -> list[dict]:
-    """Put an untrained `FeedForward` in the place of every maximal run of `removed`, and return runs and positions.
+    """Replace every maximal run of `removed` by an untrained `FeedForward`; return runs and positions.
 
     Sizes and times can be measured without training.
     """
@@ -176,10 +186,10 @@ def replace_with_layer(
     folder: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> dict:
-    """Train one decoder layer, at first the block's first, to do the work of the block `removed`, and put it there.
+    """Replace the block `removed` by one decoder layer, initially its first, and train it towards the block's output.
 
-    A block of n + 1 layers leaves the model n layers shorter, a plain model of its architecture. Trained in float32, then
-    rounded once to the model's dtype. Other arguments and the report as for `replace_with_ffn`.
+    A block of n + 1 layers leaves the model n layers shorter, a plain model of its architecture. Trained in float32,
+    then rounded once to the model's dtype. Other arguments and the report as for `replace_with_ffn`.
 
     Raises:
         UserError: the layers are no block of at least two.

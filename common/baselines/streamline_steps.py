@@ -45,15 +45,15 @@ class _Streamline(TrainedRepair):
 @register("streamline-ffn")
 @dataclass(frozen=True)
 class StreamlineNetwork(_Streamline):
-    """A feed-forward network in the place of the layers; without samples, as it is before any training.
+    """Replace the layers by a feed-forward network; without samples it stays untrained.
 
-    seed: of its first weights. spare_massive: see `streamline.StreamlineSettings`.
+    seed: of its initial weights. spare_massive: see `streamline.StreamlineSettings`.
     """
 
     spare_massive: bool | None = None
 
     def apply(self, context: Context) -> None:
-        """Put the network or the layer in place of the block, trained."""
+        """Replace the block by the network, and train it."""
         if self.samples is None:
             context.details["replaced"] = streamline.insert_ffn(context.model, context.removed)
             return
@@ -64,8 +64,8 @@ class StreamlineNetwork(_Streamline):
 @register("streamline-layer")
 @dataclass(frozen=True)
 class StreamlineLayer(_Streamline):
-    """One layer in the place of several: its selection takes one layer more than the model is to lose."""
+    """Replace several layers by one: its selection takes one layer more than the model loses."""
 
     def apply(self, context: Context) -> None:
-        """Put the network or the layer in place of the block, trained."""
+        """Replace the block by one layer, and train it."""
         self.train(context, streamline.replace_with_layer, ("target", "top_k", "validate_every"))

@@ -106,15 +106,26 @@ def greedy(
     spared: Callable[[Half, int], bool] = lambda half, gone: False,
     progress: bool = False,
 ) -> list[Half]:
-    """Return ``count`` sub-layers in order of removal, each time the one that costs least over all batches.
+    """Select ``count`` sub-layers greedily: each time the one whose removal costs least over all batches.
 
-    A trial continues from what the half that it leaves out receives, so h halves cost h (h + 1) / 2 runs of one. Ties go to
-    the half that runs first.
+    A trial continues from the input of the sub-layer that it leaves out, so h sub-layers cost h (h + 1) / 2 runs of
+    one. Ties go to the sub-layer that runs first.
 
-    judge: of the number of a batch and its tokens, what tells the cost of a trial from its ``X[N]``. begun: halves that an
-    earlier search removed, in order; this one continues from there. after: called after each step with those that are
-    removed.
-    spared: of a half and the number of those that are removed, whether it stays for now, as long as there are others.
+    Args:
+        decoder: The model.
+        ids: Calibration tokens [samples, tokens].
+        count: Number of sub-layers.
+        judge: Function from a batch's number and tokens to a function from a trial's ``X[N]`` to its cost.
+        name: Name of the method, for the progress bar.
+        batch_size: Samples per batch.
+        begun: Sub-layers that an earlier search removed, in order; the search continues from there.
+        after: Called after each step with the sub-layers removed so far.
+        spared: Function from a sub-layer and the number of removed ones to whether it stays for now, as long as there
+            are others.
+        progress: Show a progress bar.
+
+    Returns:
+        (layer, kind) in order of removal.
     """
     there = halves_of(decoder)
     check_count(count, len(there))
@@ -136,7 +147,7 @@ def greedy(
 
 
 def block_pruner(decoder: Decoder, ids: Tensor, count: int, **options) -> list[Half]:
-    """Return ``count`` halves in order of removal: each time the one without which the loss on ``ids`` is lowest.
+    """Select ``count`` sub-layers: each time the one without which the loss on ``ids`` is lowest (BlockPruner).
 
     See `greedy`.
     """

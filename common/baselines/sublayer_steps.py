@@ -17,11 +17,11 @@ from common.utils.errors import UserError
 @register("llm-pruner")
 @dataclass(frozen=True)
 class LlmPruner(Pruning):
-    """LLM-Pruner: a share of every layer's heads and MLP channels, but for the first and the last layers.
+    """Remove a share of every layer's heads and MLP channels, except in the first and last layers (LLM-Pruner).
 
-    The recipe's calibration is the one batch whose gradients tell what matters. How much, by one of these. ratio: of each
-    layer's heads and channels. layers: as many parameters as so many layers have, channels making up for whole heads. first,
-    last: layers spared, None: 4 and 2.
+    The recipe's calibration is the one batch whose gradients give the importances. One of two options gives the amount.
+    ratio: of each layer's heads and channels. layers: the parameters of so many layers, with channels making up for
+    entire heads. first, last: number of layers that stay, None: 4 and 2.
     """
 
     ratio: float | None = None
@@ -30,7 +30,7 @@ class LlmPruner(Pruning):
     last: int | None = None
 
     def apply(self, context: Context) -> None:
-        """Select and remove what is pruned, and repair the model."""
+        """Remove heads and channels."""
         if (self.ratio is None) == (self.layers is None):
             raise UserError("LLM-Pruner takes one of ratio and layers; give exactly one")
         spared = {name: value for name in ("first", "last") if (value := getattr(self, name)) is not None}
@@ -45,10 +45,11 @@ class LlmPruner(Pruning):
 @register("slicegpt")
 @dataclass(frozen=True)
 class SliceGpt(Pruning):
-    """SliceGPT: directions of the residual stream are removed, by their variance on the recipe's calibration.
+    """Remove directions of the residual stream, by their variance on the recipe's calibration (SliceGPT).
 
-    How many, by one of these. share: of the directions. ratio: of the model's parameters, shortcuts counted. layers: as many
-    parameters as so many layers have. In a recipe of the official code's fidelity the embedding's mean is subtracted first.
+    One of three options gives the amount. share: of the directions. ratio: of the model's parameters, shortcuts
+    counted. layers: the parameters of so many layers. In a recipe of the official code's fidelity the embedding's mean
+    is subtracted first.
     """
 
     share: float | None = None
@@ -56,10 +57,10 @@ class SliceGpt(Pruning):
     layers: int | None = None
 
     def width(self, model: nn.Module) -> int:
-        """Return the channels that are left.
+        """Return the number of channels that are left.
 
         Raises:
-            UserError: not one of the three options, or more than they may take.
+            UserError: not exactly one of the three options, or an impossible amount.
         """
         if sum(value is not None for value in (self.share, self.ratio, self.layers)) != 1:
             raise UserError("SliceGPT takes one of share, ratio and layers; give exactly one")
@@ -74,7 +75,7 @@ class SliceGpt(Pruning):
         return slicegpt.width_of_ratio(model, ratio)
 
     def apply(self, context: Context) -> None:
-        """Select and remove what is pruned, and repair the model."""
+        """Slice the residual stream."""
         left = self.width(context.model)
         centre = context.fidelity == "code"
         slicegpt.slice_stream(context.model, context.windows(), left, centre=centre, **context.pass_options)
@@ -97,7 +98,7 @@ class _Halves(Pruning):
 @register("llm-drop")
 @dataclass(frozen=True)
 class LlmDrop(_Halves):
-    """LLM-Drop: at once, the sub-layers that change the residual stream least. kind: 'attention', 'mlp' or 'both'."""
+    """Remove at once the sub-layers that change the residual stream least (LLM-Drop). kind: 'attention', 'mlp' or 'both'."""
 
     count: int
     kind: str | None = None
@@ -133,7 +134,7 @@ class _Greedy(_Halves):
 @register("blockpruner")
 @dataclass(frozen=True)
 class BlockPruner(_Greedy):
-    """BlockPruner: one after the other, the half without which perplexity on the calibration is lowest."""
+    """Remove, one at a time, the sub-layer without which perplexity on the calibration is lowest (BlockPruner)."""
 
     count: int
     calibration: Calibration | None = None
@@ -147,10 +148,10 @@ class BlockPruner(_Greedy):
 @register("finercut")
 @dataclass(frozen=True)
 class FinerCut(_Greedy):
-    """FinerCut: one after the other, the half without which the output on the calibration is nearest to the dense model's.
+    """Remove, one at a time, the sub-layer whose removal changes the original model's output least (FinerCut).
 
-    distance: 'jensen-shannon' (None), 'angular' or 'euclidean'. front: the share of layers at the front whose halves stay
-    until that share of all halves has been removed, None: none.
+    distance: 'jensen-shannon' (None), 'angular' or 'euclidean'. front: share of layers at the front whose sub-layers
+    stay until that share of all sub-layers has been removed, None: no protection.
     """
 
     count: int
@@ -168,11 +169,11 @@ class FinerCut(_Greedy):
 @register("entrodrop")
 @dataclass(frozen=True)
 class EntroDrop(Pruning):
-    """EntroDrop: at once, what adds least entropy to the residual stream, from where that is lowest on.
+    """Remove at once the parts that add least entropy to the residual stream, after its lowest entropy (EntroDrop).
 
-    kind: 'attention' (None), 'mlp', 'both' in one ranking, or 'layer': whole ones. bins: of a channel's histogram, None: 20.
-    start: the first layer that may go, None: where entropy is lowest. details: `entropies` of what every half receives, in
-    nats, and of what the last one leaves; `halves` in order of score.
+    kind: 'attention' (None), 'mlp', 'both' in one ranking, or 'layer': entire ones. bins: of a channel's histogram,
+    None: 20. start: the first layer that may be removed, None: the one with the lowest entropy. details: `entropies` of
+    every sub-layer's input and of the last output, in nats; `halves` in order of score.
     """
 
     count: int
@@ -181,7 +182,7 @@ class EntroDrop(Pruning):
     start: int | None = None
 
     def apply(self, context: Context) -> None:
-        """Select and remove what is pruned, and repair the model."""
+        """Select and remove sub-layers or layers."""
         bins, kind = self.bins or entrodrop.BINS, self.kind or ATTENTION
 
         def search() -> list[float]:
@@ -200,12 +201,12 @@ class EntroDrop(Pruning):
 @register("nbl")
 @dataclass(frozen=True)
 class Nbl(Pruning):
-    """NBL: the attentions that are nearest to linear become linear maps, fitted on the recipe's calibration."""
+    """Replace the attentions nearest to linear by linear maps, fitted on the recipe's calibration (NBL)."""
 
     count: int
 
     def apply(self, context: Context) -> None:
-        """Select and remove what is pruned, and repair the model."""
+        """Select attentions and replace them by their linear maps."""
         maps = sublayer_removal.linear_maps(context.decoder, context.windows(), **context.pass_options)
         layers = sublayer_removal.nearest_linear(maps, self.count)
         sublayer_removal.replace_by_maps(context.model, maps, layers)

@@ -38,7 +38,10 @@ COARSE, FINE = 2, 4  # numbers of clusters
 @register("wrp")
 @dataclass(frozen=True)
 class Wrp(Selection):
-    """WRP's clusters of layers with similar weights; clusters: their number, in place of the one that Eq. 5 gives."""
+    """Select layers from clusters of layers with similar weights (WRP).
+
+    clusters: their number, instead of the one that Eq. 5 gives.
+    """
 
     count: int
     clusters: int | None = None
@@ -55,9 +58,9 @@ class Wrp(Selection):
 
 @torch.no_grad()
 def weight_similarity(decoder: Decoder, *, progress: bool = False) -> Tensor:
-    """Return S, float64 [layers, layers], on the CPU.
+    """Compute S, the similarity of every two layers' weights, float64 [layers, layers], on the CPU.
 
-    Holds one Gram matrix [channels, channels] a layer, in float32.
+    One Gram matrix [channels, channels] per layer is held, in float32.
 
     Raises:
         UserError: an architecture without the seven matrices (mixtures of experts, fused projections).

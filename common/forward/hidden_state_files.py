@@ -36,7 +36,17 @@ STALE = 16
 
 @dataclass
 class Boundary:
-    """The states of one boundary of one model; `layers`: of that model. used: the last model that read them."""
+    """The states of one boundary of one model, in a file.
+
+    Attributes:
+        depth: The boundary.
+        layers: Number of layers of the model.
+        used: Number of the last model that read the states.
+        proven: Whether a later model has read them.
+        file: The file.
+        size: Bytes written.
+        states: Digest of a batch -> offset, shape and type.
+    """
 
     depth: int
     layers: int
@@ -65,9 +75,9 @@ class Boundary:
 
 
 class StateFiles:
-    """States [batch, tokens, channels] by the digest of what made them and of the batch.
+    """States [batch, tokens, channels] in files, by the digest of the weights and of the batch.
 
-    limit: the most bytes, 0 keeps nothing. hits: states handed out. Threads may read and write at once.
+    limit: largest number of bytes; 0 keeps nothing. hits: number of states read. Threads may read and write at once.
     """
 
     def __init__(self, limit: int = LIMIT):
@@ -88,7 +98,7 @@ class StateFiles:
         return sum(boundary.size for boundary in self._boundaries.values())
 
     def begin(self, chain: dict[int, str], layers: int) -> set[int]:
-        """Return the depths whose states the model with these digests shall leave; it has that many layers."""
+        """Return the boundaries whose states the model with these digests should store; it has ``layers`` layers."""
         model = tuple(chain.values())
         if model not in self._plans:
             parting = max((depth for depth in chain if chain[depth] in self._seen), default=0)
@@ -103,7 +113,7 @@ class StateFiles:
         return {depth for digest, (depth, _, _) in self._plans[model].items() if digest not in self._given_up}
 
     def deepest(self, chain: dict[int, str], batch: str) -> tuple[int, Tensor | None]:
-        """Return the deepest boundary whose state is known for this batch, with that state; (0, None) when none is."""
+        """Return the deepest boundary whose state is stored for this batch, with that state; (0, None) if none is."""
         with self._lock:
             return self._deepest(chain, batch)
 
@@ -122,7 +132,7 @@ class StateFiles:
         return 0, None
 
     def put(self, digest: str, batch: str, state: Tensor) -> None:
-        """Keep a state of the model that began last, if there is room; a disk that fails only costs what it held."""
+        """Store a state of the model that began last, if there is room; a disk that fails only loses its states."""
         with self._lock:
             self._put(digest, batch, state)
 

@@ -33,8 +33,13 @@ def next_token_loss(decoder: Decoder, hidden: Tensor, ids: Tensor) -> Tensor:
 def token_losses(decoder: Decoder, normed: Tensor, ids: Tensor) -> Iterator[Tensor]:
     """Yield the losses of all predictions of a batch in nats, float32, sample after sample, ROWS at a time.
 
-    normed [batch, tokens, channels]: the final norm's output; ids [batch, tokens]. To hold one part's logits alone where
-    gradients are recorded, go back through each part before asking for the next.
+    If gradients are recorded, run the backward pass of each part before requesting the next, so that only one part's
+    logits exist.
+
+    Args:
+        decoder: The model.
+        normed: The final norm's output [batch, tokens, channels].
+        ids: Token ids [batch, tokens].
     """
     for states, targets in zip(normed[:, :-1].flatten(0, 1).split(ROWS), ids[:, 1:].flatten().split(ROWS)):
         yield _losses(decoder, states, targets)

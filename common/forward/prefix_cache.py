@@ -36,10 +36,17 @@ Item = TypeVar("Item")
 
 
 class Body:
-    """A model's body (embedding, layers, final norm) that begins at the deepest state the store has.
+    """A model's body (embedding, layers, final norm) that starts at the deepest state in the store.
 
-    Made anew for each evaluation: the weights are digested once, here. Threads may call it at once. layers_saved,
-    layers_run: layer calls that a state made unnecessary, and those made. shared: False leaves the store alone.
+    Create one for each evaluation: the weights are digested on construction. Threads may call it at once.
+
+    Args:
+        decoder: The model.
+        shared: False does not use the store.
+
+    Attributes:
+        layers_saved: Layer calls that a stored state saved.
+        layers_run: Layer calls made.
     """
 
     def __init__(self, decoder: Decoder, *, shared: bool = True):
@@ -77,10 +84,10 @@ class Body:
         return decoder.norm(decoder.run(hidden, start, context=context))
 
     def ahead(self, items: Sequence[Item], arguments: Callable[[Item], tuple]) -> None:
-        """Take all batches through the embedding, then layer by layer, where the model is streamed; else nothing happens.
+        """Run all batches of a streamed model through the embedding and then layer by layer; other models are not run.
 
-        arguments: what this body will be called with for an item; positions and masks are None for plain sequences. The
-        calls then only look up what is known.
+        ``arguments`` gives the arguments with which this body will be called for an item; positions and masks are None
+        for plain sequences. The calls then only look up the results.
         """
         decoder = self.decoder
         if not decoder.streamed:
@@ -106,7 +113,7 @@ class Body:
 
 
 def weights_chain(decoder: Decoder) -> dict[int, str]:
-    """Return {k: digest of all that makes X[k]}, for k = 1, 2, ... before anything that a digest cannot cover.
+    """Return {k: digest of everything that determines X[k]}, for k = 1, 2, ... up to the first part that no digest covers.
 
     Empty for models of more than `MAX_WEIGHTS` bytes and off the CPU.
     """
@@ -130,7 +137,7 @@ def weights_chain(decoder: Decoder) -> dict[int, str]:
 
 
 def batch_digest(*tensors: Tensor) -> str:
-    """Return a digest of what is fed: ids, positions, mask."""
+    """Return a digest of a batch: ids, positions, mask."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())

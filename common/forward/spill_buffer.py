@@ -15,10 +15,10 @@ HELD_BYTES, HELD_SHARE = 16 * 2**30, 0.5
 
 
 class Held:
-    """Keeps tensors. What is kept counts until nothing refers to it any more.
+    """A store of tensors in memory, and in files beyond a limit; a tensor counts until nothing refers to it.
 
-    limit: bytes of memory, None: HELD_BYTES or HELD_SHARE of what is free, the less. folder: where the files lie; they have
-    no name and vanish with their tensors.
+    limit: bytes of memory; None: the smaller of HELD_BYTES and HELD_SHARE of the free memory. folder: place of the
+    files, which have no name and vanish with their tensors.
     """
 
     def __init__(self, folder: Path, limit: int | None = None):
@@ -27,7 +27,7 @@ class Held:
         self.used = self.files = 0
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Return the same values on the host: in memory while there is room, else mapped from a file."""
+        """Return the same values on the host: in memory while there is room, otherwise mapped from a file."""
         tensor = tensor.detach().cpu()
         if self.used + tensor.nbytes > self.limit:
             self.files += 1

@@ -51,18 +51,18 @@ def losses_without_each(
     inputs: Sequence[Sequence[Tensor]] | None = None,
     progress: bool = False,
 ) -> Tensor:
-    """Return the mean loss of a model without each of several layers.
+    """Compute the mean loss of a model without each of several layers.
 
-    Candidates share their first layers with the whole model: each batch runs ``alive`` once, and a candidate continues
-    from the input of the layer it drops. With m layers alive and the candidates between first and last that is
-    (m - 2) + (m - 2)(m - 1)/2 layer executions a batch, against (m - 2)(m - 1) when each trial runs the whole model.
+    Candidates share their first layers with the complete model: each batch runs ``alive`` once, and a candidate
+    continues from the input of the layer it drops. With m layers alive and the candidates between first and last that
+    is (m - 2) + (m - 2)(m - 1)/2 layer executions per batch, against (m - 2)(m - 1) if each trial runs all layers.
 
     Args:
         decoder: The model's decoder view.
         ids: Token ids [samples, tokens].
         alive: Layers that the model consists of.
         candidates: Layers of ``alive`` to leave out, one at a time.
-        batch_size: Sequences a batch.
+        batch_size: Sequences per batch.
         gains: Factors on the residual stream before a layer (`Decoder.run`); a candidate's factor stays without it.
         inputs: Known inputs of the layers of ``alive``, gains included: ``inputs[batch][place]``.
         progress: Show a progress bar.
@@ -71,7 +71,7 @@ def losses_without_each(
         Losses in nats per token, float64 [candidates].
 
     Raises:
-        UserError: a model with patches: the one of a candidate would go with it here, and not where it is removed.
+        UserError: a model with patches: a candidate's patch would be left out here, but not when the layer is removed.
     """
     refuse_patches(decoder.model, "trying a model without a layer")
     totals = dict.fromkeys(candidates, 0.0)
@@ -329,9 +329,9 @@ def taylor(
 
 
 def spacing(decoder: Decoder, ids: Tensor) -> int:
-    """Return K such that every k-th layer's input on ``ids`` [samples, tokens] fits into memory.
+    """Return the smallest k such that every k-th layer's input on ``ids`` [samples, tokens] fits into memory.
 
-    Memory is STATE_BYTES, or what an offloaded model has for states.
+    Memory is STATE_BYTES, or an offloaded model's memory for states.
     """
     room = decoder.model.streamed.states if decoder.streamed else STATE_BYTES
     state = ids.numel() * decoder.hidden_size * decoder.embed.weight.element_size()
@@ -345,7 +345,7 @@ def fill_states(
     layers: Sequence[int],
     gains: Mapping[int, float | Tensor] | None = None,
 ) -> None:
-    """Make the last of ``states`` known: run again, from the last known one on, what ``layers`` at these places receive."""
+    """Compute the last of ``states``, the inputs of ``layers``, from the last known one on."""
     start = max(place for place, state in enumerate(states) if state is not None)
     hidden = states[start].to(decoder.device)
     for place in range(start, len(states) - 1):

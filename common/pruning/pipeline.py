@@ -41,19 +41,28 @@ _LOCKED: set[Path] = set()  # folders that are ours while their recipe is carrie
 
 
 def work_folder() -> Path:
-    """Return where long work keeps its checkpoints: ``$LAYERLAB_WORK``, or ``.cache/work`` in the repository."""
+    """Return the folder for checkpoints of long work: ``$LAYERLAB_WORK``, or ``.cache/work`` in the repository."""
     return Path(os.environ.get("LAYERLAB_WORK") or ROOT / ".cache" / "work")
 
 
 @dataclass
 class Context:
-    """A model as a recipe describes it, and what was found out on the way.
+    """A model that a recipe describes, and the facts found while it is pruned.
 
-    parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
-    force: long work that an earlier run left behind is done again. progress: long work shows how far it is. calibration_ids:
-    calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk, in
-    kept_in (None: where all recipes of a model keep it). locks: what other processes wait for until the recipe is carried
-    out. recorded: the details of a record of this very recipe, whatever was measured: layers, factors.
+    Attributes:
+        model: The model; steps change it.
+        tokenizer: Its tokenizer.
+        recipe: The recipe.
+        parameters: Number of parameters of the original model.
+        details: Facts for every result of the recipe.
+        provenance: Versions and machine, for every result of the recipe.
+        force: Repeat long work that an earlier run finished.
+        progress: Show progress bars.
+        calibration_ids: Calibration tokens ``[samples, tokens]`` instead of the recipe's text.
+        keep: Keep results of searches on disk.
+        kept_in: Their folder; None: the one that all recipes of a model share.
+        locks: Locks that are released when the recipe is done.
+        recorded: Details of an earlier result of this recipe: layers, factors.
     """
 
     model: torch.nn.Module
@@ -97,12 +106,12 @@ class Context:
 
     @property
     def removed(self) -> list[int]:
-        """The layers that were chosen, in order of removal."""
+        """The selected layers, in order of removal."""
         return self.details["removed"]
 
     @property
     def batch_size(self) -> int:
-        """Calibration samples in a batch: a CPU likes several short ones, a GPU's memory one long one."""
+        """Calibration samples in a batch: several short ones suit a CPU, one long one fits into a GPU's memory."""
         return 8 if self.model.device.type == "cpu" else 1
 
     @property
@@ -112,9 +121,9 @@ class Context:
 
     @property
     def folder(self) -> Path:
-        """Return the folder of this recipe's checkpoints (made on first use); the same recipe finds them again.
+        """Return the folder of this recipe's checkpoints, created on first use; the same recipe always gets the same one.
 
-        Another process that wants the same folder waits until the recipe is carried out.
+        Another process that needs the folder waits until the recipe is done.
         """
         path = work_folder() / self.recipe.model / self.recipe.hash
         if path not in _LOCKED:
@@ -137,12 +146,16 @@ class Context:
         steps: Callable[[Any], int] = len,
         onward: bool = False,
     ) -> Any:
-        """Return what a long search found, kept as JSON, so that no other recipe and no run after a kill searches again.
+        """Return the result of a long search, which is kept as JSON and reused by other recipes and interrupted runs.
 
-        name: of the search. facts: what it depends on, besides the model, its weights and its type.
-        count: steps that a greedy search takes; what was kept will do if it has as many, which ``steps`` counts. onward:
-        ``search`` is given what has fewer to go on from (None: there is nothing), and a function that keeps what it has
-        found so far, so that a kill costs one step of it.
+        Args:
+            name: Name of the search.
+            facts: Everything that it depends on, besides the model, its weights and its type.
+            search: The search.
+            count: Number of steps that a greedy search needs; a kept result is reused if it has as many.
+            steps: Function from a result to its number of steps.
+            onward: ``search`` takes a shorter result to continue from (None: there is none), and a function that keeps
+                the result so far, so that an interruption loses one step at most.
         """
         if not self.keep:
             return search(None, lambda found: None) if onward else search()
@@ -209,13 +222,13 @@ class Context:
         _MADE.add(path)
 
     def limited(self, items: int) -> Context:
-        """Return the same model, of whose tasks no more than so many items are asked."""
+        """Return the same model in a context whose tasks have at most ``items`` items."""
         return replace(self, recipe=replace(self.recipe, limit=min(items, self.recipe.limit or items)))
 
     def calibrated_on(self, entry: Calibration | None) -> Context:
-        """Return the same model and the same count of layer executions, with other calibration tokens.
+        """Return a context of the same model and layer executions, with other calibration tokens.
 
-        None: with its own.
+        None keeps the tokens.
         """
         if entry is None:
             return self
@@ -248,12 +261,11 @@ class Context:
         return self.tokens(self.calibration)
 
     def statistics(self, span: int, kinds: Sequence[str] = ("token",), **options) -> calibration.Statistics:
-        """Return the calibration pass over the dense model, shared by recipes that use it differently.
+        """Return the calibration statistics of the original model, shared by recipes that use them differently.
 
-        A pass costs minutes where its table's other counts and cosines cost seconds more, so it also collects what those
-        would (every block of up to a third of the layers, the papers' largest share), and is kept in memory and on disk.
-
-        options: of `calibration.collect`. Call it before anything is removed.
+        A pass costs minutes, and further blocks and cosines only seconds. So it also collects what a table's other
+        recipes would need (every block of up to a third of the layers, the papers' largest share), and is kept in
+        memory and on disk. Call it before layers are removed. ``options`` are those of `calibration.collect`.
         """
         layers, kinds = self.decoder.num_layers, tuple(kinds)
         wanted = {"span": span, "kinds": kinds} | options
@@ -309,10 +321,15 @@ def _alone(path: Path) -> Iterator[bool]:
 def around(
     model: torch.nn.Module, tokenizer=None, windows: Tensor | None = None, *, kept_in: Path | None = None, **recipe
 ) -> Context:
-    """Return a context around a model of one's own, for steps that are called by hand: with these calibration tokens.
+    """Return a context around a given model and calibration tokens, to call steps directly.
 
-    recipe: other fields of `Recipe`. kept_in: where searches keep what they find; give ``weights``, too, that tell this model
-    from others. By default nothing is kept on disk.
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        windows: Calibration tokens [samples, tokens].
+        kept_in: Folder for results of searches; also give ``weights``, which identify this model. By default nothing is
+            kept on disk.
+        recipe: Other fields of `Recipe`.
     """
     known = {"model": "at hand", "profile": "at hand"} | recipe
     parameters = sum(p.numel() for p in model.parameters())
@@ -321,7 +338,7 @@ def around(
 
 
 class Cut(Repair):
-    """Repair of a recipe that names none: the layers are removed, and nothing else changes."""
+    """Remove the layers without a repair; for recipes that name none."""
 
     def apply(self, context: Context) -> None:
         """Remove the layers and change nothing else."""
@@ -329,10 +346,10 @@ class Cut(Repair):
 
 
 def run_recipe(context: Context) -> None:
-    """Choose layers, remove them and repair the pruning interface, train: whatever of it the context's recipe names.
+    """Run the context's recipe: select layers, remove them and repair the pruning interface, and train, as far as it says.
 
     Raises:
-        UserError: an unknown step or option, a repair of what repairs itself, or whatever the steps refuse.
+        UserError: an unknown step or option, a repair after a selection that repairs itself, or an error of a step.
     """
     steps = [context.recipe.step(part) for part in ("selection", "repair", "training")]
     with context.locks:

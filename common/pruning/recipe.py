@@ -104,10 +104,10 @@ def _inner(cls: type) -> dict[str, type[Options]]:
 class Calibration(Options):
     """Calibration text, and the way to draw tokens or sentences from it.
 
-    corpus: its name, or a mix of several in equal parts, their names with `MIXED` between them.
-    sampler: how tokens are drawn, see `common.pruning.calibration_text.SAMPLERS`. length: tokens in a sequence. count: of
-    sequences, lines or documents. shuffle: of SLEB's lines. apart: so many of the last crops that share no token with the
-    others. sentences: how many, where a method reads sentences (LaCo).
+    corpus: its name, or a mix of several in equal parts, their names with `MIXED` in between. sampler: how tokens are
+    drawn, see `common.pruning.calibration_text.SAMPLERS`. length: tokens in a sequence. count: of sequences, lines or
+    documents. shuffle: of SLEB's lines. apart: number of last crops that share no token with the others. sentences:
+    their number, if a method reads sentences (LaCo).
     """
 
     corpus: str
@@ -120,15 +120,13 @@ class Calibration(Options):
     sentences: int | None = None
 
     def drawing(self) -> dict:
-        """Return the options of a sampler: what is given, but for the text and the sampler's name."""
+        """Return the options of a sampler: the given fields, without the text and the sampler's name."""
         return self.options("corpus", "sampler")
 
     def parts(self, names: Sequence[str] | None = None) -> list[typing.Self]:
-        """Return one entry for each text of a mix, its share of the sequences with it.
+        """Return one entry for each text of a mix, with its share of the sequences; this entry alone for a single text.
 
-        This very entry where it has one text.
-
-        names: of the texts, where the corpus is not to be taken apart.
+        ``names`` are the texts, if they are not those in the corpus's name.
         """
         names = names or self.corpus.split(MIXED)
         if len(names) == 1:
@@ -150,14 +148,14 @@ class Calibration(Options):
 
 
 def share(whole: int, place: int, of: int) -> int:
-    """Return how many of so many fall to one of ``of`` places when they are dealt in turn."""
+    """Return how many of ``whole`` things one of ``of`` places gets when they are dealt in turn."""
     return len(range(place, whole, of))
 
 
 class Step(Options):
-    """One step from a model to a smaller one. Its subclasses say which part of a recipe they stand in.
+    """One step from a model to a smaller one. Its subclasses are the parts of a recipe.
 
-    ``apply(context)`` does it, in place. ``method`` is the name in recipes, given by `register`.
+    ``apply(context)`` changes the model in place. ``method`` is the name in recipes, given by `register`.
     """
 
     part: ClassVar[str]
@@ -174,7 +172,7 @@ class Step(Options):
         """Return the step that a mapping names, of this part of a recipe.
 
         Raises:
-            UserError: no such step, or options that it does not have.
+            UserError: an unknown step, or options that it does not have.
         """
         return read(cls.part, mapping, cls.family)
 
@@ -183,7 +181,7 @@ class Step(Options):
         return {"method": self.method} | super().to_json()
 
     def apply(self, context) -> None:
-        """Do it to the context's model, in place; what is found out goes into ``context.details``."""
+        """Change the context's model in place, and note facts in ``context.details``."""
         raise NotImplementedError
 
 
@@ -263,7 +261,7 @@ def read(part: str, mapping: Mapping, family: str = "weights") -> Step:
     """Return the step that a mapping names, with its options.
 
     Raises:
-        UserError: no such step in this part of a recipe, or options that it does not have.
+        UserError: an unknown step of this part of a recipe, or options that it does not have.
     """
     steps = known(part, family)
     if mapping.get("method") not in steps:
@@ -285,12 +283,12 @@ class _Hashed:
 class Recipe(_Hashed):
     """Complete configuration of a pruned model: the model, the selection of layers, the repair and the training.
 
-    weights: digest or pinned revision of the weights. selection, repair, training and calibration may be given as steps or
-    as mappings, which may leave out what a step has a default for; they are held as the mappings that steps write, so a
-    default that is said and one that is not are the same recipe. (A step that is not registered yet cannot be asked; its
-    mapping stays as it is.) limit: the number of items a task is limited to, None for all;
-    a quick look is another recipe, so it never passes for the whole measurement. dtype: of the weights and the
-    computation; float32 is left out of the canonical form, which is how recipes were spelled before there was one.
+    weights: digest or pinned revision of the weights. selection, repair, training, calibration: steps or mappings,
+    which may leave out options with a default. They are held as the mappings that steps write, so that a stated default
+    and an omitted one give the same recipe. (The mapping of a step that is not registered yet is not changed.) limit:
+    the number of items a task is limited to, None for all; a limited recipe is another recipe, so it is never mistaken
+    for the complete measurement. dtype: of the weights and the computation; float32 is left out of the canonical form,
+    as in recipes from before this field existed.
     """
 
     model: str
@@ -337,10 +335,10 @@ class Recipe(_Hashed):
         return self._hash
 
     def step(self, part: str) -> Any:
-        """Return one part of the recipe, typed; None where it has none.
+        """Return one part of the recipe as a step; None if the recipe does not have it.
 
         Raises:
-            UserError: a name or an option that there is not.
+            UserError: an unknown name or option.
         """
         mapping = getattr(self, part)
         if mapping is None:
@@ -350,6 +348,6 @@ class Recipe(_Hashed):
         return read(part, mapping, self._family)
 
     def reads(self) -> list[tuple[str, str]]:
-        """Return what its steps read, each once: pairs of ``corpus`` or ``instructions`` and a name."""
+        """Return what the steps read, without repetition: pairs of ``corpus`` or ``instructions`` and a name."""
         steps = [step for part in PARTS if (step := self.step(part)) is not None]
         return list(dict.fromkeys(pair for step in steps for pair in step.reads()))

@@ -44,8 +44,9 @@ def best_window(
 ) -> tuple[int, int]:
     """Return the block ``[start, stop)`` of ``count`` layers that changes the residual stream least; ties go to the earliest.
 
-    LinearPatch Eq. 2 takes the argmax over all starts (``exclude_ends=False``); its official code looks at starts
-    1..N-count-1, so that neither the first nor the last layer is removed (``exclude_ends=True``). Protected layers stay.
+    LinearPatch Eq. 2 takes the argmax over all starts (``exclude_ends=False``). Its official code considers starts
+    1..N-count-1, so that neither the first nor the last layer is removed (``exclude_ends=True``). Protected layers
+    stay.
     """
     starts = window_starts(statistics.layers, count, exclude_ends=exclude_ends, protect=protect)
     scores = window_scores(statistics, count, kind).tolist()
@@ -54,7 +55,11 @@ def best_window(
 
 
 def window_starts(layers: int, count: int, *, exclude_ends: bool, protect: Collection[int] = ()) -> list[int]:
-    """Return where a block of ``count`` layers may start, see `best_window`; UserError when there is no such place."""
+    """Return the possible first layers of a block of ``count`` layers, see `best_window`.
+
+    Raises:
+        UserError: there is no such block.
+    """
     check_count(count, layers)
     starts = range(1, layers - count) if exclude_ends else range(layers - count + 1)
     if not starts:

@@ -12,7 +12,7 @@ from common.pruning.recipe import Calibration, Selection, register
 @register("given")
 @dataclass(frozen=True)
 class Given(Selection):
-    """Layers named in the recipe, for instance those a paper prints."""
+    """Select the layers named in the recipe, for instance those a paper prints."""
 
     layers: tuple[int, ...]
 
@@ -24,7 +24,7 @@ class Given(Selection):
 @register("sleb")
 @dataclass(frozen=True)
 class Sleb(Selection):
-    """SLEB: one after the other, the layer without which perplexity on its shuffled lines is lowest."""
+    """Remove, one at a time, the layer without which perplexity on shuffled lines is lowest (SLEB)."""
 
     searches = True
     count: int
@@ -48,7 +48,7 @@ class Sleb(Selection):
 @register("bi")
 @dataclass(frozen=True)
 class BlockInfluence(Selection):
-    """ShortGPT: the layers of lowest block influence, at once."""
+    """Select the layers of lowest block influence at once (ShortGPT)."""
 
     count: int
     cosine: str = "token"
@@ -63,9 +63,9 @@ class BlockInfluence(Selection):
 @register("window")
 @dataclass(frozen=True)
 class Window(Selection):
-    """The run of layers whose output is most like its input (LinearPatch Eq. 2; by `last-token-angle`: UIDL).
+    """Select the block of layers whose output is most similar to its input (LinearPatch Eq. 2; by `last-token-angle`: UIDL).
 
-    calibration: what it reads, where that is not the recipe's.
+    calibration: text for the selection, if it is not the recipe's.
     """
 
     count: int
@@ -84,9 +84,9 @@ class Window(Selection):
 @register("window-loss")
 @dataclass(frozen=True)
 class WindowLoss(Selection):
-    """The run of layers without which calibration text is likeliest; every one is tried that spares the first and the last.
+    """Select the block without which calibration text is likeliest, of all that spare the first and the last layer.
 
-    samples: so many of the first calibration sequences.
+    samples: number of first calibration sequences to use.
     """
 
     count: int

@@ -17,12 +17,12 @@ POINTS = 250  # of a loss curve in a record
 
 @dataclass(frozen=True)
 class TrainedRepair(Repair):
-    """A repair that learns from the removed layers: it trains on the dense model and then does the surgery.
+    """Train a repair on the original model, then remove the layers and insert it.
 
-    samples: training sequences, the first so many crops of the recipe's calibration entry (the paper: 5,000; in its code the
-    first 128 also calibrate); a recipe's limit cuts them too, so that a quick look is quick. length: tokens of each, where
-    not the calibration's. target: ``logits`` (KL) or ``output`` (mean squared error). top_k: logits per token that the target
-    ``logits`` compares. The others are fields of `common.training.fitting.Fitting`; None leaves its default.
+    samples: training sequences, the first crops of the recipe's calibration entry (the paper: 5,000; in its code the
+    first 128 also calibrate); a recipe's limit reduces them, so that a quick look is quick. length: tokens of each, if
+    not the calibration's. target: ``logits`` (KL) or ``output`` (mean squared error). top_k: logits per token that the
+    target ``logits`` compares. The others are fields of `common.training.fitting.Fitting`; None leaves its default.
     """
 
     target: str | None = None
@@ -44,22 +44,22 @@ class TrainedRepair(Repair):
     save_every: int | None = None
 
     def said(self, *names: str) -> dict[str, Any]:
-        """Return those of these options that are given."""
+        """Return those of the named options that are given."""
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def fitting(self, default: Fitting, *, without: Sequence[str] = ()) -> Fitting:
-        """Return how it trains."""
+        """Return the settings of the training."""
         return replace(default, **self.said(*(f.name for f in fields(Fitting) if f.name not in without)))
 
     def tokens(self, context: Context) -> int:
-        """Return how many tokens are trained on; 0 without a number of samples."""
+        """Return the number of tokens to train on; 0 without a number of samples."""
         return 0 if self.samples is None else self.windows(context).numel()
 
     def windows(self, context: Context) -> Tensor:
         """Return the training sequences [samples, tokens].
 
         Raises:
-            UserError: the recipe does not say which text, or how many sequences of it.
+            UserError: the recipe does not name the text, or the number of sequences.
         """
         if context.calibration is None or self.samples is None:
             raise UserError("a repair that trains needs the recipe's calibration entry and a number of samples")
@@ -68,7 +68,7 @@ class TrainedRepair(Repair):
 
 
 def note_training(context: Context, report: dict) -> None:
-    """Keep the report in the records' details, its loss curve thinned to means of equal stretches."""
+    """Keep the report in the results' details, with its loss curve thinned to means of equal stretches."""
     losses = report.pop("losses")
     stretch = max(1, -(-len(losses) // POINTS))
     means = [sum(part) / len(part) for part in (losses[i : i + stretch] for i in range(0, len(losses), stretch))]

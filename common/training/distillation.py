@@ -49,13 +49,13 @@ class Distillation:
     """The loss of a student on numbered sequences.
 
     Args:
-        decoder: the dense model.
-        replacements: what acts in the place of each run of layers, {(start, stop): module}.
-        windows: token ids [samples, tokens].
-        target: 'logits', KL on the teacher's K most likely tokens; 'output', mean squared error between what stands in
-            for a run and the run's output X^(stop), mean over runs. For 'output' nothing after the last run is executed.
-        k: see `top_k`; None: the divergence over the whole vocabulary, without a store.
-        store: where the teacher's logits come from; None computes them.
+        decoder: The original model.
+        replacements: Modules that replace each run of layers, {(start, stop): module}.
+        windows: Token ids [samples, tokens].
+        target: 'logits', KL on the teacher's K most likely tokens; 'output', mean squared error between a module's
+            output and the run's output X^(stop), mean over runs. For 'output' no layer after the last run is executed.
+        k: See `top_k`; None: the divergence over the entire vocabulary, without a store.
+        store: Store of the teacher's logits; None computes them.
 
     Raises:
         UserError: an unknown target, impossible runs, a model that already carries patches, or a store for 'output'.
@@ -136,12 +136,23 @@ def train(
     folder: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> dict:
-    """Train the replacements' `parameters` in place (`common.training.fitting.fit`), everything else frozen.
+    """Train the replacements' `parameters` in place (`common.training.fitting.fit`); all other parameters are frozen.
 
-    identity: what decides the result besides model, sequences, runs, target and `how`. held_out: the same task on other
-    windows; the parameters with the least mean loss there are kept, looked at every `validate_every` steps. None: the last.
-    The loss of a float16 model is scaled against underflow. Returns fit's report with target, loss, and the number of
-    trained parameters.
+    The loss of a float16 model is scaled against underflow.
+
+    Args:
+        task: The loss.
+        parameters: Parameters to train, by name.
+        how: Settings of the training.
+        identity: Facts that decide the result besides model, sequences, runs, target and ``how``.
+        held_out: The same task on other sequences; the parameters with the smallest mean loss there are kept. None: the
+            last.
+        validate_every: Steps between two validations.
+        folder: Folder for checkpoints.
+        progress: Show a progress bar.
+
+    Returns:
+        The report of `fit` with target, loss, and the number of trained parameters.
     """
     model = task.decoder.model
     facts = {"model": model_digest(model), "windows": windows_digest(task.windows), "cuts": task.cuts, "k": task.k}

@@ -34,14 +34,24 @@ VALIDATE_EVERY = 250  # steps
 
 @dataclass(frozen=True)
 class Fitting:
-    """Settings of a training: AdamW, cosine per step from `learning_rate` to `final_share` of it.
+    """Settings of a training by AdamW; the defaults are those of LinearPatch's official scripts.
 
-    warmup_share: the part of the steps over which the rate rises by equal steps; it reaches `learning_rate` at their end.
-    clip: largest gradient norm, None for no clipping. A step takes `batch_size * accumulate` samples. order: 'sequential', or
-    'shuffled' anew each epoch by `seed`. loss_scaling: scale the loss against underflow of float16 gradients (steps that
-    overflow are left out). save_every: steps between checkpoints.
+    The learning rate follows a cosine per step from `learning_rate` to `final_share` of it.
 
-    The defaults are those of LinearPatch's official scripts.
+    Attributes:
+        learning_rate: Largest learning rate.
+        final_share: Share of the learning rate that is left at the end.
+        weight_decay: Weight decay.
+        betas: Betas of AdamW.
+        warmup_share: Share of the steps over which the rate rises linearly to `learning_rate`.
+        clip: Largest norm of gradients, None for no clipping.
+        batch_size: Samples per backward pass.
+        accumulate: Backward passes per optimizer step.
+        epochs: Number of epochs.
+        order: 'sequential', or 'shuffled' in every epoch.
+        seed: Seed of the shuffles.
+        loss_scaling: Scale the loss against underflow of float16 gradients (steps that overflow are left out).
+        save_every: Steps between checkpoints.
     """
 
     learning_rate: float = 1e-4
@@ -99,17 +109,29 @@ def fit(
     validate_every: int = VALIDATE_EVERY,
     progress: bool = False,
 ) -> dict:
-    """Train `parameters` in place on `loss`, the mean over the samples whose numbers it is given.
+    """Train `parameters` in place on a loss.
 
-    identity: what else decides the result (JSON-able); a checkpoint in `folder` made with another one is refused.
-    counter: a running count (layer executions), whose growth over the whole training is reported.
-    validation: a loss on other samples, taken every `validate_every` steps and after the last; the parameters are in the end
-    those for which it was least. None: the last ones.
+    Args:
+        parameters: Parameters by name.
+        loss: Function from sample numbers to the mean loss over these samples.
+        samples: Number of samples.
+        how: Settings of the training.
+        identity: JSON-able facts that also decide the result; a checkpoint in ``folder`` with other facts is refused.
+        folder: Folder for checkpoints; None keeps none.
+        counter: Function that returns a running count (layer executions); its growth over the training is reported.
+        validation: Function that returns a loss on other samples; the parameters with the smallest one are kept. None
+            keeps the last.
+        validate_every: Steps between validations; the last step is validated, too.
+        progress: Show a progress bar.
 
-    Returns `{"status", "losses", "steps", "planned_steps", "seconds", "executions"}`; status is 'finished' or 'diverged'
-    (then `reason` says at which step), losses has one entry per step taken, seconds and executions include earlier runs of
-    the same training and the validation. With `validation` also "validation", [steps, loss] of each look, and "kept_steps".
-    Raises UserError: the folder holds another training, or no sample.
+    Returns:
+        {"status", "losses", "steps", "planned_steps", "seconds", "executions"}. status is 'finished' or 'diverged'
+        (then `reason` names the step). losses has one entry per step; seconds and executions include earlier runs of
+        the same training and the validation. With ``validation`` also "validation", [steps, loss] of each, and
+        "kept_steps".
+
+    Raises:
+        UserError: the folder holds another training, or there is no sample.
     """
     if not samples:
         raise UserValueError("there is nothing to train on: no samples")

@@ -28,7 +28,7 @@ STANDIN_INSTRUCTION = "Summarise what the function does."
 
 @dataclass(frozen=True)
 class Example:
-    """One instruction with its response; input '' where there is none."""
+    """One instruction with its response; input is '' if there is none."""
 
     instruction: str
     input: str
@@ -48,9 +48,10 @@ def prompt(instruction: str, input: str = "") -> str:
 
 
 def encode(tokenizer, example: Example, cutoff: int = CUTOFF) -> dict[str, list[int]]:
-    """Return ``{"input_ids", "labels"}`` of one example; labels are -100 on the prompt, which may fill the whole row.
+    """Return ``{"input_ids", "labels"}`` of one example; labels are -100 on the prompt, which may fill the entire row.
 
-    Raises UserError for an empty response.
+    Raises:
+        UserError: an empty response.
     """
     if not example.response.strip():
         raise UserError(f"the response to {example.instruction[:60]!r} is empty; there is nothing to learn from it")
@@ -163,10 +164,18 @@ SOURCES: dict[str, Callable[[int | None, int, int], tuple[list[Example], list[Ex
 def load(
     tokenizer, source: str, *, count: int | None = None, held_out: int = 2000, seed: int = 42, cutoff: int = CUTOFF
 ) -> tuple[list[dict], list[dict]]:
-    """Return (training rows, validation rows) of 'alpaca-cleaned' or 'standin'.
+    """Load (training rows, validation rows) of 'alpaca-cleaned' or 'standin'.
 
-    count: at most so many training examples, None for all. Raises UserError for an unknown source, or data that cannot
-    be had.
+    Args:
+        tokenizer: The model's tokenizer.
+        source: Name of the data.
+        count: Training examples, at most; None for all.
+        held_out: Number of validation examples.
+        seed: Seed of the split.
+        cutoff: Tokens in a row, at most.
+
+    Raises:
+        UserError: an unknown source, or data that are not available.
     """
     if source not in SOURCES:
         raise unknown("instruction data", source, SOURCES)

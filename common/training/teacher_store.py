@@ -75,16 +75,17 @@ class TeacherStore:
     """The stored top-K of one teacher on one set of sequences.
 
     Args:
-        folder: where it lies, or is to lie.
-        decoder: the teacher.
-        windows: token ids [samples, tokens].
-        k: probabilities kept per token.
-        tokenizer: what made the ids; part of the store's identity.
-        facts: what else is worth knowing about the sequences (corpus, sampler, seed), JSON-able; part of the identity.
-        dtype: of the probabilities, float16 as the official code, or float32.
+        folder: Folder of the store, which need not exist.
+        decoder: The teacher.
+        windows: Token ids [samples, tokens].
+        k: Probabilities kept per token.
+        tokenizer: Tokenizer of the ids; part of the store's identity.
+        facts: JSON-able facts about the sequences (corpus, sampler, seed); part of the identity.
+        dtype: Type of the probabilities: float16 as in the official code, or float32.
+        shard_samples: Samples per file.
 
     Raises:
-        UserError: the folder holds a store of another teacher, tokenizer, K or text, or something that is no store.
+        UserError: the folder holds a store of another teacher, tokenizer, K or text, or other files.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ def ranking(context: Context, metric: str, entry: Calibration | None) -> list[in
 @register("prunecomp")
 @dataclass(frozen=True)
 class PruneAndComp(Pruning):
-    """Prune by Algorithm 1 or its parts; the options are those of `prune_and_compensate`.
+    """Prune by Prune&Comp's Algorithm 1 or its parts; the options are those of `prune_and_compensate`.
 
     calibration: calibration text of the metric alone. A search for fewer layers reuses the beginning of a longer one.
     """

@@ -24,10 +24,10 @@ IGNORE = -100
 
 
 def checked(rows: Sequence[Mapping], name: str, vocabulary: int) -> Sequence[Mapping]:
-    """Return the rows, read one at a time (they may lie on disk).
+    """Return the rows after checking them one at a time (they may lie on disk).
 
     Raises:
-        UserError: there is none, or one cannot be learnt from; names the first such row.
+        UserError: there are no rows, or a row has nothing to learn; the message names the first such row.
     """
     if len(rows) == 0:
         raise UserError(f"the {name} data is empty; give at least one row")
@@ -67,7 +67,7 @@ def collate(rows: Sequence[Mapping], pad_id: int = 0) -> dict[str, Tensor]:
 
 
 class Learner(nn.Module):
-    """The model with its loss. Its state is what trains, so that Trainer's checkpoints hold nothing else."""
+    """The model with its loss. Its state dict has only the trained parameters, and so have Trainer's checkpoints."""
 
     accepts_loss_kwargs = True  # Trainer: forward takes the number of predicted tokens of the whole optimiser step
 
@@ -84,13 +84,13 @@ class Learner(nn.Module):
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor], strict: bool = True) -> SimpleNamespace:
-        """Read the trained parameters back, to the bit."""
+        """Restore the trained parameters, bit for bit."""
         for name, parameter in self.trained.items():
             parameter.copy_(state[name])
         return SimpleNamespace(missing_keys=[], unexpected_keys=[])
 
     def train(self, mode: bool = True) -> Learner:
-        """Return as usual, but frozen layers never drop anything out: their outputs must not depend on the epoch."""
+        """Set training mode, except for dropout in frozen layers: their outputs must not depend on the epoch."""
         super().train(mode)
         for layer in self.decoder.layers[: self.boundary]:
             layer.eval()
@@ -99,14 +99,14 @@ class Learner(nn.Module):
     def forward(
         self, labels: Tensor, attention_mask: Tensor, input_ids=None, hidden=None, num_items_in_batch=None
     ) -> dict[str, Tensor]:
-        """Return the sum of losses over the number of items (None: of this batch's predictions) as "loss".
+        """Return the sum of losses over the number of items as "loss".
 
         Args:
             labels: Token ids to predict [rows, tokens].
             attention_mask: Mask of the rows [rows, tokens].
-            input_ids: Token ids [rows, tokens], where ``hidden`` is not given.
+            input_ids: Token ids [rows, tokens], if ``hidden`` is not given.
             hidden: ``X[boundary]`` [rows, tokens, channels].
-            num_items_in_batch: Predicted tokens of the optimiser step.
+            num_items_in_batch: Predicted tokens of the optimizer step; None: of this batch.
         """
         mask = None if bool(attention_mask.all()) else attention_mask
         hidden = self.prefix(input_ids, mask) if hidden is None else hidden.to(self.decoder.device)
@@ -119,7 +119,7 @@ class Learner(nn.Module):
         return {"loss": total / torch.as_tensor(items, device=total.device).clamp(min=1)}
 
     def prefix(self, input_ids: Tensor, mask: Tensor | None) -> Tensor:
-        """Return ``X[boundary]`` [rows, tokens, channels], without gradients where layers before it are frozen."""
+        """Compute ``X[boundary]`` [rows, tokens, channels], without gradients if layers before it are frozen."""
         hidden = self.decoder.embed_tokens(input_ids)
         if self.boundary == 0:
             return hidden

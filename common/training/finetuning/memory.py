@@ -24,7 +24,15 @@ QUANTISED = 0.53  # bytes of a parameter in NF4 with doubly quantised constants
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a training holds whatever its rows are, and its parameters, all and those that train."""
+    """Memory that a training needs whatever its rows are, in bytes, and its numbers of parameters.
+
+    Attributes:
+        parameters: Number of parameters.
+        trained: Number of trained parameters.
+        weights: Bytes of weights.
+        gradients: Bytes of gradients.
+        optimizer: Bytes of optimizer states.
+    """
 
     parameters: float
     trained: float
@@ -39,17 +47,21 @@ class Need:
 
 
 def sized(settings: Settings, parameters: float) -> Settings:
-    """Return the settings for a model of so many parameters, see `LARGE`."""
+    """Return the settings for a model with this number of parameters, see `LARGE`."""
     if parameters <= LARGE or settings.checkpointing is not None:
         return settings
     return replace(settings, checkpointing=True, micro_batch=1)
 
 
 def need(facts: dict, removed: int, settings: Settings, itemsize: int, *, gpu: bool = True) -> Need:
-    """Return what training a model with so many layers removed holds.
+    """Return the memory that training a model without ``removed`` layers needs.
 
-    facts: of the whole model, see `common.models.registry`. itemsize: bytes of a weight as it is loaded. gpu: whether it is
-    trained on one; a CPU has no autocast.
+    Args:
+        facts: Facts about the original model, see `common.models.registry`.
+        removed: Number of removed layers.
+        settings: Settings of the training.
+        itemsize: Bytes per weight as it is loaded.
+        gpu: Whether it is trained on a GPU; a CPU has no autocast.
     """
     layers = facts["layers"] - removed
     parameters = facts["params"] - removed * facts["layer_params"]
@@ -79,21 +91,22 @@ def _optimizer(settings: Settings) -> int:
 
 
 def on_disk(trained: int, settings: Settings) -> int:
-    """Return the most bytes that a training of so many parameters keeps in its folder at a time.
+    """Return the largest number of bytes that a training of ``trained`` parameters keeps in its folder at a time.
 
-    These are the start and three checkpoints: the best, the last and the one that is being written. Cached outputs of frozen
-    layers take a share of what is free beside them (`common.training.finetuning.prefix`).
+    These are the start and three checkpoints: the best, the last and the one being written. Cached outputs of frozen
+    layers take a share of the remaining free space (`common.training.finetuning.prefix`).
     """
     return trained * (4 + 3 * (4 + _optimizer(settings)))
 
 
 def check_disk(folder: Path, trained: int, settings: Settings) -> int:
-    """Refuse a training whose checkpoints will not fit beside what its folder already holds of it.
+    """Refuse a training whose checkpoints do not fit on the disk, counting those already in its folder.
 
-    Returns the bytes that they will take there.
+    Returns:
+        The bytes that its checkpoints will take.
 
     Raises:
-        UserError: the disk has less free; says what takes less.
+        UserError: the disk has less free space; the message says what takes less.
     """
     there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     needed, free = on_disk(trained, settings) - there, shutil.disk_usage(folder).free
@@ -116,10 +129,10 @@ def _sides(facts: dict, target: str) -> int:
 
 
 def check_training(name: str, found: Need, settings: Settings, device: str) -> None:
-    """Refuse a training that cannot fit.
+    """Refuse a training that does not fit into memory.
 
     Raises:
-        UserError: it holds more than the device has; says how much of what, and what takes less.
+        UserError: it needs more than the device has; the message gives the parts, and what takes less.
     """
     there = capacity(device)
     if found.bytes <= there:
@@ -138,10 +151,10 @@ def check_training(name: str, found: Need, settings: Settings, device: str) -> N
 
 
 def check_weights(name: str, parameters: float, itemsize: int, device: str) -> None:
-    """Refuse a model whose weights alone do not fit.
+    """Refuse a model whose weights alone do not fit into memory.
 
     Raises:
-        UserError: they do not; says what does.
+        UserError: they do not fit; the message says what does.
     """
     there, weights = capacity(device), parameters * itemsize
     if weights <= there:
@@ -154,7 +167,7 @@ def check_weights(name: str, parameters: float, itemsize: int, device: str) -> N
 
 
 def capacity(device: str) -> float:
-    """Return the bytes of memory of a device; ``auto``: of all GPUs and the machine's."""
+    """Return the memory of a device in bytes; ``auto``: of all GPUs and the machine."""
     import torch
 
     if device.startswith("cuda"):

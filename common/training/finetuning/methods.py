@@ -31,9 +31,11 @@ log = logging.getLogger(__name__)
 class Attached:
     """A model ready to be trained.
 
-    parameters: exactly what trains, by name. boundary: layers before it are frozen and come before all that trains.
-    finish: merges what was added and makes the model a plain one again, after which nothing is set to train differently
-    than before.
+    Attributes:
+        parameters: The trained parameters, by name.
+        boundary: Number of first layers that are frozen and come before every trained parameter.
+        finish: Function that merges adapters and makes the model a plain one again, with every ``requires_grad`` as
+            before.
     """
 
     parameters: dict[str, nn.Parameter]
@@ -42,7 +44,7 @@ class Attached:
 
 
 def check_layers(layers: int, last: int, first: str | int | None = None) -> None:
-    """Refuse to fine-tune more layers than the model has left, from `first` on if that is given."""
+    """Refuse to fine-tune more layers than the model has, counted from `first` on if it is given."""
     if not 0 <= last <= layers:
         raise UserValueError(
             f"cannot fine-tune the last {last} layers: the model has {layers} left; choose 0..{layers} or remove fewer"
@@ -54,11 +56,12 @@ def check_layers(layers: int, last: int, first: str | int | None = None) -> None
 
 
 def attach(model: nn.Module, settings: Settings) -> Attached:
-    """Freeze the model but for what the method trains.
+    """Freeze the model except for the parameters that the method trains.
 
     Until `finish`, trained parameters are float32, and without autocast (on a CPU always) all are.
 
-    Raises UserError for more layers than there are, no layer to adapt, or a machine without bitsandbytes (QLoRA).
+    Raises:
+        UserError: more layers than there are, no layer to adapt, or a machine without bitsandbytes (QLoRA).
     """
     if settings.method == "partial":
         check_layers(Decoder(model).num_layers, settings.last, settings.first)
@@ -188,7 +191,10 @@ def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
 def quantise(model: nn.Module, compute: str = "bfloat16") -> None:
     """Round the linear weights of the decoder layers to 4-bit NF4 with double quantisation, in place.
 
-    Embedding, head, norms and Mixtral's stacked experts stay as they are. Raises UserError without bitsandbytes.
+    Embedding, head, norms and Mixtral's stacked experts are not changed.
+
+    Raises:
+        UserError: bitsandbytes does not work.
     """
     bnb = four_bit()
     for parent, name, module in _linears(model):
@@ -211,7 +217,7 @@ def quantise(model: nn.Module, compute: str = "bfloat16") -> None:
 
 
 def dequantise(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replace 4-bit modules by plain ones with the same (rounded) weights, in place: any tool reads the model again."""
+    """Replace 4-bit modules by plain ones with the same (rounded) weights, in place, so that any tool can read the model."""
     bnb = four_bit()
     for parent, name, module in _linears(model):
         if isinstance(module, bnb.nn.Linear4bit):

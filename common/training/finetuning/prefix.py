@@ -30,18 +30,18 @@ def free_bytes(kind: str, folder: Path) -> int:
 class CachedRows(torch.utils.data.Dataset):
     """Rows of "hidden", the states ``X[boundary]`` [tokens, channels], and labels.
 
-    All states lie end to end in one tensor, in memory or mapped from a file. Where there is no room for them the rows are
-    as they were given, and a warning says so.
+    All states lie end to end in one tensor, in memory or mapped from a file. If they do not fit, the rows stay as
+    given, and a warning says so.
 
     Args:
-        rows: of input_ids and labels.
-        run: returns ``X[boundary]`` of a batch, [rows, tokens, channels].
+        rows: Rows of input_ids and labels.
+        run: Function from a batch to its ``X[boundary]`` [rows, tokens, channels].
         kind: 'memory', 'disk' or 'auto', the first of the two that has room.
-        file: where the states go on disk.
-        batch: rows that are run at once.
-        dtype: of the kept states; None: as computed.
-        reserved: bytes on disk that the training's checkpoints will take.
-        progress: show a bar.
+        file: File for the states on disk.
+        batch: Rows per batch.
+        dtype: Type of the kept states; None: as computed.
+        reserved: Bytes on disk that the training's checkpoints will take.
+        progress: Show a progress bar.
     """
 
     def __init__(

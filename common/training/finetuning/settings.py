@@ -20,21 +20,43 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 class Settings:
     """Settings of one fine-tuning; the defaults are Reassessing's (section 3.3 and official code).
 
-    method: see `common.training.finetuning.methods`. last: how many layers `partial` trains besides head and final
-    norm. first: the first of these, of the pruned model; None: they are its last ones; CUT: those behind the first interface
-    (see `at`). rank, alpha, dropout, targets: of LoRA and QLoRA. epochs, or max_steps optimiser steps if given.
-    batch: rows per optimiser step, in micro-batches of `micro_batch`; the loss is the mean over the step's predicted
-    tokens (the official code's Trainer averaged the micro-batches' means).
-    optimizer None: AdamW, for QLoRA the paged 8-bit AdamW (which on a CPU is not paged). autocast: precision of matrix
-    products on a GPU, None for none; a CPU always computes in float32 (QLoRA's 4-bit products: see `compute`). Under
-    autocast what is frozen stays in the precision it was loaded in (the official code loads float32).
-    compute: precision of QLoRA's products. checkpointing: recompute activations in the backward pass (None: for QLoRA on
-    a GPU, and above 3 B parameters, where micro_batch is then 1: `common.training.finetuning.memory`).
-    evaluate_every, save_every: in optimiser steps; the last step is always validated. keep: 'best' keeps the state
-    with the lowest validation loss among those at multiples of save_every and the last, 'last' the last; None: 'best', for
-    QLoRA 'last'. store: where the outputs of layers that `partial` leaves frozen are kept between epochs; 'auto' takes
-    memory, else disk, else computes them anew. untie: `partial` gives a tied head its own copy of the embedding and trains
-    it; False: such a head stays tied and as it is, and the model does not grow.
+    Attributes:
+        method: See `common.training.finetuning.methods`.
+        last: Number of layers that `partial` trains besides head and final norm.
+        first: First of these, in the pruned model; None: they are its last ones; CUT: those after the first interface
+            (see `at`).
+        rank: Rank of LoRA and QLoRA.
+        alpha: Scaling of LoRA and QLoRA.
+        dropout: Dropout of LoRA and QLoRA.
+        targets: Linear layers that LoRA and QLoRA adapt.
+        epochs: Number of epochs.
+        max_steps: Number of optimizer steps, instead of epochs.
+        batch: Rows per optimizer step; the loss is the mean over the step's predicted tokens (the official code's
+            Trainer averaged the micro-batches' means).
+        micro_batch: Rows per micro-batch.
+        learning_rate: Largest learning rate.
+        warmup_steps: Steps of linear warm-up.
+        schedule: Schedule of the learning rate.
+        weight_decay: Weight decay.
+        betas: Betas of AdamW.
+        epsilon: Epsilon of AdamW.
+        clip: Largest norm of gradients.
+        optimizer: None: AdamW, for QLoRA the paged 8-bit AdamW (which on a CPU is not paged).
+        autocast: Precision of matrix products on a GPU, None for none. A CPU always computes in float32 (QLoRA's 4-bit
+            products: see ``compute``). Under autocast frozen weights stay in the precision they were loaded in (the
+            official code loads float32).
+        compute: Precision of QLoRA's products.
+        checkpointing: Recompute activations in the backward pass (None: for QLoRA on a GPU, and above 3 B parameters,
+            where ``micro_batch`` is then 1: `common.training.finetuning.memory`).
+        evaluate_every: Optimizer steps between validations; the last step is always validated.
+        save_every: Optimizer steps between checkpoints.
+        keep: 'best' keeps the state with the lowest validation loss among those at multiples of ``save_every`` and the
+            last, 'last' the last; None: 'best', for QLoRA 'last'.
+        store: Place for the outputs of the layers that `partial` leaves frozen, between epochs; 'auto' takes memory,
+            else disk, else computes them again.
+        seed: Seed of the order of rows and of initial adapters.
+        untie: `partial` gives a tied head a separate copy of the embedding and trains it. False: such a head stays tied
+            and frozen, and the model does not grow.
     """
 
     method: str = "lora"
@@ -117,7 +139,7 @@ class Settings:
 
     @property
     def optimizer_used(self) -> str:
-        """The one that is named, or the method's."""
+        """The named optimizer, or the method's default."""
         return self.optimizer or ("paged-adamw-8bit" if self.quantised else "adamw")
 
     @property

@@ -29,7 +29,7 @@ START, TRAINED, REPORT = "start-0", "trained.safetensors", "report.json"
 
 
 def fingerprint(model: nn.Module, train: Sequence[Mapping], valid: Sequence[Mapping], settings: Settings) -> dict:
-    """Return what a training depends on: settings, data, and a sample of every parameter."""
+    """Return the facts that a training depends on: settings, data, and a sample of every parameter."""
     data, weights = hashlib.sha256(), hashlib.sha256()
     for part in (train, valid):
         for row in part:
@@ -50,10 +50,10 @@ def fingerprint(model: nn.Module, train: Sequence[Mapping], valid: Sequence[Mapp
 
 
 def claim(folder: Path, plan: dict) -> None:
-    """Make ``folder`` this training's.
+    """Reserve ``folder`` for this training.
 
     Raises:
-        UserError: it holds another one or cannot be written.
+        UserError: the folder holds another training, or cannot be written.
     """
     path = folder / "plan.json"
     try:
@@ -72,7 +72,7 @@ def claim(folder: Path, plan: dict) -> None:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest checkpoint that can be read, after removing those that cannot."""
+    """Return the newest readable checkpoint, after removing the unreadable ones."""
     for path in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
         if _whole(path):
             return path
@@ -86,7 +86,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def weights(checkpoint: Path) -> dict[str, Tensor]:
-    """Return the trained parameters that a checkpoint holds."""
+    """Return the trained parameters in a checkpoint."""
     return load_file(checkpoint / SAFE_WEIGHTS_NAME)
 
 
@@ -101,7 +101,7 @@ def _whole(checkpoint: Path) -> bool:
 
 
 def finished(folder: Path) -> tuple[dict, dict[str, Tensor]] | None:
-    """Return the report and the trained parameters of a training that ended in ``folder``; None: there is none to read."""
+    """Return the report and the trained parameters of a finished training in ``folder``; None if there is none."""
     try:
         return json.loads((folder / REPORT).read_text()), load_file(folder / TRAINED)
     except (OSError, ValueError, SafetensorError):
@@ -109,7 +109,7 @@ def finished(folder: Path) -> tuple[dict, dict[str, Tensor]] | None:
 
 
 def finish(folder: Path, trained: Mapping[str, Tensor], report: Mapping) -> None:
-    """Keep the result, then drop what only an unfinished training needs."""
+    """Save the result, then delete files that only an unfinished training needs."""
     with atomic_files.whole(folder / TRAINED) as file:
         save_file(dict(trained), file)
     _write(folder / REPORT, report)
@@ -117,7 +117,7 @@ def finish(folder: Path, trained: Mapping[str, Tensor], report: Mapping) -> None
 
 
 def clear(folder: Path) -> None:
-    """Remove the start, checkpoints and caches."""
+    """Delete the start, checkpoints and caches."""
     for path in (folder / START, *folder.glob("checkpoint-*")):
         shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob("*.bin"):

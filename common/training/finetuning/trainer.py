@@ -25,8 +25,8 @@ class Diverged(Exception):
 class TokenTrainer(Trainer):
     """Trainer of a `common.training.finetuning.learner.Learner`.
 
-    Every entry of the log also has the seconds and the layer executions since the one before; started: since when the
-    first one counts its seconds.
+    Every entry of the log also has the seconds and the layer executions since the previous one; the first counts from
+    ``started``.
     """
 
     def __init__(self, what: str, progress: bool, started: float, **options) -> None:
@@ -57,9 +57,9 @@ class TokenTrainer(Trainer):
             self.bar.close()
 
     def told(self, before: Mapping[str, int]) -> dict:
-        """Return what the log holds, of earlier processes too, for a report (`common.training.finetuning.finetune`).
+        """Return the log's facts for a report, including those of earlier processes (`common.training.finetuning.finetune`).
 
-        before: layer executions before the first step, for "training" and for "validation".
+        ``before`` has the layer executions before the first step, for "training" and for "validation".
         """
         steps = [entry for entry in self.state.log_history if "loss" in entry]
         looks = [entry for entry in self.state.log_history if "eval_loss" in entry]
@@ -81,7 +81,7 @@ class TokenTrainer(Trainer):
 
     @torch.no_grad()
     def evaluate(self, *unused, **options) -> dict[str, float]:
-        """Return and log the mean loss over all predicted tokens of the validation rows (Trainer: of the batches)."""
+        """Return and log the mean loss over all predicted tokens of the validation rows (Trainer's mean is over batches)."""
         self.model.eval()
         total, count = 0.0, 0
         for batch in self.get_eval_dataloader():
