@@ -3,7 +3,7 @@
 from reproductions.laco.recipes import AGAIN, AT_ONCE, CODE, DENSE, LACO, LEFT_OUT, PAPERS, PRUNER, SLICEGPT, TRAINED
 from reproductions.spec import reported
 from reproductions.spec.columns import LACO_CATEGORIES
-from reproductions.spec.comparisons import OF_DENSE, Check, Comparison, Named, Pairs, against, in_most, where
+from reproductions.spec.comparisons import OF_DENSE, Check, Comparison, Named, Pairs, against, in_most, numbers, where
 from reproductions.spec.registry import Claim, Lookup
 from reproductions.spec.subjects import STANDIN
 
@@ -13,8 +13,7 @@ BASELINES = (PRUNER, SLICEGPT)
 def dense(cell: Lookup, settings: Pairs, model: str, column: str) -> tuple | None:
     """Return (key, number) of the Dense* row, whatever its sparsity is printed as."""
     depths = dict.fromkeys(f"0/{s.partition('/')[2]}" for _, s in settings)
-    keys = ((model, sparsity, DENSE, column) for sparsity in ("0%", "", *depths))
-    return next(((key, value) for key in keys if (value := cell(*key)) is not None), None)
+    return next(iter(numbers(cell, [(model, sparsity, DENSE, column) for sparsity in ("0%", "", *depths)])), None)
 
 
 def _labels(settings: Pairs) -> list[str]:
@@ -33,8 +32,7 @@ def above(method: str, others: tuple[str, ...], column: str) -> Check:
         for model, sparsity in settings:
             key, theirs = (model, sparsity, method, column), []
             for other in others:
-                rows = [(m, s, other, column) for m, s in settings if m == model]
-                known = [(row, value) for row in rows if (value := cell(*row)) is not None]
+                known = numbers(cell, [(m, s, other, column) for m, s in settings if m == model])
                 theirs += [one for one in known if one[0][1] == sparsity] or known * (other in BASELINES)
             if (ours := cell(*key)) is not None and theirs:
                 found.append(against((model, sparsity), (key, ours), theirs))
@@ -50,9 +48,10 @@ def best_on_each(cell: Lookup, settings: Pairs) -> list[Comparison]:
 
 def four_models_above_80(cell: Lookup, settings: Pairs) -> list[Comparison]:
     """Compare Per. of each model with 80 %; no comparison for fewer than four models."""
-    keys = [key for setting in settings if cell(*(key := (*setting, LACO, "Per."))) is not None]
+    known = numbers(cell, [(*setting, LACO, "Per.") for setting in settings])
     found = [
-        Comparison((*where(*k[:2]), ": ", Named("column", "Per.")), cell(*k), OF_DENSE, (k,), low=80) for k in keys
+        Comparison((*where(*key[:2]), ": ", Named("column", "Per.")), value, OF_DENSE, (key,), low=80)
+        for key, value in known
     ]
     return found if len(found) >= 4 else []
 
@@ -90,10 +89,10 @@ def percentages(limit: float) -> Check:
     """Return a check that LaCo's percentages of the original model's scores are above a limit."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        keys = [(*s, LACO, label) for s in settings for label in _labels(settings)]
-        keys = [key for key in keys if cell(*key) is not None]
+        known = numbers(cell, [(*setting, LACO, label) for setting in settings for label in _labels(settings)])
         return [
-            Comparison((*where(*k[:2]), ": ", Named("column", k[3])), cell(*k), OF_DENSE, (k,), low=limit) for k in keys
+            Comparison((*where(*key[:2]), ": ", Named("column", key[3])), value, OF_DENSE, (key,), low=limit)
+            for key, value in known
         ]
 
     return check
@@ -104,9 +103,9 @@ def post_training_helps(cell: Lookup, settings: Pairs) -> list[Comparison]:
     found = []
     for model, sparsity in settings:
         if any(cell(model, s, AGAIN, "Avg.") is not None for m, s in settings if m == model):
-            before, after = ((model, sparsity, method, "Avg.") for method in (LACO, TRAINED))
-            if cell(*before) is not None and cell(*after) is not None:
-                found.append(against((model, sparsity), (after, cell(*after)), [(before, cell(*before))]))
+            known = numbers(cell, [(model, sparsity, method, "Avg.") for method in (TRAINED, LACO)])
+            if len(known) == 2:
+                found.append(against((model, sparsity), known[0], known[1:]))
     return found
 
 
@@ -163,10 +162,10 @@ def half_retains(share: float) -> Check:
 
 
 def _accepts(cell: Lookup, settings: Pairs) -> list[Comparison]:
-    keys = [(*s, method, "merges") for s in settings for method in (LACO, LACO + PAPERS)]
-    keys = [key for key in keys if cell(*key) is not None]
+    known = numbers(cell, [(*s, method, "merges") for s in settings for method in (LACO, LACO + PAPERS)])
     return [
-        Comparison((*where(*k[:2]), ": merges of ", Named("method", k[2])), cell(*k), "", (k,), low=0) for k in keys
+        Comparison((*where(*key[:2]), ": merges of ", Named("method", key[2])), value, "", (key,), low=0)
+        for key, value in known
     ]
 
 

@@ -16,6 +16,7 @@ from reproductions.spec.comparisons import (
     ahead_by,
     alike_within,
     beats,
+    numbers,
     per_setting,
     where,
 )
@@ -59,9 +60,8 @@ def sizes_agree(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
     """Compare the numbers of all calibration sizes with the lowest; they may differ by 2 %."""
     names = [RepairSpec("CosSim(BI)", "+Prune&Comp", n).method for n in (16, 32, 64, 128, 256)]
     for column in (*PERPLEXITY_LABELS["paper"], "AVG"):
-        keys = [key for name in names if cell(*(key := (*setting, name, column))) is not None]
-        if len(keys) > 1:
-            values = [cell(*key) for key in keys]
+        if len(known := numbers(cell, [(*setting, name, column) for name in names])) > 1:
+            keys, values = zip(*known, strict=True)
             least = min(range(len(keys)), key=lambda i: np.mean(values[i]))
             for key, value in zip(keys, values, strict=True):
                 if key != keys[least]:

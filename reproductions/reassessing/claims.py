@@ -23,6 +23,7 @@ from reproductions.spec.comparisons import (
     alike_within,
     beats,
     every,
+    numbers,
     per_setting,
     where,
 )
@@ -80,7 +81,7 @@ def leads(
         for model in dict.fromkeys(model for model, _ in settings):
             rates = [sparsity for name, sparsity in settings if name == model]
             mine, theirs = (
-                [(key, v) for s in rates for m in methods if (v := cell(*(key := (model, s, m, column)))) is not None]
+                numbers(cell, [(model, s, m, column) for s in rates for m in methods])
                 for methods in (sorted(ours), others)
             )
             for key, value in theirs if mine else ():

@@ -97,6 +97,11 @@ class Comparison:
 Check = Callable[[Lookup, Pairs], list[Comparison]]
 
 
+def numbers(cell: Lookup, keys: Iterable[Key]) -> list[tuple[Key, Number]]:
+    """Return the keys that have a number, each with it."""
+    return [(key, value) for key in keys if (value := cell(*key)) is not None]
+
+
 def where(group: str, sparsity: str) -> Words:
     """Return a setting in words."""
     return (Named("group", group), *([f" {sparsity}"] if sparsity else []))
@@ -163,7 +168,7 @@ def beats(
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
         key = (*setting, method, column)
         ours = cell(*key)
-        theirs = [(k, v) for o in others if (v := cell(*(k := (*setting, o, column)))) is not None]
+        theirs = numbers(cell, [(*setting, other, column) for other in others])
         if ours is not None and theirs:
             yield against(setting, (key, ours), theirs, lower=lower, within=within, unit=unit)
 
@@ -245,10 +250,7 @@ def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool
 
     @per_setting
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
-        sides = [
-            [(k, v) for m in methods if (v := cell(*(k := (*setting, m, column)))) is not None]
-            for methods in (ours, others)
-        ]
+        sides = [numbers(cell, [(*setting, method, column) for method in methods]) for methods in (ours, others)]
         if all(sides):
             sign = 1 if lower else -1
             best = min(sides[0], key=lambda found: sign * float(np.mean(found[1])))
