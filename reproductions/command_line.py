@@ -200,6 +200,29 @@ def _subjects(options: NarrowingOptions, tables: list) -> list[tuple]:
     """Return (subject, models of the paper's own to narrow it to) for each that a command names; [] when it names none."""
     from dataclasses import replace
 
+    from reproductions.spec import subjects as settings
+
+    found, altered = _named(options, tables), {}
+    if options.paper_budget or options.full_test_sets:
+        if not any(subject.small for subject, _ in found):
+            asked = "--paper-budget" if options.paper_budget else "--full-test-sets"
+            raise UserError(
+                f"{asked} reads all of what the tables of a model that is not the paper's "
+                "read a part of: say which with --model (make: MODEL=); the toy model and the papers' own models "
+                "have one size"
+            )
+        altered |= {"paper_budget": options.paper_budget, "full_test_sets": options.full_test_sets}
+    if options.dtype:
+        altered["dtype"] = options.dtype
+    if changes := Changes(options.samples, options.seed, options.text, options.alpha):
+        altered["changes"] = changes
+    if not altered:
+        return found
+    return [(replace(subject, **altered), models) for subject, models in found or [(settings.STANDIN, ())]]
+
+
+def _named(options: NarrowingOptions, tables: list) -> list[tuple]:
+    """Return what `_subjects` does, by models and profile alone."""
     from common.models import registry as model_registry
     from reproductions.spec import subjects as settings
 
@@ -225,22 +248,6 @@ def _subjects(options: NarrowingOptions, tables: list) -> list[tuple]:
         raise UserError("--remove says how many layers a model loses: say which with --model (make: MODEL=)")
     if of_paper or (profile and not options.model):
         found.insert(0, (settings.subject("paper" if of_paper else profile), tuple(of_paper)))
-    if options.paper_budget or options.full_test_sets:
-        if not any(subject.small for subject, _ in found):
-            asked = "--paper-budget" if options.paper_budget else "--full-test-sets"
-            raise UserError(
-                f"{asked} reads all of what the tables of a model that is not the paper's "
-                "read a part of: say which with --model (make: MODEL=); the toy model and the papers' own models "
-                "have one size"
-            )
-        sizes = {"paper_budget": options.paper_budget, "full_test_sets": options.full_test_sets}
-        found = [(replace(subject, **sizes), models) for subject, models in found]
-    if options.dtype:
-        default = [] if found else [(settings.STANDIN, ())]
-        found = [(replace(subject, dtype=options.dtype), models) for subject, models in found or default]
-    changes = Changes(options.samples, options.seed, options.text, options.alpha)
-    if changes:
-        found = [(replace(subject, changes=changes), models) for subject, models in found or [(settings.STANDIN, ())]]
     return found
 
 
