@@ -11,7 +11,6 @@ from tools import measure_missing
 import papers
 from common.cli.overview import main
 from common.models import checkpoint, loading
-from common.pruning.pipeline import around, run_recipe
 from common.pruning.recipe import _STEPS, Recipe, known
 from common.records.results import Store
 from reproductions.engine import execute
@@ -38,7 +37,7 @@ def _blocks():
 
 
 def test_the_pages_own_test_passes(spaced, make_tiny):
-    names = {"around": around, "run_recipe": run_recipe, "Spaced": spaced}
+    names = {}
     exec(_blocks()[1], names)
     names["test_spaced_layers_are_removed"](make_tiny)
 

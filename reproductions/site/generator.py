@@ -55,6 +55,7 @@ def build(source: Path, folder: Path) -> None:
         "exclude_patterns": [f"{name}/**" for name in UNLISTED],
         "add_module_names": False,
         "default_role": "py:obj",
+        "napoleon_use_ivar": True,  # an attribute whose default is a function would be described twice
         "nb_execution_mode": "off",
         "myst_enable_extensions": ["dollarmath"],
         "myst_heading_anchors": 4,
