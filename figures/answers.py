@@ -96,8 +96,8 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         axes[0].set_ylabel(f"{sparsity} removed")
     labels = (
         "change of\nperplexity (%);\nless is better",
-        "change of endings'\nloss (nats per 1,000\ncharacters)",
-        "change of the gap,\nwrong less right (same);\nmore is better",
+        "change of endings'\nloss (nats per\n1,000 characters)",
+        "gap of wrong and\nright ones (same);\nmore is better",
         "change of accuracy\n(points, average);\nall bars: 95 %",
     )
     for axes, label in zip(grid[-1], labels, strict=True):

@@ -98,7 +98,7 @@ def dots(entries: Sequence[tuple[str, float, float | None, bool]], guessing: flo
         rows.append(f'<li><span class="name">{escape(name)}</span><span class="axis">{line}{reach}{dot}</span>')
         rows.append(f'<span class="value">{value:.2f}{words}</span></li>')
     numbers = "".join(f'<b style="left:{place(tick)}">{tick:g}</b>' for tick in _ticks(low, high, log))
-    about = [f"dotted: guessing, {level:.2f}" for level in known] + ["log scale"] * log
+    about = [f"dotted: chance level, {level:.2f}" for level in known] + ["log scale"] * log
     rows.append(f'<li class="scale"><span class="name">{escape("; ".join(about))}</span>')
     rows.append(f'<span class="axis" aria-hidden="true">{numbers}</span></li>')
     return Markup(f'<ul class="dots">{"".join(rows)}</ul>')  # noqa: S704

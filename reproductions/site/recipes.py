@@ -19,7 +19,7 @@ from reproductions.spec.subjects import PUBLISHED_MODELS, STANDIN
 
 PARTS = {
     "selection": "How the layers are chosen",
-    "repair": "What repairs the cut",
+    "repair": "How the model is repaired",
     "training": "What is trained afterwards",
     "calibration": "Calibration",
 }
@@ -138,7 +138,7 @@ def _cuts(records: dict[str, Record]) -> list[int]:
 
 def _strip_words(removed: list[int], layers: int, records: dict[str, Record]) -> str:
     words = f"{len(removed)} of {layers} layers removed" if removed else f"all {layers} layers are there"
-    return words + ("; a triangle marks a patched cut" if _cuts(records) else "")
+    return words + ("; a triangle marks a patched interface" if _cuts(records) else "")
 
 
 def _cells(record: Record) -> list[dict]:

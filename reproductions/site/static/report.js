@@ -280,7 +280,7 @@ const layerlab = (() => {
       const error = pair ? pair.stderr : ea !== null && eb !== null ? Math.hypot(ea / a, eb / b) : null;
       const middle = pair ? pair.mean : Math.log(b / a);
       const text = error === null ? "" : `${Math.exp(middle - Z * error).toFixed(3)} to ${Math.exp(middle + Z * error).toFixed(3)}`;
-      const how = pair ? `paired, ${pair.n} windows` : error === null ? "" : "unpaired";
+      const how = pair ? `paired, ${pair.n} sequences` : error === null ? "" : "unpaired";
       return { cells: [format(a), format(b), `× ${Math.exp(middle).toFixed(3)}`, text, how], better: error === null || Math.abs(middle) <= Z * error ? 0 : -Math.sign(middle) };
     }
     const pair = paired(first.items[benchmark]?.[key], second.items[benchmark]?.[key]);
