@@ -15,7 +15,7 @@ from common.utils.errors import UserError, one_line, plural
 
 
 def search(job: Job) -> None:
-    """Set the number of layers to remove, and keep in `job.kept` what was tried.
+    """Find the number of layers to remove within the bound, set it, and keep the trials in `job.kept`.
 
     Raises:
         UserError: not even the smallest number stays within the bound.
@@ -47,7 +47,7 @@ def search(job: Job) -> None:
 
 
 def note(job: Job) -> str | None:
-    """Return what the search found, for card and terminal; None where there was none."""
+    """Return a note on the search's result, for card and terminal; None without a search."""
     if (found := job.kept.get("bound")) is None:
         return None
     tried = ", ".join(f"{one['removed']}: {_said(one)}" for one in found["tried"])

@@ -81,7 +81,7 @@ def _template() -> "Template":
 
 
 def summary(report: dict) -> str:
-    """Return the result in a few lines, for the terminal: sizes, numbers, and the card's notes."""
+    """Return the result in a few lines for the terminal: sizes, numbers, and the card's notes."""
     layers, parameters = report["layers"], report["parameters"]
     lines = [
         f"{layers['before']} -> {layers['after']} layers, {parameters['before']:,} -> {parameters['after']:,} parameters, "
@@ -106,7 +106,7 @@ def _few(report: dict) -> str:
 
 
 def source_facts(name: str, source: Path) -> dict:
-    """Return what the base model's own card says that the new one repeats: its licence; and its hub id, if it has one."""
+    """Return the facts of the base model's card that the new card repeats: its licence, and its hub id if it has one."""
     facts = {}
     spec = loading.REGISTRY.get(name)
     hub_id = spec.hub_id if spec else name if name.count("/") == 1 and not Path(name).exists() else ""
@@ -125,7 +125,7 @@ def source_facts(name: str, source: Path) -> dict:
 
 
 def lineage(source: Path) -> dict | None:
-    """Return what was done before to a model that came out of one of these tools, by its own report; None of any other."""
+    """Return the report of the tool that made a model; None for a model that no tool of this project made."""
     try:
         found = json.loads((source / REPORT).read_text(encoding="utf-8"))
         return {
@@ -140,7 +140,7 @@ def lineage(source: Path) -> dict | None:
 
 
 def tokenizer_note(tokenizer) -> str | None:
-    """Return a note where AutoTokenizer's class splits text otherwise than here (`common.models.checkpoint`)."""
+    """Return a note if AutoTokenizer's class splits text differently (`common.models.checkpoint`)."""
     if (name := getattr(tokenizer, "instead_of", None)) is None:
         return None
     return (
@@ -150,7 +150,7 @@ def tokenizer_note(tokenizer) -> str | None:
 
 
 def already_pruned(found: dict | None) -> str | None:
-    """Return a note where the model at hand is no dense one, by its `lineage`."""
+    """Return a note if the model is already pruned, from its `lineage`."""
     if found is None:
         return None
     gone = ", ".join(map(str, found["removed"] or ())) or "layers"
@@ -242,7 +242,7 @@ def _value(side: dict, key: str, scale: float = 1) -> str:
 
 
 def prune_layers(removed: Collection[int]) -> str:
-    """Return what llama.cpp's ``llama-quantize --prune-layers`` takes: layers by number, from 0, separated by commas."""
+    """Return the argument of llama.cpp's ``llama-quantize --prune-layers``: layers from 0, separated by commas."""
     return ",".join(map(str, sorted(removed)))
 
 
@@ -273,9 +273,10 @@ def _change(pair: dict, unit: str = "", size: float = 1) -> str:
 
 
 def command(report: dict, options: dict | None = None) -> str:
-    """Return the command, with every option that was set. options: as they were typed, for the terminal.
+    """Return the command with every option that was set.
 
-    None: the report's, whose paths are shortened to their last part.
+    ``options`` are the options as typed, for the terminal. None: the report's, whose paths are shortened to their last
+    part.
     """
     parts = ["python", "-m", f"{report['package']}.{report['paper']}"]
     for name, value in (options or report["options"]).items():
@@ -288,7 +289,7 @@ def command(report: dict, options: dict | None = None) -> str:
 
 
 def finite(value):
-    """Return a report as JSON can hold it: numbers that are none become null."""
+    """Return a report as JSON can hold it: numbers that are not finite become null."""
     if isinstance(value, dict):
         return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -297,7 +298,7 @@ def finite(value):
 
 
 def forecast(job, expected) -> str:
-    """Return the lines of --plan; expected: None where nothing could be forecast."""
+    """Return the lines of --plan; ``expected`` is the forecast, None if there is none."""
     options = job.options
     report = {"package": job.method.package, "paper": job.method.paper}
     lines = [f"plan: {command(report, printable.said(vars(options)))}"]

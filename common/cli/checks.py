@@ -30,10 +30,10 @@ _BESIDE = 8 * 2**20  # bytes of a checkpoint that are no weights: tokenizer, car
 
 
 def checked(method: Method, options: ToolOptions) -> Job:
-    """Return the job, with all that can be known before the weights are read: nothing that it needs is missing.
+    """Return the job after every check that is possible before the weights are read.
 
     Raises:
-        UserError: whatever of the request cannot be met.
+        UserError: the request cannot be met.
     """
     loading.placement(options.device, options.dtype)
     for option in ("text", "test"):
@@ -96,10 +96,10 @@ def located(name: str) -> Path:
 
 
 def layers_of(share: float, source: Path, layers: int) -> int:
-    """Return the fewest layers that hold a share of a checkpoint's parameters, by the mean layer.
+    """Return the smallest number of layers that hold a share of a checkpoint's parameters, by the mean layer.
 
     Raises:
-        UserError: all layers that may be removed hold less.
+        UserError: all removable layers together hold less.
     """
     found = entries(source, [checkpoint.PATCHES_TENSORS])
     sizes = {name: math.prod(entry.shape) for name, entry in found.items()}
@@ -115,7 +115,7 @@ def layers_of(share: float, source: Path, layers: int) -> int:
 
 
 def stored_dtype(source: Path) -> torch.dtype | None:
-    """Return the dtype that most of a checkpoint's bytes are stored in; None for one of which nothing here computes."""
+    """Return the dtype of most of a checkpoint's bytes; None if this project cannot compute in it."""
     found = DTYPES.get(prevailing_dtype(entries(source, [checkpoint.PATCHES_TENSORS]).values()))
     return found if found is not None and found.is_floating_point else None
 
@@ -127,7 +127,7 @@ def stored_bytes(source: Path) -> int:
 
 
 def rounded(source: Path, most: torch.dtype | None) -> str | None:
-    """Return a note where tensors are stored in a wider dtype than most (`stored_dtype`), in which all are saved."""
+    """Return a note if tensors are stored in a wider dtype than most (`stored_dtype`), in which all are saved."""
     found = entries(source, [checkpoint.PATCHES_TENSORS]) if most is not None else {}
     kinds = {name: DTYPES.get(entry.dtype) for name, entry in found.items()}
     wider = [name for name, kind in kinds.items() if kind and kind.is_floating_point and kind.itemsize > most.itemsize]
@@ -140,10 +140,10 @@ def rounded(source: Path, most: torch.dtype | None) -> str | None:
 
 
 def check_finite(model: nn.Module) -> None:
-    """Refuse weights that are no numbers; of a streamed model embedding, norm and head are looked at.
+    """Refuse weights that are not finite; of a streamed model only embedding, norm and head are checked.
 
     Raises:
-        UserError: names the tensors.
+        UserError: the message names the tensors.
     """
     if bad := not_finite(model):
         raise UserError(
@@ -153,7 +153,10 @@ def check_finite(model: nn.Module) -> None:
 
 
 def not_finite(model: nn.Module) -> list[str]:
-    """Return the parameters that hold no numbers; of a streamed model embedding, norm and head are looked at."""
+    """Return the parameters with values that are not finite.
+
+    Of a streamed model only embedding, norm and head are checked.
+    """
     parts = {"": model}
     if offload.of(model) is not None:
         parts |= {f"{name}.": model.get_submodule(name) for name in offload.EDGES}
@@ -165,7 +168,7 @@ def not_finite(model: nn.Module) -> list[str]:
 
 
 def no_room_for_both(job: Job) -> str:
-    """Return why the original cannot be read beside the model at hand, for a card; '' where it can."""
+    """Return why the original cannot be read beside the pruned model, for a card; '' if it can."""
     first = job.model.get_input_embeddings().weight
     held = sum(p.numel() * p.element_size() for p in job.model.parameters())
     needed = held * job.layers / job.decoder.num_layers

@@ -9,7 +9,7 @@ from common.utils.errors import UserError, one_line
 
 
 def main(tool: str, arguments: list[str] | None = None) -> int:
-    """Run the tool of a module such as ``papers.laco``; returns the exit status."""
+    """Run the tool of a module such as ``papers.laco``; return the exit status."""
     try:
         options = parsed(importlib.import_module(f"{tool}.options").OPTIONS, arguments)
     except UserError as error:
@@ -22,6 +22,6 @@ def main(tool: str, arguments: list[str] | None = None) -> int:
 
 
 def failed(error: object) -> int:
-    """Say on one line why a request cannot be met; returns the exit status."""
+    """Print on one line why a request cannot be met; return the exit status."""
     print(one_line(f"error: {error}"), file=sys.stderr)
     return 2

@@ -40,8 +40,11 @@ RETAINED = 100_000_000
 class Forecast:
     """Forecast of a run.
 
-    peak_bytes: of the process (on a GPU: of the GPU). seconds: of the whole run. disk_bytes: of states that do not fit, or
-    of the checkpoint. parts: the seconds of each stage, where they are listed apart.
+    Attributes:
+        peak_bytes: Peak memory of the process, or of the GPU.
+        seconds: Time of the entire run.
+        disk_bytes: Disk space for states that do not fit into memory, or for the checkpoint.
+        parts: Seconds of each stage, if stages are listed separately.
     """
 
     peak_bytes: int
@@ -57,14 +60,17 @@ class Forecast:
 
 
 class Stages:
-    """Say at the beginning of each stage how long it and the whole will take, corrected by how long the others took."""
+    """Messages at the beginning of each stage: the expected time of the stage and of the run.
+
+    The times are corrected by the stages that are done.
+    """
 
     def __init__(self, expected: Forecast | None) -> None:
         self.left = dict(expected.parts) if expected else {}
         self.count, self.begun, self.past = len(self.left), time.monotonic(), 0.0
 
     def begin(self, name: str, text: str) -> None:
-        """Say the stage's text; stages that the forecast does not know have no times."""
+        """Print the stage's text; stages without a forecast have no times."""
         expected = self.left.pop(name, None)
         if expected is None:
             say(text)
@@ -78,10 +84,15 @@ class Stages:
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of a machine, and the sizes of a model's parts.
+    """Speed of a machine, and the sizes of a model's parts.
 
-    token, step: seconds of a token in a layer, read in a long sequence and generated alone. logits: seconds of a token's.
-    operations: of float64 products, a second. layer_bytes: of a layer's weights. edge_bytes: of embedding and head.
+    Attributes:
+        token: Seconds per token and layer when a long sequence is read.
+        step: Seconds per token and layer when tokens are generated one at a time.
+        logits: Seconds for the logits of a token.
+        operations: Float64 products per second.
+        layer_bytes: Bytes of a layer's weights.
+        edge_bytes: Bytes of embedding and head.
     """
 
     token: float
@@ -94,9 +105,9 @@ class Rates:
 
 @torch.inference_mode()
 def rates(job: Job) -> Rates:
-    """Measure a layer of the model's shape, whose weights are all one number, in the dtype that is computed in.
+    """Measure a layer of the model's shape, with constant weights, in the dtype of the computation.
 
-    Of experts there are only those that one token uses, of the vocabulary a part.
+    Of experts it has only those that one token uses, and of the vocabulary a part.
     """
     config = copy.deepcopy(job.config)
     slice_config(config, [job.layers // 2])  # the first layers of a mixture of experts may have none
@@ -146,9 +157,9 @@ def _empty(config) -> nn.Module:
 
 
 def forecast(job: Job) -> Forecast:
-    """Time, memory and disk of a job whose model is held whole, before its weights are read.
+    """Forecast time, memory and disk of a job with its model in memory, before the weights are read.
 
-    Of a sweep each number of layers, and of a search for a number each trial, is taken to be as long as the longest.
+    In a sweep each number of layers, and in a search each trial, counts as the longest.
     """
     rate, options = rates(job), job.options
     searched = job.counts if options.max_perplexity_increase is not None else []
@@ -199,7 +210,7 @@ def forecast(job: Job) -> Forecast:
 
 @torch.inference_mode()
 def streamed(job: Job) -> Forecast:
-    """Time and memory of a streamed job, from one layer read and run on one sequence (a few seconds)."""
+    """Forecast time and memory of a streamed job, from one layer read and run on one sequence (a few seconds)."""
     decoder, streamed, options = job.decoder, job.model.streamed, job.options
     config, width = decoder.config, decoder.hidden_size
     item = streamed.dtype.itemsize

@@ -38,21 +38,31 @@ MANY = 3  # times that sequences read a text, from which on the card says so
 
 
 def work_folder(out: Path | None) -> Path:
-    """Return where a run keeps its long work's checkpoints: hidden, beside its result."""
+    """Return the hidden folder beside the result for checkpoints of long work."""
     out = Path("plan" if out is None else out).resolve()
     return out.parent / f".{out.name}.work"
 
 
 @dataclass
 class Job:
-    """One run.
+    """One run of a tool.
 
-    source: the model's directory. config, tokenizer: read from there before any weights. work: a folder for checkpoints of
-    long work, kept until the result is saved. model: None until `load`. notes: lines for card and terminal. kept: what the
-    runs of a sweep share, and what was read before the weights. cut: what was measured of the model without the layers
-    to remove, before any repair. folders: those that `folder` gave. apart: so many of the last calibration sequences share no
-    token with the others. only_removed: whether the layers left are as they were. measure_unrepaired: called once
-    the layers to remove are known, while the model is still whole.
+    Attributes:
+        method: The tool.
+        options: Its options.
+        source: Directory of the model.
+        config: The model's config, read before any weights.
+        tokenizer: Its tokenizer.
+        work: Folder for checkpoints of long work, kept until the result is saved.
+        model: The model; None until `load`.
+        notes: Lines for card and terminal.
+        kept: Values that the runs of a sweep share, and values read before the weights.
+        cut: Measurements of the model without the removed layers, before any repair.
+        removed: The removed layers.
+        folders: Folders returned by `folder`.
+        apart: Number of last calibration sequences that share no token with the others.
+        only_removed: Whether the remaining layers are unchanged.
+        measure_unrepaired: Called when the layers to remove are known and the model still has all layers.
     """
 
     method: Method
@@ -72,7 +82,7 @@ class Job:
     measure_unrepaired: Callable[[Job], None] = lambda job: None
 
     def load(self) -> None:
-        """Read the weights, again for every run of a sweep."""
+        """Read the weights; every run of a sweep reads them again."""
         self.model = None  # there may be room for one only
         self.__dict__.pop("decoder", None)  # which holds it, too
         self.model = self.read()
@@ -90,24 +100,27 @@ class Job:
         return Decoder(self.model)
 
     def asked(self, *names: str, **renamed: str) -> dict:
-        """Return the options of these names that are set; renamed: under other names, {name: the option's}."""
+        """Return the options of these names that are set.
+
+        ``renamed`` returns options under other names, {name: the option's name}.
+        """
         where = {name: name for name in names} | renamed
         values = {name: getattr(self.options, option) for name, option in where.items()}
         return {name: value for name, value in values.items() if value is not None}
 
     @property
     def layers(self) -> int:
-        """Decoder layers of the model as it came."""
+        """Number of decoder layers of the original model."""
         return self.config.num_hidden_layers
 
     @property
     def given(self) -> list[int] | None:
-        """The layers that the user chose, in the order given."""
+        """The layers that the user named, in their order."""
         return numbers(self.options.layers, "layers")
 
     @property
     def counts(self) -> list[int]:
-        """The numbers of layers that are to go: one, or those of a sweep; none where the method finds the number."""
+        """The numbers of layers to remove: one, or those of a sweep; none if the method finds the number."""
         if self.options.sweep:
             return numbers(self.options.sweep, "sweep")
         if self.options.max_perplexity_increase is not None and self.options.remove is None:
@@ -140,7 +153,7 @@ class Job:
 
     @property
     def batch_size(self) -> int:
-        """Calibration samples in a batch: a CPU likes several short ones, a GPU's memory one long one."""
+        """Calibration samples in a batch: several short ones suit a CPU, one long one fits into a GPU's memory."""
         return 8 if self.model.device.type == "cpu" else 1
 
     @property
@@ -150,7 +163,7 @@ class Job:
 
     @cached_property
     def length(self) -> int:
-        """Tokens in a window: as asked, else 2048 or what the model can read (the toy model: what it was trained on)."""
+        """Tokens in a sequence: as requested, else 2048 or the model's limit (the toy model: its training length)."""
         context = getattr(self.config, "max_position_embeddings", 2048)
         if self.options.length is None:
             return 256 if self.standin else min(2048, context)
@@ -167,7 +180,7 @@ class Job:
 
     @property
     def test(self) -> str:
-        """The test text's name; the last tenth of calibration files serves where none is named."""
+        """The test text's name; by default the last tenth of calibration files."""
         if self.options.test:
             return self.options.test
         if files := [name for name in texts(self.text) if is_file(name)]:
@@ -197,7 +210,7 @@ class Job:
         return self.crops(self.options.samples, self.apart)
 
     def read_over(self) -> str | None:
-        """Return a note where the calibration sequences read a text many times over, so that fits see little text."""
+        """Return a note if the calibration sequences read a text many times over, so that fits see little text."""
         if "windows" not in vars(self):  # a method that reads other pieces of text
             return None
         names = texts(self.text)
@@ -218,7 +231,7 @@ class Job:
 
     @cached_property
     def held_out_windows(self) -> Tensor:
-        """Calibration text [windows, length] that neither the calibration nor the test reads (`_calibration_ids`)."""
+        """Calibration text [windows, length] that neither calibration nor test reads (`_calibration_ids`)."""
         found = []
         for name in texts(self.text):
             ids = self._ids(name)
@@ -242,7 +255,7 @@ class Job:
 
     @property
     def shared_texts(self) -> list[str]:
-        """Those of the test texts that are calibration texts, too: of them the last tenth is kept for evaluation."""
+        """Test texts that are also calibration texts; their last tenth is reserved for evaluation."""
         return [name for name in texts(self.test) if any(_same(name, other) for other in texts(self.text))]
 
     def _held_out(self, name: str) -> Tensor:
@@ -257,12 +270,11 @@ class Job:
     def documents(self, least: int = 1) -> list[str]:
         """Return the calibration text in pieces: documents of a corpus, or paragraphs of a file's first nine tenths.
 
-        Nothing that is kept for evaluation is in a piece.
-
-        A file without so many paragraphs is taken line by line. Of a mix as many of each text, in turn.
+        No piece has text that is reserved for evaluation. A file with fewer than ``least`` paragraphs is taken line by
+        line. A mix gives equally many pieces of each text, in turn.
 
         Raises:
-            UserError: a file with fewer lines than its share, too.
+            UserError: a file has too few lines as well.
         """
         names = texts(self.text)
         found = [self._pieces(name, share(least, place, len(names))) for place, name in enumerate(names)]
@@ -297,7 +309,7 @@ class Job:
         return pieces[: bisect.bisect_right(range(len(pieces) + 1), most, key=tokens) - 1]
 
     def shifted_attention(self) -> str | None:
-        """Return a note where the layers left are of other kinds than their config's class would have so many be."""
+        """Return a note if the remaining layers' attention types differ from those that the config's class would give."""
         found = self.model.config.to_dict()
         lists = {name: found.pop(name, None) for name in ("layer_types", "no_rope_layers")}
         pattern = type(self.model.config).from_dict(found)
@@ -313,28 +325,33 @@ class Job:
         )
 
     def refuse_patches(self, remedy: str) -> None:
-        """Raise UserError where the model has patches beside its weights; remedy: what to do instead."""
+        """Refuse a model with patches beside its weights; ``remedy`` says what to do instead.
+
+        Raises:
+            UserError: the model has patches.
+        """
         if (self.source / checkpoint.PATCHES_JSON).exists():
             raise UserError(f"the model carries patches; {remedy}")
 
     def folder(self, name: str) -> Path:
-        """Return the folder where this run's long work of a kind keeps its checkpoints; another command has its own."""
+        """Return the folder for checkpoints of this run's long work of a kind; another command has another folder."""
         said = {key: str(value) for key, value in vars(self.options).items() if key not in _NO_MATTER}
         digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
         self.folders.append(self.work / f"{name}-{digest[:8]}")
         return self.folders[-1]
 
     def clear(self) -> None:
-        """Remove what `folder` gave to this run; what else lies beside it is another run's, or not ours."""
+        """Delete the folders that `folder` gave to this run, and nothing else beside them."""
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # not there, or not empty
             self.work.rmdir()
 
     def place(self, replace: bool) -> Path:
-        """Return where the result goes: `--out`, or a free name beside it if there is meanwhile what may not be replaced.
+        """Return the place of the result: `--out`, or a free name beside it if `--out` may no longer be replaced.
 
-        replace: whether a result of ours may be. What the options say is changed with it, so all that comes later agrees.
+        ``replace`` allows to replace an earlier result of this project. The options get the place, so that all later
+        steps agree.
         """
         out, number = self.options.out, 1
         reason = checkpoint.not_replaceable(out)
@@ -348,7 +365,7 @@ class Job:
         return self.options.out
 
     def chosen(self, removed: list[int]) -> None:
-        """Note the layers to remove, while the model is still whole, and measure it without them."""
+        """Note the layers to remove, while the model has all layers, and measure it without them."""
         self.removed = [int(layer) for layer in removed]
         self.measure_unrepaired(self)
 
@@ -364,7 +381,7 @@ class Job:
 
 
 def texts(name: str) -> list[str]:
-    """Return the texts that an option names: one, or several with `MIXED` between them; a file's name may hold it."""
+    """Return the texts that an option names: one, or several with `MIXED` in between; a file's name may contain it."""
     found, rest = [], name.split(MIXED)
     while rest:  # the longest that is one
         names = [MIXED.join(rest[:count]) for count in range(len(rest), 0, -1)]
@@ -382,5 +399,5 @@ def _same(name: str, other: str) -> bool:
 
 
 def is_file(name: str) -> bool:
-    """Return whether a text's name means a file: corpus names win, and everything with a dot or a slash is a path."""
+    """Return whether a text's name means a file: an existing path, or one with a dot or a slash, that is no corpus."""
     return name not in corpora.CORPORA and (Path(name).exists() or "/" in name or "." in name)

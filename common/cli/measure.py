@@ -37,10 +37,10 @@ PROMPT, SHOWN = 24, 40  # tokens of a sample: of its prompt, generated
 
 
 def original(job: Job) -> dict:
-    """Measure the original model's perplexity, and note the norms of its first tokens; {} where nothing is wanted.
+    """Measure the original model's perplexity, and note the norms of its first tokens; {} if nothing is to be measured.
 
     Raises:
-        UserError: the perplexity is no number, so that nothing can be compared with it.
+        UserError: the perplexity is not finite, so that nothing can be compared with it.
     """
     if job.options.no_evaluation:
         return {}
@@ -63,9 +63,9 @@ def original(job: Job) -> dict:
 
 
 def cut_alone(job: Job) -> dict:
-    """Return the perplexity of the whole model at hand run without the layers that are to go.
+    """Measure the perplexity of the model run without the layers to remove, before any repair.
 
-    {} where nothing is wanted.
+    {} if nothing is to be measured.
     """
     if job.options.no_evaluation:
         return {}
@@ -74,16 +74,16 @@ def cut_alone(job: Job) -> dict:
 
 
 def note_unrepaired(job: Job) -> None:
-    """Measure the model without the removed layers, before any repair, and note what their removal takes with them."""
+    """Measure the model without the removed layers, before any repair, and note a removed massive activation."""
     job.cut = cut_alone(job)
     if said := massive_activation(job):
         job.notes.append(said)
 
 
 def massive_activation(job: Job) -> str:
-    """Return what is to be said where the layer is removed that writes the first token's massive activation.
+    """Return a note if the layer that writes the first token's massive activation is removed.
 
-    '' where it stays.
+    '' if it stays.
     """
     norms = job.kept.get("norms")
     if norms is None or norms.writer not in job.removed:
@@ -117,7 +117,7 @@ def perplexity(job: Job, model, when: str) -> dict:
 
 
 def verdict(before: dict, after: dict) -> str:
-    """Return what is to be said of a model that no longer works; '' of one that does, or was not measured."""
+    """Return a note on a model that no longer works; '' for one that does, or was not measured."""
     if not before or after["perplexity"] <= BROKEN * before["perplexity"]:
         return ""
     dense, value = before["perplexity"], after["perplexity"]
@@ -126,9 +126,9 @@ def verdict(before: dict, after: dict) -> str:
 
 
 def against_the_cut(cut: dict, after: dict) -> dict:
-    """Return by how many per cent a repair changed perplexity: change, low and high end of the 95 % interval.
+    """Return the change of perplexity by a repair in percent: change, and both ends of the 95 % interval.
 
-    Paired over sequences. {} where that is not known: not measured, one sequence, or losses that are not finite.
+    Paired over sequences. {} if it is unknown: not measured, one sequence, or losses that are not finite.
     """
     if not cut or not after:
         return {}
@@ -140,7 +140,7 @@ def against_the_cut(cut: dict, after: dict) -> dict:
 
 
 def worse_than_the_cut(against: dict) -> str | None:
-    """Return a note where the layers' removal alone leaves a lower perplexity beyond the noise; None where it does not."""
+    """Return a note if perplexity is significantly lower without the repair; None otherwise."""
     if not against or against["low"] <= 0:
         return None
     return (
@@ -150,10 +150,10 @@ def worse_than_the_cut(against: dict) -> str | None:
 
 
 def answers(job: Job, model: nn.Module, whose: str) -> tuple[dict, dict]:
-    """Score the tasks that were asked for, and let the model write three texts.
+    """Score the requested tasks, and generate three texts.
 
     Returns:
-        What the report says, and {task: {metric: outcomes by item}}.
+        The facts for the report, and {task: {metric: outcomes by item}}.
     """
     found, items = {}, {}
     if names := tasks(job.options):
@@ -169,17 +169,19 @@ def answers(job: Job, model: nn.Module, whose: str) -> tuple[dict, dict]:
 
 
 def times(job: Job, models: dict[str, nn.Module], rate: float) -> dict:
-    """Time the first token and each further one, the models in turn, each `REPEATS` times after a warm-up, by batch size.
+    """Time the first token and each further one, by batch size.
+
+    The models take turns, each `REPEATS` times after a warm-up.
 
     Args:
-        job: whose test text gives the prompts.
-        models: by name.
-        rate: seconds that a token took when the perplexity was measured; what would take too long is left out.
+        job: Job whose test text gives the prompts.
+        models: Models by name.
+        rate: Seconds per token in the perplexity measurement; batches that would take too long are left out.
 
     Returns:
         {"prompt", "generated": tokens, "batches": {size: {model's name: {"first_ms": [median, least, most], "token_ms":
-        likewise, "bytes": of weights and cache}, or "left_out": reason}}}; or {"left_out": reason} where other processes take
-        the cores.
+        likewise, "bytes": of weights and cache}, or "left_out": reason}}}; or {"left_out": reason} if other processes
+        use the cores.
     """
     say(f"times of both models, in turn, {REPEATS} times each")
     context = getattr(job.config, "max_position_embeddings", TIMED_PROMPT + GENERATED)
@@ -274,9 +276,10 @@ def _spread(values: list[float]) -> list[float]:
 
 
 def divergence(job: Job, original: nn.Module, model: nn.Module) -> dict:
-    """Return the mean KL divergence of the original's next-token probabilities from the model's, in nats per token.
+    """Measure the mean KL divergence of the model's next-token probabilities from the original's, in nats per token.
 
-    Over the first `COMPARED` test sequences; the standard error is that of the sequences' means, None of one.
+    It uses the first `COMPARED` test sequences. The standard error is that of the sequences' means, None for one
+    sequence.
     """
     windows = job.test_windows[:COMPARED]
     means = from_original(model, original, windows, progress="KL divergence")[0].numpy()
@@ -287,15 +290,15 @@ def divergence(job: Job, original: nn.Module, model: nn.Module) -> dict:
 
 
 def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
-    """Return what changed item by item, for each task whose items are right or wrong in both.
+    """Return the changes item by item, for each task whose items are right or wrong in both models.
 
     Args:
         before: {task: {metric: outcomes}} of the original.
-        after: likewise of the model.
+        after: The same of the pruned model.
 
     Returns:
-        {task: {"metric", "n", "flips": share of items that one model alone has right, "change": in accuracy, "low", "high":
-        its 95 % interval, paired over the items}}.
+        {task: {"metric", "n", "flips": share of items that one model alone has right, "change": in accuracy, "low",
+        "high": its 95 % interval, paired over the items}}.
     """
     found = {}
     for task in before.keys() & after.keys():
@@ -315,7 +318,7 @@ def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
 
 
 def samples(job: Job, model: nn.Module) -> list[dict]:
-    """Return what the model greedily writes after the beginnings of three test sequences."""
+    """Generate greedy continuations of the beginnings of three test sequences."""
     windows = job.test_windows
     chosen = sorted({0, len(windows) // 2, len(windows) - 1})
     begun = max(1, min(PROMPT, job.length // 2))
@@ -340,7 +343,10 @@ def sizes(job: Job, dtype: torch.dtype | None) -> dict:
 
 @torch.no_grad()
 def round_to(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """Round weights to what they are saved as, in the dtype they are computed in: what is measured is what is saved."""
+    """Round weights to the dtype in which they are saved, so that the measured model is the saved one.
+
+    The weights stay in the dtype of the computation.
+    """
     if dtype in (None, model.dtype):
         return
     for module in (embedding(model), final_norm(model), head(model), *layer_list(model)):
@@ -352,7 +358,7 @@ def round_to(model: nn.Module, dtype: torch.dtype | None) -> None:
 
 
 def shown(value: float) -> str:
-    """Return a perplexity: two decimals, or four digits of a large one."""
+    """Format a perplexity: two decimals, or four digits if it is large."""
     return f"{value:.2f}" if value < 1e5 else f"{value:.3e}" if math.isfinite(value) else "not finite"
 
 

@@ -13,18 +13,19 @@ class Method:
     """One method as a tool.
 
     Attributes:
-        options: its command line.
-        apply: changes `job.model` in place and returns JSON-able facts, among them `removed` (original indices). It calls
-            `job.chosen(removed)` while the model is still whole.
-        check: refuses, before the weights are read, what does not fit the job, and reads what the method needs.
-        text: the calibration text of every model but the toy model.
-        loader: the import without which a saved model is not whole (patches), else ''.
-        passes: how often the calibration tokens run through the model.
-        beside: the float64 operations and the bytes of memory that it takes beside those passes.
-        own_text: how text of one's own is given, said where a corpus cannot be had.
-        architectures: those it can prune, by the config's model_type; (): all that are supported.
-        refuse: raises UserError for a number of layers, given as the job and it, that the method cannot remove.
-        work: what `tokens` returns, where that is not the passes over the calibration sequences and a training.
+        options: Its command line.
+        apply: Changes `job.model` in place and returns JSON-able facts, among them `removed` (original indices). It
+            calls `job.chosen(removed)` while the model has all its layers.
+        check: Refuses, before the weights are read, options that do not fit the job, and reads the data that the method
+            needs.
+        text: Calibration text of every model but the toy model.
+        loader: Import that a saved model needs for its patches, else ''.
+        passes: Number of passes of the calibration tokens through the model.
+        beside: Float64 operations and bytes of memory besides those passes.
+        own_text: How to give one's own text, for the message that a corpus is not available.
+        architectures: Supported architectures, by the config's model_type; () for all.
+        refuse: Raises UserError for a number of layers, given as the job and it, that the method cannot remove.
+        work: Replaces `tokens`, if the work is not the passes over the calibration sequences and a training.
     """
 
     options: type[ToolOptions]
@@ -60,7 +61,7 @@ class Method:
         return " ".join(self.options.__doc__.split())
 
     def tokens(self, job) -> float:
-        """Return the tokens that a run calibrates and trains on, each once through the whole model forward."""
+        """Return the number of tokens of calibration and training, each counted once per forward pass through all layers."""
         if self.work is not None:
             return self.work(job)
         return self.passes(job) * job.options.samples * job.length + job.kept.get("training_passes", 0)

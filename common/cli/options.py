@@ -58,15 +58,15 @@ def _home(name: str) -> str:
 
 @dataclass(kw_only=True)
 class ToolOptions:
-    """The options of every tool; a tool's own are the fields of a subclass, whose docstring describes it.
+    """The options of every tool; a tool adds the fields of a subclass, whose docstring describes it.
 
     Attributes:
-        TOOL: the module that `python -m` runs.
-        TITLE: the method's name.
-        INSTEAD: own options that say how many layers to remove, in place of --remove.
-        CHOOSES: own options that do no more than choose layers.
-        OWN_QUICK: the values that --quick gives to own options.
-        STREAMS: whether the tool can do with two layers in memory.
+        TOOL: The module that `python -m` runs.
+        TITLE: The method's name.
+        INSTEAD: Options of the tool that give the number of layers to remove, instead of --remove.
+        CHOOSES: Options of the tool that only select layers.
+        OWN_QUICK: Values of the tool's options under --quick.
+        STREAMS: Whether the tool works with two layers in memory.
     """
 
     GROUPS: ClassVar[tuple[str, ...]] = GROUPS
@@ -189,11 +189,11 @@ def tool_parser(kind: type[ToolOptions]) -> Parser:
 
 
 def parsed(kind: type[O], arguments: Sequence[str] | None = None) -> O:
-    """Return a tool's options from its command line, checked as far as that needs no torch.
+    """Return a tool's options from its command line, after all checks that need no torch.
 
     Raises:
         UserError: a request that cannot be met.
-        SystemExit: a command line that cannot be parsed, which is said.
+        SystemExit: a command line that cannot be parsed; a message is printed.
     """
     options = kind(**vars(tool_parser(kind).parse_args(arguments)))
     if options.quick:
@@ -205,10 +205,10 @@ def parsed(kind: type[O], arguments: Sequence[str] | None = None) -> O:
 
 
 def check(options: ToolOptions) -> None:
-    """Refuse what fails by the options, a look at the texts, and the model's config.
+    """Refuse requests that fail by the options, the texts and the model's config alone.
 
     Raises:
-        UserError: options that contradict one another, lists that are none, texts that cannot be read, an output that would
+        UserError: options that contradict one another, malformed lists, texts that cannot be read, an output that would
             overwrite something, a model that does not exist or has too few layers.
     """
     _check_which(options)
@@ -326,10 +326,10 @@ def _check_out(options: ToolOptions) -> None:
 
 
 def numbers(text: str | None, name: str) -> list[int] | None:
-    """Return the whole numbers of a list like ``21-28,30``, in the order given; None for None.
+    """Return the integers of a list like ``21-28,30``, in the given order; None for None.
 
     Raises:
-        UserError: no such list, a range from high to low, a number twice.
+        UserError: a malformed list, a range from high to low, or a repeated number.
     """
     if text is None:
         return None
@@ -348,12 +348,12 @@ def numbers(text: str | None, name: str) -> list[int] | None:
 
 
 def tasks(options: ToolOptions) -> list[str]:
-    """Return the lm-eval tasks asked for, each once."""
+    """Return the requested lm-eval tasks, without repetition."""
     return list(dict.fromkeys(task.strip() for task in options.tasks.split(",") if task.strip()))
 
 
 def stopped_sweep(options: ToolOptions) -> dict | None:
-    """Return the report in `--out` of a sweep with these options that was stopped; None where there is none."""
+    """Return the report in `--out` of an interrupted sweep with these options; None if there is none."""
     try:
         found = json.loads((options.out / SWEEP).read_text(encoding="utf-8"))
     except (OSError, ValueError):

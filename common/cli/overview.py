@@ -18,7 +18,7 @@ class Overview:
 
 @answering
 def main(package: str, arguments: Sequence[str] | None = None) -> int:
-    """Print a package's tools, or the steps; returns the exit status."""
+    """Print a package's tools, or the steps; return the exit status."""
     options = parse(Overview, arguments, prog=f"python -m {package}")
     _steps(package) if options.steps else _tools(package)
     return 0

@@ -7,9 +7,9 @@ from common.pruning.recipe import MIXED
 
 
 def public(name: str) -> str:
-    """Return a name to print in a card: hub ids, short names and texts as given, of a path its last part.
+    """Return a name to print in a card: hub ids, short names and texts unchanged, and of a path its last part.
 
-    Each of a mix.
+    The same holds for each text of a mix.
     """
     path = Path(os.path.expanduser(name))
     if not path.exists() and MIXED in name:
@@ -18,7 +18,7 @@ def public(name: str) -> str:
 
 
 def said(options: dict) -> dict:
-    """Return the options that say what is made; without a number of layers that another option asked for."""
+    """Return the options that determine the result, without a number of layers that follows from another option."""
     idle = {"out", "force", "plan", "measure", "json", "push_to_hub"}
     if options.get("target_ratio") is not None or options.get("max_perplexity_increase") is not None:
         idle.add("remove")
@@ -26,7 +26,7 @@ def said(options: dict) -> dict:
 
 
 def plain(options: dict) -> dict:
-    """Return the options as JSON; of paths the last part."""
+    """Return the options as JSON, with paths shortened to their last part."""
     shown = said(options)
     named = ("model", "text", "test", "data")
     return {key: public(value) if key in named and value else value for key, value in shown.items()}

@@ -10,7 +10,7 @@ from common.utils.errors import UserError, one_line
 
 
 def check(repo: str) -> None:
-    """Refuse, before any work, an upload that cannot succeed.
+    """Refuse an upload that cannot succeed, before any work.
 
     Raises:
         UserError: the hub does not answer, or there is no token that it accepts.
@@ -31,10 +31,10 @@ def check(repo: str) -> None:
 
 
 def push(repo: str, folder: Path) -> str:
-    """Upload a directory, to a new private repository where there is none; returns the address.
+    """Upload a directory, to a new private repository if there is none; return the address.
 
     Raises:
-        UserError: the hub refuses it, or the connection breaks. The directory is as it was.
+        UserError: the hub refuses it, or the connection breaks. The directory is unchanged.
     """
     api = huggingface_hub.HfApi()
     try:

@@ -26,7 +26,7 @@ _STATES = 10**8  # bytes of hidden states; one sequence needs far less
 
 
 def difference(model: nn.Module, path: Path) -> str:
-    """Return how the checkpoint at ``path`` differs from ``model``; '' where each token of one sequence has the same loss.
+    """Return how the checkpoint at ``path`` differs from ``model``; '' if each token of one sequence has the same loss.
 
     Raises:
         MemoryError: the system ended the process that read it.
@@ -50,7 +50,7 @@ def difference(model: nn.Module, path: Path) -> str:
 
 
 def in_fresh_process(path: Path, ids: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return each token's loss by the checkpoint, read in a process of its own.
+    """Return each token's loss by the checkpoint, read in a separate process.
 
     Raises:
         UserError: the checkpoint cannot be read.
@@ -69,10 +69,10 @@ def in_fresh_process(path: Path, ids: Tensor, device: torch.device, dtype: torch
 
 @torch.inference_mode()
 def of_checkpoint(path: Path, ids: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return each token's loss by the checkpoint, read here.
+    """Return each token's loss by the checkpoint, read in this process.
 
-    It is read two layers at a time, so that no second model has to fit into memory. Where the architecture cannot be read so,
-    it is loaded as a whole.
+    It is read two layers at a time, so that no second model has to fit into memory. If the architecture does not
+    support that, it is loaded at once.
     """
     placement = {"device": device, "dtype": dtype}
     try:
@@ -90,7 +90,7 @@ def losses(decoder: Decoder, ids: Tensor) -> Tensor:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the losses of the tokens on standard input as JSON; returns the exit status."""
+    """Print the losses of the tokens on standard input as JSON; return the exit status."""
     path, device, dtype = arguments
     torch.set_flush_denormal(True)
     try:

@@ -33,7 +33,7 @@ MEMORY = "out of memory; use a larger --device, --dtype bfloat16 or fewer --samp
 
 
 def main(method: Method, arguments: list[str] | None = None) -> int:
-    """Run a method's tool by its command line; returns the exit status."""
+    """Run a method's tool by its command line; return the exit status."""
     try:
         options = parsed(method.options, arguments)
     except UserError as error:
@@ -44,7 +44,7 @@ def main(method: Method, arguments: list[str] | None = None) -> int:
 
 
 def carry_out(method: Method, options: ToolOptions) -> int:
-    """Do what a tool's options ask for; returns the exit status."""
+    """Run a tool with its options; return the exit status."""
     with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
         report, status = _carried_out(method, options)
     if options.json and report is not None:
@@ -107,10 +107,10 @@ def _carried_out(method: Method, options: ToolOptions) -> tuple[dict | None, int
 
 
 def run(method: Method, options: ToolOptions) -> dict:
-    """Prune as asked and save; returns the report that is saved beside the model.
+    """Prune and save; return the report that is saved beside the model.
 
     Raises:
-        UserError: whatever of the request cannot be met; then `--out` is as it was.
+        UserError: the request cannot be met; `--out` is unchanged then.
     """
     started = time.perf_counter()
     job = checks.checked(method, options)
@@ -266,7 +266,7 @@ def _forecast(job: Job) -> forecast.Forecast | None:
 
 
 def plan(report: dict, job: Job) -> str:
-    """Return what a run with these options would do, from one that did all but train and write."""
+    """Return the plan of a run with these options, from the report of one that did everything but train and write."""
     removed = ", ".join(map(str, sorted(report["facts"]["removed"])))
     peak = peak_memory_bytes()
     lines = [

@@ -25,7 +25,7 @@ FIELDS = ("removed", "cut_alone", "repaired", "repaired_stderr", "layers", "reas
 
 
 def run(job: Job, stages: Stages) -> dict:
-    """Measure every number of layers of `--sweep`; writes sweep.csv, sweep.md, sweep.png and sweep.json to --out."""
+    """Measure every number of layers of `--sweep`; write sweep.csv, sweep.md, sweep.png and sweep.json to --out."""
     counts, started = job.counts, time.perf_counter()
     job.options.remove = max(counts)
     dtype = checks.stored_dtype(job.source)

@@ -12,7 +12,8 @@ def read(name: str) -> str:
     """Return a text file's content; of JSON lines the column ``text``, a paragraph each.
 
     Raises:
-        UserError: it cannot be read, is no UTF-8, is empty, or is JSON with a damaged line or without that column.
+        UserError: the file cannot be read, is not UTF-8, is empty, or is JSON with a damaged line or without that
+            column.
     """
     try:
         text = Path(name).read_text(encoding="utf-8-sig")

@@ -47,21 +47,22 @@ _OURS = (
 
 @dataclass(frozen=True)
 class OptionFacts:
-    """The facts of an option beside its field's type and default.
+    """Facts of an option besides its field's type and default.
 
     Attributes:
-        help: a verb phrase; `HIDDEN` leaves the option out of --help.
-        group: the heading that it stands under.
-        choices: the values that are accepted; (): all.
-        least, most: the range of a number.
-        why: the reason for the range, said with a refusal.
-        usual: the default in words, where the field's own is None.
-        metavar: the value's name in --help.
-        bare: the value of the option when it is given without one.
-        read: makes the value of the text; None: the field's type does.
-        old: names that the option had before; they are refused with the new one.
-        name: the option's name, where it is not the field's.
-        positional: the value stands without a name.
+        help: A verb phrase; `HIDDEN` leaves the option out of --help.
+        group: Heading in --help.
+        choices: Accepted values; () for all.
+        least: Smallest number.
+        most: Largest number.
+        why: Reason for the range, part of a refusal.
+        usual: The default in words, if the field's default is None.
+        metavar: The value's name in --help.
+        bare: The value of the option when it is given without one.
+        read: Function from the text to the value; None: the field's type.
+        old: Former names of the option; they are refused with the new one.
+        name: The option's name, if it is not the field's.
+        positional: The value is given without a name.
     """
 
     help: str = ""
@@ -80,7 +81,7 @@ class OptionFacts:
 
 
 def option(default: Any = MISSING, help: str = "", **about: Any) -> Any:
-    """Declare a dataclass field that is an option; about: see `OptionFacts`."""
+    """Declare a dataclass field that is an option; ``about`` holds fields of `OptionFacts`."""
     metadata = {_KEY: OptionFacts(help, **about)}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
@@ -88,17 +89,17 @@ def option(default: Any = MISSING, help: str = "", **about: Any) -> Any:
 
 
 def share(text: str) -> float:
-    """Return a share as a number: 0.25 for ``25%`` and for ``0.25``."""
+    """Parse a share: 0.25 for ``25%`` and for ``0.25``."""
     return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
 def parse(kind: type[T], arguments: Sequence[str] | None = None, **settings: Any) -> T:
-    """Read a command line of options that a dataclass declares.
+    """Parse a command line of options that a dataclass declares.
 
     Args:
-        kind: the dataclass. Its docstring is the description.
-        arguments: those of the process by default.
-        settings: more of `Parser`, such as prog.
+        kind: The dataclass. Its docstring is the description.
+        arguments: The arguments; by default the process's.
+        settings: Further arguments of `Parser`, such as prog.
 
     Raises:
         SystemExit: 2 with one line on standard error, 0 after --help.
@@ -136,7 +137,10 @@ def add(to: Parser, kind: type) -> None:
 
 
 def add_commands(to: Parser, kinds: Mapping[str, type]) -> dict[str, Parser]:
-    """Add subcommands, each with the options of a dataclass; the attribute ``command`` is the name. Returns their parsers."""
+    """Add subcommands, each with the options of a dataclass; return their parsers.
+
+    The attribute ``command`` of the options is the subcommand's name.
+    """
     commands = to.add_subparsers(dest="command", required=True, metavar="COMMAND")
     found = {}
     for name, kind in kinds.items():
@@ -147,7 +151,7 @@ def add_commands(to: Parser, kinds: Mapping[str, type]) -> dict[str, Parser]:
 
 
 def answering(main: Callable[..., int]) -> Callable[..., int]:
-    """Let a command's main answer what it cannot do in one line, by status 2, and a reader that closes the pipe by 0."""
+    """Wrap a command's main: a UserError prints one line and exits with 2, and a reader that closes the pipe gives 0."""
 
     @functools.wraps(main)
     def answered(*arguments, **options) -> int:
@@ -166,7 +170,7 @@ def answering(main: Callable[..., int]) -> Callable[..., int]:
 
 
 def value_in(about: OptionFacts, value: Any) -> str:
-    """Return how an option's value misses its range, as the end of an error; '' where it does not."""
+    """Return how an option's value violates its range, as the end of an error; '' if it does not."""
     free = (about.least, about.most) == (-math.inf, math.inf)
     if free or not isinstance(value, int | float) or about.least <= value <= about.most:
         return ""
@@ -183,7 +187,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": _Formatter, "allow_abbrev": False} | settings)
 
     def parse_known_args(self, args=None, namespace=None):
-        """Refuse empty values: a shell variable that is not set should not start a run with the default."""
+        """Refuse empty values, so that an unset shell variable does not start a run with the default."""
         given = sys.argv[1:] if args is None else list(args)
         names = _options(self)
         for before, value in zip(["", *given], given):
@@ -195,7 +199,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(given, namespace)
 
     def error(self, message: str):
-        """Say what is wrong and exit with 2."""
+        """Print the error and exit with 2."""
         if match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message, re.S):
             near = difflib.get_close_matches(match[1], re.findall(r"'([^']*)'", match[2]), 1, 0.7)
             message = f"{message}. Did you mean {near[0]}?" if near else message

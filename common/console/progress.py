@@ -26,11 +26,19 @@ tqdm.set_lock(threading.RLock())  # no process shares a bar; a lock of processes
 
 
 class track(Generic[Item]):  # noqa: N801 - used like range
-    """Iterate over `items`, or count with `update`, and say how far it is.
+    """Iterate over `items`, or count with `update`, and show the progress.
 
-    total: how many, where `items` does not tell. initial: done before. unit: of what is counted. shown: False says nothing.
-    leave: the bar stays on the terminal once it is full. each: a line after every step, off a terminal. left: returns the
-    seconds that are left, or None while that is unknown; without it, steps are taken to be equally long.
+    Args:
+        items: Items to iterate over; None to count with `update`.
+        what: Label of the bar.
+        total: Number of items, if ``items`` does not tell.
+        initial: Number of items done before.
+        unit: Name of an item.
+        shown: False shows nothing.
+        leave: The bar stays on the terminal once it is full.
+        each: Print a line after every step if standard error is no terminal.
+        left: Function that returns the seconds left, or None if unknown; without it, steps are assumed to be equally
+            long.
     """
 
     def __init__(
@@ -80,9 +88,9 @@ class track(Generic[Item]):  # noqa: N801 - used like range
         self.bar.close()
 
     def note(self, text: str, *, say: bool = False) -> None:
-        """Show what there is to know of the present step, behind the bar or in the step's line.
+        """Show a text about the present step, behind the bar or in the step's line.
 
-        say: before a step that may be long: a line at once, unless there was one just now.
+        ``say`` prints a line at once before a step that may be long, unless there was one just now.
         """
         self.text = text
         self._show(refresh=True)
@@ -126,7 +134,7 @@ class track(Generic[Item]):  # noqa: N801 - used like range
 
 
 def clock(seconds: float) -> str:
-    """Return the seconds as people read them: ``0:05``, ``12:30``, ``3:04:05``.
+    """Format seconds for people: ``0:05``, ``12:30``, ``3:04:05``.
 
     >>> clock(3725)
     '1:02:05'
@@ -137,5 +145,5 @@ def clock(seconds: float) -> str:
 
 
 def say(line: str) -> None:
-    """Print a line about the work, which is no result."""
+    """Print a line about the work to standard error; results go to standard output."""
     print(line, file=sys.stderr, flush=True)

@@ -31,7 +31,7 @@ LAST = "\u2fff"  # characters behind it are East Asian, which pdfLaTeX does not 
 
 
 class Styled(str):
-    """A text with a style for the terminal, such as ``bold``; elsewhere it is a text like any other."""
+    """A text with a style for the terminal, such as ``bold``; elsewhere it is plain text."""
 
     style = ""
 
@@ -47,10 +47,10 @@ class TextTable:
     """A table of texts.
 
     Attributes:
-        header: The names of the columns.
-        lines: The cells of each row.
-        labels: How many of the first columns say what a row is.
-        numbers: Whether the other columns hold numbers, which are aligned to the right; else they hold sentences.
+        header: Names of the columns.
+        lines: Cells of each row.
+        labels: Number of first columns that name a row.
+        numbers: Whether the other columns hold numbers, which are aligned to the right, or sentences.
     """
 
     header: Sequence[str]
@@ -80,7 +80,7 @@ class TextTable:
         return pandas.DataFrame([list(map(str, line)) for line in self.lines], columns=list(self.header))
 
     def terminal(self, width: int | None) -> list[rich.table.Table]:
-        """Return the table for a terminal; one that is too wide as several below each other, the way round that takes fewer.
+        """Return the table for a terminal; one that is too wide is split into several below each other, in the shorter way.
 
         Args:
             width: Characters in a line; None: no limit.
@@ -143,7 +143,7 @@ def _packed(sizes: Sequence[int], first: int, room: int) -> list[list[int]]:
 
 
 def terminal_width() -> int | None:
-    """Return the characters in a line of the terminal, or of ``COLUMNS``; None, without limit, where neither is there."""
+    """Return the characters in a line of the terminal, or of ``COLUMNS``; None, without limit, if neither exists."""
     given = os.environ.get("COLUMNS", "")
     if not sys.stdout.isatty() and not (given.isdecimal() and int(given)):
         return None
@@ -151,7 +151,7 @@ def terminal_width() -> int | None:
 
 
 def coloured() -> bool:
-    """Return whether standard output is a terminal with colours that nobody switched off (``NO_COLOR``)."""
+    """Return whether standard output is a terminal with colours that the user has not switched off (``NO_COLOR``)."""
     from rich.console import Console
 
     console = Console()
@@ -159,7 +159,7 @@ def coloured() -> bool:
 
 
 def laid_out(blocks: Iterable[str | TextTable], width: int | None = None, colours: bool = False) -> str:
-    """Return paragraphs and tables as a terminal shows them, an empty line between them.
+    """Format paragraphs and tables for a terminal, with an empty line in between.
 
     Args:
         blocks: Paragraphs, which are wrapped between words, and tables.
@@ -187,12 +187,12 @@ def laid_out(blocks: Iterable[str | TextTable], width: int | None = None, colour
 
 
 def markdown(header: Sequence[object], lines: Iterable[Sequence[object]], align: str) -> str:
-    """Return a table in Markdown; a bar ends no cell.
+    """Return a table in Markdown; bars within cells are escaped.
 
     Args:
-        header: The names of the columns.
-        lines: The cells of each row.
-        align: ``l`` or ``r`` for each column, the last letter for those that follow.
+        header: Names of the columns.
+        lines: Cells of each row.
+        align: ``l`` or ``r`` for each column; the last letter also serves those that follow.
     """
     rule = [{"l": "---", "r": "---:"}[align[min(column, len(align) - 1)]] for column in range(len(header))]
     escaped = [[str(cell).replace("|", "\\|") for cell in line] for line in (header, rule, *lines)]

@@ -19,7 +19,7 @@ _settled = False
 
 
 def settle() -> None:
-    """Set OpenMP's variables for this process and those that it starts; the user's own values stay."""
+    """Set OpenMP's variables for this process and its children; the user's values stay."""
     global _settled
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # wait asleep, not spinning
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # but some microseconds first: small operations follow at once
@@ -30,17 +30,17 @@ def settle() -> None:
 
 
 def of_the_user() -> str | None:
-    """Return the user's OMP_NUM_THREADS; None where there is none, or where `settle` chose it."""
+    """Return the user's OMP_NUM_THREADS; None if it is not set, or if `settle` set it."""
     return None if _settled else os.environ.get("OMP_NUM_THREADS")
 
 
 def free_cores() -> int:
-    """Return the number of threads to compute with: `idle` in whole cores, one at least."""
+    """Return the number of threads to compute with: `idle`, rounded down, at least one."""
     return max(1, round(idle()))
 
 
 def idle() -> float:
-    """Return how many cores this process may use and no other process does, at most what its cgroup allows.
+    """Return the number of cores that this process may use and no other process uses, within its cgroup's limit.
 
     It measures for `SAMPLED` seconds, in which this process should do nothing.
     """

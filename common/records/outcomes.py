@@ -21,7 +21,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # of every member: the same outcomes make the sa
 
 
 class Outcomes:
-    """The outcomes in one archive, decompressed as they are asked for.
+    """The outcomes in one archive, decompressed on request.
 
     Args:
         path: The archive, which need not exist.
@@ -48,7 +48,7 @@ class Outcomes:
         return self._lines.keys() | self._apart
 
     def get(self, recipe: str, mark: str) -> dict[str, np.ndarray]:
-        """Return a record's outcomes: name -> array [items]; {} where there are none."""
+        """Return a result's outcomes: name -> array [items]; {} if there are none."""
         if (line := self._lines.get((recipe, mark))) is not None:
             return {name: array[line] for name, array in self._arrays.items() if name not in _NAMES and "/" not in name}
         prefix = f"{recipe}/{mark}/"
@@ -56,14 +56,14 @@ class Outcomes:
 
 
 def write(path: Path, outcomes: Mapping[Key, Mapping[str, np.ndarray]]) -> None:
-    """Replace an archive, whole; the same outcomes make the same bytes. Without outcomes there is no file.
+    """Replace an archive atomically; the same outcomes give the same bytes. Without outcomes there is no file.
 
     Args:
         path: The archive.
-        outcomes: By record: name -> array [items].
+        outcomes: By result: name -> array [items].
 
     Raises:
-        OSError: The file cannot be written; the earlier one is untouched.
+        OSError: The file cannot be written; the earlier one is unchanged.
     """
     shapes = {
         key: tuple((name, found[name].shape, found[name].dtype.str) for name in sorted(found))

@@ -42,7 +42,7 @@ _INSTALLED = re.compile(r"^.*/(?=lm_eval/)")  # the folder of the machine that m
 
 
 class Lines:
-    """One file of JSON lines, sorted by a key that each line has once.
+    """One file of JSON lines, sorted by a key that occurs once.
 
     Args:
         path: The file, which need not exist.
@@ -65,13 +65,13 @@ class Lines:
             raise Unreadable("corrupt", f"line {number} of {self.path} is no JSON object with {self.key!r}") from error
 
     def keep(self, value: object) -> dict[str, str]:
-        """Store a value under its digest; returns the reference that stands for it."""
+        """Store a value under its digest; return the reference to it."""
         digest = hashlib.sha256(compact(value).encode()).hexdigest()[:12]
         self.rows.setdefault(digest, {self.key: digest, "value": value})
         return {REFERENCE: digest}
 
     def save(self) -> None:
-        """Replace the file, unless it is as it would be written."""
+        """Replace the file, unless it has the same content."""
         text = "".join(compact(self.rows[key]) + "\n" for key in sorted(self.rows))
         if text == self._text:
             return
@@ -92,7 +92,7 @@ def _records_file(folder: Path, benchmark: str) -> Path:
 
 
 class Published:
-    """The published results of a folder, read as they are asked for.
+    """The published results of a folder, read on request.
 
     Args:
         folder: The folder described above.
@@ -103,10 +103,10 @@ class Published:
         self._files: dict[Path, tuple[tuple[int, int], object]] = {}
 
     def get(self, model: str, recipe_hash: str, benchmark: str) -> dict | None:
-        """Return the fields of a record, None where there is none.
+        """Return the fields of a result, None if there is none.
 
         Raises:
-            Unreadable: A file is damaged, or a line names something that is not there.
+            Unreadable: A file is damaged, or a line refers to a missing one.
         """
         lines = self._lines(self.records_file(model, benchmark), "recipe")
         if recipe_hash in lines.rows and recipe_hash not in lines.read:
@@ -131,13 +131,13 @@ class Published:
                 yield from self.of_benchmark(model, benchmark)
 
     def items(self, model: str, recipe_hash: str, benchmark: str, mark: str) -> dict[str, np.ndarray]:
-        """Return the outcomes per item that belong to a record: name -> array; {} where none are kept.
+        """Return the outcomes per item that belong to a result: name -> array; {} if none are stored.
 
         Args:
             model: Its name in recipes.
-            recipe_hash: Of the record.
-            benchmark: Of the record.
-            mark: Of the record (`common.records.results.mark`).
+            recipe_hash: Hash of the recipe.
+            benchmark: Name of the benchmark.
+            mark: Mark of the result (`common.records.results.mark`).
 
         Raises:
             Unreadable: The archive is damaged.
@@ -150,7 +150,7 @@ class Published:
         return sorted(path.parent.name.replace("--", "/") for path in self.folder.glob("*/recipes.jsonl"))
 
     def benchmarks(self, model: str) -> list[str]:
-        """List the benchmarks that a model has results of."""
+        """List the benchmarks for which a model has results."""
         return sorted(path.name.removesuffix(".jsonl") for path in (self._of(model) / "records").glob("*.jsonl"))
 
     def records_file(self, model: str, benchmark: str) -> Path:
@@ -204,14 +204,15 @@ def compact(value: object) -> str:
 
 
 def fold(folder: Path, found: Iterable[tuple[Mapping, str, Mapping]]) -> None:
-    """Add records to the published results, each in the place of an earlier one of its recipe and benchmark.
+    """Add results to the published ones, replacing earlier ones of the same recipe and benchmark.
 
     Args:
         folder: The published results.
-        found: Of each record its fields as `common.records.record_json.read` gives them, its mark, and its outcomes per item.
+        found: For each result its fields as `common.records.record_json.read` gives them, its mark, and its outcomes
+            per item.
 
     Raises:
-        OSError: A file cannot be written; what was published before stays readable.
+        OSError: A file cannot be written; earlier published results stay readable.
     """
     by_model: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
     for fields, mark, items in found:

@@ -25,7 +25,7 @@ Number = int | float | Literal["NaN", "Infinity", "-Infinity"]
 
 
 class Fields(TypedDict):
-    """One measurement: a recipe, a benchmark, and what was measured. Of another version of the schema nothing is read."""
+    """One measurement: a recipe, a benchmark, and the measured values. Other versions of the schema are refused."""
 
     __pydantic_config__ = {"strict": True, "extra": "forbid"}
 
@@ -42,7 +42,7 @@ class Fields(TypedDict):
 
 
 class Unreadable(ValueError):
-    """Not a record. kind: a word for file names; reason: what is wrong."""
+    """A file or text that is no result. kind: a word for file names; reason: the defect."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -50,11 +50,11 @@ class Unreadable(ValueError):
 
 
 def write(content: Mapping, indent: int | None = 1) -> str:
-    """Return a record's fields as the text of its file.
+    """Return a result's fields as the text of its file.
 
     Args:
-        content: the fields.
-        indent: spaces a level; None for one line, which is written about ten times faster.
+        content: The fields.
+        indent: Spaces per level; None for one line, which is written about ten times faster.
     """
     try:
         text = json.dumps(content, indent=indent, sort_keys=True, allow_nan=False)
@@ -67,8 +67,8 @@ def read(text: str) -> dict:
     """Return the fields that `write` was given.
 
     Raises:
-        Unreadable: no JSON, another schema, unknown or missing fields, wrong types, numbers that no float can hold, or nested
-            too deeply.
+        Unreadable: no JSON, another schema, unknown or missing fields, wrong types, numbers that no float can hold, or
+            too deep nesting.
     """
     try:
         content = json.loads(text, parse_float=_number, parse_int=_number, parse_constant=_number)
@@ -80,7 +80,7 @@ def read(text: str) -> dict:
 
 
 def checked(content: object) -> dict:
-    """Return the fields of a record from parsed JSON, with numbers in place of the words of `NOT_FINITE`.
+    """Return the fields of a result from parsed JSON, with numbers in place of the words of `NOT_FINITE`.
 
     Raises:
         Unreadable: See `read`.
@@ -95,14 +95,14 @@ def checked(content: object) -> dict:
 
 @cache
 def adapter() -> TypeAdapter:
-    """Return the check of a record's fields; pydantic is imported only when a record is read."""
+    """Return the validator of a result's fields; pydantic is imported only when a result is read."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(Fields)
 
 
 def json_schema() -> str:
-    """Return the JSON schema of a record's file, as docs/results-schema.json has it."""
+    """Return the JSON schema of a result's file, as in docs/results-schema.json."""
     name = f"Result, schema {SCHEMA}"
     described = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | adapter().json_schema() | {"title": name}
     return json.dumps(described, indent=1) + "\n"

@@ -40,10 +40,10 @@ PACKAGES = ("torch", "transformers", "datasets", "lm-eval", "tokenizers", "numpy
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement.
+    """One result.
 
-    status: ``ok``, ``failed`` or ``no data`` (then ``reason`` says why). origin: ``yours`` or ``published``. A value that is
-    not a finite number has diverged.
+    status: ``ok``, ``failed`` or ``no data`` (then ``reason`` says why). origin: ``yours`` or ``published``. A value
+    that is not finite has diverged.
     """
 
     recipe: dict
@@ -59,7 +59,7 @@ class Record:
     origin: str = field(default="yours", compare=False)
 
     def content(self) -> dict:
-        """Return what its file has; where it was read from is not part of it."""
+        """Return the content of its file, which does not include the origin."""
         return {name: value for name, value in vars(self).items() if name != "origin"}
 
     def to_json(self) -> str:
@@ -68,12 +68,16 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str, origin: str = "yours") -> Record:
-        """Return the record that `to_json` wrote. Raises Unreadable, see `common.records.record_json.read`."""
+        """Return the result that `to_json` wrote.
+
+        Raises:
+            Unreadable: see `common.records.record_json.read`.
+        """
         return cls(**record_json.read(text), origin=origin)
 
 
 def user_folder() -> Path:
-    """Return where a user's own records go: ``$LAYERLAB_RESULTS``, or ``results`` in the repository."""
+    """Return the folder of the user's results: ``$LAYERLAB_RESULTS``, or ``results`` in the repository."""
     return Path(os.environ.get("LAYERLAB_RESULTS") or ROOT / "results")
 
 
@@ -81,10 +85,10 @@ NOWHERE = Path(os.devnull)  # a user's folder that holds no record and takes non
 
 
 class Store:
-    """Records on disk: the user's own, and the published ones behind them.
+    """Results on disk: the user's, and behind them the published ones.
 
     Args:
-        user: The folder of the user's records; None: `user_folder()`.
+        user: The folder of the user's results; None: `user_folder()`.
         published: The folder of published results; None: none.
     """
 
@@ -99,10 +103,10 @@ class Store:
         return Path(folder or self.user, _place(recipe, benchmark))
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
-        """Return the record of a measurement: the user's if it has a value, else the published one, else the user's.
+        """Return the result of a measurement: the user's if it has a value, else the published one, else the user's.
 
-        None: there is none. A damaged, misplaced or older-format file of the user's is set aside under another name with a
-        warning and then missing; a published one is only warned of.
+        None if there is none. A damaged, misplaced or older-format file of the user's is renamed with a warning and
+        then counts as missing; a published one only gives a warning.
         """
         own = self._read(os.path.join(self.user, _place(recipe, benchmark)))
         if own is not None and own.status == "ok":
@@ -111,11 +115,9 @@ class Store:
         return theirs if theirs is not None and (theirs.status == "ok" or own is None) else own
 
     def pruned(self, recipe: Recipe) -> Record | None:
-        """Return a record of this recipe, whatever was measured, that names the layers that were removed.
+        """Return a result of this recipe, of any benchmark, that names the removed layers; None if there is none.
 
-        None: there is none.
-
-        One that was measured, if there is one: a part of another (``part_of``) may tell less of how the model was made.
+        A measured result has priority: a part of another one (``part_of``) may say less about how the model was made.
         """
         found = None
         for record in self._of_recipe(recipe):
@@ -133,14 +135,18 @@ class Store:
             yield self._of_published(lambda shelf, name=benchmark: shelf.get(recipe.model, recipe.hash, name))
 
     def put(self, record: Record, recipe: Recipe, items: Mapping | None = None, *, attempt: bool = False) -> Path:
-        """Write a record; the file is whole or not there at all.
+        """Write a result; the file is complete or does not exist.
 
-        items: name -> outcomes per item, numpy arrays; written first, so that where a record is, they are, and marked as this
-        record's. An earlier record's stay until this one is in place; where there are none, they go. attempt: the record says
-        why there is nothing new, and the earlier one stays: it is for `attempted` alone, until a record is written.
+        Args:
+            record: The result.
+            recipe: Its recipe.
+            items: Name -> outcomes per item, numpy arrays. They are written first and marked as this result's, so that
+                a result never lacks them. Outcomes of an earlier result are deleted after this one is in place.
+            attempt: The result says why there is nothing new, and the earlier one stays. Only `attempted` reads it,
+                until a result is written.
 
         Raises:
-            UserError: the folder cannot be written; earlier records are untouched.
+            UserError: the folder cannot be written; earlier results are unchanged.
         """
         aside = self.attempt_path(recipe, record.benchmark)
         path = aside if attempt else self.path(recipe, record.benchmark)
@@ -165,34 +171,32 @@ class Store:
         return path
 
     def written(self, recipe: Recipe, benchmark: str) -> int | None:
-        """Return when the user's record was written, in nanoseconds since the epoch; None: there is none."""
+        """Return when the user's result was written, in nanoseconds since the epoch; None if there is none."""
         try:
             return self.path(recipe, benchmark).stat().st_mtime_ns
         except OSError:
             return None
 
     def attempted(self, recipe: Recipe, benchmark: str, since: int) -> Record | None:
-        """Return why an attempt since then, in nanoseconds since the epoch, gave nothing, so that the old record stayed."""
+        """Return why an attempt after ``since`` (nanoseconds since the epoch) gave nothing, so that the old result stayed."""
         path = self.attempt_path(recipe, benchmark)
         state = _state(path)
         return self._read(str(path)) if state is not None and state[-1] >= since else None
 
     def attempt_path(self, recipe: Recipe, benchmark: str) -> Path:
-        """Return the file beside the record in which `put` leaves an attempt."""
+        """Return the file beside the result in which `put` stores an attempt."""
         path = self.path(recipe, benchmark)
         return path.with_name(f"{path.name.removesuffix('.json')}.attempt")
 
     def lock_path(self, recipe: Recipe) -> Path:
-        """Return the file beside a recipe's records that is locked by whoever measures them (`common.utils.locks`)."""
+        """Return the file beside a recipe's results that the measuring process locks (`common.utils.locks`)."""
         return self.path(recipe, "any").with_name(".lock")
 
     def items(self, recipe: Recipe, benchmark: str) -> dict:
-        """Return what `put` was given beside the record that `get` returns: name -> outcomes per item.
-
-        {} if it was nothing.
+        """Return the outcomes per item of the result that `get` returns, by name; {} if there are none.
 
         Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each
-        sequence. A damaged file is treated as a damaged record is, see `get`.
+        sequence. A damaged file is treated like a damaged result, see `get`.
         """
         record = self.get(recipe, benchmark)
         if record is None:
@@ -208,7 +212,7 @@ class Store:
         return self._items(_coming(path), record) or self._items(_beside(path), record)
 
     def check_writable(self) -> None:
-        """Fail before anything is measured when records could not be kept.
+        """Refuse to measure if results could not be stored.
 
         Raises:
             UserError: the folder cannot be written.
@@ -238,7 +242,7 @@ class Store:
         self._told.add(message)
 
     def read_file(self, path: Path) -> Record | None:
-        """Return the record in one file of the user's; None, with a warning, where it is no record."""
+        """Return the result in one file of the user's; None, with a warning, if it holds none."""
         return self._read(str(path))
 
     def _read(self, path: str) -> Record | None:
@@ -297,10 +301,10 @@ class Store:
 
 
 def publish(folder: Path, found: Iterable[tuple[Record, Mapping]]) -> None:
-    """Add records with their outcomes per item to a folder of published results; see `common.records.published.fold`.
+    """Add results with their outcomes per item to a folder of published results; see `common.records.published.fold`.
 
     Raises:
-        OSError: A file cannot be written; what was published before stays readable.
+        OSError: A file cannot be written; earlier published results stay readable.
     """
     fold(folder, ((record.content(), mark(record), items) for record, items in found))
 
@@ -338,7 +342,10 @@ def _coming(path: Path) -> Path:
 
 
 def mark(record: Record) -> str:
-    """Return by what outcomes know their record: its values and their time, which stay where a recipe is spelled anew."""
+    """Return the identity of a result for its outcomes: its values and time.
+
+    They stay the same if the recipe's form changes.
+    """
     told = {"values": record.values, "measured_at": record.provenance.get("measured_at")}
     return hashlib.sha256(record_json.write(told).encode()).hexdigest()[:16]
 
@@ -386,12 +393,12 @@ def environment() -> dict:
 
 
 def now() -> str:
-    """Return the time in UTC, to the second."""
+    """Return the time in UTC, in seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def peak_memory() -> dict[str, int | None]:
-    """Return the most memory that the process has held so far and, of GPUs, what was taken since the last reset."""
+    """Return the process's peak memory so far and, for GPUs, the peak since the last reset."""
     found = {"peak_memory_bytes": peak_memory_bytes()}
     torch = sys.modules.get("torch")  # what measures has loaded it; showing a table should not
     if torch is not None and torch.cuda.is_available():

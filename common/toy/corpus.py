@@ -62,7 +62,7 @@ FORMAT_VERSION = 3
 
 @dataclass(frozen=True)
 class Document:
-    """One docstring: where it stands, what it documents, and the split its text falls into."""
+    """One docstring: its place, the documented object, and its split."""
 
     text: str
     package: str
@@ -75,7 +75,7 @@ class Document:
 
     @property
     def header(self) -> str:
-        """``Class.method(first, second)`` for a function, the name for a class, nothing for a module."""
+        """``Class.method(first, second)`` for a function, the name for a class, '' for a module."""
         if self.kind != "function":
             return self.qualname
         return f"{self.qualname}({', '.join(p for p in self.parameters if p not in ('self', 'cls'))})"
@@ -87,7 +87,7 @@ class Document:
 
 
 def normalise(text: str) -> str:
-    """Lower case, digits as 0, white space folded: what two copies of a docstring have in common."""
+    """Return a text in lower case with digits as 0 and white space folded, which copies of a docstring have in common."""
     return " ".join(re.sub(r"\d", "0", text.lower()).split())
 
 
@@ -172,7 +172,7 @@ def _extract() -> list[Document]:
 
 
 def without_duplicates(documents: Iterable[Document]) -> list[Document]:
-    """Drop exact repeats (first one stays), then held-out documents that nearly repeat a training document."""
+    """Drop exact repeats (the first one stays), then held-out documents that nearly repeat a training document."""
     unique: dict[str, Document] = {}
     for document in documents:
         unique.setdefault(normalise(document.text), document)

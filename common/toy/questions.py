@@ -32,7 +32,7 @@ GOOGLE_PARAMETER = re.compile(r"^ +(?P<name>\w+) \((?P<type>[^)\n]+)\): *(?P<tex
 
 @dataclass(frozen=True)
 class Item:
-    """One question: the text before, the choices (the first is right until they are shuffled)."""
+    """One question: its text and the choices, of which the first is right until they are shuffled."""
 
     question: str
     choices: tuple[str, ...]
@@ -40,7 +40,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Entry:
-    """A documented parameter: where its entry starts in the text, and its three parts."""
+    """A documented parameter: the start of its entry in the text, and its three parts."""
 
     start: int
     name: str
@@ -129,7 +129,7 @@ def _continuation_parts(document: Document) -> tuple[str, str] | None:
 
 
 def pools(documents: Iterable[Document]) -> dict[str, Pool]:
-    """Return what documents offer as wrong choices, by domain."""
+    """Return the wrong choices that documents offer, by domain."""
     found: dict[str, Pool] = {}
     for document in documents:
         pool = found.setdefault(document.domain, Pool())

@@ -75,7 +75,7 @@ def build(name: str, count: int = ITEMS) -> datasets.Dataset:
     """Return the first ``count`` items of a task: ``question`` str, ``choices`` list of str, ``answer`` int.
 
     Raises:
-        UserError: no such task.
+        UserError: an unknown task.
     """
     if name not in TASKS:
         raise unknown("toy model task", name, TASKS)

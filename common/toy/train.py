@@ -63,7 +63,7 @@ class Setting:
 
 
 def train_tokenizer(texts: Iterator[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE over the training split; one special token ends a document and stands before a text."""
+    """Train a byte-level BPE on the training split; one special token ends a document and precedes a text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -143,7 +143,7 @@ def held_out_loss(model: torch.nn.Module, windows: torch.Tensor) -> float:
 
 
 def train(setting: Setting, out: Path, *, compiled: bool, save_every: int, eval_every: int) -> LlamaForCausalLM:
-    """Run or resume the training in ``out``; returns the trained model (float32)."""
+    """Run or resume the training in ``out``; return the trained model (float32)."""
     out.mkdir(parents=True, exist_ok=True)
     torch.set_flush_denormal(True)
     texts = [d.passage for d in corpus.split_documents("train")]

@@ -27,9 +27,9 @@ FORMAT = 1
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yield a path to write a file to, beside `path`: then it goes there, on disk and of the umask's mode, or nothing does.
+    """Yield a path beside `path` to write a file to; afterwards it replaces `path`, or on an error nothing does.
 
-    Errors of the file system are passed on; what is at `path` is then as it was.
+    The file is on disk and has the umask's mode. Errors of the file system are passed on; `path` is unchanged then.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -44,10 +44,11 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def put(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write(directory)` fill a new directory and put it at `path`, in place of a directory there, all or nothing.
+    """Let `write(directory)` fill a new directory and put it at `path`, completely or not at all.
 
-    The caller has made sure that what is there may go. Files and directories have the umask's mode, and are on disk before
-    they are put in place. Errors of the file system and of `write` are passed on; `path` is then as it was.
+    A directory at `path` is replaced; the caller has checked that it may be. Files and directories have the umask's
+    mode, and are on disk before the replacement. Errors of the file system and of `write` are passed on; `path` is
+    unchanged then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with locks.locked(_lock(path)):
@@ -71,7 +72,7 @@ def put(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def rewrite(directory: Path, texts: Mapping[str, str]) -> None:
-    """Replace text files of a finished directory, each whole or not at all; errors of the file system are passed on."""
+    """Replace text files of a finished directory, each completely or not at all; errors of the file system are passed on."""
     temporary = directory.with_name(f".{directory.name}.text.tmp")  # beside it: nothing unknown ever lies in it
     for name, text in texts.items():
         temporary.write_text(text, encoding="utf-8")
@@ -80,7 +81,7 @@ def rewrite(directory: Path, texts: Mapping[str, str]) -> None:
 
 
 def tried(path: Path) -> Path:
-    """Make and remove what `put` would make beside `path`, in the nearest folder that is there; return that folder.
+    """Create and remove the temporary files of `put` beside `path`, in the nearest existing folder; return that folder.
 
     Errors of the file system are passed on: no directory, not writable, a name too long.
     """
@@ -96,7 +97,7 @@ def tried(path: Path) -> Path:
 
 
 def recover(path: Path) -> None:
-    """Undo what a killed process left of a `put` to `path`: nothing is lost, and what can be deleted is."""
+    """Undo a `put` to `path` that a killed process left: nothing is lost, and temporary files are deleted."""
     with suppress(OSError):
         if not (_lock(path).exists() or _left(path)) or (lock := locks.take(_lock(path))) is None:
             return  # there is nothing, or another process writes
@@ -108,16 +109,16 @@ def recover(path: Path) -> None:
 
 
 def files(directory: Path) -> set[str] | None:
-    """Return the files that a finished directory of ours was written with, but for the marker; None if it is none of ours."""
+    """Return the files that `put` wrote into a finished directory, without the marker; None for other directories."""
     marker = _marker(directory)
     named = marker.get("files") if marker else None
     return set(named) if isinstance(named, list) and marker.get("format") == FORMAT else None
 
 
 def changed(directory: Path) -> set[str]:
-    """Return the files of a finished directory of ours that were written again since, by size and time.
+    """Return the files of a finished directory that were changed after `put`, by size and time.
 
-    What an earlier version wrote names no sizes and times: nothing of it counts as changed.
+    Directories of earlier versions record no sizes and times; nothing of them counts as changed.
     """
     written = (_marker(directory) or {}).get("written")
     known = written if isinstance(written, dict) else {}

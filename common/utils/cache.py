@@ -19,9 +19,9 @@ Key, Value = TypeVar("Key"), TypeVar("Value")
 
 
 def folder() -> Path:
-    """Return the folder for what can be made again.
+    """Return the folder for files that can be made again.
 
-    It is ``$LAYERLAB_CACHE``, else ``~/.cache/layerlab`` (``$XDG_CACHE_HOME/layerlab`` where that is set).
+    It is ``$LAYERLAB_CACHE``, else ``~/.cache/layerlab`` (``$XDG_CACHE_HOME/layerlab`` if that is set).
     """
     chosen = os.environ.get(VARIABLE)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -29,11 +29,16 @@ def folder() -> Path:
 
 
 def once(path: Path, make: Callable[[Path, Path], None], what: str) -> Path:
-    """Return `path`, which `make(work, made)` fills if it is not there yet.
+    """Return `path`, after `make(work, made)` has filled it if it does not exist.
 
-    make: writes the result to the empty directory `made`, may use the empty directory `work` beside it. `made` becomes
-    `path` by one rename, so a kill leaves no half of it; what a killed process left is swept by the next one that makes
-    `path`. A second process waits for the first and takes its result. what: the thing's name in an error.
+    `make` writes the result to the empty directory `made`, and may use the empty directory `work` beside it. `made`
+    becomes `path` by one rename, so that a kill leaves no incomplete result; the next process that makes `path` deletes
+    the rest. A second process waits for the first and takes its result.
+
+    Args:
+        path: The result.
+        make: Function that makes it.
+        what: Name of the result in an error.
 
     Raises:
         UserError: the folder cannot be written to or is full; nothing is left there.

@@ -15,7 +15,7 @@ _NOISY = ("httpx", "urllib3", "filelock", "lm_eval", "datasets", "transformers",
 
 
 class UserError(Exception):
-    """Something the user can put right. The command line prints it as one line, without a traceback, and exits with 2."""
+    """An error that the user can fix. The command line prints it as one line, without a traceback, and exits with 2."""
 
 
 class UserValueError(UserError, ValueError):
@@ -23,7 +23,7 @@ class UserValueError(UserError, ValueError):
 
 
 class NoData(UserError):
-    """Text or items that a measurement reads cannot be had: its cell says so, and the others go on."""
+    """Text or items for a measurement are not available: its cell says so, and the others continue."""
 
 
 def plural(count: int, noun: str) -> str:
@@ -46,14 +46,14 @@ def listed(parts: Iterable[object]) -> str:
 
 
 def one_line(error: object) -> str:
-    """Return an error's text on one line, in make's words under make; of a longer one the middle is left out."""
+    """Return an error's text on one line, in make's words under make; the middle of a longer text is left out."""
     text = translated(" ".join(str(error).split()))
     half = (LONGEST - 5) // 2
     return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
 def quiet_logging(verbose: bool = False) -> None:
-    """Log to standard error as the command lines do: our warnings, and only the errors of the libraries beneath."""
+    """Log to standard error as the command lines do: this project's warnings, and only the errors of libraries."""
     level, root = logging.DEBUG if verbose else logging.WARNING, logging.getLogger()
     others = list(root.handlers)  # of a program around this one: they keep what they are told
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
