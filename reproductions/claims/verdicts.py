@@ -43,53 +43,63 @@ def claims(
     ``difference`` and ``interval`` are the first subject's.
     readings: per subject its rows as the table shows them, then, where some rows have answered more, these alone.
     """
+    found, chance = _in_paper(table, numbers), {}
+    for subject in subjects:
+        own = [line for line in lines if line["subject"] == subject.name]
+        chance[subject.name] = _measured(table, subject, own, readings[subject.name], found)
+    return {"claims": found, "chance": chance}
+
+
+def _in_paper(table: Table, numbers: dict) -> list[dict]:
+    """Return what `claims` says of each claim by the printed numbers."""
 
     def printed(model: str, sparsity: str, method: str, column: str) -> float | None:
         number = numbers.get((model, sparsity, method, column))
         return number.value if number else None
 
-    drawn, printed_rows = Printed(table), _rows(numbers)
-    in_print = pruned((model, sparsity, method in DENSE) for model, sparsity, method, *_ in numbers)
-    found, chance = [], {}
+    drawn, rows = Printed(table), _rows(numbers)
+    settings = pruned((model, sparsity, method in DENSE) for model, sparsity, method, *_ in numbers)
+    found = []
     for claim in table.claims:
-        compared = claim.compare(printed, in_print)
         pairs: dict[str, tuple[Comparison, Comparison]] = {}
-        for one, replicates in zip(compared, claim.compare(drawn, in_print), strict=True):
-            pairs.setdefault(_in_print(one, printed_rows), (one, replicates))
+        for one, replicates in zip(claim.compare(printed, settings), claim.compare(drawn, settings), strict=True):
+            pairs.setdefault(_in_print(one, rows), (one, replicates))
         said = [[name, one.holds, _by_interval(_one(one, again, drawn))] for name, (one, again) in pairs.items()]
         held, sure = sum(one[1] for one in said), sum(one[2] == SUPPORTED for one in said)
-        found.append(
-            {"id": table.claim_id(claim), "text": claim.text, "reported": claim.by([one for one, _ in pairs.values()])}
-        )
-        found[-1] |= {"reported_counts": [held, len(said)], "reported_of": said}
-        found[-1] |= {"reported_beyond": [sure, sum(one[2] is not None for one in said)]}
-    for subject in subjects:
-        own = [line for line in lines if line["subject"] == subject.name]
-        settings = pruned((line["model_id"], line["sparsity"], line["dense"]) for line in own)
-        records = []
-        for claim, result in zip(table.claims, found, strict=True):
-            skipped = claim.only_reported and not subject.printed
-            compared = [] if skipped else _compared(claim, readings[subject.name], settings)
-            verdict = judged(claim, compared)
-            if not verdict["comparisons"]:
-                reason = (
-                    "about the paper's own numbers" if skipped else "the same outcomes" if compared else "no results"
-                )
-                verdict |= {"reason": reason}
-            records.append({found for one, _, replicates in compared for found in replicates.records(_cells(one))})
-            plain = claim.by([one for one, *_ in compared])
-            result.setdefault("reproduced", plain)
-            result.setdefault("by_subject", {})[subject.name] = plain
-            result.setdefault("judged", {})[subject.name] = verdict
-            for key in ("verdict", "difference", "interval"):
-                result.setdefault(key, verdict[key])
-        for number, result in enumerate(found):
-            shared = [other + 1 for other, own in enumerate(records) if other != number and own & records[number]]
-            result["judged"][subject.name]["shares_records_with"] = shared
-        known = [one for one in distinct(result["judged"][subject.name] for result in found) if one["interval"]]
-        counted = sum(one["from_zero"] for one in known)
-        chance[subject.name] = {"comparisons": counted, "by_chance": by_chance(known), "others": len(known) - counted}
-    return {"claims": found, "chance": chance}
+        verdict = {"id": table.claim_id(claim), "text": claim.text}
+        verdict |= {"reported": claim.by([one for one, _ in pairs.values()])}
+        verdict |= {"reported_counts": [held, len(said)], "reported_of": said}
+        found.append(verdict | {"reported_beyond": [sure, sum(one[2] is not None for one in said)]})
+    return found
+
+
+def _measured(
+    table: Table, subject: Subject, lines: list[dict], readings: Sequence[Resampled], results: Sequence[dict]
+) -> dict:
+    """Add to the claims what `claims` says of them by a subject's numbers; return how many chance would contradict."""
+    settings = pruned((line["model_id"], line["sparsity"], line["dense"]) for line in lines)
+    records = []
+    for claim, result in zip(table.claims, results, strict=True):
+        skipped = claim.only_reported and not subject.printed
+        compared = [] if skipped else _compared(claim, readings, settings)
+        verdict = judged(claim, compared)
+        if not verdict["comparisons"]:
+            verdict["reason"] = (
+                "about the paper's own numbers" if skipped else "the same outcomes" if compared else "no results"
+            )
+        records.append({found for one, _, replicates in compared for found in replicates.records(_cells(one))})
+        plain = claim.by([one for one, *_ in compared])
+        result.setdefault("reproduced", plain)
+        result.setdefault("by_subject", {})[subject.name] = plain
+        result.setdefault("judged", {})[subject.name] = verdict
+        for key in ("verdict", "difference", "interval"):
+            result.setdefault(key, verdict[key])
+    for number, result in enumerate(results):
+        shared = [other + 1 for other, own in enumerate(records) if other != number and own & records[number]]
+        result["judged"][subject.name]["shares_records_with"] = shared
+    known = [one for one in distinct(result["judged"][subject.name] for result in results) if one["interval"]]
+    counted = sum(one["from_zero"] for one in known)
+    return {"comparisons": counted, "by_chance": by_chance(known), "others": len(known) - counted}
 
 
 def _by_interval(found: dict) -> str | None:
