@@ -6,6 +6,7 @@ import os
 # No test reads a user's mirror of the hub or results.
 for name in ("LAYERLAB_HUB", "LAYERLAB_RESULTS"):
     os.environ.pop(name, None)
+os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # a thread for each tensor of a tiny model takes longer than reading it
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # importing peft loads torch's compiler otherwise, which no test uses
 gc.disable()  # while libraries and tests are imported: a sixth of that time
 

@@ -1,5 +1,7 @@
 """A local mirror of the hub's datasets: the columns, configs and splits of the hub's own repositories, a few rows each."""
 
+import shutil
+
 import datasets
 import pytest
 import torch
@@ -59,85 +61,82 @@ def _cmmlu(subject, split, i):
     return {"Question": f"what is {split} {i} of {subject}", **options, "Answer": "ABCD"[i % 4]}
 
 
+def _piqa(i):
+    return {"goal": f"cut {i}", "sol1": "remove layers", "sol2": "a", "label": i % 2}
+
+
+def _boolq(i):
+    return {"question": f"is it {i}", "passage": "the model is one", "idx": i, "label": i % 2}
+
+
 # dataset, config, split, row maker: the columns and splits of the hub's own repositories.
 TASKS = {
     "arc_challenge": ("allenai/ai2_arc", "ARC-Challenge", "test", _arc),
     "arc_easy": ("allenai/ai2_arc", "ARC-Easy", "test", _arc),
     "hellaswag": ("Rowan/hellaswag", "", "validation", _hellaswag),
-    "piqa": (
-        "baber/piqa",
-        "",
-        "validation",
-        lambda i: {"goal": f"cut {i}", "sol1": "remove layers", "sol2": "a", "label": i % 2},
-    ),
-    "boolq": (
-        "aps/super_glue",
-        "boolq",
-        "validation",
-        lambda i: {"question": "is it one", "passage": "the model is one", "idx": i, "label": i % 2},
-    ),
+    "piqa": ("baber/piqa", "", "validation", _piqa),
+    "boolq": ("aps/super_glue", "boolq", "validation", _boolq),
     "copa": ("aps/super_glue", "copa", "validation", _copa),
     "winogrande": ("allenai/winogrande", "winogrande_xl", "validation", _winogrande),
     "wsc273": ("lighteval/winograd_wsc", "wsc273", "test", _winograd),
     "race_v2": ("EleutherAI/race", "high", "test", _race),
 }
 
-# hub dataset, config, split, rows: columns and kinds of values as on the hub.
-WSC = {"span1_index": 1, "span2_index": 9, "span1_text": "the layer", "span2_text": "it"}
+
+def _four(make):
+    return [make(i) for i in range(4)]
+
+
+def _commonsense(i):
+    choices = {"label": list("ABCDE"), "text": ["a", "model", "layers", "one", "stream"]}
+    question = {"question": f"what is removed {i}", "question_concept": "layer"}
+    return {"id": str(i), **question, "choices": choices, "answerKey": "ABCDE"[i]}
+
+
+def _cmnli(i):
+    return {"sentence1": f"模型{i}", "sentence2": "层", "label": [0, 1, 2, -1][i], "idx": i}
+
+
+def _c3(i):
+    texts = {"context": ["模型", "很大"], "question": "什么大？", "answer": "层"}
+    return {"id": i, **texts, "choice": ["模型", "层", "数据"][: 2 + i % 2]}
+
+
+def _wsc(i):
+    words = {"span1_index": 1, "span2_index": 9, "span1_text": "the layer", "span2_text": "it"}
+    return {"text": f"The layer {i} left as it was scaled.", **words, "idx": i, "label": i % 2}
+
+
+def _xsum(i):
+    return {"document": f"the model {i} is cut", "summary": "a model is cut", "id": str(i)}
+
+
 RACE = {"example_id": "high1.txt", "article": "The model is pruned.", "options": ["the model", "one", "a layer", "it"]}
-IDIOMS = [
-    "一心一意",
-    "三心二意",
-    "五颜六色",
-    "七上八下",
-    "十全十美",
-    "百发百中",
-    "千变万化",
-    "万无一失",
-    "半途而废",
-    "九牛一毛",
-]
+CHID = {
+    "idx": 0,
+    "candidates": [
+        "一心一意",
+        "三心二意",
+        "五颜六色",
+        "七上八下",
+        "十全十美",
+        "百发百中",
+        "千变万化",
+        "万无一失",
+        "半途而废",
+        "九牛一毛",
+    ],
+    "content": ["他#idiom000001#地工作，#idiom000002#。", "天上#idiom000003#。"],
+    "answers": {"text": [f"#idiom00000{number}#" for number in (1, 2, 3)], "candidate_id": [0, 4, 2]},
+}
+# hub dataset, config, split, rows: columns and kinds of values as on the hub.
 LACO_TASKS = {
-    "laco_cmnli": (
-        "clue/clue",
-        "cmnli",
-        "validation",
-        [{"sentence1": f"模型{i}", "sentence2": "层", "label": [0, 1, 2, -1][i], "idx": i} for i in range(4)],
-    ),
-    "laco_hellaswag": ("Rowan/hellaswag", None, "validation", [_hellaswag(i) for i in range(4)]),
-    "laco_piqa": (
-        "baber/piqa",
-        None,
-        "validation",
-        [{"goal": f"cut {i}", "sol1": "remove layers", "sol2": "a", "label": i % 2} for i in range(4)],
-    ),
-    "laco_wsc_p": (
-        "aps/super_glue",
-        "wsc.fixed",
-        "validation",
-        [{"text": f"The layer {i} left as it was scaled.", **WSC, "idx": i, "label": i % 2} for i in range(4)],
-    ),
-    "laco_commonsense_qa": (
-        "tau/commonsense_qa",
-        None,
-        "validation",
-        [
-            {
-                "id": str(i),
-                "question": f"what is removed {i}",
-                "question_concept": "layer",
-                "choices": {"label": list("ABCDE"), "text": ["a", "model", "layers", "one", "stream"]},
-                "answerKey": "ABCDE"[i],
-            }
-            for i in range(4)
-        ],
-    ),
-    "laco_boolq": (
-        "aps/super_glue",
-        "boolq",
-        "validation",
-        [{"question": f"is it {i}", "passage": "the model is one", "idx": i, "label": i % 2} for i in range(4)],
-    ),
+    "laco_cmnli": ("clue/clue", "cmnli", "validation", _four(_cmnli)),
+    "laco_hellaswag": ("Rowan/hellaswag", None, "validation", _four(_hellaswag)),
+    "laco_piqa": ("baber/piqa", None, "validation", _four(_piqa)),
+    "laco_wsc_p": ("aps/super_glue", "wsc.fixed", "validation", _four(_wsc)),
+    "laco_commonsense_qa": ("tau/commonsense_qa", None, "validation", _four(_commonsense)),
+    "laco_boolq": ("aps/super_glue", "boolq", "validation", _four(_boolq)),
     "laco_race_h": (
         "ehovy/race",
         "high",
@@ -150,44 +149,10 @@ LACO_TASKS = {
         "test",
         [{**RACE, "question": "The model is  _  .", "answer": "ABCD"[i]} for i in range(4)],
     ),
-    "laco_c3": (
-        "clue/clue",
-        "c3",
-        "validation",
-        [
-            {
-                "id": i,
-                "context": ["模型", "很大"],
-                "question": "什么大？",
-                "choice": ["模型", "层", "数据"][: 2 + i % 2],
-                "answer": "层",
-            }
-            for i in range(4)
-        ],
-    ),
+    "laco_c3": ("clue/clue", "c3", "validation", _four(_c3)),
     "laco_wsc_g": ("aps/super_glue", "wsc.fixed", "validation", None),
-    "laco_chid": (
-        "clue/clue",
-        "chid",
-        "validation",
-        [
-            {
-                "idx": 0,
-                "candidates": IDIOMS,
-                "content": ["他#idiom000001#地工作，#idiom000002#。", "天上#idiom000003#。"],
-                "answers": {
-                    "text": ["#idiom000001#", "#idiom000002#", "#idiom000003#"],
-                    "candidate_id": [0, 4, 2],
-                },
-            }
-        ],
-    ),
-    "laco_xsum": (
-        "EdinburghNLP/xsum",
-        None,
-        "validation",
-        [{"document": f"the model {i} is cut", "summary": "a model is cut", "id": str(i)} for i in range(2)],
-    ),
+    "laco_chid": ("clue/clue", "chid", "validation", [CHID]),
+    "laco_xsum": ("EdinburghNLP/xsum", None, "validation", _four(_xsum)[:2]),
 }
 
 
@@ -222,12 +187,20 @@ def write_mmlus(root, subjects):
         write_subjects(root, hub_id, made)
 
 
-@pytest.fixture
-def mirror(tmp_path, monkeypatch):
-    """The nine tasks' datasets with `QUESTIONS` rows in every split, in the hub's layout; the hub must not be asked."""
+@pytest.fixture(scope="session")
+def rows_of_tasks(tmp_path_factory):
+    """The nine tasks' datasets in the hub's layout, written once."""
+    folder = tmp_path_factory.mktemp("rows") / "hub"
     for hub_id, config, split, make in TASKS.values():
         for name in {"train", split}:
-            write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(QUESTIONS)])
+            write_rows(folder, hub_id, config, name, [make(i) for i in range(QUESTIONS)])
+    return folder
+
+
+@pytest.fixture
+def mirror(rows_of_tasks, tmp_path, monkeypatch):
+    """The nine tasks' datasets with `QUESTIONS` rows in every split, in the hub's layout; the hub must not be asked."""
+    shutil.copytree(rows_of_tasks, tmp_path / "hub", dirs_exist_ok=True)
     monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(hub, "unreachable_because", lambda *_: pytest.fail("the hub was probed"))

@@ -11,13 +11,13 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from hub_mirror import mirror  # noqa: F401
+from hub_mirror import mirror, rows_of_tasks  # noqa: F401
 from tiny_models import ARCHITECTURES, HIDDEN, VOCAB, tiny_model
 from tiny_models import tiny_tokenizer as _tiny_tokenizer
 from torch import nn
@@ -27,6 +27,7 @@ from common.calibration import corpora
 from common.cli import forecast, measure, read_back
 from common.evaluation import significance
 from common.pruning import calibration_text
+from common.records import results
 from common.toy import corpus as standin_corpus
 from common.training.finetuning import memory
 
@@ -84,6 +85,16 @@ def _little_is_timed(monkeypatch):
     for name, value in (("GENERATED", 2), ("BATCHES", (1, 2)), ("TIMED_PROMPT", 8)):
         monkeypatch.setattr(measure, name, value)
     monkeypatch.setattr(forecast, "EDGE", 64)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_this_checkout():
+    """Each run notes commit and changes of the code that it runs: git tells them once. Other repositories are asked anew."""
+    ask, checkout = results._git, results.ROOT
+    told = cache(ask)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results, "_git", lambda *a: (told if checkout == results.ROOT else ask)(*a))
+        yield
 
 
 @pytest.fixture

@@ -189,8 +189,9 @@ def _config(method: Method, source: Path):
                 "Use another tool (make prune: METHOD=); docs/models.md has a table of architectures and tools"
             )
     checkpoint.check_directory(source)
-    config = checkpoint.read_config(source / "config.json")
-    if not structure.read(source):
+    own_structure = bool(structure.read(source))
+    config = checkpoint.read_config(source / "config.json", build=own_structure)
+    if not own_structure:
         check_shapes(built(config, source), entries(source, [checkpoint.PATCHES_TENSORS]), source)
     layers = getattr(config, "num_hidden_layers", None)
     if not isinstance(layers, int) or layers < 3:

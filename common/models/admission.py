@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import transformers
 from torch import nn
+from transformers.initialization import no_init_weights
 
 from common.models import unlisted
 from common.models.architectures import SUPPORTED
@@ -68,8 +69,13 @@ def check_directory(path: Path, trust_remote_code: bool = False) -> None:
     _check_generation(path)
 
 
-def read_config(file: Path, trust_remote_code: bool = False):
+def read_config(file: Path, trust_remote_code: bool = False, *, build: bool = True):
     """Return the transformers config in a file, from which a model can be built.
+
+    Args:
+        file: config.json.
+        trust_remote_code: Run Python files from its directory.
+        build: Try whether a model can be built of it; a caller that calls `built` itself need not.
 
     Raises:
         UserError: the file cannot be read, its architecture is not supported, it is quantised, or no model can be built
@@ -94,7 +100,7 @@ def read_config(file: Path, trust_remote_code: bool = False):
             f"cannot load {path}: pad_token_id {pad} in config.json has no row, the embedding has {rows:,}. Set pad_token_id "
             "to a token below that, or resize the embedding with model.resize_token_embeddings"
         )
-    if not trust_remote_code:
+    if build and not trust_remote_code:
         built(config, path)
     return config
 
@@ -111,8 +117,10 @@ def built(config, path: Path, kind: type[nn.Module] | None = None) -> nn.Module:
         UserError: no model can be built from the config.
     """
     try:
-        with torch.device("meta"):
-            return kind(config) if kind else transformers.AutoModelForCausalLM.from_config(config)
+        with torch.device("meta"), no_init_weights():
+            model = kind(config) if kind else transformers.AutoModelForCausalLM.from_config(config)
+        model.tie_weights()
+        return model
     except Exception as error:  # as above
         message = f"cannot load {path}: no model can be built from its config.json ({explained(error)})"
         raise UserError(message) from error

@@ -156,7 +156,7 @@ def load(
     check_directory(path, trust_remote_code)
     described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
     parts = structure.read(path)
-    config = read_config(path / "config.json", trust_remote_code)
+    config = read_config(path / "config.json", trust_remote_code, build=False)
     tokenizer = load_tokenizer(path, trust_remote_code)  # nor a missing package that it needs
     kind = structure.model_class(config, parts) if parts else None
     if not trust_remote_code:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from common.cli import forecast, main, measure
+from common.cli import forecast, main
 from common.cli.options import QUICK, parsed
 from common.models import loading
 from common.models.architectures import layer_list
@@ -18,10 +18,7 @@ RATES = forecast.Rates(token=1e-3, step=1e-2, logits=1e-4, operations=1e9, layer
 
 
 @pytest.fixture
-def command(tmp_path, write_checkpoint, monkeypatch):
-    for name, value in (("REPEATS", 1), ("SHOWN", 4)):
-        monkeypatch.setattr(measure, name, value)
-    monkeypatch.setattr(measure.threads, "idle", lambda: 99.0)
+def command(tmp_path, write_checkpoint, short):
     (tmp_path / "text.txt").write_text(paragraphs(400))
     return ["--model", str(write_checkpoint(tmp_path / "tiny")), "--text", str(tmp_path / "text.txt"), "--remove", "2"]
 

@@ -19,7 +19,7 @@ import torch
 import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from tools import method_of
+from tools import method_of, module_of
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
 
 from common import calibration
@@ -110,6 +110,21 @@ def test_the_cut_alone_is_the_dense_model_without_the_layers(paper, source, two_
         assert stage in (out / "README.md").read_text()
 
 
+@pytest.mark.parametrize("paper", TOOLS)
+def test_a_tool_writes_a_checkpoint_that_loads_plainly_and_its_card(paper, two_gone):
+    out, printed = two_gone(paper)
+    assert [path.name for path in out.parent.iterdir()] == [paper]  # no leftovers
+    report, card = report_of(out), (out / "README.md").read_text()
+    removed = report["facts"]["removed"]
+    assert len(removed) == len(set(removed)) == 2 and report["layers"] == {"before": 6, "after": 4}
+    plain = AutoModelForCausalLM.from_pretrained(out)
+    assert plain.config.num_hidden_layers == len(plain.model.layers) == 4
+    assert f"{report['evaluation']['after']['perplexity']:.2f}" in card
+    assert ("checkpoint.load" in card) == (paper == "linearpatch") == (out / "patches.safetensors").exists()
+    assert str(out.parent) not in card and f"python -m {module_of(paper)}" in card
+    assert str(out) in printed
+
+
 def test_the_cut_alone_of_the_official_loop_takes_the_factors_back(source, tmp_path):
     assert tool("prunecomp", source, tmp_path / "out", "--remove", "2", "--fidelity", "code") == 0
     report = report_of(tmp_path / "out")
@@ -123,20 +138,23 @@ def test_the_cut_alone_of_the_official_loop_takes_the_factors_back(source, tmp_p
     "name, dtype", [("gemma2", torch.bfloat16), ("llama", torch.float16), ("llama", torch.float32)]
 )
 def test_what_is_saved_is_smaller_and_has_the_dtype_it_came_in(
-    paper, name, dtype, source, tmp_path, make_tiny, write_checkpoint
+    paper, name, dtype, source, two_gone, tmp_path, make_tiny, write_checkpoint
 ):
     if (paper, name) == ("refit", "gemma2"):
         pytest.skip("refused: tests/extensions/refit/test_method.py")
-    model = write_checkpoint(tmp_path / "model", model=make_tiny(name).to(dtype))
-    assert tool(paper, (model, source[1]), tmp_path / "out", "--remove", "3") == 0
-    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
+    if dtype == torch.float32:
+        model, out = source[0], two_gone(paper)[0]
+    else:
+        model, out = write_checkpoint(tmp_path / "model", model=make_tiny(name).to(dtype)), tmp_path / "out"
+        assert tool(paper, (model, source[1]), out, "--remove", "3") == 0
+    with safe_open(out / "model.safetensors", "pt") as file:
         assert {file.get_tensor(key).dtype for key in file.keys()} == {dtype}  # noqa: SIM118
-    sizes = [sum(file.stat().st_size for file in folder.glob("*.safetensors")) for folder in (model, tmp_path / "out")]
+    sizes = [sum(file.stat().st_size for file in folder.glob("*.safetensors")) for folder in (model, out)]
     assert sizes[1] < sizes[0]
-    report = report_of(tmp_path / "out")
+    report = report_of(out)
     for side, size in zip(("before", "after"), sizes):
         assert report["bytes"][side] == pytest.approx(size, abs=9000)  # less the headers
-    loaded, _ = checkpoint.load(tmp_path / "out", dtype=torch.float32)
+    loaded, _ = checkpoint.load(out, dtype=torch.float32)
     assert loaded.config.tie_word_embeddings == (name == "gemma2")
     # what was measured in float32 is what lies on the disk in half of it
     assert report["evaluation"]["after"]["perplexity"] == pytest.approx(perplexity(loaded, source), rel=1e-4)
@@ -461,7 +479,8 @@ def test_laco_merges_as_the_official_code_unless_told(source, tmp_path):
     assert torch.equal(weights["default"], weights["code"]) and not torch.equal(weights["default"], weights["paper"])
 
 
-def test_the_card_has_what_the_hub_reads(source, tmp_path, write_checkpoint):
+def test_the_card_has_what_the_hub_reads(source, tmp_path, write_checkpoint, monkeypatch):
+    monkeypatch.setattr(measure, "BATCHES", (1, 2))
     model = write_checkpoint(tmp_path / "model")
     (model / "README.md").write_text("---\nlicense: apache-2.0\nlanguage:\n- en\n---\n# A model\n")
     assert tool("linearpatch", (model, source[1]), tmp_path / "out", "--remove", "2") == 0

@@ -10,7 +10,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from safetensors import safe_open
 from tools import method_of
 
-from common.cli import bounded, main, measure, push
+from common.cli import bounded, main, push
 from common.cli.job import Job
 from common.models import checkpoint
 from common.models.files import hub
@@ -18,10 +18,7 @@ from tests.tools import TOOLS, paragraphs
 
 
 @pytest.fixture
-def source(tmp_path, write_checkpoint, monkeypatch):
-    for name, value in (("REPEATS", 1), ("SHOWN", 4)):
-        monkeypatch.setattr(measure, name, value)
-    monkeypatch.setattr(measure.threads, "idle", lambda: 99.0)
+def source(tmp_path, write_checkpoint, short):
     (tmp_path / "text.txt").write_text(paragraphs(200))
     return write_checkpoint(tmp_path / "tiny")
 

@@ -14,193 +14,122 @@ from common.models.files import hub
 from reproductions.reassessing.columns import TASKS
 from reproductions.spec.columns import QUESTIONS
 
+
+def after(context, *continuations):
+    """What is scored: each of these after one context."""
+    return [(context, continuation) for continuation in continuations]
+
+
 ARC = {
     "id": "MCAS_1",
     "question": "Which part of a plant takes up water?",
     "choices": {"text": ["leaf", "root", "flower", "seed"], "label": ["A", "B", "C", "D"]},
     "answerKey": "B",
 }
+ARC_E = {**ARC, "choices": {"text": ["leaf", "root", "seed"], "label": ["1", "2", "3"]}, "answerKey": "3"}
 ARC_PROMPT = "Question: Which part of a plant takes up water?\nAnswer:"
+BOOLQ = {"question": "is the tower open at night", "passage": "The tower shuts at six.", "idx": 0, "label": 0}
+COPA = {
+    "premise": "The lamp went out.",
+    "choice1": "The oil was used up.",
+    "choice2": "The door was shut.",
+    "question": "cause",
+    "idx": 0,
+    "label": 0,
+}
+HELLASWAG = {
+    "ind": 4,
+    "activity_label": "How to plane a board",
+    "ctx_a": "[header] How to plane a board [title] Fix the board. [step] Use a vice.",
+    "ctx_b": "then YOU",
+    "ctx": "not read",
+    "endings": ["plane it. [substeps] Slowly.", "eat  it.", "sell it [title] At once.", "go."],
+    "source_id": "wikihow~1",
+    "split": "val",
+    "split_type": "indomain",
+    "label": "3",
+}
+# marks leave one space of two; capitalize() lowers what follows
+HELLASWAG_PROMPT = "How to plane a board: How to plane a board. Fix the board. Use a vice. Then you"
+PIQA = {"goal": "to dry a boot,", "sol1": "fill it with paper.", "sol2": "fill it with water.", "label": 0}
 BLANK = {"question": "The river is  _  .", "options": ["wide", "deep", "cold", "dry"], "answer": "C"}
 PLAIN = {"question": "Who went first?", "options": ["Ann", "Ben", "Cem", "Dee"], "answer": "B"}
 ASKED = {"question": "They went home  _  .", "options": ["at once", "late", "by boat", "not at all"], "answer": "D"}
-
+RACE = {"article": "Four friends\ncame to a river.", "problems": str([BLANK, PLAIN, ASKED])}
+RACE_PROMPT = (
+    "Article: Four friends\ncame to a river.\n\n"
+    " _  .cold\n"  # the last five characters of the question alone: the papers' lm-eval
+    "Question: Who went first?\nAnswer: Ben\n"
+    "They went home  _  ."
+)
+WINOGRANDE = {"option1": "cup", "option2": "box", "answer": "1"}
+WSC = {
+    "text": "The dog chased the cat, but its legs were too short.",
+    "pronoun": "its",
+    "pronoun_loc": 28,
+    "quote": "its legs were too short",
+    "quote_loc": 28,
+    "options": ["The dog", "The cat"],
+    "label": 0,
+    "source": "made up",
+}
+OPENBOOKQA = {
+    "id": "7-1",
+    "question_stem": "A shadow is longest",
+    "choices": {"text": ["at noon", "at dusk", "at night", "never"], "label": ["A", "B", "C", "D"]},
+    "answerKey": "B",
+}
+MMLU = {"question": " How many ribs?", "subject": "anatomy", "choices": ["20", "22", "24", "26"], "answer": 2}
+# lm-eval's own, as Reassessing asks: no examples, one space before the subject, letters after one
+MMLU_PROMPT = (
+    "The following are multiple choice questions (with answers) about anatomy.\n\n"
+    "How many ribs?\nA. 20\nB. 22\nC. 24\nD. 26\nAnswer:"
+)
 # task -> (dataset, config, split, item, what is scored [(context, continuation)], place of the right one)
 ITEMS = {
     "arc_challenge": (
-        "allenai/ai2_arc",
-        "ARC-Challenge",
-        "test",
-        ARC,
-        [(ARC_PROMPT, " leaf"), (ARC_PROMPT, " root"), (ARC_PROMPT, " flower"), (ARC_PROMPT, " seed")],
-        1,
+        *("allenai/ai2_arc", "ARC-Challenge", "test", ARC),
+        *(after(ARC_PROMPT, " leaf", " root", " flower", " seed"), 1),
     ),
-    "arc_easy": (
-        "allenai/ai2_arc",
-        "ARC-Easy",
-        "test",
-        {**ARC, "choices": {"text": ["leaf", "root", "seed"], "label": ["1", "2", "3"]}, "answerKey": "3"},
-        [(ARC_PROMPT, " leaf"), (ARC_PROMPT, " root"), (ARC_PROMPT, " seed")],
-        2,
-    ),
+    "arc_easy": ("allenai/ai2_arc", "ARC-Easy", "test", ARC_E, after(ARC_PROMPT, " leaf", " root", " seed"), 2),
     "boolq": (
-        "aps/super_glue",
-        "boolq",
-        "validation",
-        {"question": "is the tower open at night", "passage": "The tower shuts at six.", "idx": 0, "label": 0},
-        [
-            ("The tower shuts at six.\nQuestion: is the tower open at night?\nAnswer:", " no"),
-            ("The tower shuts at six.\nQuestion: is the tower open at night?\nAnswer:", " yes"),
-        ],
-        0,
+        *("aps/super_glue", "boolq", "validation", BOOLQ),
+        *(after("The tower shuts at six.\nQuestion: is the tower open at night?\nAnswer:", " no", " yes"), 0),
     ),
     "copa": (
-        "aps/super_glue",
-        "copa",
-        "validation",
-        {
-            "premise": "The lamp went out.",
-            "choice1": "The oil was used up.",
-            "choice2": "The door was shut.",
-            "question": "cause",
-            "idx": 0,
-            "label": 0,
-        },
-        [
-            (
-                "The lamp went out because",
-                "  the oil was used up.",
-            ),  # two spaces: lm-eval's delimiter and the choice's own
-            ("The lamp went out because", "  the door was shut."),
-        ],
-        0,
+        *("aps/super_glue", "copa", "validation", COPA),
+        # two spaces: lm-eval's delimiter and the choice's own
+        *(after("The lamp went out because", "  the oil was used up.", "  the door was shut."), 0),
     ),
     "hellaswag": (
-        "Rowan/hellaswag",
-        None,
-        "validation",
-        {
-            "ind": 4,
-            "activity_label": "How to plane a board",
-            "ctx_a": "[header] How to plane a board [title] Fix the board. [step] Use a vice.",
-            "ctx_b": "then YOU",
-            "ctx": "not read",
-            "endings": ["plane it. [substeps] Slowly.", "eat  it.", "sell it [title] At once.", "go."],
-            "source_id": "wikihow~1",
-            "split": "val",
-            "split_type": "indomain",
-            "label": "3",
-        },
-        [
-            # marks leave one space of two; capitalize() lowers what follows
-            (
-                "How to plane a board: How to plane a board. Fix the board. Use a vice. Then you",
-                " plane it. Slowly.",
-            ),
-            ("How to plane a board: How to plane a board. Fix the board. Use a vice. Then you", " eat it."),
-            ("How to plane a board: How to plane a board. Fix the board. Use a vice. Then you", " sell it. At once."),
-            ("How to plane a board: How to plane a board. Fix the board. Use a vice. Then you", " go."),
-        ],
-        3,
+        *("Rowan/hellaswag", None, "validation", HELLASWAG),
+        *(after(HELLASWAG_PROMPT, " plane it. Slowly.", " eat it.", " sell it. At once.", " go."), 3),
     ),
     "piqa": (
-        "baber/piqa",
-        None,
-        "validation",
-        {"goal": "to dry a boot,", "sol1": "fill it with paper.", "sol2": "fill it with water.", "label": 0},
-        [
-            ("Question: to dry a boot,\nAnswer:", " fill it with paper."),
-            ("Question: to dry a boot,\nAnswer:", " fill it with water."),
-        ],
-        0,
+        *("baber/piqa", None, "validation", PIQA),
+        *(after("Question: to dry a boot,\nAnswer:", " fill it with paper.", " fill it with water."), 0),
     ),
     "race_v2": (
-        "EleutherAI/race",
-        "high",
-        "test",
-        {"article": "Four friends\ncame to a river.", "problems": str([BLANK, PLAIN, ASKED])},
-        [
-            (
-                "Article: Four friends\ncame to a river.\n\n"
-                " _  .cold\n"  # the last five characters of the question alone: the papers' lm-eval
-                "Question: Who went first?\nAnswer: Ben\n"
-                "They went home  _  .",
-                option,
-            )
-            for option in (" at once", " late", " by boat", " not at all")
-        ],
-        3,
+        *("EleutherAI/race", "high", "test", RACE),
+        *(after(RACE_PROMPT, " at once", " late", " by boat", " not at all"), 3),
     ),
     "winogrande": (
-        "allenai/winogrande",
-        "winogrande_xl",
-        "validation",
-        {
-            "sentence": "The cup did not fit the box as the _ was too wide.",
-            "option1": "cup",
-            "option2": "box",
-            "answer": "1",
-        },
-        [
-            ("The cup did not fit the box as the cup", " was too wide."),
-            ("The cup did not fit the box as the box", " was too wide."),
-        ],
+        *("allenai/winogrande", "winogrande_xl", "validation"),
+        {"sentence": "The cup did not fit the box as the _ was too wide.", **WINOGRANDE},
+        [(f"The cup did not fit the box as the {option}", " was too wide.") for option in ("cup", "box")],
         0,
     ),
     "wsc273": (
-        "lighteval/winograd_wsc",
-        "wsc273",
-        "test",
-        {
-            "text": "The dog chased the cat, but its legs were too short.",
-            "pronoun": "its",
-            "pronoun_loc": 28,
-            "quote": "its legs were too short",
-            "quote_loc": 28,
-            "options": ["The dog", "The cat"],
-            "label": 0,
-            "source": "made up",
-        },
-        [
-            # "The" is lowered within a sentence; again two spaces, lm-eval's delimiter and the text's own
-            ("The dog chased the cat, but the dog", "  legs were too short."),
-            ("The dog chased the cat, but the cat", "  legs were too short."),
-        ],
+        *("lighteval/winograd_wsc", "wsc273", "test", WSC),
+        # "The" is lowered within a sentence; again two spaces, lm-eval's delimiter and the text's own
+        [(f"The dog chased the cat, but the {option}", "  legs were too short.") for option in ("dog", "cat")],
         0,
     ),
     "openbookqa": (
-        "allenai/openbookqa",
-        "main",
-        "test",
-        {
-            "id": "7-1",
-            "question_stem": "A shadow is longest",
-            "choices": {"text": ["at noon", "at dusk", "at night", "never"], "label": ["A", "B", "C", "D"]},
-            "answerKey": "B",
-        },
-        [
-            ("A shadow is longest", " at noon"),
-            ("A shadow is longest", " at dusk"),
-            ("A shadow is longest", " at night"),
-            ("A shadow is longest", " never"),
-        ],
-        1,
+        *("allenai/openbookqa", "main", "test", OPENBOOKQA),
+        *(after("A shadow is longest", " at noon", " at dusk", " at night", " never"), 1),
     ),
-    "mmlu_anatomy": (  # lm-eval's own, as Reassessing asks: no examples, one space before the subject, letters after one
-        "cais/mmlu",
-        "anatomy",
-        "test",
-        {"question": " How many ribs?", "subject": "anatomy", "choices": ["20", "22", "24", "26"], "answer": 2},
-        [
-            (
-                "The following are multiple choice questions (with answers) about anatomy.\n\n"
-                "How many ribs?\nA. 20\nB. 22\nC. 24\nD. 26\nAnswer:",
-                letter,
-            )
-            for letter in (" A", " B", " C", " D")
-        ],
-        2,
-    ),
+    "mmlu_anatomy": ("cais/mmlu", "anatomy", "test", MMLU, after(MMLU_PROMPT, " A", " B", " C", " D"), 2),
 }
 
 

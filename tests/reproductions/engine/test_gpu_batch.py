@@ -113,4 +113,4 @@ def test_when_the_time_is_over_no_process_is_left_and_the_next_batch_goes_on(stu
     assert "ended early" not in capsys.readouterr().err
     assert not list((tmp_path / "records").rglob("*.json"))
     stub("STUB_SECONDS", "0")
-    assert gpu_batch.run(batch(), device="cpu", workers=2, measure="stub_measure", ends=time.time() + 3600) == 5
+    assert gpu_batch.run(batch(), device="cpu", workers=1, measure="stub_measure", ends=time.time() + 3600) == 5

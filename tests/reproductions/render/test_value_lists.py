@@ -5,7 +5,7 @@ import dataclasses
 from common.records.results import Recipe, Record, Store, publish
 from extensions.league import rows as league
 from reproductions.render import value_lists
-from reproductions.render.evidence import Evidence, Loaded
+from reproductions.render.evidence import Loaded
 from reproductions.spec import registry, subjects
 
 # Of a group of subjects: LaCo's is a mean of the subjects' means, and mmlu's outcomes were not kept at first.
@@ -35,11 +35,11 @@ def test_a_users_record_is_preferred_and_told_apart(evidence, tmp_path):
     published = next(one for one in evidence.store if one.benchmark == "removed")
     mine = dataclasses.replace(published, provenance=published.provenance | {"commit": "0000"})
     Store(tmp_path, None).put(mine, Recipe(**published.recipe))
-    found = Evidence(Loaded(tmp_path))
-    record = found.records[published.recipe_hash]["removed"]
+    found = Loaded(tmp_path)
+    record = found.get(Recipe(**published.recipe), "removed")
     assert record.origin == "yours" and record.provenance["commit"] == "0000"
     assert evidence.records[published.recipe_hash]["removed"].origin == "published"
-    assert len(found.records) == len(evidence.records)
+    assert len(list(found)) == len(list(evidence.store))
 
 
 def test_every_record_on_disk_is_loaded_where_it_has_a_value(tmp_path):
