@@ -18,6 +18,11 @@ def pytest_configure(config):
         config.pluginmanager.import_plugin("shared_fixtures")
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with what needs the whole site, which one process builds: at the end the others would wait for it."""
+    items.sort(key=lambda item: "site" not in item.fixturenames)
+
+
 def pytest_collection_finish():
     """Collect garbage from here on."""
     gc.enable()
