@@ -20,10 +20,10 @@ Number = float | np.ndarray
 
 
 def told_by(record: Record, key: str, outcomes: np.ndarray) -> bool:
-    """Return whether a record's value is the mean of outcomes [items] (a perplexity: the exponential of that).
+    """Return whether a result's value is the mean of outcomes [items] (for a perplexity: its exponential).
 
-    Outcomes of another measurement than the record's (older files name no record), or a value that is no mean of them, say
-    nothing of it.
+    Outcomes of another measurement (older files name no result), or a value that is no mean of them, are no evidence
+    for it.
     """
     if not len(outcomes) or key not in record.values:
         return False
@@ -32,7 +32,7 @@ def told_by(record: Record, key: str, outcomes: np.ndarray) -> bool:
 
 
 class Looked:
-    """A claim's lookup that makes each cell's value once. labels: of the ids in comparisons, where they have any."""
+    """Lookup of a claim that computes each cell's value once. labels: labels of the ids in comparisons, if any."""
 
     labels: Mapping[Named, str] = {}
 
@@ -55,12 +55,12 @@ class Looked:
 
 
 class Resampled(Looked):
-    """One subject's rows of a table. Called as a claim's lookup it gives [REPLICATES] values of a cell, or its one value.
+    """Lookup of one subject's rows of a table: [REPLICATES] values of a cell, or its single value.
 
-    Every row's replicates come from the same draws of a benchmark's items, every benchmark's from draws of its own
-    (`common.evaluation.significance`). Where outcomes per item are missing they are normal with the record's standard
-    error, and drawn independently of any other recipe's; such a cell is not `paired`. What has no standard error is one
-    number. whole: ids of the columns that are read whole where the table shows a part.
+    All rows' replicates use the same draws of a benchmark's items, and different benchmarks use independent draws
+    (`common.evaluation.significance`). Without outcomes per item they are normal with the result's standard error, and
+    independent of other recipes; such a cell is not `paired`. A cell without a standard error is one number. whole: ids
+    of the columns that use all items where the table shows a part.
     """
 
     def __init__(self, store: Store, rows: Measured, columns: list[Column], whole: Collection[str] = ()) -> None:
@@ -84,14 +84,14 @@ class Resampled(Looked):
 
     @cached_property
     def guessed(self) -> frozenset[str]:
-        """Ids of the tasks on which the dense model is at chance level, and of what follows from them alone."""
+        """Ids of the tasks on which the original model is at chance level, and of columns that follow from them alone."""
         models = {row.model for row, _, _ in self._measured}
         columns = list(self._columns.values())
         found = {label for model in models for label in derived_columns.at_guessing(columns, model, self._measured)}
         return frozenset(found | {column.id for column in columns if column.of and found.issuperset(column.of)})
 
     def shown(self, group: str, sparsity: str, method: str, column: str) -> float | None:
-        """Return a cell's number as it is; None where there is none to be shown."""
+        """Return a cell's number as the table shows it; None if there is none."""
         _, scores = self._rows.get((group, sparsity, method), (None, {}))
         score = scores.get(column)
         return score.value if isinstance(score, Score) and not self._columns[column].hidden else None
@@ -158,9 +158,9 @@ class Resampled(Looked):
                     yield found
 
     def outcomes(self, recipe: Recipe, column: Column) -> np.ndarray | None:
-        """Return [items] what a column's value is the mean of (of a perplexity: its log).
+        """Return the outcomes [items] whose mean is a column's value (for a perplexity: its log).
 
-        None where a record does not have it.
+        None if a result does not have them.
         """
         place = (recipe.hash, column.benchmark, column.key)
         if place not in self._outcomes:
@@ -168,9 +168,9 @@ class Resampled(Looked):
         return self._outcomes[place]
 
     def flipped(self, row: Row, task: Column) -> np.ndarray | None:
-        """Return [items] where a row or the dense model alone is right.
+        """Return the items on which only one of a row and the original model is right, bool [items].
 
-        None where one of them has no outcomes of these items.
+        None if one of them has no outcomes of these items.
         """
         one, other = (found.recipe and self.outcomes(found.recipe, task) for found in (row, self._dense(row)))
         return None if one is None or other is None or len(one) != len(other) else one != other
@@ -188,7 +188,7 @@ class Resampled(Looked):
         return found if known else None
 
     def sources(self, key: Key) -> list[tuple[Row, Column]]:
-        """Return the rows and columns whose records are behind a cell, the dense model's included."""
+        """Return the rows and columns whose results are behind a cell, including the original model's."""
         row, scores = self._rows.get(key[:3], (None, {}))
         if row is None or row.recipe is None or not isinstance(scores.get(key[3]), Score):
             return []
@@ -209,9 +209,9 @@ class Resampled(Looked):
         return all(len(found) == 1 and 0 not in found for found in counts.values())
 
     def records(self, keys: tuple[Key, ...]) -> set[tuple[str, str]]:
-        """Return (recipe's hash, benchmark) of the records behind several cells, but for the dense model's.
+        """Return (recipe's hash, benchmark) of the results behind several cells, without the original model's.
 
-        A part is its whole.
+        A part of a benchmark counts as the whole.
         """
         found = [source for key in keys for source in self.sources(key)]
         return {(row.recipe.hash, subsets.whole(column.benchmark)) for row, column in found if not row.dense}

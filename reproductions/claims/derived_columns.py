@@ -13,7 +13,7 @@ from reproductions.spec.subjects import Subject
 
 @dataclass(frozen=True)
 class Score:
-    """A reproduced number as it is shown, with its standard error if it has one."""
+    """A reproduced number as the table shows it, with its standard error if it has one."""
 
     value: float
     stderr: float | None
@@ -33,7 +33,7 @@ _KINDS = {"retained": "mean-of-ratios", "retained-average": "ratio-of-means"}
 
 
 def score(value: float, error: float | None) -> Score | Status:
-    """Return a number to be shown, or that it has diverged."""
+    """Return a number to show, or the status that it has diverged."""
     if not math.isfinite(value):
         return DIVERGED
     return Score(value, error if error is not None and math.isfinite(error) else None)
@@ -42,8 +42,8 @@ def score(value: float, error: float | None) -> Score | Status:
 def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
     """Fill in the columns that follow from others.
 
-    A column that has no data, or has not been run, in most rows of a model is left out of them; returns column -> how many it
-    is over, where some are.
+    A column that lacks data, or was not run, in most rows of a model is left out of them. Return, for each column that
+    some are left out of, the number of remaining ones.
     """
     dense = {row.model: scores for row, _, scores in rows if row.dense}
     following = [column for column in columns if column.derived not in (None, FLIPS)]
@@ -76,12 +76,13 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
 
 
 def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Measured) -> tuple[list[str], int]:
-    """Return the columns that one follows from in a model's rows, and how many it would be if all were measured.
+    """Return the columns that one follows from in a model's rows, and their number if all were measured.
 
-    What fewer than two thirds of the model's rows have run is left out: a task that is being measured takes few rows their
-    average. The dense row is many tables': what only it has run is, too. So is a task that the dense model does not know
-    (`at_guessing`), of what is retained and of averages that say so (`Column.known`), but of the papers' own models, whose
-    tables count every task, and of a column that is one task's; where it knows none, none is left.
+    Columns that fewer than two thirds of the model's rows have run are left out, so that a task that is being measured
+    does not remove the average of many rows. The original model's row belongs to many tables, so columns that only it
+    has run are left out, too. So are tasks on which the original model is at chance (`at_guessing`), for retained
+    accuracy and for averages that say so (`Column.known`). Exceptions are the papers' models, whose tables count every
+    task, and a column of one task. If it is at chance on all tasks, none is left.
     """
     names, everything = _run(column, columns, model, rows)
     if everything > 1 and (column.known or column.derived not in ("average", FLIPS)):
@@ -118,10 +119,7 @@ def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) ->
 
 
 def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict[str, float]:
-    """Return chance level in each average of a model's rows.
-
-    Of those alone whose every task is known to have a level.
-    """
+    """Return chance level in each average of a model's rows, if it is known for every task of the average."""
     shares = chance(c.benchmark for c in columns if c.benchmark)
     guesses = {c.id: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
     found = {}
@@ -133,10 +131,10 @@ def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict
 
 
 def combine(column: Column, cells: Mapping, dense: Mapping):
-    """Return the column's value from those it follows from and the original model's; of arrays of replicates an array.
+    """Compute a derived column from other columns' values and the original model's; arrays of replicates give an array.
 
     Raises:
-        UserError: the dense model scores 0.
+        UserError: the original model scores 0.
     """
     if column.derived == "average":
         return scoring.average(cells)

@@ -20,9 +20,9 @@ from reproductions.spec.subjects import PAPER
 
 
 class Printed(Looked):
-    """Look up [REPLICATES] values of a printed cell whose number of items is known, or that follows from such.
+    """Lookup of [REPLICATES] values of a printed cell whose number of items is known, or that follows from such cells.
 
-    Other cells give the number as it is; None where nothing is printed.
+    Other cells give the number itself; None if nothing is printed.
     """
 
     def __init__(self, table: Table) -> None:
@@ -57,9 +57,9 @@ class Printed(Looked):
         return value + derived_columns.combine(column, *parts) - middle
 
     def paired(self, keys: tuple[Key, ...]) -> bool:
-        """Return no outcomes are printed."""
+        """Return False, because no outcomes are printed."""
         return False
 
     def sources(self, key: Key) -> list:
-        """Return no records are behind it."""
+        """Return no sources, because no results are behind a printed cell."""
         return []

@@ -36,12 +36,15 @@ def claims(
 ) -> dict:
     """Return a table's ``claims``, and ``chance``: how many comparisons of each subject chance would contradict.
 
-    A claim has its verdict on the reported numbers (``reported_of``: its comparisons, each by a name that those of the same
-    numbers share, whether it holds by them as they are, and whether by all of its interval, if it has one;
-    ``reported_counts``: how many hold, and all; ``reported_beyond``: how many by all of the interval, and have one) and on
-    every subject's own (``by_subject``: by the values as they are, ``judged``: see `judged`); ``reproduced``, ``verdict``,
-    ``difference`` and ``interval`` are the first subject's.
-    readings: per subject its rows as the table shows them, then, where some rows have answered more, these alone.
+    A claim has a verdict on the reported numbers and on every subject's numbers (``by_subject``: by the values
+    themselves, ``judged``: see `judged`). ``reproduced``, ``verdict``, ``difference`` and ``interval`` are the first
+    subject's. Fields for the reported numbers: ``reported_of``, its comparisons, each by a name that those of the same
+    numbers share, whether it holds by the numbers themselves, and whether by its entire interval, if it has one;
+    ``reported_counts``, how many hold, and all; ``reported_beyond``, how many hold by their entire interval, and how
+    many have one.
+
+    ``readings`` has, per subject, its rows as the table shows them, then, if some rows have answered more items, these
+    rows alone.
     """
     found, chance = _in_paper(table, numbers), {}
     for subject in subjects:
@@ -108,7 +111,7 @@ def _by_interval(found: dict) -> str | None:
 
 
 def pruned(keys: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str]]:
-    """Return (model, sparsity) of what is not dense; of the dense models where a table has nothing else."""
+    """Return (model, sparsity) of pruned models, or of the original ones in a table without others."""
     keys = list(keys)
     found = dict.fromkeys((model, sparsity) for model, sparsity, dense in keys if not dense)
     return list(found or dict.fromkeys((model, sparsity) for model, sparsity, _ in keys))
@@ -162,11 +165,14 @@ def _cells(point: Comparison) -> list[Key]:
 def judged(claim: Claim, compared: Sequence[Compared]) -> dict:
     """Return a claim's verdict on measured numbers.
 
-    A comparison of what gave the same on every item is left out, and one whose outcomes are another's; its ``whole``:
-    columns it reads whole where the table shows a part; ``against``: how many others its number is held against; ``limit``:
-    the end, other than zero, of the range in which the claim has it. counts:
-    comparisons by verdict. difference, slack (how far from where the verdict by plain comparison changes), interval, unit,
-    paired: of the comparison least in the claim's favour, of the worst verdict's; ``comparisons`` has all of them.
+    Comparisons of equal outcomes on every item are left out, and repeated ones.
+
+    Returns:
+        ``counts``: comparisons by verdict. ``difference``, ``slack`` (its distance from where the verdict by plain
+        comparison changes), ``interval``, ``unit`` and ``paired``: of the comparison least in the claim's favour among
+        those of the worst verdict. ``comparisons``: all of them. Each has ``whole``, columns that use all items where
+        the table shows a part; ``against``, the number of others it is compared with; and ``limit``, the end of the
+        claim's range, if it is not zero.
     """
     found = [_one(*one) | {"whole": one[2].read_whole(_cells(one[0]))} for one in compared]
     found = _distinct([one for one in found if not _same(one)], _outcome)
@@ -213,9 +219,10 @@ def _same(found: dict) -> bool:
 
 
 def together(found: Iterable[dict]) -> dict | None:
-    """Join several claims' verdicts on one subject: the worst, of equals the one whose comparison is least in favour.
+    """Join several claims' verdicts on one subject: the worst; among equals the one least in the claim's favour.
 
-    ``holding`` of ``compared`` count all of them, those of the same outcomes once; None where nothing was compared.
+    ``holding`` and ``compared`` count the comparisons of all, those of the same outcomes once; None if nothing was
+    compared.
     """
     found = [verdict for verdict in found if verdict["comparisons"]]
     if not found:
@@ -233,10 +240,10 @@ def distinct(found: Iterable[dict]) -> list[dict]:
 
 
 def by_chance(compared: Iterable[dict]) -> float:
-    """Return how many comparisons would be contradicted at most, on average, were all differences zero.
+    """Return an upper bound on the mean number of contradicted comparisons if all differences were zero.
 
-    A comparison with several others may be by each of them. A claim that asks for more than zero is left out: a difference of
-    zero contradicts it for certain.
+    A comparison with several others may be contradicted by each of them. Claims of a difference above zero are left
+    out: a difference of zero contradicts them for certain.
     """
     return CHANCE * sum(one["against"] for one in compared if one["from_zero"])
 

@@ -38,10 +38,10 @@ TOKENS_OF_A_ROW = 2.5e6
 
 
 def held_together(recipe: Recipe) -> int:
-    """Return how many models of a recipe's kind fit side by side, so that evaluations share what their models share.
+    """Return how many models of a recipe's kind fit into memory together, so that evaluations share their common states.
 
-    What was trained is measured alone, and at once: a kill while the next one is prepared would lose it. How long others are
-    prepared before the first is measured, `reproductions.engine.runner` decides.
+    Trained models are measured alone and at once: a kill while the next one is prepared would lose them.
+    `reproductions.engine.runner` decides how long others are prepared before the first is measured.
     """
     if recipe.weights == shape_recipes.WEIGHTS:
         return 1
@@ -55,10 +55,11 @@ def held_together(recipe: Recipe) -> int:
 
 
 def device_for(asked: str | None, dtype: str | None, work: Sequence[Work]) -> str:
-    """Return the device to measure on: the one asked for, else a GPU where there is one, else the CPU.
+    """Return the device to measure on: the requested one, else a GPU if there is one, else the CPU.
 
     Raises:
-        UserError: a device or dtype that there is not; a model too large for the CPU, unless the CPU is what was asked for.
+        UserError: a device or dtype that is not available; or a model too large for the CPU, unless the CPU was
+            requested.
     """
     device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
     loading.placement(device, dtype)
@@ -86,14 +87,18 @@ def _flops() -> float:
 def prepare(
     recipe: Recipe, *, device: str = "cpu", progress: bool = False, force: bool = False, recorded: Mapping | None = None
 ) -> Context | shape_only.Shape:
-    """Load the recipe's model and carry the recipe out (a shape recipe: build the shape alone).
+    """Load the recipe's model and run the recipe (for a shape recipe: build the shape alone).
 
-    force: searches and trainings that an earlier run finished are done again. recorded: the details of one
-    of the recipe's records; what a search found is taken from there.
+    Args:
+        recipe: The recipe.
+        device: Device to run on.
+        progress: Show progress bars.
+        force: Repeat searches and trainings that an earlier run finished.
+        recorded: Details of an earlier result of the recipe, whose searches are reused.
 
     Raises:
-        UserError: an unknown model, selection, repair or training, a recipe spelled otherwise than its steps spell it, or
-            whatever loading, calibration and pruning refuse.
+        UserError: an unknown model, selection, repair or training, a recipe in another form than its steps write, or an
+            error of loading, calibration and pruning.
     """
     _check_spelling(recipe)
     if recipe.weights == shape_recipes.WEIGHTS:

@@ -20,11 +20,11 @@ ENOUGH_SECONDS = 1.0
 
 
 def expected(work: Sequence[Work], store: Store) -> tuple[float, int]:
-    """Estimate the seconds that cells take, and count those that nothing is known of.
+    """Estimate the seconds that cells take, and count those without an estimate.
 
-    A cell takes as long as its own result did on a CPU, or as the median of its benchmark on the same model. Of a model
-    without results from a CPU it takes that of a published model, in proportion to the parameters. Published results rarely
-    read their calibration text anew, so reading each calibration once is counted on its own.
+    A cell takes as long as its earlier result on a CPU, or as the median of its benchmark on the same model. For a
+    model without results from a CPU it is that of a published model, in proportion to the parameters. Published results
+    rarely read their calibration text anew, so reading each calibration once is added.
     """
     published = cache(partial(_published, store))
     total, unknown = sum(_calibrating(work, store, published).values()), 0
@@ -36,7 +36,7 @@ def expected(work: Sequence[Work], store: Store) -> tuple[float, int]:
 
 
 def longest_first(work: Sequence[Work], store: Store) -> list[Work]:
-    """Sort recipes by the seconds that they are expected to take, the longest first: workers then end together."""
+    """Sort recipes by their expected seconds, the longest first, so that workers end together."""
     published = cache(partial(_published, store))
     return sorted(work, key=lambda entry: -_recipe(entry, store, published)[0])
 
@@ -84,15 +84,15 @@ def _seconds(entry: Work, store: Store, published: Callable) -> tuple[dict[str, 
 
 
 class TimeLeft:
-    """Seconds that are left of some work.
+    """Estimate of the seconds left of some work.
 
-    Each cell counts with the time that it is expected to take, and each recipe with that of preparing its model. What is
-    done corrects both, once ENOUGH_SECONDS were expected of it. If cells have taken twice the expected time, twice that of
-    the others is left.
+    Each cell counts with its expected time, and each recipe with that of preparing its model. Finished ones correct
+    both, once ENOUGH_SECONDS were expected of them: if cells have taken twice the expected time, the others count
+    twice.
 
     Args:
-        work: What is to be measured.
-        store: Where results are looked up.
+        work: Work to measure.
+        store: Store of earlier results.
     """
 
     def __init__(self, work: Sequence[Work], store: Store) -> None:
@@ -109,7 +109,7 @@ class TimeLeft:
             self._preparing.left[recipe] += seconds
 
     def prepared(self, recipe: str, seconds: float) -> None:
-        """Note that the model of a recipe, given by its hash, is prepared, and how long that took."""
+        """Note that the model of a recipe, given by its hash, is prepared, and the seconds it took."""
         self._preparing.done(recipe, seconds)
 
     def measured(self, recipe: str, benchmark: str, seconds: float | None = None) -> None:
@@ -118,18 +118,18 @@ class TimeLeft:
         Args:
             recipe: Its recipe's hash.
             benchmark: Its benchmark.
-            seconds: How long it took; None where that says nothing of others, as of one that failed.
+            seconds: Seconds it took; None if they say nothing about others, as for a failed cell.
         """
         self._cells.done((recipe, benchmark), seconds)
         if recipe not in self.recipes():
             self._preparing.done(recipe)
 
     def recipes(self) -> set[str]:
-        """Return the hashes of the recipes with cells that are left."""
+        """Return the hashes of the recipes with remaining cells."""
         return {recipe for recipe, _ in self._cells.left}
 
     def seconds(self) -> float | None:
-        """Return the seconds that one process needs for the rest; None while ENOUGH_SECONDS are not done of the cells."""
+        """Return the seconds that one process needs for the rest; None until ENOUGH_SECONDS of cells are done."""
         return self._cells.seconds() + self._preparing.seconds() if self._cells.expected >= ENOUGH_SECONDS else None
 
 
@@ -157,7 +157,7 @@ class _Part:
 
 
 def said(work: Sequence[Work], store: Store) -> str:
-    """Say what `expected` returns, in a line."""
+    """Describe the result of `expected` in a line."""
     if not work:
         return "nothing is left to measure"
     seconds, unknown = expected(work, store)

@@ -25,18 +25,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Lacking:
-    """Missing data and the reasons: benchmarks, and recipes that are calibrated or trained on it."""
+    """Missing data with reasons, by benchmark and by recipe that is calibrated or trained on it."""
 
     benchmarks: dict[str, str] = field(default_factory=dict)
     recipes: dict[str, str] = field(default_factory=dict)  # by hash
     texts: dict[tuple[str, str], str] = field(default_factory=dict)  # what these recipes read, by kind and name
 
     def why(self, recipe: Recipe, benchmark: str) -> str | None:
-        """Return why a cell has no data; None if it has, or reads none."""
+        """Return why a cell has no data; None if it has data, or reads none."""
         return self.benchmarks.get(benchmark) or self.recipes.get(recipe.hash)
 
     def everything(self, work: Sequence[Work]) -> bool:
-        """Return whether nothing of this work that reads data can be measured, and nothing else is to be."""
+        """Return whether all of this work reads data, and none of it is available."""
         if len(_of_data(work)) < len(work):
             return False
         cells = [(entry.recipe, name) for entry in work for name in entry.benchmarks if _readers(name)]
@@ -51,12 +51,13 @@ def fetch(
     pattern: str | None = None,
     convert_weights: bool = False,
 ) -> Iterator[str]:
-    """Fetch every model, corpus and task of the chosen rows, one after the other; yields a line for each.
+    """Fetch every model, corpus and task of the chosen rows, one after the other; yield a line for each.
 
-    convert_weights: convert pickled weights to safetensors, where a model has no others.
+    ``convert_weights`` converts pickled weights to safetensors if a model has no others. The other arguments choose
+    rows, see `reproductions.engine.runner.choose_rows`.
 
     Raises:
-        UserError: something could not be fetched; what came before is kept and not fetched again.
+        UserError: something could not be fetched; earlier downloads are kept and not repeated.
     """
     subject = subjects.subject(subject)
     rows = [row for row in choose_rows(table, subject, models, pattern, None) if row.recipe]
@@ -81,7 +82,7 @@ def fetch(
 
 
 def lacking(work: Sequence[Work]) -> Lacking:
-    """Look once for all data that these cells read, before any of them is measured."""
+    """Check once, before any cell is measured, which data are missing."""
     real = _of_data(work)
     texts = {entry.recipe.hash: _texts(entry.recipe) for entry in real}
     names = dict.fromkeys(name for entry in real for name in entry.benchmarks if _readers(name))
@@ -118,9 +119,9 @@ def _of_data(work: Sequence[Work]) -> list[Work]:
 
 
 def summary(absent: Lacking, tables: Sequence[Table]) -> str:
-    """Return what there is no data for, by columns and by texts that rows are calibrated or trained on.
+    """Summarise the missing data, by columns and by texts that rows are calibrated or trained on.
 
-    The first reason in full.
+    The first reason is given in full.
     """
     labels = {column.benchmark: column.label for table in tables for column in table.columns(PAPER.profile)}
     columns = ", ".join(dict.fromkeys(labels.get(subsets.whole(name), name) for name in absent.benchmarks))

@@ -35,13 +35,13 @@ class Stage:
     """Some columns of some tables.
 
     Attributes:
-        title: What the forecast calls it.
+        title: Name in the forecast.
         targets: As `python -m reproductions list` prints them.
         columns: Labels; none: all columns.
         rows: Ids; none: all rows.
-        trains: Whether the rows that train are meant, or those that do not.
-        whole: Whether whole test sets and texts are read.
-        shares: Whether only the papers' shares of layers are removed, where the table has more numbers.
+        trains: Whether rows with a training are meant, or those without.
+        whole: Whether entire test sets and texts are read.
+        shares: Whether only the papers' shares of layers are removed, if the table has more numbers.
         most: The largest model, in parameters.
     """
 
@@ -87,13 +87,13 @@ SEARCHES = ("sleb", "iterated-patch")
 
 @dataclass(frozen=True)
 class Planned:
-    """A stage of one model with what is missing of it.
+    """A stage of one model with its missing cells.
 
     Attributes:
-        title: Of the stage and the model.
-        work: What is missing, without what an earlier stage measures.
-        seconds: How long one process takes, roughly.
-        unknown: Cells of which that is not known.
+        title: Title of the stage and the model.
+        work: The missing cells, without those of an earlier stage.
+        seconds: Approximate seconds for one process.
+        unknown: Number of cells without an estimate.
     """
 
     title: str
@@ -103,20 +103,20 @@ class Planned:
 
     @property
     def cells(self) -> int:
-        """Return the number of missing records."""
+        """Return the number of missing results."""
         return sum(len(entry.benchmarks) for entry in self.work)
 
 
 def plan(
     models: Sequence[str], store: Store, *, limit: int | None = None, speed: float = SPEED["cuda"]
 ) -> list[Planned]:
-    """Return the stages in which something is missing, in the order in which they are measured.
+    """Return the stages with missing cells, in the order in which they are measured.
 
     Args:
-        models: Names, as for `common.models.load`. A stage is planned for each before the next stage.
-        store: Where records are looked up.
+        models: Names, as for `common.models.load`. Each stage is planned for all models before the next stage.
+        store: Store of earlier results.
         limit: Items of each task, for a rehearsal.
-        speed: Of one process, in published results' CPU cores.
+        speed: Speed of one process, in published results' CPU cores.
 
     Raises:
         UserError: An unknown model.
@@ -178,7 +178,7 @@ def _parameters(subject) -> int:
 
 
 def forecast(planned: Iterable[Planned], workers: int, minutes: float) -> str:
-    """Return a table of the stages: cells, minutes, when each ends, and whether that is in time."""
+    """Return a table of the stages: cells, minutes, end of each, and whether that is in time."""
     lines, until = [f"{'cells':>6} {'minutes':>8} {'until':>8}  stage"], 0.0
     for one in planned:
         own = one.seconds / 60 / workers
@@ -191,14 +191,14 @@ def forecast(planned: Iterable[Planned], workers: int, minutes: float) -> str:
 
 
 def run(planned: Sequence[Planned], *, device: str, workers: int, ends: float, measure: str | None = None) -> int:
-    """Measure the stages in order until a moment, and return how many cells have a record.
+    """Measure the stages in order until a time limit, and return how many cells have a result.
 
     Args:
         planned: See `plan`.
         device: ``cuda`` or ``cpu``.
-        workers: How many processes.
-        ends: When they are ended, in seconds since the epoch.
-        measure: The module that measures, if not the usual one.
+        workers: Number of processes.
+        ends: Time limit, in seconds since the epoch.
+        measure: Module that measures, if not the usual one.
     """
     from common.pruning.pipeline import work_folder
     from reproductions.engine import fetch
@@ -231,7 +231,7 @@ class BatchCommand:
 
 @answering
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return the exit status: 0 also where the time was over before the work."""
+    """Run the command and return the exit status, which is also 0 if the time limit came before the end of the work."""
     begun = time.time()
     options = parse(BatchCommand, arguments, prog="python -m reproductions.engine.gpu_batch")
     quiet_logging()

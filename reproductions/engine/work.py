@@ -10,13 +10,13 @@ from common.records.results import Recipe
 
 @dataclass
 class Work:
-    """One recipe and the benchmarks that are missing for it."""
+    """One recipe and its missing benchmarks."""
 
     recipe: Recipe
     title: str
     benchmarks: list[str] = field(default_factory=list)
 
     def of(self, wanted: Callable[[str], bool]) -> list[Work]:
-        """Return this work with the wanted benchmarks alone; [] where that leaves none."""
+        """Return this work with the wanted benchmarks alone; [] if none is left."""
         names = [benchmark for benchmark in self.benchmarks if wanted(benchmark)]
         return [Work(self.recipe, self.title, names)] if names else []

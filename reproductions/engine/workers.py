@@ -55,18 +55,18 @@ LOOK = 2.0  # seconds between two looks at how far the workers are
 
 @dataclass(frozen=True)
 class Worker:
-    """One process's task; called, it measures and returns how many cells failed.
+    """One process's task: when called, it measures and returns the number of failed cells.
 
     Attributes:
         work: All cells of the command.
-        since: When they were asked for, in nanoseconds since the epoch.
-        device: None: a GPU where the process has one.
-        dtype: Of the weights, if one was asked for.
-        force: Whether earlier records do not count.
-        lacking: Why a cell has no data, looked up once for all.
-        directories: Of models that are named after theirs.
-        measure: The module that measures.
-        patience: Seconds for which to look for a free recipe.
+        since: Time of the request, in nanoseconds since the epoch.
+        device: None: a GPU if the process has one.
+        dtype: Type of the weights, if one was requested.
+        force: Whether earlier results do not count.
+        lacking: Why a cell has no data, determined once for all workers.
+        directories: Directories of models that are named after them.
+        measure: Module that measures.
+        patience: Seconds to wait for a free recipe.
     """
 
     work: tuple[Work, ...]
@@ -91,7 +91,7 @@ class Worker:
         return measured(list(self.work), Store(), measure, device=device, **options)
 
     def checkpoint(self):
-        """Return what submitit queues again when the job is about to be preempted or to run out of time: the same."""
+        """Return the task that submitit queues again when the job is about to be preempted or to time out: the same one."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -99,7 +99,7 @@ class Worker:
 
 @dataclass(kw_only=True)
 class SpreadingOptions:
-    """The options of `run` that spread its work."""
+    """Options of `run` that distribute its work."""
 
     workers: int | None = option(
         None,
@@ -119,7 +119,7 @@ class SpreadingOptions:
 
 
 def check(options: SpreadingOptions) -> None:
-    """Refuse what cannot be before anything is read."""
+    """Refuse impossible options before anything is read."""
     if options.slurm is not None and options.workers is not None:
         raise UserError("--workers and --slurm are two places for one run; choose one of them")
     if options.slurm is not None:
@@ -127,7 +127,7 @@ def check(options: SpreadingOptions) -> None:
 
 
 def chosen(work: Sequence[Work], recipes: Sequence[str], every: Sequence[Work]) -> list[Work]:
-    """Return the work that ``--recipe`` names. every: with what is measured by now, which is no error.
+    """Return the work that ``--recipe`` names; ``every`` includes recipes that are already measured, which are no error.
 
     Raises:
         UserError: A name that is no recipe's hash.
@@ -140,7 +140,7 @@ def chosen(work: Sequence[Work], recipes: Sequence[str], every: Sequence[Work]) 
 
 
 def list_work(options, work: Sequence[Work]) -> str:
-    """Return a command for every recipe, the longest first; its output is for a log, so tables are left out."""
+    """Return a command for every recipe, the longest first; its output is meant for a log, without tables."""
     command = [sys.executable, "-m", "reproductions", "run", *options.targets, "--no-show"]
     for name in _NARROWING:
         value = getattr(options, name)
@@ -153,7 +153,7 @@ def list_work(options, work: Sequence[Work]) -> str:
 
 
 def spread(options, store: Store, work: Sequence[Work], lacking: Callable) -> int:
-    """Measure with several processes and wait for them, or submit; return how many cells failed or were left."""
+    """Measure with several processes and wait for them, or submit jobs; return the number of cells that failed or remain."""
     store.check_writable()
     from common.pruning.pipeline import work_folder
 
@@ -184,13 +184,13 @@ def spread(options, store: Store, work: Sequence[Work], lacking: Callable) -> in
 
 
 def local(worker: Worker, count: int, folder: Path, ends: float | None = None) -> None:
-    """Run so many workers on this machine and return when they have ended. Ctrl-C, SIGTERM and SIGHUP end them.
+    """Run workers on this machine until they have ended. Ctrl-C, SIGTERM and SIGHUP end them.
 
     Args:
-        worker: What each of them does.
-        count: How many; no more than there are recipes.
-        folder: For their logs.
-        ends: When they are ended, in seconds since the epoch; what is not recorded then is given up.
+        worker: Task of each worker.
+        count: Number of workers, at most one per recipe.
+        folder: Folder for their logs.
+        ends: Time limit in seconds since the epoch; unfinished cells are dropped then.
     """
     count = min(count, len({entry.recipe.hash for entry in worker.work}))
     gpus = _gpus(worker.device)
@@ -218,7 +218,7 @@ def slurm(worker: Worker, options: dict, folder: Path) -> list:
     """Submit workers as a job array and return the jobs.
 
     Raises:
-        UserError: There is no SLURM here, or it refuses.
+        UserError: There is no SLURM, or it refuses.
     """
     import submitit
 
@@ -239,10 +239,10 @@ def slurm(worker: Worker, options: dict, folder: Path) -> list:
 
 
 def slurm_options(text: str) -> dict:
-    """Return submitit's options from ``partition=gpu,gpus=1,array=64``; a part without ``=`` goes on with the one before it.
+    """Return submitit's options from ``partition=gpu,gpus=1,array=64``; a part without ``=`` belongs to the one before it.
 
     Raises:
-        UserError: Something that is no NAME=VALUE, or no option that a text can say.
+        UserError: A part that is no NAME=VALUE, or an option that cannot be given as text.
     """
     from submitit.slurm import slurm as sbatch
 

@@ -8,10 +8,10 @@ from common.pruning.recipe import Recipe
 
 @dataclass(frozen=True)
 class Changes:
-    """Options that replace a row's own. None: as the table has it.
+    """Options that replace a row's own; None keeps the table's.
 
-    samples: calibration sequences, lines or sentences. seed: of what is drawn at random from the calibration text. text: a
-    corpus to calibrate on. alpha: LinearPatch's perturbation coefficient, by which the patch is multiplied (section 3.2).
+    samples: calibration sequences, lines or sentences. seed: of random draws from the calibration text. text: a corpus
+    to calibrate on. alpha: LinearPatch's perturbation coefficient, which multiplies the patch (section 3.2).
     """
 
     samples: int | None = None
@@ -27,7 +27,7 @@ class Changes:
         return ", ".join(f"{name} {value}" for name, value in told.items() if value is not None)
 
     def of(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with these changes, itself where it has nothing that they change."""
+        """Return the recipe with these changes; the same recipe if none applies."""
         parts = {
             "calibration": self._calibration(recipe.calibration),
             "selection": self._nested(recipe.selection),

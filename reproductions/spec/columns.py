@@ -142,7 +142,7 @@ def laco_averages(profile: str) -> list[Column]:
 
 
 def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Column]:
-    """Return the nine tasks. few: on the toy model only the four FEW."""
+    """Return the nine tasks. few: on the toy model only the four of FEW."""
     chosen = QUESTIONS
     if profile == "standin":  # a task of ours may change: its version is part of the benchmark's name
         every = {label: (f"{task}@{TASKS_VERSION}", metric) for task, (label, metric) in STANDIN_TASKS.items()}

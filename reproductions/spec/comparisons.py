@@ -71,7 +71,7 @@ class Comparison:
 
     @property
     def slack(self) -> float:
-        """Return the distance of the difference from where the claim would change; negative where it does not hold."""
+        """Return the distance of the difference from the end of the claim's range; negative if the claim does not hold."""
         inner = float(min(self.difference - self.low, self.high - self.difference))
         return inner if self.inside else -inner
 
@@ -82,7 +82,7 @@ class Comparison:
 
     @property
     def holds(self) -> bool:
-        """Return whether the numbers as they are support the claim."""
+        """Return whether the numbers themselves support the claim."""
         return self.slack >= 0 if self.closed == self.inside else self.slack > 0
 
     def verdict(self, least: float, most: float) -> bool | None:
@@ -199,12 +199,12 @@ def ahead_by(
 
 
 def every(*checks: Check) -> Check:
-    """Return the comparisons of several checks."""
+    """Return a check that makes the comparisons of several checks."""
     return lambda cell, settings: [comparison for one in checks for comparison in one(cell, settings)]
 
 
 def ladder(methods: Iterable[str], column: str, lower: bool = False) -> Check:
-    """Return each method of a ladder is better than the one before it."""
+    """Return a check that each method of a ladder is better than the one before it."""
     steps = list(methods)
     return every(*(beats(b, a, column=column, lower=lower) for a, b in zip(steps, steps[1:], strict=False)))
 

@@ -11,10 +11,10 @@ from reproductions.spec.subjects import Subject
 
 
 def read(table: Table, store: Store, subject: Subject, limit: int | None = None) -> list[Column]:
-    """Return a table's columns as read: whole, where every row with the part has the whole.
+    """Return a table's columns as they are read: the whole benchmark if every row with the part has the whole.
 
-    So rows that are compared have answered the same items. The dense row's records are those of many tables: alone it
-    changes no column.
+    So rows that are compared have answered the same items. The original model's row belongs to many tables, so it
+    changes no column alone.
     """
     columns = table.columns_for(subject)
     names = {column.benchmark for column in columns if column.benchmark}
@@ -25,10 +25,10 @@ def read(table: Table, store: Store, subject: Subject, limit: int | None = None)
 
 
 def more(columns: Sequence[Column], rows: Sequence[Row], store: Store) -> list[tuple[dict[str, Column], list[Row]]]:
-    """Return which rows can be compared by more items than a table shows: columns to read whole, by id, and these rows.
+    """Return the rows that can be compared by more items than a table shows: ids of columns to read whole, and these rows.
 
-    One entry for each set of rows, the dense one and at least two others, that have answered all of the same columns; sets of
-    fewer rows, which have answered more, come last.
+    There is one entry for each set of rows that have answered all of the same columns: the original model's and at
+    least two others. Sets of fewer rows, which have answered more, come last.
     """
     having: dict[str, frozenset[int]] = {}
     parts = {

@@ -41,9 +41,9 @@ def removed_layers(number: reported.Number) -> int | None:
 def rows(
     paper: str, table: str, *, shape: Shape | None = None, statuses: Mapping[str, Status] | None = None
 ) -> list[Row]:
-    """Return every printed row of a table, in printed order, without a recipe for its weights.
+    """Return every printed row of a table, in printed order, without recipes for weights.
 
-    statuses: method -> why it is not there, where that is known.
+    ``statuses`` gives the reason why a method is missing, if it is known.
     """
     found: dict[tuple, Row] = {}
     for number in reported.numbers(paper, table):
@@ -67,6 +67,6 @@ def rows(
 
 
 def title_of(paper: str) -> str:
-    """Return how a paper is called in titles."""
+    """Return a paper's name in titles."""
     titles = {"linearpatch": "LinearPatch", "prunecomp": "Prune&Comp", "laco": "LaCo", "reassessing": "Reassessing"}
     return (titles | {LEAGUE: "League (extension)"})[paper]

@@ -25,19 +25,28 @@ Lookup = Callable[[str, str, str, str], float | None]
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its id, which never changes, its label, and where its number comes from.
+    """A column of a table.
 
-    id: as the paper prints the column, or a name of ours. label: what people read (default: the id).
-    benchmark, key: the record's benchmark and value. derived: in their place, ``average``, ``retained`` (mean of ratios to
-    the dense row), ``retained-average`` (ratio of averages) or ``flips`` (mean share of items that the row or the dense one
-    alone gets right, in percent), over the columns that ``of`` names (none: all accuracy
-    columns). only: ``printed`` for the paper's own models alone, ``one model`` for any other alone. hidden: measured for
-    derived columns, but not shown. known: an average leaves out what a dense model of ours does not know, as what is retained
-    does (`derived.at_guessing`). scale: what a value is multiplied by to be shown (accuracies are stored as shares).
-    compare: how a reproduced number is held against a reported one: ``accuracy`` within
-    two standard errors, ``perplexity`` within 1 %, ``exact`` to the printed digits. weight_free: the number follows from
-    the model's shape (see Row.shapes). text: the cell is the record's detail of that key, not a number. None of benchmark
-    and derived: the column is declared, and its cells say so. unit: ``s`` for seconds, shown with three significant digits.
+    Attributes:
+        id: Id, which never changes: the paper's name of the column, or one of this project.
+        benchmark: The result's benchmark. Without it and ``derived`` the column is only declared, and its cells say so.
+        key: The result's value.
+        derived: Instead of a benchmark: ``average``, ``retained`` (mean of ratios to the original model's row),
+            ``retained-average`` (ratio of averages) or ``flips`` (mean share of items that only one of the row and the
+            original model has right, in percent).
+        of: Columns that a derived one is over; none: all accuracy columns.
+        only: ``printed`` for the paper's models alone, ``one model`` for other models alone.
+        hidden: Measured for derived columns, but not shown.
+        known: An average leaves out tasks on which the measured original model is at chance, as retained accuracy does
+            (`derived.at_guessing`).
+        scale: Factor of the shown value (accuracies are stored as shares).
+        compare: Comparison with a reported number: ``accuracy`` within two standard errors, ``perplexity`` within 1 %,
+            ``exact`` to the printed digits.
+        weight_free: The number follows from the model's shape (see Row.shapes).
+        shape_only: Only rows whose recipe is a shape recipe have the number.
+        text: The cell is the result's detail of that key, not a number.
+        unit: ``s`` for seconds, shown with three significant digits.
+        label: Label for people (default: the id).
     """
 
     id: str
@@ -62,7 +71,7 @@ class Column:
 
     @property
     def better(self) -> str:
-        """Return ``higher`` or ``lower`` where the column's numbers are better in one direction, else ''."""
+        """Return ``higher`` or ``lower``, the better direction of the column's numbers, or ''."""
         if self.key in BETTER:
             return BETTER[self.key]
         if self.text or self.weight_free or self.compare == "exact":
@@ -74,16 +83,26 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row: ids that never change, labels that people read, and the recipe behind it (None: ``status`` says why not).
+    """A row of a table: ids that never change, labels for people, and its recipe.
 
-    A row is found by group, sparsity and method; claims, audit and printed numbers name it so.
+    Claims, audit and printed numbers identify a row by group, sparsity and method.
 
-    model: the registry name. group: the model as the paper prints it, else its registry name; with `variant` behind it where
-    a table has a model's rows twice. method: as the paper prints the row (`reported.row_name`), or an id of
-    ours. shapes: the recipe over the model's shape alone, for the weight-free columns. name: the label of the method
-    (default: the method). label: the label of the group, which `Table.rows` fills in for a model that is not the paper's.
-    extension: whether the row is of no paper. printed: method and variant in the paper's CSV files, of a row that is there.
-    spec: what sets the row apart, in fields: a specification of the paper's package, for recipes and figures.
+    Attributes:
+        model: Registry name.
+        group: The model as the paper prints it, else its registry name; followed by `variant` if a table has a model's
+            rows twice.
+        sparsity: Removed layers as n/N, or as printed.
+        method: The row as the paper prints it (`reported.row_name`), or an id of this project.
+        recipe: The recipe; None if ``status`` says why there is none.
+        status: Reason for the missing recipe.
+        dense: Whether it is the original model's row.
+        shapes: Recipe of the model's shape alone, for the weight-free columns.
+        name: Label of the method (default: the method).
+        label: Label of the group, which `Table.rows` fills in for a model that is not the paper's.
+        variant: Distinguishes a model's rows in a table that has them twice.
+        extension: Whether the row is in no paper.
+        printed: Method and variant in the paper's CSV files.
+        spec: The row's distinctive settings as fields: a specification of the paper's package, for recipes and figures.
     """
 
     model: str
@@ -108,7 +127,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return what finds the row in its table: group, sparsity, method."""
+        """Return the identity of the row in its table: group, sparsity, method."""
         return self.group, self.sparsity, self.method
 
     @property
@@ -121,12 +140,15 @@ class Row:
 class Claim:
     """A statement the paper draws from a table.
 
-    id: names the claim among those of its table (see `Table.claim_id`); it never changes, the text may.
-    compare: one side's numbers and the (model, sparsity) settings -> the comparisons it is made of
-    (`reproductions.spec.comparisons.Comparison`), none where the numbers it needs are missing. only_reported: it names
-    the paper's own numbers. known: comparisons of tasks on which the dense model measured here is at chance level are left
-    out, as averages do (`derived.at_guessing`). enough: (comparisons that hold, all of them) -> whether the claim does; None:
-    all have to.
+    Attributes:
+        id: Id among the claims of its table (see `Table.claim_id`), which never changes; the text may.
+        text: The statement.
+        compare: Function from one side's numbers and the (model, sparsity) settings to the comparisons of the claim
+            (`reproductions.spec.comparisons.Comparison`); none if numbers are missing.
+        only_reported: It is about the paper's printed numbers alone.
+        known: Comparisons of tasks on which the measured original model is at chance level are left out, as in averages
+            (`derived.at_guessing`).
+        enough: Function from (comparisons that hold, all of them) to whether the claim does; None: all have to.
     """
 
     id: str
@@ -137,25 +159,25 @@ class Claim:
     enough: Callable[[int, int], bool] | None = None
 
     def suffices(self, holding: int, comparisons: int) -> bool:
-        """Return whether so many of the comparisons make the claim hold."""
+        """Return whether the claim holds with ``holding`` of the comparisons."""
         return self.enough(holding, comparisons) if self.enough else holding == comparisons
 
     def check(self, cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
-        """Return whether the claim holds by the numbers as they are; None where there are none."""
+        """Return whether the claim holds by the numbers themselves; None without numbers."""
         return self.by(self.compare(cell, settings))
 
     def by(self, found: list) -> bool | None:
-        """Return whether these comparisons, as they are, make the claim hold; None of none."""
+        """Return whether these comparisons, by the numbers themselves, make the claim hold; None without comparisons."""
         return self.suffices(sum(one.holds for one in found), len(found)) if found else None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table or figure of a paper, or of ours (LEAGUE). ``number``: of the table in the paper's CSV files, if it is there.
+    """A table or figure of a paper, or of this project's league (LEAGUE).
 
-    draw: ``module:function`` that draws a figure from its records, see `reproductions.render.show.drawn`. full: any
-    model of up to 300 million parameters reads its tasks and texts whole, not only the paper's own and the toy model (see
-    `reproductions.spec.subsets`).
+    ``number`` is the number of the table in the paper's CSV files, if it is there. draw: ``module:function`` that draws
+    a figure from its results, see `reproductions.render.show.drawn`. full: any model of up to 300 million parameters
+    reads its tasks and texts whole, not only the paper's models and the toy model (see `reproductions.spec.subsets`).
     """
 
     target: str
@@ -181,9 +203,9 @@ class Table:
         return f"{self.id}/{claim.id}"
 
     def rows(self, subject: Subject | str, limit: int | None = None) -> list[Row]:
-        """Return the declared rows of a subject (or of a profile's name), each once, in its type of numbers.
+        """Return the declared rows of a subject (or of a profile's name), without repetition, in its type of numbers.
 
-        With a user's changes: the dense rows, and those whose recipes they change.
+        With a user's changes these are the original models' rows, and those whose recipes they change.
         """
         subject = subjects.subject(subject)
         rows = {row.key: row for row in self.declared(subject, limit)}
@@ -191,7 +213,7 @@ class Table:
         return _changed(found, subject.changes) if subject.changes else found
 
     def columns_for(self, subject: Subject) -> list[Column]:
-        """Return the columns that a subject's rows have, in the size that it is asked."""
+        """Return the columns of a subject's rows, whole or in parts."""
         other = "one model" if subject.printed else "printed"
         found = [column for column in self.columns(subject.profile) if column.only != other]
         # What a paper prints as a share of 1 is in percent where nothing is compared with its digits.
@@ -248,10 +270,10 @@ NO_TARGETS = {
 
 
 def get(target: str, others: Sequence[str] = ()) -> Table:
-    """Return the table of a target. others: what besides targets may have been meant, where that is more than them.
+    """Return the table of a target. ``others`` are further names that may have been meant.
 
     Raises:
-        UserError: there is none; the nearest names are given.
+        UserError: there is none; the message gives the nearest names.
     """
     if target in NO_TARGETS:
         raise UserError(f"{target} is no target: the paper's holds {NO_TARGETS[target]}")

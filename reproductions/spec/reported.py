@@ -18,7 +18,7 @@ FIELDS = ("table", "model", "sparsity", "method", "variant", "column", "value", 
 
 @dataclass(frozen=True)
 class Number:
-    """One printed number. ``text`` is how it is printed, ``value`` what that reads as (NaN where NaN is printed)."""
+    """One printed number. ``text`` is its printed form, ``value`` its value (NaN if NaN is printed)."""
 
     paper: str
     table: str
@@ -38,7 +38,7 @@ class Number:
 
     @property
     def half_unit(self) -> float:
-        """Half a unit of the last printed digit: what rounding may have hidden."""
+        """Half a unit of the last printed digit, the largest error by rounding."""
         mantissa, _, exponent = self.text.lower().partition("e")
         return 0.5 * 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
 
@@ -50,10 +50,7 @@ class Number:
 
 @cache
 def numbers(paper: str, table: str) -> tuple[Number, ...]:
-    """Return every number of a table, in printed order.
-
-    None for what the paper prints no numbers for (figures, our tables).
-    """
+    """Return every number of a table, in printed order; none for figures and for tables of this project."""
     path = PAPERS_FOLDER / paper / "reported" / f"table{table}.csv"
     if not path.exists():
         return ()
@@ -76,7 +73,7 @@ def tables(paper: str) -> list[str]:
 
 
 def row_name(method: str, variant: str) -> str:
-    """Return how a row is called: ``LinearPatch[L]``, ``PPL +Prune&Comp``."""
+    """Return the name of a row: ``LinearPatch[L]``, ``PPL +Prune&Comp``."""
     if not variant:
         return method
     return f"{method} {variant}" if variant.startswith("+") else f"{method}[{variant}]"

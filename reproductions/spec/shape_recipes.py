@@ -14,11 +14,14 @@ WEIGHTS = SHAPE_ONLY
 def recipe(model: str, removed: int, repair: dict | None = None, training: dict | None = None) -> Recipe:
     """Return the shape recipe of a row.
 
-    repair: None, or a method: ``linearpatch`` (a C x C matrix) or ``streamline-ffn`` (three C x F matrices), with
-    ``top_k`` where its teacher's logits are stored; with ``over`` another method, by whose size and time its own are
-    divided. training: None,
-    ``{"method": "lora", "rank": r}``, ``{"method": "partial", "last": k}`` (head, final norm and the last k layers) or
-    ``{"method": "gptq", "bits": b}`` (matrices inside the layers).
+    Args:
+        model: Registry name.
+        removed: Number of removed layers.
+        repair: None, or a method: ``linearpatch`` (a C x C matrix) or ``streamline-ffn`` (three C x F matrices), with
+            ``top_k`` if its teacher's logits are stored; with ``over`` another method, whose size and time divide its
+            own.
+        training: None, ``{"method": "lora", "rank": r}``, ``{"method": "partial", "last": k}`` (head, final norm and
+            the last k layers) or ``{"method": "gptq", "bits": b}`` (matrices inside the layers).
     """
     return Recipe(
         model=model,
@@ -31,7 +34,7 @@ def recipe(model: str, removed: int, repair: dict | None = None, training: dict 
 
 
 def pruner(model: str, ratio: float) -> Recipe:
-    """Return the shape recipe of a row of LLM-Pruner's: parts of layers."""
+    """Return the shape recipe of a row of LLM-Pruner, which removes parts of layers."""
     selection = {"method": "llm-pruner", "ratio": ratio}
     return Recipe(model=model, profile="paper", weights=WEIGHTS, selection=selection)
 
@@ -43,7 +46,7 @@ class _OfShape:
 @register("any")
 @dataclass(frozen=True)
 class AnyLayers(_OfShape, Selection):
-    """So many layers, whichever."""
+    """Remove a number of layers of unspecified position."""
 
     count: int
 
@@ -51,7 +54,7 @@ class AnyLayers(_OfShape, Selection):
 @register("llm-pruner")
 @dataclass(frozen=True)
 class PartsOfLayers(_OfShape, Selection):
-    """This share of the heads and channels of all layers but the first four and the last two, whichever."""
+    """Remove a share of the heads and channels of all layers but the first four and the last two."""
 
     ratio: float
 
@@ -67,19 +70,19 @@ class _Inserted(_OfShape, Repair):
 @register("linearpatch")
 @dataclass(frozen=True)
 class InsertedPatch(_Inserted):
-    """A C x C matrix."""
+    """Insert a C x C matrix."""
 
 
 @register("streamline-ffn")
 @dataclass(frozen=True)
 class InsertedNetwork(_Inserted):
-    """Three C x F matrices."""
+    """Insert three C x F matrices."""
 
 
 @register("lora")
 @dataclass(frozen=True)
 class Adapters(_OfShape, Training):
-    """Adapters of this rank on LORA_TARGETS."""
+    """Train adapters of a rank on LORA_TARGETS."""
 
     rank: int
 
@@ -87,7 +90,7 @@ class Adapters(_OfShape, Training):
 @register("partial")
 @dataclass(frozen=True)
 class LastLayers(_OfShape, Training):
-    """Head, final norm and the last layers are trained."""
+    """Train head, final norm and the last layers."""
 
     last: int
 
@@ -95,6 +98,6 @@ class LastLayers(_OfShape, Training):
 @register("gptq")
 @dataclass(frozen=True)
 class Quantized(_OfShape, Training):
-    """So many bits for every matrix inside the layers."""
+    """Quantize every matrix inside the layers to a number of bits."""
 
     bits: int

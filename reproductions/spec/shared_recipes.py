@@ -47,20 +47,20 @@ def least_squares(kind: str) -> dict:
 
 
 def lowest_bi(count: int, cosine: str = "token") -> dict:
-    """Return [S]: ShortGPT's choice."""
+    """Return the selection [S], the lowest block influence (ShortGPT)."""
     return {"method": "bi", "count": count, "cosine": cosine}
 
 
 def window(count: int, cosine: str = "token", exclude_ends: bool = False) -> dict:
-    """Return [L], Eq. 2: the cosine per token, the best of all blocks.
+    """Return the selection [L], the block of highest cosine per token (Eq. 2).
 
-    The official code: per channel, without the ends.
+    The official code takes the cosine per channel, without the ends.
     """
     return {"method": "window", "count": count, "cosine": cosine, "exclude_ends": exclude_ends}
 
 
 def without_training(method: str, count: int, profile: str) -> dict | None:
-    """Return a recipe's fields for a training-free method by its printed name; None for one that is not implemented."""
+    """Return the fields of a recipe for a training-free method by its printed name; None if it is not implemented."""
     calibration = CALIBRATION[profile]
     return {
         "SLEB": {"selection": {"method": "sleb", "count": count, "calibration": SLEB_LINES[profile]}},
@@ -84,7 +84,7 @@ def llm_pruner(profile: str, corpus: str | None = None, **size) -> dict:
 
 
 def pruner_can(count: int, layers: int) -> bool:
-    """Return whether the layers that LLM-Pruner does not spare have more parameters than ``count`` layers."""
+    """Return whether the layers that LLM-Pruner may prune have more parameters than ``count`` layers."""
     return count < layers - SPARED
 
 

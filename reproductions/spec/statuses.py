@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Status:
-    """A status. id: never changes. label: what people read. reason: more about it, of one cell."""
+    """A status of a cell. id: never changes. label: text for people. reason: details of one cell."""
 
     id: str
     label: str
@@ -41,17 +41,20 @@ _ORDER = (
 
 
 def of_record(status: str, reason: str | None) -> Status:
-    """Return the status of a cell whose record, ``failed`` or ``no data``, has no values."""
+    """Return the status of a cell whose result, ``failed`` or ``no data``, has no values."""
     return Status(status.replace(" ", "-"), status, str(reason))
 
 
 def of_details(said: object) -> Status:
-    """Return the status of a value that a record does not hold, by what its details say instead (None: nothing)."""
+    """Return the status of a value that a result lacks, from its details (None: nothing)."""
     known = {None: NO_VALUE, "none": NONE, "diverged": DIVERGED}
     return known.get(said) or Status("recorded", str(said))
 
 
 def of_row(found: Sequence[Status]) -> Status:
-    """Return the status that stands for a row, given those of its cells without a number: of one kind the most frequent."""
+    """Return the status that represents a row, given those of its cells without a number.
+
+    It is the most frequent one of the first kind in `_ORDER` that occurs.
+    """
     counts = Counter(found)
     return min(counts, key=lambda one: (_ORDER.index(one.id), -counts[one], len(one.text)), default=MEASURED)

@@ -23,10 +23,10 @@ extensions.load_steps()
 
 
 def trains(recipe: Recipe) -> bool:
-    """Return whether a recipe's weights are a training's, or of one after each of several removals.
+    """Return whether a recipe trains weights, once or after each of several removals.
 
     Raises:
-        UserError: a repair that nobody registered.
+        UserError: an unregistered repair.
     """
     iterative = (recipe.selection or {}).get("method") == "iterative"
     return bool(recipe.training) or iterative or isinstance(recipe.step("repair"), TrainedRepair)
@@ -51,7 +51,7 @@ class _OneLayer:
 
 @dataclass(frozen=True)
 class PatchKind(Options):
-    """kind, estimator: as `papers.linearpatch.patch_cuts` takes them."""
+    """Kind and estimator of a patch, see `papers.linearpatch.patch_cuts`."""
 
     kind: str = "hadamard"
     estimator: str = "ratio-of-means"
@@ -60,14 +60,14 @@ class PatchKind(Options):
 @register("iterated-patch")
 @dataclass(frozen=True)
 class IteratedPatch(Pruning):
-    """Algorithm 1 with a patch in place of the factor: each removal is patched, by the model as it is, before the next."""
+    """Run Algorithm 1 with a patch instead of the factor: each removal is patched, in the current model, before the next."""
 
     metric: str
     count: int
     patch: PatchKind
 
     def apply(self, context: Context) -> None:
-        """Select and remove what is pruned, and repair the model."""
+        """Select and remove layers one by one, and patch after each."""
         running, removed = stream(context), []
         for _ in range(self.count):
             layer = self._next(context, running, first=not removed)

@@ -45,13 +45,20 @@ HEADS = {
 class Subject:
     """The model or models that a table is made for.
 
-    profile: whose texts, tasks and hyperparameters: 'standin' or 'paper'. model: as `common.models.load` takes it; None:
-    the paper's own, as printed. layers: N. remove: numbers of layers to remove, in place of the paper's shares. weights:
-    digest or revision of the weights. dtype: in which they are held and computed with. text: the corpus that stands for all
-    calibration texts (docstrings then stand for instructions), None for the papers' own. paper_budget: the papers'
-    sizes of test sets, texts and calibration for a model that is not theirs. full_test_sets: their test sets and texts alone.
-    large: every table reads a part of them (`reproductions.spec.subsets`) until all rows have answered the whole.
-    changes: what a user changes in the rows' recipes.
+    Attributes:
+        profile: Texts, tasks and hyperparameters: 'standin' or 'paper'.
+        label: Label for people.
+        model: Name for `common.models.load`; None: the paper's models, as printed.
+        layers: N.
+        remove: Numbers of layers to remove, instead of the paper's shares.
+        weights: Digest or revision of the weights.
+        dtype: Type of weights and computation.
+        text: Corpus that replaces all calibration texts (docstrings then replace instructions), None for the papers'
+            own.
+        paper_budget: The papers' sizes of test sets, texts and calibration for another model.
+        full_test_sets: Only their test sets and texts.
+        large: Every table reads a part of them (`reproductions.spec.subsets`) until all rows have answered the whole.
+        changes: A user's changes of the rows' recipes.
     """
 
     profile: str
@@ -69,12 +76,12 @@ class Subject:
 
     @property
     def printed(self) -> bool:
-        """Return whether these are the paper's own models, with the rows that it prints."""
+        """Return whether these are the paper's models, with the rows that it prints."""
         return self.model is None
 
     @property
     def standin(self) -> bool:
-        """Return whether this is the toy model, for which tables choose numbers of their own."""
+        """Return whether this is the toy model, for which tables choose separate numbers."""
         return self.profile == "standin"
 
     @property
@@ -84,17 +91,17 @@ class Subject:
 
     @property
     def size(self) -> str:
-        """Return whose hyperparameters its rows have: 'small', or its profile's."""
+        """Return the source of its rows' hyperparameters: 'small', or its profile."""
         return "small" if self.small else self.profile
 
     @property
     def group(self) -> str:
-        """Return the id that the rows of its one model share (`registry.Row.group`)."""
+        """Return the id that the rows of its model share (`registry.Row.group`)."""
         return self.model or ""
 
     @property
     def phrase(self) -> str:
-        """Return what the models are called within a sentence."""
+        """Return the name of the models within a sentence."""
         return "the paper's models" if self.printed else "the toy model" if self.standin else self.label
 
     @property
@@ -137,7 +144,7 @@ PROFILES = {"standin": STANDIN, "paper": PAPER}  # whom a profile's name alone s
 
 
 def subject(which: Subject | str) -> Subject:
-    """Return a subject as it is, or the one that a profile's name stands for.
+    """Return a subject unchanged, or the one that a profile's name stands for.
 
     Raises:
         UserError: an unknown profile.
@@ -152,10 +159,11 @@ def subject(which: Subject | str) -> Subject:
 def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) -> Subject:
     """Return the subject of a model by registry name, hub id or directory. Reads its config, not its weights.
 
-    profile: None: the toy model's own for the toy model, the papers' for any other.
+    ``profile`` None: the toy model's for the toy model, the papers' for any other.
 
     Raises:
-        UserError: the model cannot be had, its architecture is not supported, a profile it cannot be measured in.
+        UserError: the model is not available, its architecture is not supported, or it cannot be measured in the
+            profile.
     """
     name = STANDIN.model if name == registry.TOY else name
     if name == STANDIN.model and profile in (None, "standin"):

@@ -38,7 +38,7 @@ TEXTS = {
 
 
 def smaller(benchmark: str) -> str:
-    """Return the name of a benchmark's part; its own where it is small enough."""
+    """Return the name of a benchmark's part; the benchmark itself if it is small enough."""
     base, _, argument = benchmark.partition("@")
     if base == "perplexity":
         return benchmark + TOKENS_MARK if argument in TEXTS else benchmark
@@ -46,19 +46,19 @@ def smaller(benchmark: str) -> str:
 
 
 def whole(benchmark: str) -> str:
-    """Return the name of the benchmark that asks all of it."""
+    """Return the name of the whole benchmark that a part belongs to."""
     return benchmark.removesuffix(MARK).removesuffix(TOKENS_MARK)
 
 
 def of_each(benchmark: str) -> int | None:
-    """Return how many items a benchmark asks, of a group of each subject; None: all."""
+    """Return the number of items that a benchmark measures, in a group of each subject; None: all."""
     if not benchmark.endswith(MARK):
         return None
     return math.ceil(FIRST / SUBJECTS.get(of_task(benchmark).removeprefix("laco_"), 1))
 
 
 def tokens(benchmark: str) -> int | None:
-    """Return how many tokens of its text a perplexity reads; None: all."""
+    """Return the number of tokens that a perplexity reads of its text; None: all."""
     return TOKENS if benchmark.endswith(TOKENS_MARK) else None
 
 
@@ -68,7 +68,7 @@ class _Column(Protocol):
 
 
 def asked(columns: Iterable[_Column]) -> str:
-    """Return how much of tasks and texts columns ask, in words; '' where they ask all."""
+    """Describe how much of tasks and texts columns measure; '' if all."""
     names = {column.benchmark: column.label for column in columns if column.benchmark}
     found = [
         (f"first {FIRST} items", "task", _which(names, of_each)),
@@ -85,12 +85,12 @@ def _which(names: dict[str, str], part: Callable[[str], int | None]) -> str | No
 
 
 def share(benchmark: str) -> float:
-    """Return which part of a benchmark is asked, roughly for a text."""
+    """Return the measured part of a benchmark, approximate for a text."""
     if tokens(benchmark):
         return TOKENS / TEXTS[whole(benchmark).partition("@")[2]]
     return FIRST / ITEMS[of_task(benchmark)] if of_each(benchmark) else 1.0
 
 
 def of_task(benchmark: str) -> str:
-    """Return the task that a benchmark asks: ``hellaswag`` of ``hellaswag@first-500`` and of ``endings@hellaswag``."""
+    """Return the task of a benchmark: ``hellaswag`` of ``hellaswag@first-500`` and of ``endings@hellaswag``."""
     return benchmark.removeprefix("endings@").partition("@")[0]
