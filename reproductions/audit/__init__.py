@@ -29,12 +29,12 @@ FIELDS = ("name", "paper", "kind", "where")
 
 @cache
 def names() -> dict[tuple[str, ...], str]:
-    """Return (paper, kind, where) -> the name given to the finding there, whether it is still found or not."""
+    """Return the names of all findings so far, by (paper, kind, where), including those no longer found."""
     return {tuple(line[field] for field in FIELDS[1:]): line["name"] for line in csv_rows.read(NAMES)}
 
 
 def key(finding: Finding) -> tuple[str, ...]:
-    """Return what a finding is known by."""
+    """Return the identity of a finding."""
     return finding.paper, finding.kind, finding.where
 
 

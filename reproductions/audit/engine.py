@@ -101,7 +101,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rule:
-    """Rule by which a column of some tables follows from a row and the dense row; nothing where an input is missing."""
+    """Rule by which a column of some tables follows from a row and the original model's row; None if an input is missing."""
 
     tables: tuple[str, ...]
     column: str
@@ -110,14 +110,20 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Paper:
-    """Facts about a paper's tables that the checks need; other errors are found by its own module.
+    """Facts about a paper's tables that the checks need; its own module finds other errors.
 
-    rules: of derived columns. questions: (tables, task -> questions in its test set). foreign: words in the names of rows
-    that the paper took over. summaries: tables -> the column that sums a row up, and whether lower is better. lists: the
-    table that lists removed layers -> tables with scores of its rows; bare_lists: its rows with a variant are more than
-    pruned. alias: (sparsity, method, variant, column) of a number under names that all tables share. shares: tables of
-    per cents of the dense model, not scores. calibrated: the table that lists layers by calibration samples. copies:
-    whether one row twice is a finding.
+    Attributes:
+        name: Name of the paper.
+        rules: Rules of derived columns.
+        questions: Pairs of tables, and task -> questions in its test set.
+        foreign: Marks in the names of rows that the paper took from elsewhere.
+        summaries: Tables -> the column that sums a row up, and whether lower is better.
+        lists: Table that lists removed layers -> tables with scores of its rows.
+        bare_lists: Rows of these lists with a variant are not only pruned.
+        alias: Function from a number to (sparsity, method, variant, column) under names that all tables share.
+        shares: Tables of percentages of the original model, not scores.
+        calibrated: Table that lists layers by calibration samples.
+        copies: Whether a repeated row is a finding.
     """
 
     name: str
@@ -163,14 +169,17 @@ def about(
     where: str = "",
     headline: str = "",
 ) -> Finding:
-    """Return a finding about printed numbers; where: if nothing else is said, the first one's row and all columns."""
+    """Return a finding about printed numbers.
+
+    ``where`` is by default the first number's row and all columns. The other arguments are fields of `Finding`.
+    """
     where = where or place(numbers[0], ", ".join(number.column for number in numbers))
     facts = (kind, where, printed, recomputed, arithmetic, verdict, meaning, cells_of(numbers))
     return Finding(numbers[0].paper, *facts, headline=headline)
 
 
 def place(number: Number, column: str | None = None) -> str:
-    """Return where a number stands, in words."""
+    """Describe the place of a number in words."""
     _, name = next(row_names(number))
     words = " ".join(filter(None, (number.model, number.sparsity, name)))
     heading = {"text": "text", "summarytext": "summary, text"}.get(number.table)
@@ -195,7 +204,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def places(cells: Sequence[Cell]) -> str:
-    """Return where cells stand, each table, model and row named once.
+    """Describe the places of cells, with each table, model and row named once.
 
     An example is ``Tables 13, 14, Baichuan2-7B 9/32, SLEB, ShortGPT, Ratio``.
     """
@@ -236,7 +245,7 @@ def decimals(number: Number) -> int:
 
 
 def padding(scores: Iterable[Number]) -> float:
-    """Return the possible error beyond the last digit where all of at least four scores end in zero."""
+    """Return the possible error beyond the last digit if at least four scores all end in zero."""
     scores = list(scores)
     if len(scores) < 4 or not all("." in n.text and n.text.endswith("0") for n in scores):
         return 0.0

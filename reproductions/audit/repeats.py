@@ -48,9 +48,9 @@ def repeated(paper: Paper) -> Iterator[Finding]:
 
 
 def copied_cells(paper: Paper) -> set[tuple]:
-    """Return (table, model, sparsity, row name) of what is another row's copy.
+    """Return (table, model, sparsity, row name) of rows that copy another row.
 
-    Such a row disagrees with its namesakes because of that: said once.
+    Such a row disagrees with rows of its name for that reason, which is reported once.
     """
     return {cell[1:5] for finding in copied_rows(paper) for cell in finding.cells}
 
@@ -92,14 +92,14 @@ def cell(number: Number) -> tuple:
 
 
 def differ(a: Number, b: Number) -> bool:
-    """Return whether rounding does not explain that two prints of a number are unlike."""
+    """Return whether two prints of a number differ by more than rounding."""
     if "." not in a.text + b.text:
         return a.value != b.value  # counts are not rounded
     return abs(a.value - b.value) > (a.half_unit + b.half_unit) * (1 + 1e-6)
 
 
 def disagreement(paper: str, where: str, pairs: list[tuple[Number, Number]], marked: list[Number] = ()) -> Finding:
-    """Return the finding about numbers that should be one. marked: the cells concerned, if they are more."""
+    """Return the finding about numbers that should be equal. marked: the cells concerned, if there are more."""
     # Once a row disagrees, last digits belong to the story too; a shorter print of the same number does not.
     pairs = [(a, b) for a, b in pairs if differ(a, b) or len(a.text) == len(b.text)]
     return Finding(
@@ -136,7 +136,7 @@ def _alike(one: dict[str, Number], other: dict[str, Number], same_table: bool) -
 
 @cache
 def copied_rows(paper: Paper) -> tuple[Finding, ...]:
-    """Return the rows that agree in every score though their model, sparsity or training differs, as findings."""
+    """Return findings about rows that agree in every score although their model, sparsity or training differs."""
     rows = []
     for table in scored_tables(paper) if paper.copies else ():
         for key, row in group(reported.numbers(paper.name, table)).items():
@@ -233,7 +233,7 @@ def measured(row: Row) -> dict[str, tuple[float, float]]:
 
 
 def agreeing(one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Return the tasks in which two rows, as `measured`, have one score, as far as the shorter print goes."""
+    """Return the tasks in which two rows, as `measured`, have the same score, to the digits of the shorter print."""
     return [
         task
         for task, (value, near) in one.items()
@@ -266,7 +266,7 @@ def copies() -> tuple[tuple[tuple[Row, Row], ...], Counter]:
 
 
 def source(number: Number) -> list[Number]:
-    """Return what other papers print for another model in place of this number, in an otherwise equal row."""
+    """Return the numbers that other papers print for another model in this place of an otherwise equal row."""
     return [
         theirs[task] for copy, theirs in copies()[0] for task, mine in copy.items() if mine == number and task in theirs
     ]

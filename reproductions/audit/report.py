@@ -35,7 +35,7 @@ def as_text(findings: Sequence[Finding]) -> str:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """Return how much was checked and found, in one sentence."""
+    """Summarise the number of checks and findings in one sentence."""
     checked = sum(len(reported.numbers(paper, table)) for paper in PAPER_NAMES for table in reported.tables(paper))
     verdicts = Counter(f.verdict for f in findings)
     return f"{len(findings)} findings in {checked} printed numbers: {_tally(verdicts)}."
@@ -49,7 +49,7 @@ def _tally(verdicts: Counter) -> str:
 
 
 def as_markdown(findings: Sequence[Finding]) -> str:
-    """Return the report that is kept beside the papers' code: what matters first, then everything, paper by paper."""
+    """Return the report as Markdown: the most important findings first, then all of them, paper by paper."""
     blocks = [
         "# The papers' arithmetic, checked",
         "Before you cite a number of these four papers, see whether it stands here. "

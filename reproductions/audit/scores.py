@@ -33,7 +33,7 @@ POOLED = ("MMLU", "CMMLU")  # their errors are put together from the subjects', 
 
 
 def mean(columns: Iterable[str], *, all_of_them: bool = True) -> Callable[[Row, Row], Computed | None]:
-    """Return the rule of a plain mean over these columns; all_of_them: none where one is missing."""
+    """Return the rule of a plain mean over these columns; with all_of_them, none if one is missing."""
     columns = tuple(columns)
 
     def compute(row: Row, dense: Row):
@@ -48,7 +48,7 @@ def mean(columns: Iterable[str], *, all_of_them: bool = True) -> Callable[[Row, 
 
 
 def weighted(row: Row, dense: Row) -> Computed | None:
-    """Return the mean of MMLU's groups, each with its number of items."""
+    """Return the mean of MMLU's groups, weighted by their numbers of items."""
     inputs = [row[c] for c in MMLU if c in row]
     if len(inputs) < len(MMLU):
         return None
@@ -59,7 +59,7 @@ def weighted(row: Row, dense: Row) -> Computed | None:
 
 
 def dense_row(rows: Mapping[tuple, Row], model: str) -> Row:
-    """Return the unpruned model's row, or nothing."""
+    """Return the original model's row, or {}."""
     for (name, _, method, _), row in rows.items():
         if name == model and method in ("Dense", "Dense*"):
             return row

@@ -28,7 +28,7 @@ QUESTIONS = {column: sum(MMLU_QUESTIONS.values()) for column in ("MMLU", "Weight
 
 
 def share(sparsity: str) -> float | None:
-    """Return what ``n/N`` or a percentage says is removed, as a share; None for anything else."""
+    """Return the removed share that ``n/N`` or a percentage states; None for anything else."""
     removed, slash, layers = sparsity.partition("/")
     if slash and removed.isdigit() and layers.isdigit():
         return int(removed) / int(layers)
@@ -50,7 +50,7 @@ def _series(paper: str, table: str) -> dict[tuple, list[tuple[float, dict[str, N
 
 
 def gain(column: str, less: Number, more: Number, summary: tuple[str, bool]) -> float:
-    """Return by how much the row with more removed is better (perplexity counts downwards)."""
+    """Return by how much the row with more removed layers is better (for perplexity, lower is better)."""
     lower = column in PERPLEXITY or column == summary[0] and summary[1]
     return (less.value - more.value) if lower else (more.value - less.value)
 
@@ -233,7 +233,7 @@ def removed_share(name: str, removed: int, method: str) -> tuple[float, str]:
 
 
 def compare_share(printed: Number, marked: Number, value: float, words: str) -> Iterator[Finding]:
-    """Yield a share that the removed layers do not give, or only when truncated. marked: the number of layers beside it."""
+    """Yield a share that the removed layers do not give, or only when truncated. marked: the number of layers next to it."""
     if agrees(printed, value, 0):
         return
     cut = 0 <= value - printed.value < 2 * printed.half_unit

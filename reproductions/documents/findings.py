@@ -49,11 +49,11 @@ class SummaryLine:
     where: str = ""
 
     def claims(self, content: dict) -> list[dict]:
-        """Return those of a table's JSON form."""
+        """Return this line's claims in a table's JSON form."""
         return [claim for claim in content["claims"] if claim["id"].rpartition("/")[2] in self.ids]
 
     def in_print(self, built: Mapping[str, dict]) -> list[dict]:
-        """Return those that count by the printed numbers, from the JSON forms of all targets."""
+        """Return the claims that count by the printed numbers, from the JSON forms of all targets."""
         return [claim for target in (self.target, *self.printed) for claim in self.claims(built[target])]
 
 
@@ -139,11 +139,11 @@ def parts(store: Store) -> dict[str, str]:
 
 
 def drawn(store: Store, folder: Path | None = None) -> list[Path]:
-    """Draw README's picture of the papers' claims; returns the files.
+    """Draw README's picture of the papers' claims; return the files.
 
     Args:
-        store: Records to judge the claims by. The toy model and the extensions' claims are left out.
-        folder: Where the picture goes; None: where `figures.style` puts pictures.
+        store: Results to judge the claims by. The toy model and the extensions' claims are left out.
+        folder: Folder for the picture; None: that of `figures.style`.
     """
     from figures import screen as picture
     from figures import style
@@ -165,13 +165,13 @@ COUNTED = (
 
 
 def lead(rows: Mapping[str, Sequence[JudgedLine]]) -> str:
-    """Return how many of the papers' claims have which verdict, in a sentence."""
+    """Count the papers' claims with each verdict, in a sentence."""
     papers = [one for title, group in rows.items() if title != TITLE_OF_OURS for one in group]
     return f"Of {len(papers)} claims of the four papers, {by_side(papers)}."
 
 
 def own_models(store: Store) -> str:
-    """Say in a sentence how many results are from the papers' own models."""
+    """State in a sentence how many results are from the papers' models."""
     found = [show.own_models(table, store) for table in registry.targets().values() if table.paper in registry.PAPERS]
     measured, cells = (sum(one[key] for one in found) for key in ("measured", "cells"))
     if not measured:
@@ -187,12 +187,12 @@ def tested_on(rows: Sequence[JudgedLine]) -> list[str]:
 
 
 def sides_of(rows: Sequence[JudgedLine]) -> list[int]:
-    """Return the places in `SIDES` of the papers' own tables and of the pretrained models that test any of these claims."""
+    """Return the indices in `SIDES` of the papers' tables and of the pretrained models that test any of these claims."""
     return [0, *(SIDES.index(f"On {HEADS[name]}") for name in tested_on(rows))]
 
 
 def by_side(rows: Sequence[JudgedLine]) -> str:
-    """Return how many of these lines have which verdict in print, and on each measured model."""
+    """Count these lines by verdict, in print and on each measured model."""
     in_print = [one.printed.verdict for one in rows]
     supporting, against = in_print.count(judge.SUPPORTED), in_print.count(judge.CONTRADICTED)
     left = len(in_print) - supporting - against
@@ -216,10 +216,7 @@ SHORT_LEGEND = """\
 
 
 def every(paper: str, store: Store) -> str:
-    """Return every claim of a paper's tables and figures with its verdicts, in their order, as Markdown.
-
-    For its notebook.
-    """
+    """Return every claim of a paper's tables and figures with its verdicts, in their order, as Markdown for its notebook."""
     lines = []
     for target, table in registry.targets().items():
         if table.paper == paper and table.claims:
@@ -255,7 +252,7 @@ def with_interval(
 
 
 def many(names: Iterable[str], built: Mapping[str, dict], found: Sequence[SummaryLine]) -> str:
-    """Say in README that many comparisons are judged one by one, and how many chance alone would contradict."""
+    """Explain for README that many comparisons are judged one by one, and how many chance alone would contradict."""
     compared = [one for known in with_interval(names, built, found).values() for one in known]
     if not compared:
         return ""
@@ -268,7 +265,7 @@ def many(names: Iterable[str], built: Mapping[str, dict], found: Sequence[Summar
 
 
 def chance(names: Iterable[str], built: Mapping[str, dict], found: Sequence[SummaryLine]) -> str:
-    """Return how many comparisons on each model have an interval, and how many chance alone would contradict."""
+    """Count the comparisons on each model that have an interval, and those that chance alone would contradict."""
     counted, by_chance = [], []
     for name, compared in with_interval(names, built, found).items():
         known = [one["verdict"] for one in compared]
@@ -313,7 +310,7 @@ class JudgedLine:
         return [self.sentence, *map(str, sides), self.supported(), f"`{self.target}`"]
 
     def brief(self) -> list[str]:
-        """Return the verdicts in print and on the pretrained models, without the words that a legend can say once."""
+        """Return the verdicts in print and on the pretrained models, without the words of the legend."""
         sides = (self.printed, *(self.measured[name] for name in subjects.PUBLISHED_MODELS))
         shorter = (replace(side, counts=_numbers(side), effect=side.brief, several=False) for side in sides)
         return ["–" if side.verdict == judge.UNTESTED else str(side) for side in shorter]
@@ -339,7 +336,7 @@ def _box(side: ShownVerdict) -> tuple[str, str]:
 
 
 def row(finding: SummaryLine, built: Mapping[str, dict]) -> JudgedLine:
-    """Judge one line by the tables that it is about."""
+    """Judge one line by its tables."""
     claims = finding.claims(built[finding.target])
     return _row(finding.sentence, claims, finding.target, printed=finding.in_print(built))
 
@@ -350,7 +347,7 @@ def _row(text: str, claims: Sequence[dict], target: str, printed: Sequence[dict]
 
 
 def tally(rows: Sequence[JudgedLine]) -> list[str]:
-    """Return how many of these lines have which verdict, in print and on each of `SHOWN`."""
+    """Count these lines by verdict, in print and on each of `SHOWN`."""
     return [_counts([one.printed for one in rows]), *(_counts([one.measured[name] for one in rows]) for name in SHOWN)]
 
 

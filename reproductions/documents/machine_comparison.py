@@ -19,7 +19,7 @@ from reproductions.spec import steps, subsets
 
 
 def text(store: Loaded) -> str:
-    """Say how many answers of a task differ, by how much the accuracy of a model does, and by how much perplexities do."""
+    """State how many answers of a task differ between machines, and by how much accuracies and perplexities do."""
     tasks: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     perplexities = []
     for name, record, outcomes, other, theirs in _pairs(store):

@@ -24,7 +24,7 @@ def notebook_of(paper: str) -> Path:
 
 
 def executed(path: Path) -> NotebookNode:
-    """Return a notebook with the outputs of its cells, run anew in the repository's folder.
+    """Return a notebook with new outputs of its cells, run in the repository's folder.
 
     The environment variable NOTEBOOK_MODEL names the model (default: SmolLM2-135M-Instruct).
 

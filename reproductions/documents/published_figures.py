@@ -41,7 +41,7 @@ def draw(folder: Path) -> list[Path]:
 
 
 def publish(folder: Path = style.RENDERED) -> list[Path]:
-    """Draw every published figure and delete other files of the folder; files that show the same stay as they are."""
+    """Draw every published figure and delete other files of the folder; files with the same picture are not changed."""
     with tempfile.TemporaryDirectory() as place:
         drawn = {path.name: path for path in draw(Path(place))}
         for old in folder.iterdir() if folder.exists() else ():
@@ -56,7 +56,7 @@ def publish(folder: Path = style.RENDERED) -> list[Path]:
 
 
 def differing(folder: Path = style.RENDERED) -> list[str]:
-    """Return the names of published figures that are missing, left over, or not what the published records show."""
+    """Return the names of published figures that are missing, superfluous, or different from the published results."""
     with tempfile.TemporaryDirectory() as place:
         drawn = {path.name: path.read_text(encoding="utf-8") for path in draw(Path(place))}
     there = {path.name: path for path in folder.iterdir()}
@@ -65,7 +65,7 @@ def differing(folder: Path = style.RENDERED) -> list[str]:
 
 
 def same(one: str, other: str) -> bool:
-    """Return whether two SVG files show the same, but for `POINTS` and `COLOURS`."""
+    """Return whether two SVG files show the same picture, except for `POINTS` and `COLOURS`."""
     (text, numbers, images), (text2, numbers2, images2) = _parts(one), _parts(other)
     return (
         text == text2
@@ -96,7 +96,7 @@ class FigureCommand:
 
 @answering
 def main(arguments: list[str] | None = None) -> int:
-    """Draw the published figures, or check them; returns the exit status."""
+    """Draw the published figures, or check them; return the exit status."""
     options = parse(FigureCommand, arguments, prog="python -m reproductions.documents.published_figures")
     if options.check:
         names = differing()

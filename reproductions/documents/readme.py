@@ -93,7 +93,7 @@ _TOTALS = {
 
 
 def overview(counted: dict[str, dict[str, dict]]) -> str:
-    """Return a table with a line a paper: its targets, how many numbers are in print and measured here, and minutes."""
+    """Return a table with a line per paper: its targets, how many numbers are in print and measured here, and minutes."""
     lines, timed = [], minutes()
     for paper, found in counted.items():
         totals = [f"{sum(counts[key] for counts in found.values()):,}" for key in _TOTALS]
@@ -127,7 +127,7 @@ def _next(number: str) -> str:
 
 
 def parts(names: Iterable[str]) -> dict[str, str]:
-    """Return what the published records say, by the name of the part: the counts, all findings, tables, the league's."""
+    """Return the generated parts of documents by name: counts, findings, tables, and those of the league."""
     store, found = Loaded(), {}
     names = set(names)
     if names & {"papers", "chance", "findings"}:

@@ -33,7 +33,7 @@ Runner = Callable[[list[str], Path], tuple[int, str]]
 
 
 def run(command: list[str], folder: Path) -> tuple[int, str]:
-    """Run a command in a folder; (exit status, standard output); its messages go where ours go."""
+    """Run a command in a folder; return (exit status, standard output). Its messages go to standard error."""
     variables = {name: value for name, value in os.environ.items() if name not in OWN_FOLDERS}
     done = subprocess.run(command, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True)
     return done.returncode, done.stdout
@@ -41,7 +41,7 @@ def run(command: list[str], folder: Path) -> tuple[int, str]:
 
 @contextmanager
 def clone(runner: Runner = run) -> Iterator[tuple[Path, str]]:
-    """Yield (folder, commit) of a clone of the last commit without records, removed afterwards."""
+    """Yield (folder, commit) of a clone of the last commit without results, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="timings-") as folder:
         place = Path(folder) / "clone"
         for command, at in (
@@ -57,7 +57,7 @@ def clone(runner: Runner = run) -> Iterator[tuple[Path, str]]:
 
 
 def make(target: str) -> list[str]:
-    """Return the command that makes a target with the environment in use, which is taken as it is."""
+    """Return the command that makes a target in the present environment."""
     environment = Path(sys.prefix)
     return ["make", f"VENV={environment}", "-o", str(environment / ".stamp"), target]
 
@@ -68,7 +68,7 @@ def read(path: Path = PATH) -> dict[str, dict[str, str]]:
 
 
 def write(lines: Iterable[dict], path: Path = PATH) -> None:
-    """Replace the file by one with these lines, at once or not at all."""
+    """Replace the file by one with these lines, atomically."""
     with atomic_files.whole(path) as file, file.open("w", newline="", encoding="utf-8") as out:
         table = csv.DictWriter(out, FIELDS, lineterminator="\n")
         table.writeheader()
@@ -76,9 +76,10 @@ def write(lines: Iterable[dict], path: Path = PATH) -> None:
 
 
 def measure(targets: list[str], path: Path = PATH, runner: Runner = run) -> None:
-    """Make the targets in turn; each line is written as soon as its target is made, over the one it had.
+    """Make the targets in turn; each line is written as soon as its target is made, over its former line.
 
-    Raises UserError for an unknown target, before anything is made, and when one cannot be made, which is not recorded.
+    Raises:
+        UserError: an unknown target, before anything is made; or a target that cannot be made, which is not recorded.
     """
     known = [*registry.targets(), *registry.PAPERS]
     for target in targets:
@@ -106,7 +107,7 @@ class TimingCommand:
 
 @answering
 def main(arguments: list[str] | None = None) -> int:
-    """Time the targets named; returns the exit status."""
+    """Time the named targets; return the exit status."""
     options = parse(TimingCommand, arguments, prog="python -m reproductions.documents.timings")
     try:
         measure(options.targets)

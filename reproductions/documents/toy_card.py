@@ -94,7 +94,7 @@ def pruning_curve(decoder: Decoder, calibration: Tensor, windows: Tensor) -> lis
 
 
 def alpha_sweep(decoder: Decoder, windows: Tensor, cut: tuple[int, int]) -> list[dict[str, float]]:
-    """Return perplexity without layers ``[start, stop)``, with the residual stream there multiplied by alpha."""
+    """Measure perplexity without layers ``[start, stop)``, with the residual stream there multiplied by alpha."""
     start, stop = cut
     kept = [i for i in range(decoder.num_layers) if not start <= i < stop]
     rows = []
@@ -105,7 +105,7 @@ def alpha_sweep(decoder: Decoder, windows: Tensor, cut: tuple[int, int]) -> list
 
 
 def measure() -> dict:
-    """Return every number of the card."""
+    """Measure every number of the card."""
     model, tokenizer = loading.load("standin")
     decoder = Decoder(model)
     facts: dict = {"parameters": sum(p.numel() for p in model.parameters()), "domains": {}}

@@ -19,7 +19,7 @@ Measured = tuple  # values, standard errors, details[, outcomes per sequence or 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """reads: the corpora that it reads on the paper's models by itself, to be fetched beforehand."""
+    """A registered benchmark. reads: corpora that it reads on the paper's models, to be fetched beforehand."""
 
     measure: Callable[..., Measured]
     reads: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ def benchmark(name: str, reads: tuple[str, ...] = ()):
 
 
 def batch_size(context) -> int:
-    """Return the most items of a task in one forward pass."""
+    """Return the largest number of items of a task in one forward pass."""
     return 16 if context.model.device.type == "cpu" else 64
 
 
@@ -58,10 +58,10 @@ def known() -> dict[str, Benchmark]:
 
 
 def measure(context, name: str) -> Measured:
-    """Measure NAME or NAME@ARGUMENT; a name that is not registered is an lm-eval task's.
+    """Measure NAME or NAME@ARGUMENT; an unregistered name is an lm-eval task.
 
     Raises:
-        UserError: an unknown task or argument, or data that cannot be had.
+        UserError: an unknown task or argument, or data that are not available.
     """
     items = subsets.of_each(name)
     if items is not None:

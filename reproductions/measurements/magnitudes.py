@@ -126,9 +126,9 @@ def alpha(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 
 def optimum(curve: Mapping[float, float]) -> float:
-    """Return where a parabola through the lowest point and its neighbours has its minimum, in log factor and log loss.
+    """Return the minimum of a parabola through the lowest point and its neighbours, in log factor and log loss.
 
-    curve: factor -> loss, ascending. At an end of the range: that end.
+    ``curve`` maps factors, ascending, to losses. If the lowest point is an end of the range, it is returned.
     """
     factors, losses = list(curve), list(curve.values())
     lowest = min(range(len(factors)), key=losses.__getitem__)

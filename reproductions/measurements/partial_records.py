@@ -20,12 +20,11 @@ PRUNED = ("removed", "halves", "sliced", "linear", "layers")
 
 
 def part(store: Store, recipe, benchmark: str) -> tuple[Record, dict] | None:
-    """Return the record of a part and its outcomes; None where the whole has no record, or its outcomes were not kept.
+    """Return the result of a part and its outcomes; None if the whole has no result, or its outcomes were not kept.
 
-    Of ``removed``, ``training-cost`` and ``held-out-loss`` every record of the recipe is a whole: the first by name, where
-    several are there.
-    In bfloat16 an item's score may differ in its last digit from one measured beside other items. ``provenance`` is the
-    whole's, without its seconds and with its name as ``part_of``.
+    Of ``removed``, ``training-cost`` and ``held-out-loss`` every result of the recipe counts as the whole, the first by
+    name. In bfloat16 an item's score may differ in its last digit from one measured with other items in a batch.
+    ``provenance`` is the whole's, without its seconds and with its name as ``part_of``.
     """
     if benchmark == "removed":
         return _removed(store.pruned(recipe))
@@ -60,7 +59,7 @@ def _removed(record: Record | None) -> tuple[Record, dict] | None:
 
 
 def training_cost(report: Mapping) -> dict:
-    """Return what a fine-tuning took, from its report: trained parameters, seconds, peak memory, layer executions."""
+    """Return the cost of a fine-tuning, from its report: trained parameters, seconds, peak memory, layer executions."""
     return {
         "trainable": report["trainable"],
         "seconds": report["seconds"],
@@ -80,10 +79,11 @@ def _trained(record: Record | None) -> tuple[Record, dict] | None:
 
 
 def held_out_loss(report: Mapping | None) -> tuple[dict, dict]:
-    """Return where a fine-tuning's held-out loss ended (nats per token), of the state that it kept.
+    """Return the final held-out loss of a fine-tuning (nats per token), of the kept state.
 
-    Values and details. A training that looked at no such loss has no value, and the details say why; where nothing was
-    trained (None) the cell stays empty.
+    Returns:
+        Values and details. A training without validation has no value, and the details say why. Without a training
+        (None) the cell stays empty.
     """
     losses = dict(report.get("validation") or ()) if report else {}
     if not losses:

@@ -10,7 +10,7 @@ from reproductions.spec.printed_rows import MODELS
 
 
 def printed_list(table: str, label: str, sparsity: str, method: str) -> list[int]:
-    """Return the removed layers that Table A3 or A4 prints for one row, in order; empty where there are none."""
+    """Return the removed layers that Table A3 or A4 prints for one row, in order; empty if there are none."""
     cells = reported.cells("prunecomp", table)
     found = []
     while (number := cells.get((label, sparsity, method, f"removed {len(found) + 1}"))) is not None:

@@ -24,7 +24,7 @@ MACS_TOKENS = 64  # Reassessing, "Statistics": a sentence of 64 tokens
 
 @dataclass
 class Shape:
-    """A model without numbers, as a shape recipe describes it."""
+    """A model without weights, as a shape recipe describes it."""
 
     model: nn.Module
     recipe: Recipe

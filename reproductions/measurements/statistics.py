@@ -35,9 +35,9 @@ def _held_mib(model) -> float:
 
 @torch.inference_mode()
 def pass_seconds(model: torch.nn.Module, windows: torch.Tensor) -> float:
-    """Return the seconds of a pass over sequences [count, tokens], one at a time.
+    """Measure the seconds of a pass over sequences [count, tokens], one at a time.
 
-    On a CPU they are the process's own, summed over its threads, so that other work on the machine does not count.
+    On a CPU they are the process's CPU time, summed over its threads, so that other work on the machine does not count.
     """
     clock = time.process_time if windows.device.type == "cpu" else time.perf_counter
     started = clock()

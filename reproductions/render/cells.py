@@ -93,7 +93,7 @@ def write(lines: list[dict], path: Path = FILE, fields: Mapping[str, tuple[str, 
     Args:
         lines: The rows, cells as `rows` yields them or others.
         path: The file.
-        fields: Column -> (Arrow type, what it holds).
+        fields: Column -> (Arrow type, meaning).
     """
     import pyarrow as arrow
     from pyarrow import parquet

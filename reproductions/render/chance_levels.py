@@ -38,11 +38,11 @@ Number = float | np.ndarray
 
 @dataclass(frozen=True)
 class Source:
-    """Table in which a paper prints what is retained.
+    """A table in which a paper prints retained accuracy.
 
-    target: of the same table here. scores, summary: its tables of scores and of what is retained, which is in ``column``; ''
-    where it prints scores alone: the mean of their shares is taken. tasks: label -> benchmark here. scale: of a score of
-    all. kind: of `common.evaluation.scores.retained_performance`.
+    target: of the same table here. scores, summary: its tables of scores and of retained accuracy, which is in
+    ``column``; '' if it prints scores alone, and the mean of their shares is taken. tasks: label -> benchmark here.
+    scale: of a score of 100 %. kind: of `common.evaluation.scores.retained_performance`.
     """
 
     paper: str
@@ -56,7 +56,7 @@ class Source:
 
     @property
     def measure(self) -> str:
-        """Return the paper's name for what is retained."""
+        """Return the paper's name for retained accuracy."""
         return self.column or "mean share"
 
 
@@ -83,10 +83,10 @@ _UNCHECKED = {"CMNLI": 12_241}  # by size of its development set; no printed sha
 
 @dataclass(frozen=True)
 class Kept:
-    """One row, in per cent. method: its label. id: what finds it. own: of a method of the paper.
+    """One row, in percent.
 
-    retained: as printed, or measured. guessing: what chance retains. above: see the module;
-    interval: of a measured one, paired over items.
+    method: its label. id: its id. own: whether the method is the paper's. retained: as printed, or measured. guessing:
+    retained accuracy of random answers. above: see the module. interval: of a measured one, paired over items.
     """
 
     model: str
@@ -106,12 +106,12 @@ def above(scores: Mapping[str, Number], dense: Mapping[str, Number], guess: Mapp
 
 
 def known(dense: Mapping[str, float], guess: Mapping[str, float], error: Callable[[str], float]) -> dict[str, float]:
-    """Return the tasks on which the dense model is more than two standard errors above chance level."""
+    """Return the tasks on which the original model is more than two standard errors above chance level."""
     return {task: by for task, by in guess.items() if dense[task] > by + 2 * error(task)}
 
 
 def printed(source: Source) -> list[Kept]:
-    """Return the shares by the paper's printed numbers; no intervals, since it prints no outcomes."""
+    """Return the retained accuracy by the paper's printed numbers, without intervals, because it prints no outcomes."""
     chance = columns.chance(source.tasks.values())
     guess = {label: source.scale * chance[name] for label, name in source.tasks.items()}
     questions = _UNCHECKED | audit.questions(source.paper, source.scores)
@@ -193,7 +193,7 @@ def _guessed(found: Sequence[Column]) -> Iterator[tuple[Column, float]]:
 
 
 def turned(found: Sequence[Kept]) -> tuple[int, int]:
-    """Count the pairs of rows of one model and share that are in another order above chance level, and all pairs."""
+    """Count the pairs of rows of one model and sparsity whose order changes above chance level, and all pairs."""
     # LaCo's rows of one model have a share each.
     where = {row: (row.model, row.sparsity if "/" in row.sparsity else "") for row in found}
     pairs = [(a, b) for a, b in combinations(found, 2) if where[a] == where[b] and a.retained != b.retained]
@@ -202,7 +202,7 @@ def turned(found: Sequence[Kept]) -> tuple[int, int]:
 
 
 def drawn(store: Store, folder: Path | None = None) -> list[Path]:
-    """Draw every printed row, and the measured ones of LaCo on the published models; returns the files."""
+    """Draw every printed row, and the measured ones of LaCo on the published models; return the files."""
     from figures import chance_levels, style
 
     shown = {f"{printed_rows.title_of(source.paper)}, printed": of_paper(source.paper) for source in _first()}
@@ -215,7 +215,7 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
 
 
 def shown(row: Kept) -> str:
-    """Return what stays above chance level, with its interval where there is one."""
+    """Format the percentage kept above chance level, with its interval if there is one."""
     ends = "" if row.interval is None else f" [{', '.join(signed(end, '.1f') for end in row.interval)}]"
     return signed(row.above, ".1f") + ends
 

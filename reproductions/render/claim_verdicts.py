@@ -19,14 +19,14 @@ INTERVAL, BRIEF = ", 95 % CI {} to {}", " [{}, {}]"  # of a difference
 
 @dataclass(frozen=True)
 class ShownVerdict:
-    """The verdict of one claim, or of several that say the same, on one side.
+    """The verdict of one claim, or of several with the same statement, on one side.
 
     Attributes:
         verdict: One of `verdicts.WORDS`, or `NO_NUMBER`.
-        counts: How many comparisons support the claim; empty where that says nothing.
-        effect: The least favourable comparison with its interval; empty where there is none.
+        counts: Number of comparisons that support the claim; '' if it is not informative.
+        effect: The least favourable comparison with its interval; '' without any.
         brief: The same as a signed number, with its interval in brackets.
-        several: Whether that is the least favourable one of several.
+        several: Whether it is the least favourable of several.
         reason: Why the claim is not tested.
     """
 
@@ -48,7 +48,7 @@ class ShownVerdict:
 
 
 def in_print(claims: Sequence[dict]) -> ShownVerdict:
-    """Return the verdict of claims that say the same, in the paper's printed numbers, compared as they are."""
+    """Return the verdict of claims with the same statement, from the paper's printed numbers alone."""
     compared = sum(claim["reported_counts"][1] for claim in claims)
     if not compared:
         return ShownVerdict(NO_NUMBER)
@@ -58,7 +58,7 @@ def in_print(claims: Sequence[dict]) -> ShownVerdict:
 
 
 def on_model(claims: Iterable[dict], name: str) -> ShownVerdict:
-    """Return the verdict of claims that say the same on one subject: the worst one, see `verdicts.together`."""
+    """Return the verdict of claims with the same statement on one subject: the worst one, see `verdicts.together`."""
     judged = [claim["judged"][name] for claim in claims if name in claim["judged"]]
     worst = verdicts.together(judged)
     if worst is None:
@@ -71,7 +71,8 @@ def on_model(claims: Iterable[dict], name: str) -> ShownVerdict:
 def counted(claims: Sequence[dict]) -> str:
     """Count the comparisons of printed numbers that support claims, and the significant ones.
 
-    Significant is beyond what as many other items might change. Comparisons of the same numbers count once.
+    Significant differences are larger than another sample of as many items might change. Comparisons of the same
+    numbers count once.
     """
     known = {name: (holds, said) for claim in claims for name, holds, said in claim["reported_of"]}
     holding, drawn = sum(holds for holds, _ in known.values()), [said for _, said in known.values() if said]
@@ -84,7 +85,7 @@ def counted(claims: Sequence[dict]) -> str:
 
 
 def supporting(holding: int, compared: int, contradicted: bool) -> str:
-    """Count the comparisons that support a claim; of a contradicted one say that they are not enough."""
+    """Count the comparisons that support a claim; for a contradicted one, state that they are not enough."""
     if compared == 1:
         return "1 comparison"
     if holding == compared:
@@ -118,11 +119,11 @@ def in_print_of_table(claim: dict) -> str:
 
 
 def effect(judged: dict, brief: bool = False) -> str:
-    """Return a difference in words, with its 95 % confidence interval and the limit that the claim sets, if not zero.
+    """Describe a difference, with its 95 % confidence interval and the claim's limit, if it is not zero.
 
     Args:
         judged: A comparison.
-        brief: With a sign in place of the word for the direction, and with the interval in brackets.
+        brief: With a sign instead of the word for the direction, and with the interval in brackets.
     """
     if judged["difference"] is None:
         return "no finite number"

@@ -15,10 +15,10 @@ from reproductions.spec.subjects import PAPER, STANDIN, Subject
 
 
 class Loaded(Store):
-    """A store that has read every record once; later changes on disk are not seen.
+    """A store that reads every result once; later changes on disk are not seen.
 
     Args:
-        user: The folder of the user's records; None: the published records alone.
+        user: The folder of the user's results; None: the published results alone.
         published: The folder of published results.
     """
 
@@ -33,11 +33,11 @@ class Loaded(Store):
                 self._found[key] = record
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
-        """Return the record of a recipe on a benchmark."""
+        """Return the result of a recipe on a benchmark."""
         return self._found.get((recipe.profile, recipe.model, recipe.hash, benchmark))
 
     def items(self, recipe: Recipe, benchmark: str) -> dict:
-        """Return the outcomes per item, read once: several tables show the same result."""
+        """Return the outcomes per item, which are read once, because several tables show the same result."""
         key = (recipe.hash, benchmark)
         if key not in self._outcomes:
             self._outcomes[key] = super().items(recipe, benchmark)
@@ -50,7 +50,7 @@ class Loaded(Store):
 
 @dataclass(frozen=True)
 class Shown:
-    """A place where a recipe's numbers are shown: a row of a table of one subject. shape: its weight-free columns alone."""
+    """A row of a table of one subject that shows a recipe's numbers. shape: only its weight-free columns."""
 
     target: str
     subject: str
@@ -59,10 +59,12 @@ class Shown:
 
 
 class Evidence:
-    """The records of a store by recipe, and the tables built from them.
+    """The results of a store by recipe, and the tables built from them.
 
-    records: recipe's hash -> benchmark -> record. subjects: target -> whom it is shown for, the paper's own models last.
-    shown: recipe's hash -> rows that show it, in the tables' order.
+    Attributes:
+        records: Recipe's hash -> benchmark -> result.
+        subjects: Target -> its subjects, the paper's models last.
+        shown: Recipe's hash -> rows that show it, in the tables' order.
     """
 
     def __init__(self, store: Loaded) -> None:
@@ -86,7 +88,7 @@ class Evidence:
 
     @cached_property
     def tables(self) -> dict[str, tuple[Table, list[Subject], dict]]:
-        """Target -> its table, the subjects it is shown for (the paper's own models last), and its JSON form."""
+        """Target -> its table, its subjects (the paper's models last), and its JSON form."""
         found = {}
         for target, table in track(registry.targets().items(), "building tables", unit="table", each=True):
             subjects = self.subjects[target]
@@ -98,7 +100,7 @@ class Evidence:
         return Recipe(**next(iter(self.records[digest].values())).recipe)
 
     def removed(self, digest: str) -> tuple[list[int] | None, int | None]:
-        """Return (layers removed, layers of the dense model) as a recipe's records have them; None where none says so."""
+        """Return (removed layers, layers of the original model) from a recipe's results; None if none states them."""
         for record in self.records[digest].values():
             # LinearPatch's figures call one of their curves layers
             if "removed" in record.details and isinstance(layers := record.details.get("layers"), int):
@@ -106,7 +108,7 @@ class Evidence:
         return None, None
 
     def method(self, digest: str) -> str:
-        """Return what the first table that shows a recipe calls it; else its steps."""
+        """Return a recipe's name in the first table that shows it, or else its steps."""
         places = self.shown.get(digest)
         if places:
             return places[0].row.name
@@ -127,5 +129,5 @@ class Evidence:
 
 
 def gathered(own: bool = True) -> Evidence:
-    """Return the evidence on disk. own: with the user's records, which are preferred to the published ones."""
+    """Return the evidence on disk. own: with the user's results, which have priority over the published ones."""
     return Evidence(Loaded(user_folder() if own else None))

@@ -53,10 +53,16 @@ def build(
     limit: int | None = None,
     claims: bool = True,
 ) -> dict:
-    """Return the JSON form of a table (docs/comparing.md: how reported and reproduced are compared).
+    """Build the JSON form of a table (docs/comparing.md: how reported and reproduced are compared).
 
-    subjects: one, by a profile's name or itself, or several: each has rows of its own, in this order. models: of the
-    paper's own. claims: whether they are judged, which takes a part of a second.
+    Args:
+        table: The table.
+        store: Store of results.
+        subjects: A subject or a profile's name, or several, each with separate rows, in this order.
+        models: Models of the paper; none: all.
+        pattern: Pattern of the rows' methods; None: all.
+        limit: Items of each task; None: all.
+        claims: Whether claims are judged, which takes a fraction of a second.
     """
     subjects = [settings.subject(s) for s in ([subjects] if isinstance(subjects, Subject | str) else subjects)]
     printed = reported.cells(table.paper, table.number)
@@ -144,7 +150,7 @@ def _line(row: Row, subject: Subject, columns: list[Column], scores: dict, print
 
 
 def of_columns(content: dict, labels: Collection[str]) -> dict:
-    """Return a table with only these columns; one that has none of them stays as it is."""
+    """Return a table with only these columns; one that has none of them is returned unchanged."""
     if not content["column_ids"].keys() & set(labels):
         return content
     rows = [
@@ -155,7 +161,7 @@ def of_columns(content: dict, labels: Collection[str]) -> dict:
 
 
 def own_models(table: Table, store: Store) -> dict[str, int]:
-    """Count a table's cells on the paper's own models, and those with a value; without what follows from shapes alone."""
+    """Count a table's cells on the paper's models, and those with a value, without cells that follow from shapes alone."""
     names = [c.benchmark for c in table.columns_for(PAPER) if c.benchmark and not c.weight_free and not c.shape_only]
     recipes = [row.recipe for row in table.rows(PAPER) if row.recipe is not None and not _of_shape(row)]
     records = [store.get(recipe, name) for recipe in recipes for name in names]
@@ -168,9 +174,9 @@ def _of_shape(row: Row) -> bool:
 
 
 def published(table: Table, store: Store, limit: int | None = None) -> list[Subject]:
-    """Return what a table is shown for when nobody says for whom: the real models with records of it, then the toy model.
+    """Return a table's default subjects: the real models with results of it, then the toy model.
 
-    The dense row's records are those of many tables: alone they are not this one's, where it has other rows.
+    The original model's results belong to many tables: alone they do not count, if the table has other rows.
     """
     found = []
     for name in settings.PUBLISHED_MODELS:
@@ -268,12 +274,12 @@ def _read(record: Record, column: Column) -> Score | TextCell | Status:
 
 
 def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -> list[dict]:
-    """Return what a drawing function gets: one entry per row that has records.
+    """Return the argument of a drawing function: one entry per row that has results.
 
-    The row's ids and labels (group, sparsity, method; model, name), its variant, spec, extension and dense.
-    The ``records`` by benchmark as they are on disk, and by benchmark chance level
-    (``chance``); by column the ``scores``, ``replicates``, which gives a column as `Resampled` does, and ``over`` how many of
-    the others it is.
+    An entry has the row's ids and labels (group, sparsity, method; model, name), its variant, spec, extension and
+    dense. It has the ``records`` by benchmark as they are on disk, and by benchmark the chance level (``chance``). By
+    column it has the ``scores``; ``replicates``, which gives a column as `Resampled` does; and ``over``, the number of
+    columns that a derived one is over.
     """
     columns = coverage.read(table, store, subject)
     benchmarks = dict.fromkeys(column.benchmark for column in columns if column.benchmark)
@@ -304,16 +310,24 @@ def drawn(
     folder: Path | None = None,
     forms: Sequence[str] = ("svg",),
 ) -> list[Path]:
-    """Draw a figure from its records; returns its files, none where nothing has been measured.
+    """Draw a figure from its results; return its files, none if nothing has been measured.
 
-    folder, forms: as `figures.style.save` takes them.
+    The drawing function gets `entries`. Files have different names for the toy model, the paper's models, any other
+    model, a part of the rows, and a limited number of items.
 
-    The drawing function gets `entries`. The toy model's picture, the paper models', any other model's, one of some rows alone
-    and one of a quick look go to files of different names.
+    Args:
+        table: The figure.
+        store: Store of results.
+        subject: The subject, or a profile's name.
+        models: Models of the paper; none: all.
+        pattern: Pattern of the rows' methods; None: all.
+        limit: Items of each task; None: all.
+        folder: See `figures.style.save`.
+        forms: See `figures.style.save`.
 
     Raises:
         NotWritten: the files cannot be written.
-        UserError: a record lacks what the figure shows.
+        UserError: a result lacks data of the figure.
     """
     from figures import style
 
@@ -357,9 +371,9 @@ def changed(
 ) -> dict:
     """Return rows with a user's changes beside the unchanged ones (`reproductions.render.tables.render_changes`).
 
-    ``rows``: one for each cell that has a number on a side: ``yours``, ``unchanged``, their ``difference`` and its 95 %
-    ``interval`` over the same items. ``origin``: whose the unchanged results are. ``published_for``: models with
-    results of the table, where the user named none.
+    ``rows`` has one entry for each cell with a number on a side: ``yours``, ``unchanged``, their ``difference`` and its
+    95 % ``interval`` over the same items. ``origin``: the origin of the unchanged results. ``published_for``: models
+    with results of the table, if the user named none.
     """
     columns, origins = coverage.read(table, store, subject, limit), set()
     own = choose_rows(table, subject, models, pattern, limit)

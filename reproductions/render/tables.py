@@ -38,17 +38,18 @@ def render(
     reported: bool = True,
     colours: bool = False,
 ) -> str:
-    """Return a table in one of the FORMATS, ending in a line break; of several tables one document.
+    """Render a table in one of the FORMATS, ending in a line break; several tables give one document.
 
-    JSON: one table is an object, several are a list of them. CSV: one header; of several, the first column is the target.
+    JSON: one table is an object, several are a list of them. CSV: one header; of several, the first column is the
+    target.
 
     Args:
         table: The table's JSON form, or a list of them.
         form: One of the FORMATS.
         width: Characters in a line of the terminal; None: no limit.
-        every_row: Whether each row without a number has its line, and the terminal each column without a result; else
-            FOLDED such rows or more are counted in one line. JSON and CSV have them all.
-        reported: Whether the paper's numbers are shown where the table is of another model. JSON and CSV have them all.
+        every_row: Whether each row without a number has its line, and the terminal each column without a result;
+            otherwise FOLDED such rows or more are counted in one line. JSON and CSV have them all.
+        reported: Whether the paper's numbers are shown in a table of another model. JSON and CSV have them all.
         colours: Whether the terminal's text has escape sequences for its styles.
 
     Raises:
@@ -75,7 +76,11 @@ def _without_reported(table: dict) -> dict:
 
 
 def check_format(form: str) -> None:
-    """Raise UserError for what is none of the FORMATS."""
+    """Refuse a name that is none of the FORMATS.
+
+    Raises:
+        UserError: an unknown format.
+    """
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
 
@@ -83,13 +88,13 @@ def check_format(form: str) -> None:
 def render_changes(
     changed: Sequence[dict], form: str = "terminal", width: int | None = None, colours: bool = False
 ) -> str:
-    """Render rows with a user's changes: yours, the unchanged, and the difference.
+    """Render rows with a user's changes: with the changes, without, and the difference.
 
     Args:
-        changed: What `reproductions.render.show.changed` returns, of each table and model.
-        form: As `render` takes it.
-        width: As `render` takes it.
-        colours: As `render` takes it.
+        changed: Results of `reproductions.render.show.changed`, one per table and model.
+        form: See `render`.
+        width: See `render`.
+        colours: See `render`.
     """
     if form == "json":
         return json.dumps(list(changed), indent=1, allow_nan=False) + "\n"
@@ -265,7 +270,7 @@ def _one_model(rows: list[dict]) -> bool:
 
 
 def unknown_cell(cell: dict | None) -> bool:
-    """Return whether nothing is known of a cell: no number, no text, and no reason but that it was not measured."""
+    """Return whether a cell has no number, no text, and no reason except that it was not measured."""
     if cell is None:
         return True
     known = cell["reproduced"] is not None or cell["reported"] is not None or cell.get("text") or "printed" in cell
@@ -329,7 +334,7 @@ def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
 
 
 def headline(table: dict) -> list[str]:
-    """Say first how many cells were measured on the paper's own models; [] where it has none."""
+    """State how many cells were measured on the paper's models; [] if it has none."""
     own = table.get("own_models")
     if not own or not own["cells"]:
         return []
@@ -372,7 +377,7 @@ def _notes(table: dict) -> list[str]:
 
 
 def guessed(subject: dict) -> list[str]:
-    """Return why columns of what is retained, or averages, leave tasks out; [] where none does."""
+    """Return why columns of retained accuracy, or averages, leave tasks out; [] if none does."""
     if not (found := subject.get("guessed")):
         return []
     (tasks,) = {tuple(tasks) for tasks in found.values()}

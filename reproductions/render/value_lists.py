@@ -47,7 +47,7 @@ TYPED_FIELDS = {name: (_TYPES.get(name, "string"), about) for name, about in FIE
 
 
 def rows(evidence: Evidence) -> Iterator[dict]:
-    """Yield one row a value, in FIELDS; a record without values has one row with its reason."""
+    """Yield one row per value, in FIELDS; a result without values has one row with its reason."""
     for record in evidence.store:
         shared = _of_record(evidence, record)
         for key, value in record.values.items() or [("", None)]:
@@ -90,7 +90,7 @@ def _of_record(evidence: Evidence, record: Record) -> dict:
 def described(mapping: Mapping) -> str:
     """Return a step of a recipe as one line: ``bi: count 5, cosine token``.
 
-    Reads the mapping: typed steps would load torch.
+    It reads the mapping, because typed steps would load torch.
     """
     name = mapping.get("method", mapping.get("corpus", ""))
     options = {key: value for key, value in mapping.items() if key not in ("method", "corpus") and value is not None}
@@ -112,7 +112,7 @@ def _number(value: float | None) -> float | None:
 
 
 def write_csv(found: list[dict], path: Path) -> None:
-    """Write all rows as CSV; numbers to the last bit."""
+    """Write all rows as CSV, with numbers in full precision."""
     with path.open("w", newline="", encoding="utf-8") as out:
         lines = csv.DictWriter(out, FIELDS, lineterminator="\n")
         lines.writeheader()

@@ -18,9 +18,9 @@ class ValueColumn:
     """One model with one number of removed layers.
 
     Attributes:
-        side: Whose numbers these are: the paper's, or a measured model's.
+        side: Origin of the numbers: the paper, or a measured model.
         model: The model's name.
-        sparsity: Its n/N; '' where each row has another, which its cells then say.
+        sparsity: Its n/N; '' if each row has another, which its cells then state.
         first: Whether it is the first column of its side.
     """
 
@@ -32,7 +32,7 @@ class ValueColumn:
 
 @dataclass(frozen=True)
 class RowBeside:
-    """A cell with the grid that it is from. sparsity: its n/N, '' where its column says so."""
+    """A cell with its grid. sparsity: its n/N, '' if its column states it."""
 
     cell: Cell
     grid: Grid
@@ -41,13 +41,13 @@ class RowBeside:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A method with its numbers, one a column.
+    """A method with its numbers, one per column.
 
     Attributes:
-        label: What the measured row is called, else what the paper calls it.
+        label: Name of the measured row, or else the paper's.
         printed: The paper's other names of it.
         dense: Whether it is the original model.
-        entries: Its cells; None where a column has none.
+        entries: Its cells; None for a column without one.
     """
 
     label: str
@@ -61,11 +61,11 @@ class ComparedMetric:
     """The numbers of one column of a table.
 
     Attributes:
-        heading: The column's.
+        heading: Heading of the column.
         sides: Each side with its number of columns.
         columns: Models with their numbers of removed layers.
         rows: Methods, the original model first.
-        shares: Whether the paper prints shares of 1 where measured numbers are in per cent.
+        shares: Whether the paper prints shares of 1 and measured numbers are in percent.
     """
 
     heading: Heading
@@ -76,16 +76,16 @@ class ComparedMetric:
 
 
 def metrics(grids: Sequence[Grid]) -> list[ComparedMetric]:
-    """Return one table for every column that has reported numbers and measured ones; the headline metric comes first.
+    """Return one table for every column that has both reported and measured numbers; the headline metric comes first.
 
-    Columns correspond by id. Rows correspond by the id of their method or, where the paper calls it something else, by
-    their specification.
+    Columns correspond by id. Rows correspond by the id of their method or, if the paper uses another name, by their
+    specification.
 
     Args:
         grids: Those of one table or figure.
 
     Returns:
-        The tables; none where no row has both kinds of number.
+        The tables; none if no row has both kinds of number.
     """
     ordered = sorted(grids, key=lambda grid: not grid.compared)
     keys = _keys(ordered)
@@ -97,7 +97,7 @@ def metrics(grids: Sequence[Grid]) -> list[ComparedMetric]:
 
 
 def why_none(grids: Sequence[Grid]) -> str:
-    """Say why `metrics` returns none, in a sentence; '' where the paper prints no number.
+    """Explain in a sentence why `metrics` returns no table; '' if the paper prints no number.
 
     Args:
         grids: Those of one table or figure.

@@ -18,9 +18,10 @@ SIGNS = {"not-run": "·", "none": ""}
 
 @dataclass(frozen=True)
 class ShownNumber:
-    """A number to be aligned at its decimal point. pad: digits that the column's longest fraction has more.
+    """A number to be aligned at its decimal point.
 
-    point: whether that fraction's point is missing as well.
+    pad: number of digits by which the column's longest fraction is longer. point: whether the decimal point is missing
+    as well.
     """
 
     text: str
@@ -30,11 +31,11 @@ class ShownNumber:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: reported and reproduced numbers with error, difference and status (its id). sort: what sorting goes by.
+    """One cell: reported and reproduced numbers with error, difference and status (its id).
 
-    word: what stands in a number's place. why: more about that word. href: the recipe's page. audit: names of findings.
-    shape: whether the number follows from the model's shape, without weights. best: whether no row of as many removed layers
-    has a better number.
+    sort: sort key. word: text instead of a number. why: explanation of that word. href: the recipe's page. audit: names
+    of findings. shape: whether the number follows from the model's shape, without weights. best: whether no row with as
+    many removed layers has a better number.
     """
 
     reported: ShownNumber | None = None
@@ -56,7 +57,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Heading:
-    """A column's heading. id: the column's. better: UP or DOWN where one direction is better."""
+    """A column's heading. id: the column's. better: UP or DOWN if one direction is better."""
 
     id: str
     label: str
@@ -86,11 +87,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """The rows of one subject. compared: with reported numbers. size: how much of tasks and texts was asked; '': all.
+    """The rows of one subject.
 
-    left_out: which tasks a column of what is retained does not count, and why. shape: whether all that is not reported
-    follows from shapes. guessing: what that scores, by column, where it is known. absent: columns without any number, which
-    are left out.
+    compared: with reported numbers. size: measured part of tasks and texts; '': all. left_out: tasks that a column of
+    retained accuracy does not count, and why. shape: whether all unreported numbers follow from shapes. guessing:
+    scores of chance, by column, if known. absent: columns without any number, which are left out.
     """
 
     subject: Subject
@@ -107,7 +108,7 @@ class Grid:
 
 
 def grids(evidence: Evidence, target: str) -> list[Grid]:
-    """Return one grid per subject that has rows, the paper's own models last."""
+    """Return one grid per subject that has rows, the paper's models last."""
     table, subjects, built = evidence.tables[target]
     found = []
     for subject, facts in zip(subjects, built["subjects"], strict=True):
@@ -156,7 +157,7 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
 
 
 def target_of_shapes(evidence: Evidence, target: str) -> bool:
-    """Return whether no weights of the paper's own models stand behind what a target shows of them."""
+    """Return whether everything that a target shows of the paper's models follows from shapes, without weights."""
     places = (place for found in evidence.shown.values() for place in found)
     own = (place.row for place in places if (place.target, place.subject, place.shape) == (target, PAPER.name, False))
     return all(row.recipe == row.shapes for row in own)
@@ -193,7 +194,7 @@ def _digits(cells: Iterable[dict | None]) -> int:
 
 
 def number(value: float, digits: int, most: int) -> ShownNumber:
-    """Return a number with its digits, and what it lacks of the column's."""
+    """Return a number with its digits and its padding to the column's longest fraction."""
     if isinstance(value, float) and abs(value) >= LARGE:
         return ShownNumber(f"{value:.2e}")
     return ShownNumber(f"{value:,.{digits}f}", most - digits, most > 0 and digits == 0)
@@ -232,13 +233,13 @@ def _cell(evidence: Evidence, row: Row, column: Column, cell: dict | None, most:
 
 
 def own_models(grids: Iterable[Grid]) -> tuple[int, int]:
-    """Return how many reported numbers were measured on the paper's own models, of how many that need their weights."""
+    """Return how many reported numbers were measured on the paper's models, and how many need their weights."""
     reported = [c for g in grids if g.compared for line in g.lines for c in line.cells if c.reported and not c.shape]
     return sum(cell.reproduced is not None for cell in reported), len(reported)
 
 
 def tally(grid: Grid) -> dict[str, int]:
-    """Return how many of a grid's cells are reported, and how many of each status they have."""
+    """Count a grid's reported cells, and its cells of each status."""
     cells = [cell for line in grid.lines for cell in line.cells]
     found = {"reported": sum(cell.reported is not None for cell in cells)}
     for cell in cells:

@@ -24,7 +24,7 @@ SIGNS = {"yes": "✓", "no": "✗", "noise": "≈", "open": "·"}
 class Verdict:
     """Verdict of one subject's numbers on a claim. kind: yes, no, noise or open.
 
-    counts: how many of its comparisons support it. effect: of the comparison least in the claim's favour.
+    counts: number of comparisons that support it. effect: of the comparison least in the claim's favour.
     """
 
     subject: str
@@ -41,10 +41,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class ShownClaim:
-    """A claim, where it stands, and the verdicts: of the paper's printed numbers, and of each subject measured.
+    """A claim, its place, and the verdicts: of the paper's printed numbers, and of each measured subject.
 
-    supported: on how many of the pretrained models that test it, in words; '' where that is not counted.
-    words: what the paper says, with its place, or the title of the claim's table; '' where neither is shown.
+    supported: number of pretrained models that support it, in words; '' if it is not counted. words: the paper's
+    statement, with its place, or the title of the claim's table; '' if neither is shown.
     """
 
     text: str
@@ -56,9 +56,9 @@ class ShownClaim:
 
 
 def of(target: str, built: dict, measured: bool = True) -> list[ShownClaim]:
-    """Return the claims of one table's JSON form; of the paper's own models nothing where none of them is known there.
+    """Return the claims of one table's JSON form, without those on the paper's models if none is known there.
 
-    measured: whether anything was measured on them, beyond what follows from their shape.
+    measured: whether anything was measured on them, beyond values that follow from their shape.
     """
     found, own = [], PAPERS_OWN if measured else SHAPES
     labels = {one["name"]: SHORT.get(one["name"], one["label"]) or own for one in built["subjects"]}
@@ -102,13 +102,13 @@ def tally(claims: Iterable[ShownClaim]) -> dict[str, dict[str, int]]:
 
 
 def aligned(claim: ShownClaim, subjects: Sequence[str]) -> ShownClaim:
-    """Return a claim with a verdict of each of these subjects, in their order; open where its table does not show one."""
+    """Return a claim with a verdict of each of these subjects, in their order; open if its table does not show one."""
     found = {verdict.subject: verdict for verdict in claim.measured}
     open_ = (found.get(name) or Verdict(name, "open", judge.UNTESTED) for name in subjects)
     return replace(claim, measured=tuple(open_))
 
 
 def titled(claim: ShownClaim) -> ShownClaim:
-    """Return a claim with the title of its table, which tells claims of several tables apart that read alike."""
+    """Return a claim with the title of its table, which distinguishes equal statements of several tables."""
     table = registry.get(claim.target)
     return replace(claim, words=table.title.removeprefix(f"{printed_rows.title_of(table.paper)}, "))

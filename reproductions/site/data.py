@@ -19,7 +19,7 @@ NUMBERS = ("value", "stderr")
 
 
 def script(name: str, content: object) -> str:
-    """Return a script file that hands JSON over to the page's script.
+    """Return a script file that passes JSON to the page's script.
 
     A page opened from disk may load scripts, but no JSON.
     """
@@ -29,8 +29,8 @@ def script(name: str, content: object) -> str:
 def all_values(rows: list[dict]) -> dict:
     """Return every value, those that need no weights last.
 
-    Strings stand once each, rows hold their positions; numbers have six digits, and where there is none there is a
-    word. first: the benchmark that the page opens with, of most recipes.
+    Strings occur once, and rows hold their positions. Numbers have six digits; a missing number is a word. first: the
+    benchmark that the page opens with, the one of most recipes.
     """
     rows = sorted(rows, key=lambda row: row["dtype"] is None)
     strings = {name: list(dict.fromkeys(row[name] or "" for row in rows)) for name in COLUMNS}
@@ -63,7 +63,7 @@ def _short(value: float | None, otherwise: str | None = None) -> float | str | N
 
 
 def choices(evidence: Evidence, packed: Mapping[str, dict]) -> list[list[str]]:
-    """Return [hash, what it is called, model, whether items are there] of every recipe with something to compare.
+    """Return [hash, name, model, whether items are there] of every recipe with something to compare.
 
     packed: recipe's hash -> its `items`.
     """
@@ -103,7 +103,7 @@ def _packed(values: np.ndarray) -> dict:
 
 
 def of_recipe(evidence: Evidence, digest: str, packed: Mapping[str, dict]) -> dict:
-    """Return what comparing needs of a recipe: values with standard errors, and its `items`, packed."""
+    """Return a recipe's data for comparisons: values with standard errors, and its `items`, packed."""
     values = {
         benchmark: {key: [_short(value), _short(record.stderr.get(key))] for key, value in record.values.items()}
         for benchmark, record in evidence.records[digest].items()

@@ -33,7 +33,7 @@ API = (
 def copy(source: Path) -> dict[str, list[str]]:
     """Copy the documents into a folder, under their paths in the repository; write the pages of the API reference.
 
-    README.md and papers/AUDIT.md are left out: pages of results stand in their place.
+    README.md and papers/AUDIT.md are left out, because pages of results replace them.
 
     Returns:
         The site's navigation: heading -> names of pages. The pages of papers and of results are part of it.

@@ -92,7 +92,7 @@ def _step(bar: track, what: str, app: Sphinx, page: str, *unused) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register what the site adds to Sphinx."""
+    """Register the site's extensions of Sphinx."""
     app.add_config_value("source_pages", None, "")
     app.add_source_suffix(".html", "fragment")
     app.add_source_parser(Fragment)
@@ -106,7 +106,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 class Fragment(Parser):
-    """Reads a page of results: HTML with one ``h1``, cut at each ``<h2 id=...>`` into sections."""
+    """Parser of a page of results: HTML with one ``h1``, split into sections at each ``<h2 id=...>``."""
 
     supported = ("fragment",)
 
@@ -133,7 +133,7 @@ def _section(anchor: str, heading: str, content: str) -> nodes.section:
 
 
 def formula(tex: str, display: str = "inline") -> str:
-    """Return a TeX formula as MathML, which browsers draw by themselves. display: ``inline`` or ``block``."""
+    """Return a TeX formula as MathML, which browsers display natively. display: ``inline`` or ``block``."""
     return convert(tex, display=display)
 
 

@@ -52,13 +52,13 @@ def sample(task: str, count: int) -> list[int]:
 
 
 def every(sizes: Mapping[str, int]) -> dict[str, dict]:
-    """Return what the page shows of each task.
+    """Return the page's content for each task.
 
     Args:
         sizes: Task -> number of its items.
 
     Returns:
-        Task -> ``items``, each with its number (``id``) and, where the data set is at hand and its licence allows it,
+        Task -> ``items``, each with its number (``id``) and, if the data set is available and its licence allows it,
         ``prompt``, ``choices`` and ``answer``; ``source`` and ``licence`` of the text, '' without text.
     """
     found = {}
@@ -87,7 +87,7 @@ def _texts(task: str, ids: Sequence[int]) -> dict[int, dict]:
 
 
 def shown(task, doc: Mapping) -> dict:
-    """Return an item's prompt, its choices and the number of the right one, as lm-eval asks it."""
+    """Return an item's prompt, its choices and the number of the right one, as in lm-eval."""
     text, choices, target = task.doc_to_text(doc), list(task.doc_to_choice(doc)), task.doc_to_target(doc)
     if isinstance(text, int):  # the choices are the contexts, and all have the same ending
         return {"prompt": "", "choices": [f"{choice} {target}".strip() for choice in choices], "answer": text}

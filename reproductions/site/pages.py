@@ -321,10 +321,10 @@ def _environment() -> Environment:
 
 
 def build(evidence: Evidence, folder: Path) -> None:
-    """Write the site into a folder; what an earlier build left there goes.
+    """Write the site into a folder, replacing an earlier build.
 
     Raises:
-        UserError: the folder holds something else, or cannot be written.
+        UserError: the folder holds other files, or cannot be written.
     """
     try:
         from reproductions.site import generator

@@ -12,9 +12,10 @@ from common.utils.paths import ROOT
 
 @dataclass(frozen=True)
 class About:
-    """One paper. equation: in TeX. where: what the equation's letters mean. code: name of the function that computes it.
+    """One paper.
 
-    headline: target and column of the picture on the front page. arxiv: its number there. repository: the authors' own code.
+    equation: in TeX. where: meaning of the equation's letters. code: name of the function that computes it. headline:
+    target and column of the picture on the front page. arxiv: its number there. repository: the authors' code.
     published: where and when, if not on arXiv alone.
     """
 
@@ -61,7 +62,7 @@ ABOUT = _about()
 
 
 def citations(papers: Sequence[str]) -> dict[str, Citation]:
-    """Return how to cite each paper, from the references of CITATION.cff."""
+    """Return the citation of each paper, from the references of CITATION.cff."""
     references = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["references"]
     by_number = {one["value"]: reference for reference in references for one in reference["identifiers"]}
     found = {}

@@ -11,9 +11,9 @@ MANY_TIMES = 10  # the largest value over the least, from which on an axis is lo
 
 
 def strip(layers: int, removed: Sequence[int], cuts: Sequence[int] = ()) -> Markup:
-    """Return a model's layers in a row, those that go hatched and crossed out.
+    """Draw a model's layers in a row, with the removed ones hatched and crossed out.
 
-    A triangle marks each layer behind a repaired cut.
+    A triangle marks each layer after a repaired interface.
     """
     gone = set(removed)
     words = f"{len(gone)} of {layers} layers removed: {', '.join(map(str, sorted(gone))) or 'none'}"

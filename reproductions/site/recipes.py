@@ -42,17 +42,17 @@ LOWER = ("perplexity", "nll", "kl")  # keys of values of which lower is better (
 
 
 def is_share(benchmark: str, key: str) -> bool:
-    """Return whether a value is a share of 1; all of MMLU's are, one for each subject."""
+    """Return whether a value is a share of 1; all of MMLU's values are, one for each subject."""
     return key in SHARES or benchmark.startswith("mmlu")
 
 
 def title(evidence: Evidence, digest: str) -> str:
-    """Return what a recipe is called: method, n/N and model."""
+    """Return a recipe's title: method, n/N and model."""
     return f"{name(evidence, digest)} · {label(evidence.recipe(digest).model)}"
 
 
 def name(evidence: Evidence, digest: str) -> str:
-    """Return what a recipe is called among those of its model; a table's variant of it, such as [S], stands behind n/N."""
+    """Return a recipe's name among those of its model; its variant in a table, such as [S], follows n/N."""
     places = evidence.shown.get(digest, [])
     variant = f"[{places[0].row.variant}]" if places and places[0].row.variant else ""
     return " · ".join(filter(None, (evidence.method(digest), evidence.share(digest), variant)))
@@ -65,7 +65,7 @@ def label(model: str) -> str:
 
 
 def originals(evidence: Evidence) -> dict[str, str]:
-    """Return the recipe of each model as released, with the most records: model -> recipe's hash."""
+    """Return the recipe of each model as released, the one with the most results: model -> recipe's hash."""
     found: dict[str, str] = {}
     for digest, records in evidence.records.items():
         recipe = evidence.recipe(digest)
@@ -82,7 +82,7 @@ _PATCHED = ("LinearPatch[S]", "LinearPatch[L]")
 
 
 def first_compared(evidence: Evidence, models: Mapping[str, str]) -> tuple[str, str]:
-    """Return which two recipes the comparison opens with: the original model and LinearPatch, '' where there is none.
+    """Return the two recipes that the comparison opens with: the original model and LinearPatch, '' if there is none.
 
     models: as `originals` returns them.
     """
@@ -96,7 +96,7 @@ def first_compared(evidence: Evidence, models: Mapping[str, str]) -> tuple[str, 
 
 
 def view(evidence: Evidence, digest: str, models: Mapping[str, str]) -> dict:
-    """Return what the page's template shows. models: as `originals` returns them."""
+    """Return the values for the page's template. models: as `originals` returns them."""
     recipe, records = evidence.recipe(digest), evidence.records[digest]
     removed, layers = evidence.removed(digest)
     facts = [("Model", label(recipe.model)), ("Weights", recipe.weights or "as released")]
@@ -176,7 +176,7 @@ def _cells(record: Record) -> list[dict]:
 
 
 def command(place: Shown) -> str:
-    """Return the call of make that measures a row again."""
+    """Return the make command that measures a row again."""
     parts = ["make", place.target]
     if place.shape:
         standin = {row.method for row in registry.get(place.target).rows(STANDIN, None)}

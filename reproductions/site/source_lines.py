@@ -28,7 +28,7 @@ def sources() -> dict[str, tuple[str, int]]:
 
 
 def place(name: str, package: str) -> tuple[str, int] | None:
-    """Return (file, line) of a name in a text about a package: dotted, or short where it is unique.
+    """Return (file, line) of a name in a text about a package: dotted, or short if it is unique.
 
     ``method.select(variant="S")``, ``common.pruning.selection.best_window`` and ``figures/style.py`` are such names.
     """
@@ -52,7 +52,7 @@ def place(name: str, package: str) -> tuple[str, int] | None:
 
 
 class SourcePages:
-    """The pages of source files: their addresses, and which files need one."""
+    """The pages of source files: their addresses, and the files that need one."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()
@@ -63,7 +63,7 @@ class SourcePages:
         return f"{name(file)}.html" + (f"#L-{line}" if line > 1 else "")
 
     def documented(self, package: str, name: str) -> str | None:
-        """Return the address of what a page of the API reference describes, from that page."""
+        """Return the address of the object that a page of the API reference describes, relative to that page."""
         where = place(name, package)
         return f"../{self.address(*where)}" if where else None
 

@@ -19,13 +19,16 @@ WIDE = 450  # points; in a narrow window such a drawing keeps its size
 
 
 def verdicts(counts: dict[str, int]) -> Markup:
-    """Return a bar of how many claims have which verdict."""
+    """Draw a bar of the numbers of claims with each verdict."""
     words = {"yes": "supported", "noise": "inconclusive", "no": "contradicted", "open": "not tested"}
     return pictures.bar([(kind, counts[kind], word) for kind, word in words.items()])
 
 
 def drawn(table: registry.Table) -> list[dict]:
-    """Return a target's figures, real models' first: file, words, whether it is wide. None of some rows or a part."""
+    """Return a target's figures, real models' first: file, words, whether it is wide.
+
+    Pictures of a part of the rows or of the items are left out.
+    """
     named = {f"-{name}": subjects.of_model(name).label for name in subjects.PUBLISHED_MODELS} | {"": "the toy model"}
     files = {f"{table.target}{ending}.svg": whose for ending, whose in named.items()} if table.draw else {}
     there = {file: whose for file, whose in files.items() if (FIGURES / file).is_file()}
@@ -68,7 +71,7 @@ def words(draw: str) -> str:
 
 
 def words_of(file: str) -> str:
-    """Return what is seen in a drawn file, and on which model; '' of a file that no target draws."""
+    """Describe a drawn file, and its model; '' for a file that no target draws."""
     targets = registry.targets()
     target = max((name for name in targets if file.startswith(name) and targets[name].draw), key=len, default="")
     if not target:
@@ -79,7 +82,7 @@ def words_of(file: str) -> str:
 
 
 def fullest(grids: list[cells.Grid]) -> int:
-    """Return which tab is open at first: the first model's with most of its cells measured, else the fullest."""
+    """Return the tab to open first: the first model's with most of its cells measured, else the fullest."""
     shares = []
     for grid in grids:
         counts = cells.tally(grid)
@@ -89,7 +92,7 @@ def fullest(grids: list[cells.Grid]) -> int:
 
 
 def with_counts(grid: cells.Grid) -> dict:
-    """Return a grid with what it holds in words, and the reasons of its cells without a number."""
+    """Return a grid with a description of its content, and the reasons of its cells without a number."""
     counts = cells.tally(grid)
     words = {
         "reported": "reported",
@@ -121,10 +124,10 @@ def with_counts(grid: cells.Grid) -> dict:
 
 
 def ranked(grid: cells.Grid) -> cells.Grid:
-    """Return a grid with its best rows first, for every number of layers removed, and with its best numbers marked.
+    """Return a grid with its best rows first, for every number of removed layers, and with its best numbers marked.
 
-    `ranking_column` ranks. A row is full if it has a number in each column with a direction that at least
-    half of the measured rows have.
+    `ranking_column` ranks. A row is full if it has a number in each column with a direction that at least half of the
+    measured rows have.
     """
     judged = [at for at, heading in enumerate(grid.headings) if heading.better]
     first = ranking_column(grid)
@@ -157,7 +160,7 @@ def ranked(grid: cells.Grid) -> cells.Grid:
 
 
 def ranking_column(grid: cells.Grid) -> int | None:
-    """Return the place of the column that ranks a grid's rows: average perplexity, or the first with a direction."""
+    """Return the index of the column that ranks a grid's rows: average perplexity, or the first with a direction."""
     judged = [at for at, heading in enumerate(grid.headings) if heading.better]
     return next((at for at in judged if grid.headings[at].id == "PPL AVG"), judged[0] if judged else None)
 
@@ -169,6 +172,6 @@ def fullest_size(grid: cells.Grid) -> str:
 
 
 def target_of(finding: Finding) -> str:
-    """Return the target that shows a finding's first cell, '' where none does."""
+    """Return the target that shows a finding's first cell, '' if none does."""
     numbers = {(table.paper, table.number): name for name, table in registry.targets().items()}
     return next((numbers[cell[:2]] for cell in finding.cells if cell[:2] in numbers), "")
