@@ -10,7 +10,7 @@ over they are ended: every finished cell has its record, and the same command co
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -92,14 +92,16 @@ class Planned:
     Attributes:
         title: Title of the stage and the model.
         work: The missing cells, without those of an earlier stage.
-        seconds: Approximate seconds for one process.
-        unknown: Number of cells without an estimate.
+        seconds: Approximate seconds for one process, for the cells with data.
+        unknown: Number of cells with data without an estimate.
+        lacking: Number of cells without data.
     """
 
     title: str
     work: tuple
-    seconds: float
+    seconds: float = 0.0
     unknown: int = 0
+    lacking: int = 0
 
     @property
     def cells(self) -> int:
@@ -107,16 +109,13 @@ class Planned:
         return sum(len(entry.benchmarks) for entry in self.work)
 
 
-def plan(
-    models: Sequence[str], store: Store, *, limit: int | None = None, speed: float = SPEED["cuda"]
-) -> list[Planned]:
+def plan(models: Sequence[str], store: Store, *, limit: int | None = None) -> list[Planned]:
     """Return the stages with missing cells, in the order in which they are measured.
 
     Args:
         models: Names, as for `common.models.load`. Each stage is planned for all models before the next stage.
         store: Store of earlier results.
         limit: Items of each task, for a rehearsal.
-        speed: Speed of one process, in published results' CPU cores.
 
     Raises:
         UserError: An unknown model.
@@ -129,9 +128,8 @@ def plan(
 
     def add(title: str, subject, work: list) -> None:
         if work:
-            seconds, unknown = expected_time.expected(work, store)
             ordered = tuple(reversed(expected_time.longest_first(work, store)))  # so that many records are there early
-            planned.append(Planned(f"{title}, {subject.label.partition(',')[0]}", ordered, seconds / speed, unknown))
+            planned.append(Planned(f"{title}, {subject.label.partition(',')[0]}", ordered))
 
     for group, subject in ((group, subjects.of_model(name)) for group in STAGES for name in models):
         searches: list = []  # they hold up no records of the group's other rows
@@ -177,6 +175,30 @@ def _parameters(subject) -> int:
     return loading.parameters(subject.model)
 
 
+def timed(planned: Iterable[Planned], store: Store, speed: float, lacking: Callable) -> list[Planned]:
+    """Return the stages with the approximate time of their cells with data.
+
+    Args:
+        planned: See `plan`.
+        store: Store of earlier results.
+        speed: Speed of one process, in published results' CPU cores.
+        lacking: Returns why a cell, given by recipe and benchmark, has no data; None if it has.
+    """
+    from reproductions.engine import expected_time
+
+    found = []
+    for one in planned:
+        work = [
+            part
+            for entry in one.work
+            for part in entry.of(lambda name, recipe=entry.recipe: lacking(recipe, name) is None)
+        ]
+        seconds, unknown = expected_time.expected(work, store)
+        absent = one.cells - sum(len(entry.benchmarks) for entry in work)
+        found.append(replace(one, seconds=seconds / speed, unknown=unknown, lacking=absent))
+    return found
+
+
 def forecast(planned: Iterable[Planned], workers: int, minutes: float) -> str:
     """Return a table of the stages: cells, minutes, end of each, and whether that is in time."""
     lines, until = [f"{'cells':>6} {'minutes':>8} {'until':>8}  stage"], 0.0
@@ -185,12 +207,21 @@ def forecast(planned: Iterable[Planned], workers: int, minutes: float) -> str:
         until += own
         late = "" if until <= minutes else "  (not in time)"
         unknown = f"  ({plural(one.unknown, 'cell')} of unknown time)" if one.unknown else ""
-        lines.append(f"{one.cells:>6} {own:>8.1f} {until:>8.1f}  {one.title}{unknown}{late}")
+        absent = f"  ({plural(one.lacking, 'cell')} without data here)" if one.lacking else ""
+        lines.append(f"{one.cells:>6} {own:>8.1f} {until:>8.1f}  {one.title}{absent}{unknown}{late}")
     rough = "minutes are rough estimates from the published results"
     return "\n".join([*lines, f"{plural(workers, 'worker')}, {minutes:g} minutes; {rough}"])
 
 
-def run(planned: Sequence[Planned], *, device: str, workers: int, ends: float, measure: str | None = None) -> int:
+def run(
+    planned: Sequence[Planned],
+    *,
+    device: str,
+    workers: int,
+    ends: float,
+    lacking: Callable | None = None,
+    measure: str | None = None,
+) -> int:
     """Measure the stages in order until a time limit, and return how many cells have a result.
 
     Args:
@@ -198,16 +229,16 @@ def run(planned: Sequence[Planned], *, device: str, workers: int, ends: float, m
         device: ``cuda`` or ``cpu``.
         workers: Number of processes.
         ends: Time limit, in seconds since the epoch.
+        lacking: See `timed`.
         measure: Module that measures, if not the usual one.
     """
     from common.pruning.pipeline import work_folder
-    from reproductions.engine import fetch
     from reproductions.engine import workers as processes
 
     store = Store()
     store.check_writable()
     work = tuple(entry for one in planned for entry in one.work)
-    worker = processes.Worker(work, time.time_ns(), device, lacking=fetch.lacking(work).why)
+    worker = processes.Worker(work, time.time_ns(), device, lacking=lacking)
     if measure is not None:
         worker = replace(worker, measure=measure)
     processes.local(worker, workers, work_folder() / "jobs", ends)
@@ -237,15 +268,19 @@ def main(arguments: list[str] | None = None) -> int:
     quiet_logging()
     device = options.device or _device()
     workers = options.workers or WORKERS[device]
-    planned = plan(options.model or MODELS, Store(), limit=options.limit, speed=SPEED[device])
+    planned = plan(options.model or MODELS, Store(), limit=options.limit)
     if not planned:
         print("every cell has a record; nothing to measure")
         return 0
+    from reproductions.engine import fetch  # loads torch
+
+    lacking = fetch.lacking([entry for one in planned for entry in one.work]).why
+    planned = timed(planned, Store(), SPEED[device], lacking)
     print(forecast(planned, workers, options.minutes), flush=True)
     if options.dry_run:
         return 0
     total = sum(one.cells for one in planned)
-    done = run(planned, device=device, workers=workers, ends=begun + 60 * options.minutes)
+    done = run(planned, device=device, workers=workers, ends=begun + 60 * options.minutes, lacking=lacking)
     print(f"{done} of {total} cells have a record now; the same command continues with what is left")
     return 0
 

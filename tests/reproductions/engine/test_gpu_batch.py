@@ -12,7 +12,7 @@ import pytest
 from tools import status_of
 
 from common.records.results import Recipe, Store
-from reproductions.engine import fetch, gpu_batch, workers
+from reproductions.engine import expected_time, fetch, gpu_batch, workers
 from reproductions.engine.gpu_batch import Planned
 from reproductions.engine.runner import Work
 
@@ -49,7 +49,8 @@ def test_the_most_valuable_comes_first_and_nothing_is_planned_twice(nothing_meas
     assert len(searched) == len({recipe.hash for recipe in searched}) == 2  # 5 and 7 of 24, for all tables of the group
     first = {name.partition("@")[0] for entry in planned[0].work for name in entry.benchmarks}
     assert first == {"perplexity", "parameters"}
-    assert planned[0].unknown == planned[0].cells  # without published results nothing is known of their time
+    (timed,) = gpu_batch.timed(planned[:1], nothing_measured, 1.0, lambda recipe, benchmark: None)
+    assert timed.unknown == timed.cells  # without published results nothing is known of their time
     wanted = [cell for one in planned for cell in cells(one.work)]
     assert len(set(wanted)) == len(wanted) == sum(one.cells for one in planned)
     trained = [any(entry.recipe.training for entry in one.work) for one in planned]
@@ -68,9 +69,29 @@ def test_the_forecast_adds_up_and_says_what_comes_too_late():
     assert [line.endswith("(not in time)") for line in lines[1:3]] == [False, True]
 
 
+def test_cells_without_data_take_no_time_and_are_counted(tmp_path):
+    work = (
+        Work(Recipe(SMALL, "paper"), "row", ["piqa", "copa"]),
+        Work(Recipe(SMALL, "paper", limit=9), "other", ["copa"]),
+    )
+    store, planned = Store(tmp_path), [Planned("one", work)]
+    (whole,) = gpu_batch.timed(planned, store, 2.0, lambda recipe, benchmark: None)
+    (part,) = gpu_batch.timed(planned, store, 2.0, lambda recipe, name: "none" if name == "copa" else None)
+    (none,) = gpu_batch.timed(planned, store, 2.0, lambda recipe, benchmark: "none")
+    assert [one.lacking for one in (whole, part, none)] == [
+        0,
+        2,
+        3,
+    ] and whole.seconds > part.seconds > none.seconds == 0
+    first = Work(work[0].recipe, "row", ["piqa"])
+    assert part.seconds == expected_time.expected([first], store)[0] / 2
+    assert "(2 cells without data here)" in gpu_batch.forecast([part], 1, 9.0)
+
+
 def test_a_dry_run_measures_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "records"))
     monkeypatch.setattr(workers, "local", lambda *_, **__: pytest.fail("something was measured"))
+    monkeypatch.setattr(fetch, "lacking", lambda work: SimpleNamespace(why=lambda recipe, benchmark: None))
     assert gpu_batch.main(["--dry-run", "--device", "cuda", "--model", SMALL, "--limit", "2"]) == 0
     said = capsys.readouterr().out
     assert "perplexities of LinearPatch and Prune&Comp, Qwen2.5-Coder-0.5B-Instruct" in said and "8 workers" in said
@@ -104,8 +125,6 @@ def test_stages_are_measured_one_after_another(stub, tmp_path):
 
 def test_when_the_time_is_over_no_process_is_left_and_the_next_batch_goes_on(stub, tmp_path, monkeypatch, capsys):
     stub("STUB_SECONDS", "600")
-    # Else each process imports lm_eval to look up what lacks data; the test above has that.
-    monkeypatch.setattr(fetch, "lacking", lambda work: SimpleNamespace(why=None))
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     assert gpu_batch.run(batch(), device="cpu", workers=2, measure="stub_measure", ends=time.time() + 5) == 0
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before and p.status() != "zombie"]
