@@ -38,7 +38,7 @@ def durations(work: Sequence[Work], store: Store) -> list[float]:
 
 
 def makespan(seconds: Sequence[float], workers: int) -> float:
-    """Return when the last of the workers, which take the recipes in order, is done."""
+    """Return the time at which the last of the workers, which take the recipes in order, is done."""
     free = [0.0] * workers
     for one in seconds:
         heapq.heapreplace(free, free[0] + one)
@@ -46,7 +46,7 @@ def makespan(seconds: Sequence[float], workers: int) -> float:
 
 
 def simulate(seconds: Sequence[float], title: str) -> None:
-    """Print a line for each number of workers; seconds: in the order in which they are taken."""
+    """Print a line for each number of workers; ``seconds`` are in the order in which recipes are taken."""
     for workers in WORKERS:
         took, ideal = makespan(seconds, workers), max(sum(seconds) / workers, max(seconds))
         what = f"{title}, {workers} workers (simulated): time to the last record"
@@ -56,7 +56,7 @@ def simulate(seconds: Sequence[float], title: str) -> None:
 
 
 def main() -> None:
-    """Simulate the whole grid, and what is left without recipes longer than a 64th of it, which bound it by themselves."""
+    """Simulate the entire grid, and the rest without recipes longer than a 64th of it, which bound it by themselves."""
     store = Store(NOWHERE)
     work = runner.missing(list(registry.targets().values()), Store(NOWHERE, None), subjects.PAPER)
     seconds = durations(expected_time.longest_first(work, store), store)

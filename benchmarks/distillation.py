@@ -30,7 +30,7 @@ BASELINE = "two separate models"
 
 
 def separate(model, patch, windows):
-    """Return the loss of the plain way: a pruned and patched second model; every step runs both from their first layer."""
+    """Return the loss of the naive way: a pruned and patched second model; every step runs both from their first layer."""
     student = copy.deepcopy(model).requires_grad_(False)
     remove_layers(student, range(*WINDOW))
     attach_patch(student, WINDOW[0], patch, "linearpatch")

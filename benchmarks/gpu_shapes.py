@@ -88,7 +88,7 @@ def row(
     note: str = "",
     dtype: str = "float16",
 ) -> dict:
-    """Return one cell: what the table prints, what was measured, and what was computed in."""
+    """Return one cell: the printed value, the measured one, and the type of the computation."""
     model, sparsity, method = key
     return {
         "paper": paper,
@@ -253,7 +253,7 @@ def measure(parts: list[str], device: str, tiny: bool) -> list[dict]:
 
 
 def ratios(cells: list[dict]) -> Iterator[Ratio]:
-    """Yield what is measured against what is printed, and our own ratios against the baselines that their notes name."""
+    """Yield measured over printed values, and this project's ratios to the baselines that their notes name."""
     for c in cells:
         what = f"{c['paper']}, Table {c['table']}, {c['method']}: {c['column']}"
         if c["measured"] and c["printed"]:
@@ -273,7 +273,7 @@ class Options:
 
 @answering
 def main(arguments: list[str] | None = None) -> int:
-    """Print the cells; 2 where nothing can be measured."""
+    """Print the cells; return 2 if nothing can be measured."""
     options = parse(Options, arguments, description=__doc__)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if unknown := set(options.parts) - set(PARTS):

@@ -24,7 +24,7 @@ def one_pass(decoder: Decoder, hidden: torch.Tensor) -> None:
 
 
 def beside(decoder: Decoder, hidden: torch.Tensor) -> None:
-    """Run as many passes as threads beside each other."""
+    """Run as many passes as threads in parallel."""
     work = torch.inference_mode()(lambda _: decoder.run(hidden))
     with side_by_side(work, range(torch.get_num_threads()), hidden.device) as results:
         list(results)

@@ -48,7 +48,7 @@ def notebooks_way(model, tokenizer, sentences) -> tuple[list, int]:
 
 
 def one_model(model, tokenizer, sentences) -> tuple[list, int]:
-    """Return the same of `papers.laco.collapse`; changes the model."""
+    """Return the same of `papers.laco.collapse`; the model is changed."""
     result = collapse(model, tokenizer, sentences, C=C, I=I, T=T, merge=MERGE)
     return [(a.l, a.K, a.accepted) for a in result.trace if a.similarity is not None], result.layer_executions
 
@@ -59,7 +59,7 @@ def _resident(name: str) -> int:
 
 
 def peak_mib(work: Callable[[], object]) -> float:
-    """Return the most resident memory during `work` beyond what was held before it, in MiB (Linux)."""
+    """Return the growth of peak resident memory during `work`, in MiB (Linux)."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # start the peak anew
     before = _resident("VmRSS")

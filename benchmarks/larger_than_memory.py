@@ -47,7 +47,7 @@ SPREAD, QUIET = 0.02, 0.002  # of weights, and of the output matrices in the mid
 
 
 def write_random(shape: str, folder: Path) -> None:
-    """Write a checkpoint of random weights, a file a layer; one that was cut off continues."""
+    """Write a checkpoint of random weights, one file per layer; an interrupted one is continued."""
     config = loading.model_config(shape)
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=DTYPE)
@@ -83,14 +83,14 @@ def quiet(name: str, layers: int) -> bool:
 
 
 def random_like(parameter: Tensor, generator: torch.Generator, spread: float) -> Tensor:
-    """Return weights of a parameter's shape: gains are 1."""
+    """Return random weights of a parameter's shape; gains are 1."""
     if parameter.ndim == 1:
         return torch.ones(parameter.shape, dtype=DTYPE)
     return torch.empty(parameter.shape, dtype=DTYPE).normal_(0, spread, generator=generator)
 
 
 def prune(method: str, model: Path, out: Path, limit: int, options: list[str]) -> tuple[float, float, float, float]:
-    """Run a tool with so many bytes of private memory; returns GB and seconds as it expected them, and as measured."""
+    """Run a tool with a limit on its private memory; return GB and seconds, forecast and measured."""
     module = f"{'extensions' if method == 'refit' else 'papers'}.{method}"
     command = [sys.executable, "-m", module, "--model", str(model), "--out", str(out), "--force", *options]
     started = time.perf_counter()

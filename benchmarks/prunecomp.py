@@ -31,7 +31,7 @@ def run_all(decoder: Decoder, ids: torch.Tensor) -> list[torch.Tensor]:
 
 @torch.no_grad()
 def trial_loss(decoder: Decoder, ids: torch.Tensor, without: int) -> float:
-    """Return the loss of the whole model without one layer."""
+    """Return the loss of the model without one layer."""
     kept = [layer for layer in range(decoder.num_layers) if layer != without]
     return next_token_loss(decoder, decoder.run(decoder.embed_tokens(ids), layers=kept), ids).mean().item()
 
@@ -47,7 +47,10 @@ def scores(decoder: Decoder, metric: str, ids: torch.Tensor) -> list[float]:
 
 
 def naive(model: torch.nn.Module, ids: torch.Tensor, metric: str) -> tuple[list[int], int]:
-    """Return the removed layers and layer executions: metric, factor, removal and scaling on the whole present model."""
+    """Return the removed layers and layer executions of the naive way: all steps run on the entire present model.
+
+    The steps are metric, factor, removal and scaling.
+    """
     decoder, names, removed = Decoder(model), list(range(model.config.num_hidden_layers)), []
     for _ in range(REMOVE):
         by_layer = dict(zip(names, scores(decoder, metric, ids)))

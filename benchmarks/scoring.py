@@ -43,7 +43,7 @@ TOKENS = multiple_choice.MAX_TOKENS["cpu"]
 
 
 class Recorder(SharedContextLM):
-    """Keeps the tokenised requests of a task and answers none."""
+    """Recorder of the tokenised requests of a task; it answers none."""
 
     def _loglikelihood_tokens(self, requests, disable_tqdm=False, override_bs=None):
         self.requests = list(requests)
@@ -51,7 +51,10 @@ class Recorder(SharedContextLM):
 
 
 def subject(name: str | None, tasks: str | None):
-    """Return model, tokenizer, dtype and tasks: what was asked for, else the real LLM if it is here, else the toy model."""
+    """Return model, tokenizer, dtype and tasks.
+
+    The model is the requested one, else the real LLM if it is available, else the toy model.
+    """
     here = gguf_wheels.folder(registry.get(REAL)).is_dir() and hub.mirror("datasets", "allenai/ai2_arc")
     name = name or (REAL if here else loading.STANDIN)
     dtype = "float32" if name == loading.STANDIN else "bfloat16"
@@ -60,12 +63,12 @@ def subject(name: str | None, tasks: str | None):
 
 
 def clock() -> float:
-    """Return the time; of one thread the time that it computed, which other processes change little."""
+    """Return the time; with one thread its CPU time, which other processes change little."""
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def bare(decoder: Decoder, tokens: int, length: int, head: bool) -> None:
-    """Run the body, and the head or not, over `tokens` random tokens in sequences of `length`."""
+    """Run the body, and optionally the head, over `tokens` random tokens in sequences of `length`."""
     ids = torch.randint(3, decoder.config.vocab_size, (-(-tokens // length), length))
 
     @torch.inference_mode()
@@ -79,7 +82,7 @@ def bare(decoder: Decoder, tokens: int, length: int, head: bool) -> None:
 
 
 def peak(decoder: Decoder) -> float:
-    """Return GFLOP/s of the model's own matrices on `TOKENS` rows: the best of them, on the same cores."""
+    """Return the GFLOP/s of the model's matrices on `TOKENS` rows: the best of them, on the same cores."""
     rates = []
     for matrix in decoder.layers[decoder.num_layers // 2].modules():
         if isinstance(matrix, torch.nn.Linear):
@@ -105,7 +108,7 @@ def answered(lm, requests) -> list:
 
 
 def measure(model, tokenizer, task: str, items: int, repeats: int, dtype: str, gflops: float) -> list:
-    """Hand over one task's ratios; returns its requests."""
+    """Measure one task's ratios; return its requests."""
     recorder, decoder, lm = Recorder(model, tokenizer), Decoder(model), SharedContextLM(model, tokenizer)
     harness.evaluate(model, tokenizer, [task], limit=items, lm=recorder)
     requests = recorder.requests
@@ -136,7 +139,7 @@ def measure(model, tokenizer, task: str, items: int, repeats: int, dtype: str, g
 
 
 class Halve(torch.nn.Module):
-    """A module that halves what it receives."""
+    """A module that halves its input."""
 
     kind = "halve"
 
@@ -146,7 +149,7 @@ class Halve(torch.nn.Module):
 
 
 def states(model, tokenizer, requests) -> None:
-    """Hand over the layer calls of a pruned and a patched model after the whole one, with its states."""
+    """Measure the layer calls of a pruned and a patched model after the original one, with its states."""
     layers = len(model.model.layers)
     first = 3 * layers // 5
     pruned = copy.deepcopy(model)

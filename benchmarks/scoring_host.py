@@ -31,7 +31,7 @@ WORDS = 64  # logits of a pass that computes none
 
 
 class Recorder(SharedContextLM):
-    """Keeps a task's requests and answers none."""
+    """Recorder of a task's requests; it answers none."""
 
     def loglikelihood(self, requests, disable_tqdm=False):
         """Keep the requests."""
@@ -40,7 +40,7 @@ class Recorder(SharedContextLM):
 
 
 class Passes:
-    """In the place of the model's body: hidden states at once."""
+    """Replacement of the model's body that returns hidden states at once."""
 
     layers_saved = layers_run = 0
 
@@ -63,7 +63,7 @@ class Theirs(HFLM):
 
 
 def without_passes() -> None:
-    """Replace what computes on the model by what returns at once, and take a GPU's batches."""
+    """Replace the computation on the model by code that returns at once, with a GPU's batch sizes."""
     gather = torch.gather
     torch.gather = lambda values, dim, index: gather(values, dim, index.clamp(max=values.shape[dim] - 1))
     multiple_choice.prefix_cache.Body = Passes
@@ -76,7 +76,7 @@ def without_passes() -> None:
 
 
 def measure(model, tokenizer, task: str, items: int, repeats: int) -> None:
-    """Hand over one task's ratios."""
+    """Measure one task's ratios."""
     recorder = Recorder(model, tokenizer)
     harness.evaluate(model, tokenizer, [task], limit=items, lm=recorder)
     ours = SharedContextLM(model, tokenizer, batch_size=BATCH)

@@ -51,7 +51,7 @@ def seconds(way: str) -> tuple[float, int]:
 
 @contextmanager
 def load(processes: int) -> Iterator[None]:
-    """Keep so many cores busy meanwhile."""
+    """Keep ``processes`` cores busy while the context is open."""
     running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
@@ -62,7 +62,7 @@ def load(processes: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Print the ratios on the machine as it is and beside one busy process a core."""
+    """Print the ratios on the idle machine and beside one busy process per core."""
     for processes, what in ((0, "no load of its own"), (CORES, f"{CORES} busy processes on {CORES} cores")):
         with load(processes):
             taken = [(seconds("default"), seconds("chosen")) for _ in range(REPEATS)]

@@ -20,12 +20,10 @@ Changes = dict[str, Change]  # by column
 
 
 def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
-    """Return by (sparsity, method) and column the change against no repair of the same layers.
+    """Return the change against no repair of the same layers, by (sparsity, method) and column.
 
-    Perplexities change in percent.
-
-    Intervals are paired: of ratios and differences on the same draws of sequences and items. Rows with a perplexity alone are
-    left out.
+    Perplexities change in percent. Intervals are paired: of ratios and differences on the same draws of sequences and
+    items. Rows with only a perplexity are left out.
     """
     texts = {name.removesuffix(SCALED) for entry in entries for name in entry["scores"] if name.endswith(SCALED)}
     found = {}
@@ -40,7 +38,7 @@ def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
 
 
 def alone(entry: dict, entries: list[dict]) -> dict | None:
-    """Return the row of the same layers removed without a repair; None for that row itself, and where there is none."""
+    """Return the row with the same layers removed and no repair; None for that row itself, and if there is none."""
     if entry["dense"] or entry["spec"].repair == NONE:
         return None
     place = (entry["group"], entry["sparsity"], entry["spec"].selection, NONE)
@@ -56,17 +54,17 @@ def ratio(entry: dict, none: dict, column: str) -> Change:
 
 
 def difference(entry: dict, none: dict, column: str) -> Change:
-    """Return how far a number is above that of the row without a repair."""
+    """Return the difference of a number from the row without a repair, with its 95 % interval."""
     apart = entry["replicates"](column) - none["replicates"](column)
     return (entry["scores"][column] - none["scores"][column], *map(float, np.percentile(apart, (2.5, 97.5))))
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Draw a row of axes for each number of layers, a line for each repair: four kinds of change against no repair.
+    """Draw four kinds of change against no repair: a row of axes for each number of layers, a line for each repair.
 
-    Of perplexity (percent; squares: with the best factor on the logits), of the losses of endings (nats per 1,000 characters;
-    open: wrong ones), of the gap between wrong and right ones, of the tasks' average. A legend below each column that has
-    several marks; None where there is nothing to show.
+    They are the change of perplexity (percent; squares: with the best factor on the logits), of the losses of endings
+    (nats per 1,000 characters; open: wrong ones), of the gap between wrong and right ones, and of the tasks' average. A
+    column with several marks has a legend below. None if there is nothing to show.
     """
     found = against_none(entries)
     if not found:

@@ -12,7 +12,7 @@ _LOOKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "v"), (VERMILION, "
 
 
 class ScoredRow(Protocol):
-    """Numbers of a point, in per cent; interval: of ``above``, or None."""
+    """Numbers of a point, in percent; interval: of ``above``, or None."""
 
     retained: float
     guessing: float
@@ -21,9 +21,9 @@ class ScoredRow(Protocol):
 
 
 def draw(shown: Mapping[str, Sequence[ScoredRow]], title: str) -> plt.Figure:
-    """Draw what is retained (across) and its part above chance level (up), a look for each label.
+    """Draw retained accuracy (across) and its part above chance level (up), a look for each label.
 
-    Where the points would lie if guessing gave nothing is the grey diagonal.
+    The grey diagonal shows where points would lie if chance level were zero.
     """
     figure, axes = plt.subplots(figsize=(6.4, 4.5))
     every = [row for rows in shown.values() for row in rows]

@@ -7,10 +7,10 @@ COLUMN = "PPL AVG"
 
 
 def before(entry: dict, known: dict) -> bool:
-    """Return whether a row is to stand for a repair in place of another: its average perplexity is lower.
+    """Return whether a row represents a repair better than another: its average perplexity is lower.
 
-    Of choices that come to the same layers, whose perplexities differ by rounding where two machines measured them: more was
-    measured of it.
+    If both remove the same layers, and perplexities differ by rounding between machines, the row with more measurements
+    represents it.
     """
     if (layers := removed(entry)) is not None and layers == removed(known):
         return len(entry["scores"]) > len(known["scores"])
@@ -18,6 +18,6 @@ def before(entry: dict, known: dict) -> bool:
 
 
 def removed(entry: dict) -> tuple[list[int], list] | None:
-    """Return the removed layers, and the sub-layers; None: no record tells."""
+    """Return the removed layers, and the sub-layers; None if no result states them."""
     found = (record["details"] for record in entry["records"].values())
     return next(((sorted(one["removed"]), sorted(one.get("halves", ()))) for one in found if "removed" in one), None)

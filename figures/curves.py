@@ -98,7 +98,7 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
 
 
 def trained(entry: dict) -> dict | None:
-    """Return the training details of an entry's records; they are the same in all of them."""
+    """Return the training details of an entry's results; they are the same in all of them."""
     for record in entry["records"].values():
         curve = record["details"].get("training")
         if curve and curve.get("losses"):

@@ -84,10 +84,7 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def figure5(entries: list[dict], profile: str) -> plt.Figure:
-    """Draw (a) cosine between the outputs of adjacent layers.
-
-    (b) between a merged layer's output and the last merged one's.
-    """
+    """Draw cosines between the outputs of adjacent layers (a), and of a merged layer and the last merged one (b)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.0), sharey=True)
     records = entries[0]["records"]
     details = records["laco-outputs"]["details"]
@@ -115,7 +112,7 @@ def figure5(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def search(entries: list[dict], profile: str) -> plt.Figure:
-    """Draw every attempt of Algorithm 1 from the last layers to the first: filled, it was accepted; the line is T."""
+    """Draw every attempt of Algorithm 1 from the last layers to the first, accepted ones filled, with T as a line."""
     columns = min(3, len(entries))
     rows = math.ceil(len(entries) / columns)
     figure, panels = plt.subplots(

@@ -22,10 +22,11 @@ KINDS = {
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Draw average perplexity as a multiple of the dense model's: a line a repair, axes for each number of layers.
+    """Draw average perplexity as a multiple of the original model's: a line per repair, axes for each number of layers.
 
-    Each time after the best of the choices measured; bars are 95 % intervals, drawn anew from the sequences that both models
-    answered. A dotted line stands at the lowest. None while nothing pruned, or no dense model, has an average.
+    Each point is after the best measured selection of layers. Bars are 95 % intervals, bootstrapped over the sequences
+    that both models answered. A dotted line marks the lowest. None while no pruned model, or no original, has an
+    average.
     """
     measured = [entry for entry in entries if COLUMN in entry["scores"]]
     dense = next((entry for entry in measured if entry["dense"]), None)
@@ -62,10 +63,11 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
 
 
 def best(entries: list[dict]) -> dict[str, list[dict]]:
-    """Repair -> by layers removed its entry of lowest perplexity, whatever the choice of layers; the best at the end first.
+    """Return each repair's entry of lowest perplexity over all selections, by number of removed layers.
 
-    Every repair of a paper, and "none"; of ours those measured at every number of layers, so that variants tried at some are
-    left to the tables. None measured at one number alone where others are at several.
+    The best repair at the largest number comes first. There is every repair of a paper, and "none"; of extensions those
+    measured at every number of layers, so that variants tried at some are left to the tables. Repairs measured at a
+    single number are left out if others are at several.
     """
     found: dict[str, dict[int, dict]] = {}
     for entry in entries:

@@ -150,7 +150,7 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
 def figure4(entries: list[dict], profile: str) -> plt.Figure:
     """Draw the best factor at every interface, the predictions, and each repair's perplexity, on logarithmic axes.
 
-    Records keep no outcomes per sequence of text, so there are no intervals, and the picture says so.
+    Results have no outcomes per sequence here, so there are no intervals, and the picture says so.
     """
     figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 6.0 * len(entries)))
     for index, entry in enumerate(entries):

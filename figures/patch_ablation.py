@@ -17,9 +17,9 @@ Change = tuple[float, float, float]  # percent, and the ends of its 95 % interva
 
 
 def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
-    """Return (group, sparsity, method) -> the change of perplexity against no repair of the same layers.
+    """Return the change of perplexity against no repair of the same layers, by (group, sparsity, method).
 
-    The interval is that of the ratio on the same draws of sequences. Rows whose interface alone has no number are left out.
+    The interval is that of the ratio on the same draws of sequences. Rows without a number for no repair are left out.
     """
     alone = {(e["group"], e["sparsity"]): e for e in entries if e["method"] == ALONE and e["scores"]}
     found = {}
@@ -40,7 +40,7 @@ def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     """Draw the change of perplexity by each part of the patch, in percent, with its interval.
 
-    None where there is nothing to show.
+    None if there is nothing to show.
     """
     found = changes(entries)
     if not found:

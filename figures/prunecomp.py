@@ -48,7 +48,7 @@ def average_error(entry: dict) -> float | None:
 
 
 def texts_of(entries: list[dict]) -> str:
-    """Return the texts that `average` is over, as columns call them; '' where entries do not say."""
+    """Return the labels of the texts that `average` is over; '' if entries do not state them."""
     every = ([label for label in entry.get("scores", ()) if label != "AVG"] for entry in entries)
     names = max(every, key=len, default=[])
     return "of " + ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else ""

@@ -115,7 +115,7 @@ def similarity(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def seeds(entries: list[dict], profile: str) -> plt.Figure:
-    """Draw the layers that a metric removes, by number of samples and seed: one row of squares a set."""
+    """Draw the layers that a metric removes, by number of samples and seed: one row of squares per set."""
     records = entries[0]["records"]
     names = [name for name in records if name.startswith("chosen-sets@")]
     layers = int(entries[0]["sparsity"].split("/")[1])

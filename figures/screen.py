@@ -23,7 +23,7 @@ _ROW, _LETTERS, _BOX = 0.34, 46, 39  # height of a line in inches; letters that 
 
 @dataclass(frozen=True)
 class ClaimLine:
-    """A claim in words, and for every side its verdict ('' for none) and what stands beside that."""
+    """A claim in words, and for every side its verdict ('' for none) and the text beside it."""
 
     claim: str
     sides: Sequence[tuple[str, str]]

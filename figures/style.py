@@ -40,12 +40,12 @@ UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def whiskers(value: float, low: float, high: float) -> list[list[float]]:
-    """Return an interval as ``errorbar`` takes it: how far its ends are from the value, which may lie at one of them."""
+    """Return an interval as ``errorbar`` takes it: the distances of its ends from the value, at least zero."""
     return [[max(value - low, 0.0)], [max(high - value, 0.0)]]
 
 
 def removed(entries: list[dict]) -> str:
-    """Return which models a figure is of, and n of N layers removed: the dense ones count where there is nothing else."""
+    """Return the models of a figure and n of N layers removed; original models count only if there are no others."""
     parts = []
     for model in dict.fromkeys(entry["model"] for entry in entries):
         sizes = list(dict.fromkeys(entry["sparsity"] for entry in entries if entry["model"] == model))
@@ -66,7 +66,7 @@ APART = 0.06, 1.2  # the least distance between two ticks: as a share of the axi
 
 
 def round_ticks(axes: plt.Axes, along: str = "y") -> None:
-    """Round numbers on the logarithmic axis ("x" or "y"), spelled out: as many as have room."""
+    """Set round numbers, spelled out, on the logarithmic axis ("x" or "y"): as many as have room."""
     axis = getattr(axes, f"{along}axis")
     low, high = getattr(axes, f"get_{along}lim")()
     place, (width, height) = axes.get_position(), axes.figure.get_size_inches()
@@ -90,7 +90,7 @@ BREAK = "_break"  # the label of its lines, which no legend has
 
 
 def break_axis(axes: plt.Axes, height: float) -> None:
-    """Draw a break across the vertical axis at a share of its height: the scale leaves something out there."""
+    """Draw a break across the vertical axis at a share of its height, where the scale leaves something out."""
     shared = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt", "zorder": 5, "label": BREAK}
     axes.plot([0, 0], [height - 0.012, height + 0.012], color="white", lw=3, **shared)
     for shift in (-0.012, 0.012):
@@ -111,19 +111,19 @@ def break_below(axes: plt.Axes) -> None:
 
 
 def caption(figure: plt.Figure, entries: list[dict]) -> None:
-    """Say above a figure which models it is of, where it does not say so itself."""
+    """State above a figure which models it is of, if it does not state it itself."""
     if not figure.get_suptitle():
         above(figure, removed(entries))
 
 
 def above(figure: plt.Figure, text: str) -> None:
-    """Write above a figure what it shows, in as many lines as its width asks for."""
+    """Write a title above a figure, in as many lines as its width requires."""
     letters = int(figure.get_figwidth() * 15)  # of this size in an inch
     figure.suptitle("\n".join(textwrap.wrap(text, letters)), fontsize=8, color=GREY)
 
 
 def short(model: str) -> str:
-    """Return a model's name without what was done to its weights, for panels whose figure has the whole name above."""
+    """Return a model's name without the treatment of its weights, for panels of a figure with the full name above."""
     return model.partition(", ")[0]
 
 
@@ -131,10 +131,10 @@ def save(figure: plt.Figure, name: str, folder: Path | None = None, forms: Seque
     """Write a figure to files, close it, and return their paths.
 
     Args:
-        figure: What to write.
-        name: The files' name without its ending.
-        folder: Where to write (default: `DRAWN`).
-        forms: Which of `FORMS` to write.
+        figure: The figure.
+        name: Name of the files without ending.
+        folder: Folder (default: `DRAWN`).
+        forms: Formats, of `FORMS`.
     """
     folder = folder or DRAWN
     folder.mkdir(parents=True, exist_ok=True)

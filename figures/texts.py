@@ -14,9 +14,9 @@ TEXTS = {
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Draw one point a text against no repair: across, the change of perplexity (percent); up, of answers (points).
+    """Draw one point per text against no repair: across, the change of perplexity (percent); up, of accuracy (points).
 
-    Axes for each number of layers removed. None where no row has both.
+    There are axes for each number of removed layers. None if no row has both.
     """
     by_size: dict[str, list[dict]] = {}
     for entry in entries:

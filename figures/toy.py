@@ -68,7 +68,7 @@ def magnitudes(rows: list[dict]) -> plt.Figure:
 
 
 def drawn(folder: Path | None = None) -> list[Path]:
-    """Draw the four pictures; returns the files."""
+    """Draw the four pictures; return the files."""
     facts = json.loads((WEIGHTS / "facts.json").read_text())
     log = [json.loads(line) for line in (WEIGHTS / "training-log.jsonl").read_text().splitlines()]
     pruned, sweeps = facts["pruning_curve"], facts["alpha_sweeps"]

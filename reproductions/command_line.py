@@ -501,7 +501,7 @@ def _audit(options: AuditCommand) -> int:
 
 @command_line.answering
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command; return the exit status."""
     options = parser().parse_args(arguments)
     quiet_logging(options.verbose)
     commands = {"list": _list, "run": _run, "show": _show, "fetch": _fetch, "audit": _audit}

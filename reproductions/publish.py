@@ -64,13 +64,13 @@ def measured(folder: Path) -> Iterator[tuple[Record, Recipe]]:
 
 
 def judge(record: Record, recipe: Recipe, earlier: Record | None, shown: set[str]) -> Outcome:
-    """Say what becomes of a result.
+    """Decide whether a result is published.
 
     Args:
         record: The result.
         recipe: Its recipe.
         earlier: The published result of the same recipe and benchmark, if there is one.
-        shown: What `shown_recipes` returns.
+        shown: Result of `shown_recipes`.
     """
     code = record.provenance
     if record.status != "ok":
@@ -88,7 +88,7 @@ def judge(record: Record, recipe: Recipe, earlier: Record | None, shown: set[str
 
 
 def run(folder: Path, published: Path = PUBLISHED, dry_run: bool = False) -> list[Outcome]:
-    """Publish what is new in a user's folder; returns what became of each result there.
+    """Publish the new results in a user's folder; return the outcome of each result there.
 
     Args:
         folder: The user's results.
@@ -115,7 +115,7 @@ def run(folder: Path, published: Path = PUBLISHED, dry_run: bool = False) -> lis
 
 
 def summary(outcomes: list[Outcome], dry_run: bool = False) -> str:
-    """Return what happened, as lines: counts by model, then what was left out and why."""
+    """Summarise the outcomes in lines: counts by model, then what was left out and why."""
     lines = []
     for verb in ("added", "replaced"):
         by_model = Counter(one.record.recipe["model"] for one in outcomes if one.verdict == verb)
@@ -142,7 +142,7 @@ class PublishCommand:
 
 @answering
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns the exit status: 1 where a result was refused, 2 where nothing could be written."""
+    """Run the command; return the exit status: 1 if a result was refused, 2 if nothing could be written."""
     options = parse(PublishCommand, arguments, prog="python -m reproductions.publish")
     quiet_logging(False)
     folder = options.folder or user_folder()

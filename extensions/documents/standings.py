@@ -52,10 +52,10 @@ def best(found: Iterable[dict]) -> dict[str, dict[str, dict]]:
 
 
 def choices(found: Iterable[dict]) -> tuple[int, int]:
-    """Count the choices of a selection, and those that turn out the same on either half of the sequences.
+    """Count the selections between layers, and those that come out the same on either half of the sequences.
 
-    A choice is that of one repair at one number of layers, among two selections or more; the halves are every second
-    sequence of each text. A choice is the same if it removes the same layers.
+    One selection is that of a repair at a number of layers, among two choices of layers or more. Each half has every
+    second sequence of each text. The outcome is the same if the same layers are removed.
     """
     rivals: dict[tuple[str, str], list[tuple[dict, list[float]]]] = {}
     for entry in found:
@@ -87,7 +87,7 @@ def compared(entry: dict, rival: dict) -> tuple[float, tuple[float, float] | Non
 
 
 def ratio(entry: dict, rival: dict) -> str:
-    """Return `compared` in words; ~: not paired over sequences."""
+    """Describe the result of `compared`; ~: not paired over sequences."""
     share, ends, paired = compared(entry, rival)
     return f"{share:.3f} [{ends[0]:.3f}, {ends[1]:.3f}]" + ("" if paired else "~") if ends else f"{share:.3f}"
 
@@ -114,9 +114,10 @@ def table(found: Sequence[dict], texts: Sequence[str]) -> str:
 
 
 def answers(entry: dict, alone: dict | None) -> str:
-    """Return how a row's accuracy compares with no repair of the same layers; '' where one of them has none.
+    """Compare a row's accuracy with no repair of the same layers; '' if one of them has none.
 
-    Significant differences first; else equivalent where two one-sided tests place the difference within `MARGIN` points.
+    Significant differences come first; otherwise equivalent, if two one-sided tests place the difference within
+    `MARGIN` points.
     """
     if alone is None or entry["method"] == alone["method"] or not all(ACCURACY in e["scores"] for e in (entry, alone)):
         return ""

@@ -26,8 +26,8 @@ RIGHT, WRONG, GAP = "{}/right", "{}/wrong", "{}/gap"
 def answers(subject: Subject, limit: int | None = None) -> list[Row]:
     """Return the league's rows of the leaders and of no repair, after [L] and [S], at its larger numbers of layers.
 
-    Not on the toy model, whose league is calibrated on text like its tasks, two of them calibrated on text like
-    HellaSwag's.
+    Two of them are calibrated on text like HellaSwag's. The toy model has none, because its league is calibrated on
+    text like its tasks.
     """
     shown = {
         rows.name(selection, repair) for selection in (rows.WINDOW, rows.LOWEST_BI) for repair in (rows.NONE, *REPAIRS)
@@ -40,7 +40,7 @@ def _from_task(subject: Subject, limit: int | None, count: int, repair: str) -> 
 
 
 def columns(profile: str) -> list[Column]:
-    """Return the columns: perplexity, the same at the best factor on the logits, and of each task score and losses.
+    """Return perplexity, the same at the best factor on the logits, and of each task the score and the losses.
 
     Losses of endings are in nats per 1,000 characters.
     """

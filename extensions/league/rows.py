@@ -177,9 +177,9 @@ TEXTS = {FIRST: "first text", OTHER: "other text", ITEMS: "from other items of H
 
 @dataclass(frozen=True)
 class LeagueSpec:
-    """Specify a row: its selection of layers (one of SELECTIONS) and its repair (one of LABELS).
+    """Specification of a row: its selection of layers (one of SELECTIONS) and its repair (one of LABELS).
 
-    Where a table varies them, also its calibration text (one of TEXTS) and the seed of the draw.
+    If a table varies them, also its calibration text (one of TEXTS) and the seed of the draw.
     """
 
     selection: str
@@ -189,13 +189,13 @@ class LeagueSpec:
 
     @property
     def method(self) -> str:
-        """Return what finds the row."""
+        """Return the row's id."""
         seed = [] if self.seed is None else [str(self.seed)]
         return "/".join([*filter(None, (self.selection, self.repair, self.text)), *seed])
 
     @property
     def selected(self) -> str:
-        """Return the label of the choice of layers."""
+        """Return the label of the selection of layers."""
         return SELECTIONS.get(self.selection, "")
 
     @property
@@ -205,7 +205,7 @@ class LeagueSpec:
 
     @property
     def label(self) -> str:
-        """Return how the row is called; one of `seeds` by its repair and its draw."""
+        """Return the row's label; in `seeds`, its repair and its draw."""
         parts = [self.repaired, TEXTS.get(self.text, "")]
         parts = [self.selected, *parts] if self.seed is None else [*parts, f"seed {self.seed}"]
         return ", ".join(filter(None, parts))
@@ -239,7 +239,7 @@ LEADERS = (GHOSTED, REPLACEME, FACTOR, REFIT_LONG)
 
 
 def selections(count: int) -> dict[str, dict]:
-    """Return how a row's layers are chosen: by id, as a recipe's selection."""
+    """Return the selections of layers by id."""
     left = {"method": "least-left", "count": count, "inputs": "stream", "ridge": 1e-3}
     return {
         LOWEST_BI: lowest_bi(count),
@@ -258,7 +258,7 @@ def with_them(count: int) -> dict:
 
 
 def name(selection: str, repair: str, text: str = "") -> str:
-    """Return what finds a row: by its choice of layers and its repair, and what the repair is calibrated on."""
+    """Return a row's id, from its selection of layers, its repair, and the repair's calibration text."""
     return LeagueSpec(selection, repair, text).method
 
 
@@ -354,13 +354,16 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
 
 
 def dense(subject: Subject, limit: int | None) -> Row:
-    """Return the first row: the model as it is."""
+    """Return the first row, the original model."""
     made = recipe(subject.model, subject, limit)
     return Row(subject.model, subject.group, f"0/{subject.layers}", "Dense", made, dense=True)
 
 
 def pruned(subject: Subject, limit: int | None, count: int, spec: LeagueSpec, **fields) -> Row:
-    """Return a row of so many layers less; fields: of its recipe, on the league's budget if they name none."""
+    """Return a row with ``count`` layers removed.
+
+    ``fields`` are those of its recipe; the calibration is the league's budget if they name none.
+    """
     fields = {"calibration": BUDGET[subject.profile]} | fields
     made = recipe(subject.model, subject, limit, **{key: value for key, value in fields.items() if value})
     own = {"name": spec.label, "extension": spec.extension, "spec": spec}
@@ -381,12 +384,12 @@ def league(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def drawn(repair: str, text: str, seed: int) -> str:
-    """Return what finds a row of `seeds`: its repair, its calibration text and the seed that drew it."""
+    """Return the id of a row of `seeds`: its repair, its calibration text and the seed of the draw."""
     return LeagueSpec(WINDOW, repair, text, seed).method
 
 
 def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return the best repairs after the contiguous block, from two texts and five draws of each."""
+    """Return the rows of the best repairs after the contiguous block, from two texts and five draws of each."""
     if subject.printed:
         return []
     texts = ((FIRST, BUDGET[subject.profile]["corpus"]), (OTHER, OTHER_TEXT[subject.profile]))
@@ -403,10 +406,7 @@ def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
 def reading(
     subject: Subject, limit: int | None, count: int, spec: LeagueSpec, *, step: dict | None = None, **text
 ) -> Row:
-    """Return a row of [L]'s block on the league's own budget, whose repair alone reads another text or draw.
-
-    Step: that repair.
-    """
+    """Return a row of [L]'s block, selected on the league's budget, whose repair ``step`` reads another text or draw."""
     budget = BUDGET[subject.profile]
     selection = selections(count)[WINDOW] | {"calibration": budget}
     fields = {"selection": selection, "repair": step or REPAIRS[spec.repair], "calibration": budget | text}

@@ -30,10 +30,10 @@ UNREAD = ("ARC-c", "ARC-e", "PIQA", "WG")
 
 
 def texts(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return the rows that are calibrated on other texts, after the contiguous block, and no repair.
+    """Return no repair and the rows that are calibrated on other texts, after the contiguous block.
 
-    The toy model has none: its calibration text is like its tasks. At the largest number also after least-residual selection
-    on the repair's own text, without neuron grafting and with it.
+    The toy model has none, because its calibration text is like its tasks. At the largest number also after
+    least-residual selection on the repair's text, without and with neuron grafting.
     """
     return rows.larger(subject, limit, (NONE, PLAIN), lambda count: _others(subject, limit, count))
 
@@ -62,9 +62,9 @@ def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
 
 
 def columns(profile: str) -> list[Column]:
-    """Return the league's texts, tasks that are not read, and their average.
+    """Return the league's texts, tasks whose items no row reads, and their average.
 
-    On the toy model, which reads text like its tasks in every row, some tasks beside the texts.
+    For the toy model, whose rows all read text like its tasks, some tasks and the texts.
     """
     if profile == "standin":
         scores = {column.id: column for column in tasks(profile)}

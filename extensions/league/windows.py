@@ -13,7 +13,7 @@ SHARES = (*rows.SHARES[:-1], (8, 30), rows.SHARES[-1])
 
 
 def windows(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return the dense model at each of the league's numbers of layers, and at that of LinearPatch's tables."""
+    """Return the original model at each of the league's numbers of layers, and at that of LinearPatch's tables."""
     if subject.printed:
         return []
     found = []

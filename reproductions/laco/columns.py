@@ -15,7 +15,7 @@ def with_layers(profile: str) -> list[Column]:
 
 
 def percentages(profile: str) -> list[Column]:
-    """Return the layers left, and each score relative to the dense model's (Table 7)."""
+    """Return the layers left, and each score relative to the original model's (Table 7)."""
     scores = columns.laco(profile)
     hidden = [replace(column, id=f"{column.id} score", label=f"{column.label} score", hidden=True) for column in scores]
     shown = [Column(column.id, derived="retained", of=(f"{column.id} score",), label=column.label) for column in scores]
@@ -33,7 +33,7 @@ def averages(profile: str, percent: bool = False, layers: bool = False) -> list[
 
 
 def settings(table: str):
-    """Return the columns of hyperparameters, and of what the search did with them (Tables 5 and 6)."""
+    """Return the columns of hyperparameters, and of the search's outcome (Tables 5 and 6)."""
     given = {name: Column(name, "laco-search", name, compare="exact") for name in ("C", "L", "H", "I", "T")}
     given["layers"] = Column("layers", "laco-search", "layers", compare="exact")
     ours = [
@@ -53,7 +53,7 @@ def settings(table: str):
 
 
 def generations(profile: str) -> list[Column]:
-    """Return what a model writes (Table 8); the share of distinct bigrams tells a loop from a sentence."""
+    """Return the columns of generated text (Table 8); the share of distinct bigrams distinguishes a loop from a sentence."""
     protocol, texts = ("laco-xsum", 1) if profile == "paper" else ("standin-1", 3)
     written, numbers = f"generations@{protocol}", range(1, texts + 1)
     return [

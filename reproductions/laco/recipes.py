@@ -87,7 +87,7 @@ AGAIN_LEFT = {"llama-2-7b": 17}
 
 
 def lefts(subject: Subject) -> dict[int, int]:
-    """Return the layers left -> C, for the shares of Tables 4, 6 and 10 on one model; with ``REMOVE=`` for what that says."""
+    """Return layers left -> C, for the shares of Tables 4, 6 and 10 on one model; ``REMOVE=`` replaces the shares."""
     if subject.remove:
         removed = subject.counts(standin=())
         return {subject.layers - n: merged_at_once(n) for n in removed}
@@ -114,9 +114,9 @@ def again_left(subject: Subject) -> int:
 def collapsed(
     model: str, subject: Subject, limit: int | None, left: int, merge: str = "paper", left_out: bool = False, **fields
 ) -> Recipe:
-    """Return the recipe of a collapse to `left` layers: by Tables 5 and 6, or by the toy model's own settings.
+    """Return the recipe of a collapse to `left` layers: by Tables 5 and 6, or by the toy model's settings.
 
-    left_out: what would be merged away is left out instead.
+    left_out: the layers that would be merged are left out instead.
     """
     if subject.printed:
         C, T = SETTINGS[model][left]
@@ -154,7 +154,7 @@ def unmerged(subject: Subject, limit: int | None) -> Recipe:
 
 
 def shortgpt(subject: Subject, limit: int | None) -> Recipe:
-    """Return as many layers of lowest block influence removed from one model (LinearPatch's row)."""
+    """Return the recipe that removes as many layers of lowest block influence from one model (LinearPatch's row)."""
     count = subject.layers - main_left(subject)
     return recipe(subject.model, subject, limit, **without_training("ShortGPT", count, subject.profile))
 
@@ -172,7 +172,7 @@ def baselines(subject: Subject, limit: int | None) -> list[tuple[int, str, Recip
 
 
 def of_printed(row: Row, limit: int | None, merge: str) -> Recipe | None:
-    """Return the recipe behind a printed row, None for what is only reported."""
+    """Return the recipe behind a printed row, None for one that is only reported."""
     if row.method == DENSE:
         return recipe(row.model, PAPER, limit)
     if row.method == LACO:
@@ -187,7 +187,7 @@ def of_printed(row: Row, limit: int | None, merge: str) -> Recipe | None:
 
 
 def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], list[Row]]:
-    """Return the rows of a printed table with their recipes; each of LaCo's with a neighbour that merges as the code does.
+    """Return the rows of a printed table with their recipes; each of LaCo's is followed by one with the code's merge.
 
     The rows of a model that cannot be loaded have no recipe.
     """
@@ -212,13 +212,13 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
 
 
 def of_ours(row: Row, method: str, recipe: Recipe | None) -> Row:
-    """Return a row beside a printed one, by its id."""
+    """Return an extension's row beside a printed one, by its id."""
     own = {"name": NAMES[method], "extension": True, "printed": None, "shapes": None}
     return dataclasses.replace(row, method=method, recipe=recipe, **own)
 
 
 def one_model(subject: Subject, entries: Iterable[tuple[int | None, str, Recipe]]) -> list[Row]:
-    """Return one model's rows of (layers left, method, recipe); None: the search finds how many are left."""
+    """Return one model's rows of (layers left, method, recipe); None: the search decides how many are left."""
     N = subject.layers
     return [
         Row(
@@ -261,7 +261,7 @@ def main_rows(subject: Subject, limit: int | None) -> list[Row]:
 
 
 def training_rows(subject: Subject, limit: int | None) -> list[Row]:
-    """Return one model's rows of Tables 3 and 9; pruned again beside as many layers removed at once."""
+    """Return one model's rows of Tables 3 and 9; the model pruned again is next to as many layers removed at once."""
     model, left, again = subject.model, main_left(subject), again_left(subject)
     rows = [_dense(subject, limit)]
     for merge, name in (("paper", ""), ("code", CODE)):

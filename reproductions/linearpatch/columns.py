@@ -65,7 +65,7 @@ def _summary(found: list[Column], average: str, retained: str) -> list[Column]:
 
 
 def settings(profile: str) -> list[Column]:
-    """Return the columns of what was removed (Table 9)."""
+    """Return the columns of the removed layers (Table 9)."""
     return [
         RATIO,
         Column("start", "window", "start", compare="exact"),

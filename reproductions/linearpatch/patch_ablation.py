@@ -93,7 +93,7 @@ def _on_other_text(made: Recipe, profile: str) -> Recipe:
 
 
 def causes(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return the rows at the block [L] and, where the model is not a printed one, at the lowest BI [S]."""
+    """Return the rows at the block [L] and, on a model that is not printed, at the lowest BI [S]."""
     found = []
     for model, group, layers, count in rows.chosen(subject, {"llama-2-7b": 7, "standin": 4}):
         found.append(Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True))

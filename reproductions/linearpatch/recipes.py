@@ -81,9 +81,9 @@ def _fields(model: str, method: str, count: int, layers: int, subject: Subject) 
 
 
 def shape_of(model: str, method: str, count: int, fields: Mapping | None = None) -> Recipe | None:
-    """Return the recipe over the model's shape that a row's Ratio follows from.
+    """Return the shape recipe that a row's Ratio follows from.
 
-    fields: of its recipe, if it is not printed.
+    ``fields`` are those of its recipe, if it is not printed.
     """
     if method == "LLM-Pruner":
         return shape_recipes.pruner(model, PRUNER_RATIOS[model, count]) if (model, count) in PRUNER_RATIOS else None

@@ -87,7 +87,7 @@ NAMES = (
 def chosen(subject: Subject, counts: Mapping[str, int]) -> list[tuple[str, str, int, int]]:
     """Return (registry name, group, layers, number removed) of the models a table shows, one number each.
 
-    counts: what the paper's models lose and what the toy model does; any other model loses the first one's share.
+    ``counts`` has the numbers for the paper's models and the toy model; any other model loses the first one's share.
     """
     if subject.printed:
         return [(m, group, layers, counts[m]) for m, group, layers, _ in models_of(subject) if m in counts]
@@ -111,12 +111,12 @@ def _row(
 
 
 def variants(subject: Subject, count: int) -> dict[str, dict]:
-    """Return the choices of layers that a table shows: the block and, on other models than the paper's, the lowest BI."""
+    """Return the selections of layers in a table: the block and, on other models than the paper's, the lowest BI."""
     return {"": window(count)} if subject.printed else {"L": window(count), "S": lowest_bi(count)}
 
 
 def of_variant(row: Row, variant: str) -> Row:
-    """Return the row with its choice of layers ('': the paper's one); the second one has a group of its own."""
+    """Return the row with its selection of layers ('': the paper's single one); the second one has a separate group."""
     group = f"{row.group}/{variant}" if variant == "S" else row.group
     return replace(row, group=group, label="", variant=variant)
 

@@ -36,13 +36,13 @@ def consistent(column: str, lower: bool = False) -> tuple[Claim, ...]:
 
 
 def abstracts(words: str, column: str, least: float, lower: bool = False) -> Claim:
-    """Return what the abstract says of one setting."""
+    """Return the abstract's claim about one setting."""
     check = ahead_by(("LLaMA-3-8B", "5/32"), "CosSim(BI) +Prune&Comp", "CosSim(BI)", column, least, lower)
     return Claim("abstract-llama-3-8b", f"LLaMA-3-8B, 5/32 by BI: {words} (abstract)", check, only_reported=True)
 
 
 def each_part_helps(column: str, lower: bool) -> Check:
-    """Return each ingredient alone beats neither, and both together beat each alone."""
+    """Return a check that each part alone is better than neither, and that both are better than each alone."""
     none, iterated, compensated, both = ABLATION
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:

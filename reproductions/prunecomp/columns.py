@@ -29,7 +29,7 @@ def qa_columns(profile: str) -> list[Column]:
 
 
 def order_columns(number: str) -> Callable:
-    """Return the list in one cell; for the paper's models also each place against the printed one."""
+    """Return the list in one cell; for the paper's models also each position against the printed one."""
 
     def made(profile: str) -> list[Column]:
         text = Column("removed", "removed", "removed", text=True, label="removed layers")

@@ -55,12 +55,12 @@ class GridCell:
 
     @property
     def method(self) -> str:
-        """Return what finds the row."""
+        """Return the row's id."""
         return f"{METRICS[self.metric]}/{self.schedule}/{self.repair}"
 
     @property
     def label(self) -> str:
-        """Return how the row is called, with the paper's name where it is a paper's method."""
+        """Return the row's label, with the paper's name for a paper's method."""
         own = "Prune&Comp" if (self.schedule, self.repair) == ("iterative", "factor") else ""
         paper = KNOWN.get((self.metric, self.schedule, self.repair), own)
         return f"{self.metric}, {self.schedule}, {LABELS[self.repair]}" + (f" ({paper})" if paper else "")

@@ -55,7 +55,7 @@ SAMPLES = {"paper": (64, 128, 256), "small": (16, 32, 64), "standin": (16, 32, 6
 
 @dataclass(frozen=True)
 class RepairSpec:
-    """Specification of a row: a metric of METRICS, one of VARIANTS, and, where a table varies them, calibration samples."""
+    """Specification of a row: a metric of METRICS, one of VARIANTS, and, if a table varies them, calibration samples."""
 
     metric: str
     variant: str = ""
@@ -63,7 +63,7 @@ class RepairSpec:
 
     @property
     def method(self) -> str:
-        """Return what finds the row, as the paper prints it."""
+        """Return the row's id, as the paper prints it."""
         name = reported.row_name(self.metric, self.variant)
         return f"{name} {self.samples} samples" if self.samples else name
 
@@ -83,7 +83,7 @@ def selection(size: str, metric: str, count: int, variant: str, fidelity: str = 
 def recipe(
     model: str, subject: Subject, limit: int | None, spec: RepairSpec | None, count: int, fidelity: str = "paper"
 ) -> Recipe:
-    """Return the recipe of a row; of the dense model for count 0."""
+    """Return the recipe of a row; of the original model for count 0."""
     if not count:
         return subjects.recipe(model, subject, limit)
     calibration = dict(CROPS[subject.size])
@@ -116,7 +116,7 @@ def _rows_of(
 def row(
     model: str, group: str, layers: int, subject: Subject, limit: int | None, spec: RepairSpec | None, n: int
 ) -> Row:
-    """Return the row of a model that loses n layers; spec: None for the dense model."""
+    """Return the row of a model that loses n layers; spec: None for the original model."""
     made = recipe(model, subject, limit, spec, n)
     return Row(model, group, f"{n}/{layers}", spec.method if spec else "Dense", made, dense=not n, spec=spec)
 
@@ -146,7 +146,7 @@ def rows(
 ) -> Callable:
     """Return the rows of a table: as printed, or the same methods on one model.
 
-    standin: how many of its 16 layers the toy model loses; shares: what any other model does, as many as those.
+    standin: numbers of layers that the toy model, with 16, loses. shares: the same for any other model, as many.
     """
 
     def made(subject: Subject, limit: int | None) -> list[Row]:
@@ -159,7 +159,7 @@ def rows(
 
 
 def order_rows(number: str, shares: tuple[tuple[int, int], ...] = SHARES) -> Callable:
-    """Return the lists of Tables A3 and A4, by the official code's settings; below them by the paper's text."""
+    """Return the lists of Tables A3 and A4, by the official code's settings and then by the paper's text."""
 
     def made(subject: Subject, limit: int | None) -> list[Row]:
         printed = rows(number, PAIRS, dense=False, shares=shares)(subject, limit)

@@ -31,7 +31,7 @@ from reproductions.spec.registry import Claim, Lookup
 
 
 def points(accuracy: Number) -> Number:
-    """Return an accuracy in percent: the paper prints shares, the toy model's columns are in percent."""
+    """Convert an accuracy to percent: the paper prints shares, the toy model's columns are in percent."""
     return accuracy * 100 if np.max(accuracy) <= 1 else accuracy
 
 
@@ -46,9 +46,9 @@ def _in_points(cell: Lookup) -> Lookup:
 
 
 def highest(ours: str, others: Iterable[str], column: str = AVERAGE, lower: bool = False, within: float = 0) -> Check:
-    """Compare ``ours`` with every one of ``others`` in every setting that has both: above it (``lower``: below).
+    """Return a check that ``ours`` is above every one of ``others`` in every setting that has both (``lower``: below).
 
-    within: by less than this it may be behind.
+    within: points by which it may be behind.
     """
     check = beats(ours, *others, column=column, lower=lower, within=within)
     return lambda cell, settings: check(_in_points(cell), settings)
@@ -63,10 +63,18 @@ def leads(
     here: Iterable[str] = (),
     without: str = "",
 ) -> Check:
-    """Return each of ``ours`` is better than every other method of the table on the same model, at the nearest rate.
+    """Return a check that each of ``ours`` is better than every other method of the table on the same model.
 
-    Others are the printed ones and those beside them (`neighbours`); their rates are rarely the same. here: methods that
-    stand for the others on models that are not the paper's. without: a mark of printed rows that are left out.
+    Others are the printed ones and those beside them (`neighbours`), at the nearest rate, since their rates are rarely
+    the same.
+
+    Args:
+        table: The table.
+        ours: Methods of the claim.
+        column: Column to compare.
+        lower: Less is better.
+        here: Methods that replace the others on models that are not the paper's.
+        without: Mark of printed rows that are left out.
     """
     ours = set(ours)
 
@@ -93,7 +101,7 @@ def leads(
 
 
 def rate(sparsity: str) -> float:
-    """Return the share that a printed rate means: ``8/32`` of the layers, or ``25%``."""
+    """Return a printed rate as a share: ``8/32`` of the layers, or ``25%``."""
     removed, slash, layers = sparsity.partition("/")
     return int(removed) / int(layers) if slash else float(sparsity.rstrip("%")) / 100
 
@@ -193,7 +201,7 @@ def of_metrics() -> tuple[Claim, ...]:
 
 
 def over_orders(check: Check, metric: str, arms: Iterable[Arm]) -> Check:
-    """Return the check over means of both orders of rows, where a training was run in two."""
+    """Return the check on means over both orders of rows, if a training was run in two."""
     others = {method(metric, arm): method(metric, again(arm)) for arm in arms}
 
     def of_means(cell: Lookup, settings: Pairs) -> list[Comparison]:
@@ -232,7 +240,10 @@ def of_arms(metric: str) -> tuple[Claim, ...]:
 
 
 def at_the_cut(metric: str) -> Claim:
-    """Return as many layers trained, behind the pruning interface and at the end: whether it matters where they are."""
+    """Return the claim that three layers trained at the pruning interface have a lower loss than the other arms.
+
+    These are LoRA, QLoRA, and the last three layers.
+    """
     others = [method(metric, arm) for arm in (LORA, QLORA, LAST3, again(LORA), again(LAST3))]
     return Claim(
         "at-cut-beats-others-by-loss",

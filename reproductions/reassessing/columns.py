@@ -97,12 +97,12 @@ def accuracies(table: str, metric: str = "acc"):
 
 
 def with_loss(table: str):
-    """Return `accuracies`, and where a training ends, for a model that is not the paper's."""
+    """Return `accuracies`, and for a model that is not the paper's the final training loss."""
     return lambda profile: [*accuracies(table)(profile), HELD_OUT]
 
 
 def task_column(label: str, metric: str = "acc") -> Column | None:
-    """Return a paper task's column, by plain accuracy where lm-eval has no other; None for a label that is no task."""
+    """Return a paper task's column, by plain accuracy if lm-eval has no other; None for a label that is no task."""
     metric = "acc" if label in PLAIN_ONLY else metric
     return Column(label, TASKS[label], metric) if label in TASKS else None
 

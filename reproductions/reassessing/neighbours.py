@@ -34,7 +34,7 @@ COUNTS_OF_20 = {"llama-3-70b": 16, "llama-3-8b": 7, "llama-3.1-8b-instruct": 7, 
 
 
 def count(model: str, number: reported.Number) -> int | None:
-    """Return how many layers a printed row removes; None where that cannot be told."""
+    """Return how many layers a printed row removes; None if that is unknown."""
     exact = printed_rows.removed_layers(number)
     if exact is not None:
         return exact
@@ -42,7 +42,7 @@ def count(model: str, number: reported.Number) -> int | None:
 
 
 def count_of_parameters(model: str, number: reported.Number) -> int:
-    """Return how many layers hold the share of the parameters that a row prints."""
+    """Return the number of layers that hold the share of the parameters that a row prints."""
     facts = registry.get(model).facts
     return round(float(number.sparsity.rstrip("%")) / 100 * facts["params"] / facts["layer_params"])
 
@@ -88,12 +88,12 @@ def _method(number: reported.Number) -> str:
 
 
 def beside(number: reported.Number) -> str:
-    """Return what finds the row of ours beside a printed one."""
+    """Return the id of this project's row beside a printed one."""
     return f"{_method(number)}/ours"
 
 
 def neighbours(row: Row, number: reported.Number, limit: int | None) -> list[Row]:
-    """Return the row of ours beside a printed one without a recipe; none where its method is not implemented."""
+    """Return this project's row beside a printed one without a recipe; none if its method is not implemented."""
     method = _method(number)
     if method == PRUNER:
         made = llm_pruner("paper", **({"ratio": PRUNER_RATIOS[row.model]} if number.sparsity else {"layers": 8}))

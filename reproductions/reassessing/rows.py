@@ -40,7 +40,7 @@ ONLY_REPORTED = {"6": ("ShortGPT",), "8": ("ShortGPT",), "G": ("ShortGPT",), "I"
 
 
 def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], list[Row]]:
-    """Return every printed row of a table on the paper's models, with recipes where a method is implemented."""
+    """Return every printed row of a table on the paper's models, with recipes for implemented methods."""
 
     def rows(limit: int | None) -> list[Row]:
         by_key = {
@@ -80,7 +80,7 @@ def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | Non
 
 
 def paper_row(model: str, group: str, layers: int, spec: ArmSpec | None, removed: int, limit: int | None) -> Row:
-    """Return a row on one of the paper's models that it prints no numbers for; spec: None for the dense model."""
+    """Return a row, without printed numbers, on one of the paper's models; spec: None for the original model."""
     made = recipe(model, PAPERS_MODELS, limit, **(fields(spec, removed, "paper") if removed else {}))
     return Row(model, group, f"{removed}/{layers}", recipe=made, dense=not removed, **_named(spec))
 
@@ -110,9 +110,10 @@ def printed_with(table: str, arms: Iterable[Arm]) -> Callable[[int | None], list
 
 
 def one_model(settings: Iterable[tuple[ArmSpec, int]], *, dense: bool = True) -> Callable[[Subject, int | None], list]:
-    """Return the rows on one model, from pairs of a specification and the layers that the toy model loses of its 16.
+    """Return a function from (subject, limit) to the rows on one model.
 
-    Any other model loses the same share, so do schedules.
+    ``settings`` has pairs of a specification and the number of layers that the toy model, with 16, loses. Any other
+    model loses the same share, and so do schedules.
     """
     wanted = list(settings)
 
@@ -147,7 +148,7 @@ def _row(subject: Subject, spec: ArmSpec | None, removed: int, limit: int | None
 
 
 def by_subject(on_paper: Callable, on_one: Callable) -> Callable[[Subject, int | None], list[Row]]:
-    """Return a table's rows: (subject, limit) -> rows."""
+    """Return a function from (subject, limit) to a table's rows."""
     return lambda subject, limit: on_paper(limit) if subject.printed else on_one(subject, limit)
 
 
@@ -158,7 +159,7 @@ def _removed(number: reported.Number) -> int:
 
 
 def pruned_shape(model: str, number: reported.Number) -> Recipe:
-    """Return the pruned model's shape alone."""
+    """Return the shape recipe of the pruned model."""
     return shape_recipes.recipe(model, _removed(number))
 
 

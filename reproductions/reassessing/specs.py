@@ -12,9 +12,9 @@ from reproductions.spec.reported import row_name
 class Arm:
     """A way to fine-tune.
 
-    kind: ``lora``, ``qlora``, ``full``, or ``partial``: the head and, beside it, so many layers, the `last` ones or, with
-    `at_cut`, those behind the first interface. faster: at ten times the learning rate. again: in another order of rows and
-    with other adapters. extension: whether the paper does not have it in the table.
+    kind: ``lora``, ``qlora``, ``full``, or ``partial``: the head and a number of layers, the `last` ones or, with
+    `at_cut`, those after the first interface. faster: at ten times the learning rate. again: in another order of rows
+    and with other adapters. extension: whether the paper does not have it in the table.
     """
 
     kind: str
@@ -32,23 +32,23 @@ class Arm:
 
     @property
     def id(self) -> str:
-        """Return what stands for the arm in a row's method, as the paper prints it; ours behind a slash."""
+        """Return the arm's part of a row's method, as the paper prints it; extensions follow a slash."""
         return self._name("cut") + "/faster" * self.faster + "/again" * self.again
 
     @property
     def label(self) -> str:
-        """Return how people read it."""
+        """Return the label for people."""
         ours = " at ten times the rate (extension)" * self.faster + " in another order (extension)" * self.again
         return self._name("interface") + " (extension)" * self.extension + ours
 
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """A row: the metric that chooses layers, and how the model is fine-tuned (None: not at all).
+    """A row: the metric that selects layers, and the way to fine-tune (None: none).
 
-    samples: for calibration. share: of the instructions. schedule: iterative pruning, (layers in a cycle, layers in all).
-    one_shot: the row says that it is not iterative. plain_text: trains on text in the place of instructions. quantized: to 4
-    bits afterwards.
+    samples: for calibration. share: of the instructions. schedule: iterative pruning, (layers per cycle, layers in
+    total). one_shot: the row's name says that it is not iterative. plain_text: trains on text instead of instructions.
+    quantized: to 4 bits afterwards.
     """
 
     metric: str
@@ -70,17 +70,17 @@ class ArmSpec:
 
     @property
     def variant(self) -> str:
-        """Return all but the metric, as the paper prints it where it does."""
+        """Return everything but the metric, as the paper prints it if it does."""
         return self._variant(self.arm.id if self.arm else "", "plain-text") or "untrained"
 
     @property
     def method(self) -> str:
-        """Return what finds the row: ``Taylor[1:1:8 +LoRA]``."""
+        """Return the row's id: ``Taylor[1:1:8 +LoRA]``."""
         return row_name(self.metric, self.variant)
 
     @property
     def label(self) -> str:
-        """Return how people read the row."""
+        """Return the label for people."""
         variant = self._variant(self.arm.label if self.arm else "", "plain text (extension)")
         return row_name(self.metric, variant) if variant else f"{self.metric}, no fine-tuning (extension)"
 
@@ -92,7 +92,7 @@ class ArmSpec:
         return own or self.plain_text or self.variant == "untrained"
 
     def scaled(self, layers: int, of: int) -> ArmSpec:
-        """Return the same with so many layers removed in place of ``of``, which its schedule, if any, ends with."""
+        """Return the same specification with ``layers`` instead of ``of`` layers removed, also at the end of its schedule."""
         if self.schedule is None:
             return self
         step = self.schedule[0]
@@ -115,7 +115,7 @@ def again(arm: Arm) -> Arm:
 
 
 def method(metric: str, arm: Arm | None = None, **options) -> str:
-    """Return what finds a row; options: fields of `ArmSpec`."""
+    """Return a row's id; ``options`` are fields of `ArmSpec`."""
     return ArmSpec(metric, arm, **options).method
 
 
@@ -137,5 +137,5 @@ _PRINTED = {spec.variant: spec for spec in _spelled()} | {
 
 
 def of_printed(metric: str, variant: str) -> ArmSpec:
-    """Return what a printed row stands for, by its metric and its variant in the CSV files."""
+    """Return the specification of a printed row, from its metric and its variant in the CSV files."""
     return replace(_PRINTED[variant], metric=metric)

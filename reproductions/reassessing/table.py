@@ -48,11 +48,18 @@ def table(
 ) -> Table:
     """Return a table whose rows are the printed ones (or ``on_paper``'s), or those of one model.
 
-    columns: the accuracies it prints.
-
-    on_standin: specification and layers removed of each row; any other model loses the same shares. shape: the recipe over
-    a printed row's shape, for columns that need no weights. dense: whether the toy model's dense model comes first. full:
-    whether tasks are asked whole of any model.
+    Args:
+        number: Number of the table in the paper.
+        title: Title.
+        on_standin: Specification and number of removed layers of each row on the toy model; any other model loses the
+            same shares.
+        columns: Function from a profile to the columns; None: the accuracies that the table prints.
+        claims: Claims of the table.
+        note: Note below the table.
+        shape: Function to the shape recipe of a printed row, for columns that need no weights.
+        dense: Whether the toy model's original comes first.
+        on_paper: Function from the limit to the rows on the paper's models.
+        full: Whether tasks are measured whole on any model.
     """
     printed = on_paper or rows.printed(number, shape)
     return Table(
