@@ -45,7 +45,7 @@ and writes this page. `make benchmarks ONLY=scoring,search` runs some; `python b
 A ratio is to a baseline measured by the same script in the same run. An empty cell repeats the cell above, and
 – means that no goal is set. Up to four measurements of one kind are one row, with their ratios in the same order.
 Of more it has the number in brackets, the median ratio, and the lowest and highest. The folder `results` has
-each of them, with times and memory.
+each of them, with times, memory and versions.
 
 {}
 
@@ -202,13 +202,13 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
     for number, one in enumerate(machines):
         peak = ", ".join(f"{dtype} {rate}" for dtype, rate in one["gflops"].items())
         cpu = " and ".join(filter(None, [one["cpu"], one.get("gpu")]))
-        measured_on.append((_letter(number), cpu, one["cores"], peak, one["torch"]))
+        measured_on.append((_letter(number), cpu, one["cores"], peak))
     ratios = [row for entry in entries for row in _rows(entry, results[entry.name])]
     products = f"Products of matrices {EDGE} x {EDGE}, GFLOP/s"
     tables = (
         markdown(("Benchmark", "Question", "Measured on", "Seconds", "Date"), asked, "lllrl"),
         markdown(("Benchmark", "What", "Ratio", "Baseline", "Goal"), ratios, "llrll"),
-        markdown(("Machine", "CPU", "Cores", products, "torch"), measured_on, "llrll"),
+        markdown(("Machine", "CPU", "Cores", products), measured_on, "llrl"),
     )
     return PAGE.format(*tables)
 

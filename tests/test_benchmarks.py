@@ -75,7 +75,7 @@ def test_ratios_end_on_the_page_and_a_failure_is_a_row(folder):
     assert [cells[0] for cells in found["broken"]] == ["failed: error: the text ends / too early"]
     assert found["large"][0][0].startswith("not run")
     text = (folder / "README.md").read_text()
-    assert "| A | a slow one | 2 | float32 190 | 2 |\n" in text
+    assert "| A | a slow one | 2 | float32 190 |\n" in text
     assert conditions(folder)["two"][0] == "What does the second cost?: `python benchmarks/two.py --tokens 8`"
 
 

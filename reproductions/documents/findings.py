@@ -259,8 +259,8 @@ def many(names: Iterable[str], built: Mapping[str, dict], found: Sequence[Summar
     against = sum(one["verdict"] == judge.CONTRADICTED for one in compared)
     return (
         f"Each of the {len(compared)} comparisons on measured models has its own 95 % interval, without a correction for "
-        f"their number: {against} contradict their claim. If all differences were zero, chance alone would make it at most "
-        f"about {judge.by_chance(compared):.0f}."
+        f"their number. {against} of them are significantly against their claim. If all differences were zero, chance alone "
+        f"would make it at most about {judge.by_chance(compared):.0f}."
     )
 
 
