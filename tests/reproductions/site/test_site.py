@@ -76,11 +76,18 @@ def test_the_first_page_judges_as_the_list_of_findings_does(site):
         for head, cell in found[sentence].items():
             shown = page[sentence].select_one(f'td[data-label="o{head[1:]}"]').get_text(" ", strip=True)
             verdict, _, effect = cell.partition(": ")
-            effect = re.sub(r" \[(\S+ to \S+)\]", r", 95 % CI \1", effect)
+            effect = in_words(effect)
             if effect:
                 assert re.split(r" \(|;", verdict)[0] in shown and effect in shown, (sentence, cell, shown)
                 compared += 1
     assert compared >= 20 and {one.sentence for one in findings.OURS} <= page.keys()
+
+
+def in_words(effect):
+    """What the page says of "−2.8 points [−5.9, +0.1]"."""
+    words = {"−%": "lower", "+%": "higher", "−points": "less", "+points": "more"}
+    effect = re.sub(r" \[(\S+), (\S+)\]", r", 95 % CI \1 to \2", effect)
+    return re.sub(r"^([−+])([\d.]+) (%|points)", lambda m: f"{m[2]} {m[3]} {words[m[1] + m[3]]}", effect)
 
 
 def test_there_is_a_page_for_every_target_recipe_and_paper(site, evidence):
@@ -395,13 +402,13 @@ def test_a_picture_of_values_has_an_axis_with_numbers_at_their_places(values, lo
     assert [place(dot) for dot in page.select("i.dot")] == pytest.approx([expected(v) for v in values], abs=0.06)
     guesses = [place(line) for line in page.select("i.guess")]
     assert guesses == pytest.approx([expected(42.0)] * len(values), abs=0.06)
-    assert ("log scale" in page.get_text()) == log and "guessing, 42.00" in page.get_text()
+    assert ("log scale" in page.get_text()) == log and "chance level, 42.00" in page.get_text()
 
 
 def test_guessing_has_its_line_in_a_picture_of_accuracies(site):
     """SmolLM2 was asked six of eight tasks: PIQA and WinoGrande have two choices, HellaSwag, OpenbookQA and ARC four."""
     card = parsed(site / "index.md").select_one('section[aria-labelledby="f-reassessing"]')
-    assert f"guessing, {100 * (2 * 1 / 2 + 4 * 1 / 4) / 6:.2f}" in card.get_text()
+    assert f"chance level, {100 * (2 * 1 / 2 + 4 * 1 / 4) / 6:.2f}" in card.get_text()
     first = card.select_one("li .value").get_text()
     assert 30 < float(first.split()[0]) < 100  # in percent
 
