@@ -108,7 +108,9 @@ class ShowingOptions:
 
     format: str = option("terminal", "print terminal, md, csv, latex, html or json", group=OUTPUT, metavar="FORM")
     pictures: str = option("svg", "draw figures as svg, png, pdf", group=OUTPUT, metavar="FORMS")
-    every_row: bool = option(False, "print a line for each row without a number, too, not their count", group=OUTPUT)
+    every_row: bool = option(
+        False, "print rows, columns and claims without a number, too, not their count", group=OUTPUT
+    )
     also: str = option("", HIDDEN)  # the Makefile's own targets, to be suggested too
 
 

@@ -15,9 +15,9 @@ from itertools import groupby
 
 from common.console import text_tables
 from common.console.text_tables import Styled, TextTable
-from common.utils.errors import unknown
+from common.utils.errors import plural, unknown
 from common.utils.signs import signed
-from reproductions.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED
+from reproductions.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED, UNTESTED
 from reproductions.render import claim_verdicts
 from reproductions.spec.subjects import HEADS
 
@@ -47,8 +47,8 @@ def render(
         table: The table's JSON form, or a list of them.
         form: One of the FORMATS.
         width: Characters in a line of the terminal; None: no limit.
-        every_row: Whether each row without a number has its line, and the terminal each column without a result;
-            otherwise FOLDED such rows or more are counted in one line. JSON and CSV have them all.
+        every_row: Whether each row without a number has its line, and the terminal each column and claim
+            without a result; otherwise FOLDED such rows or more are counted in one line. JSON and CSV have them all.
         reported: Whether the paper's numbers are shown in a table of another model. JSON and CSV have them all.
         colours: Whether the terminal's text has escape sequences for its styles.
 
@@ -301,15 +301,21 @@ def _statuses(table: dict) -> list[str]:
     return [line.replace("fetch TARGET", f"fetch {table['target']}") for line in lines]
 
 
-def _claims(table: dict) -> list[list[str]]:
-    """Claims by number; with their verdict in the paper's numbers and on each subject."""
+def _claims(table: dict, every_claim: bool) -> list[list[str]]:
+    """Claims by number, with their verdict in the paper's numbers and on each subject; every_claim: untested ones, too."""
     names = [subject["name"] for subject in table["subjects"]]
     several = len(table["claims"]) > 1
     return [
         [f"{number}. {c['text']}" if several else c["text"], claim_verdicts.in_print_of_table(c)]
         + [claim_verdicts.in_table(c, name) for name in names]
         for number, c in enumerate(table["claims"], 1)
+        if every_claim or not _untested(c)
     ]
+
+
+def _untested(claim: dict) -> bool:
+    """Return whether a claim has neither printed numbers nor results."""
+    return claim["reported"] is None and all(one["verdict"] == UNTESTED for one in claim["judged"].values())
 
 
 def _claims_header(table: dict) -> list[str]:
@@ -408,7 +414,11 @@ def _blocks(table: dict, least: float, every_column: bool) -> Iterator[Block]:
         more = "Rows without a number are counted in one line: --every-row lists them, --format csv and json hold them."
         yield "hint", more
     if table["claims"]:
-        yield "claims", TextTable(_claims_header(table), _claims(table), 1, numbers=False)
+        tested = any(not _untested(claim) for claim in table["claims"])
+        claims = _claims(table, every_column or not tested)
+        yield "claims", TextTable(_claims_header(table), claims, 1, numbers=False)
+        if left_out := len(table["claims"]) - len(claims):
+            yield "hint", f"Not shown: {plural(left_out, 'claim')} without a number. --every-row shows all."
         yield from (("text", note) for note in claim_verdicts.notes(table))
     yield from (("text", line) for line in _statuses(table))
 

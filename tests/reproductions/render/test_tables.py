@@ -120,6 +120,18 @@ def test_the_terminal_leaves_columns_without_a_result_out_and_names_them(standin
     assert all("Untried" in tables.render(standin, form) for form in ("md", "csv", "json"))
 
 
+def test_the_terminal_counts_claims_that_have_no_number(standin):
+    nothing = {"reported": None, "reproduced": None, "by_subject": {"standin": None}}
+    nothing |= {"judged": {"standin": {"verdict": "not tested", "reason": "no results", "comparisons": []}}}
+    standin["claims"] += [nothing | {"text": text} for text in ("untried", "untested")]
+    folded, whole = tables.render(standin), tables.render(standin, every_row=True)
+    assert "Not shown: 2 claims without a number. --every-row shows all." in folded and "untried" not in folded
+    assert "Not shown" not in whole and "3. untried" in whole and "4. untested" in whole
+    assert "untried" in tables.render(standin, "md")
+    standin["claims"] = standin["claims"][2:]
+    assert "1. untried" in tables.render(standin)  # where no claim has any, all are listed
+
+
 def test_why_there_is_no_data_is_said_below_the_table_not_in_the_column_of_methods(standin):
     reason = "no data: could not fetch dataset someone/something: no network; fetch it on a machine that has one"
     cells = {"Task": cell(status=reason)}
