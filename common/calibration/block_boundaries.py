@@ -1,7 +1,7 @@
-"""Record the dense model's residual stream around removed layers, batch by batch, for repairs in closed form.
+"""Record the original model's residual stream around removed layers, batch by batch, for repairs in closed form.
 
-One pass, which ends where the last interface does. Hidden states are held for one batch and between the ends of a pruning
-interface.
+It takes one pass, which ends at the last interface. Hidden states are held for one batch and between the ends of a
+pruning interface.
 """
 
 from collections.abc import Iterator, Sequence

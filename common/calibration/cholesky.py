@@ -1,6 +1,7 @@
-"""Symmetric systems of equations solved in place, block by block: for matrices of which there is no room for a second.
+"""Solve symmetric systems of equations in place, block by block, for matrices that fit into memory only once.
 
-LLaMA-2-7B's down_proj reads 11,008 features: H'H takes 969 MB in float64, and `torch.linalg.cholesky` makes two more of it.
+LLaMA-2-7B's down_proj reads 11,008 features: H'H takes 969 MB in float64, and `torch.linalg.cholesky` makes two more
+copies of it.
 """
 
 import torch

@@ -1,10 +1,10 @@
-"""Named text corpora: where their documents come from, how they are joined, how they become token ids.
+"""Named text corpora: the source of their documents, the joined text, and its token ids.
 
 Hub corpora are looked up in the local mirror first (`common.models.files.hub`: LAYERLAB_HUB=/dir, folder
-/dir/datasets/org/name with the hub's own files, or any parquet, JSON or JSON-lines files per split), then on the hub,
-then, when it cannot be reached, in what an earlier run left in the cache. The toy model's corpora need neither.
+/dir/datasets/org/name with the hub's files, or any parquet, JSON or JSON-lines files per split), then on the hub, and
+if it cannot be reached in the cache of earlier runs. The toy model's corpora need neither.
 
-Splits are part of a corpus's name ('wikitext2-train'): a protocol that says 'wikitext2' leaves out what matters.
+Splits are part of a corpus's name ('wikitext2-train'), because 'wikitext2' alone would be ambiguous in a protocol.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Observe the inside of a decoder layer whose output matrices write into the residual stream themselves."""
+"""Observe the matrices of a decoder layer whose output matrices write into the residual stream directly."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
 """Predict the residual stream after removed layers from the one before them, by least squares from second moments.
 
-For x = X[a] and y = X[b] (rows, one a token) every estimator minimises
+For x = X[a] and y = X[b] (rows, one per token) every estimator minimises
 
     sum over tokens of  |x A - y|^2 / |x|^2
 
 over one family of A: a multiple of the identity, a diagonal matrix (plain or in the Hadamard basis), or any matrix. The
-weight makes each token count alike: a massive token, a thousand times the others' norm, would else decide alone. `WEIGHTS`
-names the choice, and the first token, which is where such tokens mostly are, can be left out instead. What is kept are sums
-over tokens, so memory does not grow with them. The four papers match magnitudes instead. `Regression` is the general case:
-what the residual stream lacks, from any inputs.
+weight makes all tokens count equally; without it a massive token, with a thousand times the others' norm, would decide
+alone. `WEIGHTS` names the choice. Alternatively the first token, which is mostly the massive one, can be left out. Only
+sums over tokens are kept, so memory does not grow with their number. The four papers match magnitudes instead.
+`Regression` is the general case: it predicts the missing part of the residual stream from any inputs.
 
-Who was first: ReplaceMe (arXiv 2505.02819, May 2025) fits a matrix by least squares to the last kept MLP's output, Ghosted
-Layers (2605.15491, May 2026) one to the residual stream, without weights and with a ridge of 1e-6 (`common.baselines`).
-Extensions are the weights, the ridge as a share of the mean eigenvalue, the families between one factor and any matrix, and
-`unexplained`.
+Earlier work: ReplaceMe (arXiv 2505.02819, May 2025) fits a matrix by least squares to the last kept MLP's output.
+Ghosted Layers (2605.15491, May 2026) fits one to the residual stream, without weights and with a ridge of 1e-6
+(`common.baselines`). Extensions are the weights, the ridge as a share of the mean eigenvalue, the families between one
+factor and any matrix, and `unexplained`.
 """
 
 from __future__ import annotations

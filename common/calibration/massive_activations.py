@@ -1,9 +1,9 @@
-"""The massive activation of a sequence's first token: which layer writes it.
+"""The massive activation of a sequence's first token: the layer that writes it.
 
-In most LLMs one layer raises the norm of the first token's state a hundredfold and more; it then stays so until the last
-layers, and attention that has nothing to look for rests on it (Sun et al., arXiv 2402.17762; that one layer writes it:
-2605.08504). A pruned model without that layer has to do without, whatever a cosine averaged over tokens says of the pruning
-interface.
+In most LLMs one layer raises the norm of the first token's state by a factor of a hundred and more. It stays so until
+the last layers, and attention without a better target rests on that token (Sun et al., arXiv 2402.17762; one layer
+writes it: 2605.08504). A pruned model without that layer lacks the massive activation, even if a cosine averaged over
+tokens rates the pruning interface well.
 """
 
 from collections.abc import Iterator

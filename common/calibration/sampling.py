@@ -1,4 +1,4 @@
-"""Draw calibration tokens from texts: random crops, shuffled lines, whole documents."""
+"""Draw calibration tokens from texts: random crops, shuffled lines, entire documents."""
 
 import bisect
 import random

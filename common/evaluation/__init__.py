@@ -1,6 +1,6 @@
 """Measuring models: perplexity protocols, and multiple-choice suites through lm-eval.
 
-What is named here is imported when it is asked for: tables, which load no torch, read `common.evaluation.scores`.
+The names here are imported on first use, because tables, which load no torch, read `common.evaluation.scores`.
 """
 
 from common.console import lazy

@@ -1,9 +1,10 @@
-"""Measure how far a pruned model's next-token probabilities are from the original's, whatever the right token is.
+"""Measure how far a pruned model's next-token probabilities are from the original's, whatever the true token is.
 
     KL(original || pruned) = sum over tokens v of p(v) (log p(v) - log q(v)),  in nats, averaged over positions
 
-p is the original's distribution after a prefix of real text, q the pruned model's. Accuracy hides answers that change from
-right to wrong and back; this does not (Dutta et al., 2024, arXiv 2407.09141). llama.cpp reports the same two numbers.
+p is the original's distribution after a prefix of real text, q the pruned model's. Accuracy hides answers that change
+from right to wrong and back; this does not (Dutta et al., 2024, arXiv 2407.09141). llama.cpp reports the same two
+numbers.
 """
 
 from collections.abc import Iterator, Sequence

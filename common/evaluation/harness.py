@@ -1,8 +1,8 @@
 """Multiple-choice tasks through lm-eval: its tasks, prompts and metrics, on a model object, offline where possible.
 
-Stand-in tasks come from `common.toy.tasks`, others of ours (`OWN`) from the folder `tasks` beside this module. All other
-names are lm-eval's own, read from its YAML files untouched but for `dataset_path`, which points into the local mirror where
-that has the dataset (`common.models.files.hub`: LAYERLAB_HUB).
+The toy model's tasks come from `common.toy.tasks`, and other tasks of this project (`OWN`) from the folder `tasks`
+beside this module. All other names are lm-eval's, read from its YAML files unchanged except for `dataset_path`, which
+points into the local mirror if that has the data set (`common.models.files.hub`: LAYERLAB_HUB).
 """
 
 import json

@@ -1,8 +1,8 @@
-"""HumanEval without the hub's metric: lm-eval's prompts and stops, and programs run here, in a process of their own.
+"""HumanEval without the hub's metric: lm-eval's prompts and stops, with programs run here in a separate process.
 
-The programs are written by a model. Nothing runs them unless the environment says LAYERLAB_RUN_CODE=1; then each gets a
-fresh interpreter in an empty folder, limits on time, memory and files, and no environment. That keeps accidents small;
-it is no protection against a program that means harm: use a container or a machine of no value.
+A model writes the programs. Nothing runs them unless the environment says LAYERLAB_RUN_CODE=1; then each gets a new
+interpreter in an empty folder, limits on time, memory and files, and no environment. That limits accidents; it is no
+protection against malicious programs: use a container or a machine of no value.
 """
 
 import os

@@ -1,7 +1,8 @@
 """Find how much of a loss is due to the scale of the logits: the loss with one factor on them (temperature scaling).
 
-A model may be too sure, or not sure enough, of what it predicts. One factor on all logits mends that and changes no order of
-tokens (Guo et al., 2017, section 4.2: a temperature, here its inverse). What is left at the best factor is the rest.
+A model may be too confident in its predictions, or not confident enough. One factor on all logits corrects that and
+changes no order of tokens (Guo et al., 2017, section 4.2: a temperature, here its inverse). The loss at the best factor
+has other causes.
 """
 
 import torch

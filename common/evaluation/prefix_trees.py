@@ -1,4 +1,4 @@
-"""Requests that begin alike packed into one sequence, and such sequences into batches."""
+"""Pack requests that begin alike into one sequence, and such sequences into batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

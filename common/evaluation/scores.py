@@ -1,10 +1,10 @@
 """Compute the papers' scores from accuracies: averages, retained performance, MMLU by category; with standard errors.
 
-Cells are `{column: value}`, in one unit throughout (fractions or percent), errors `{column: standard error or None}`. A value
-may be an array of replicates; averages and retained performances are arrays then.
-Errors are propagated to first order, **taking tasks as independent**, as each is measured on items of its own. A pruned
-model and its dense original answer the same items, which in practice correlates them positively; that is ignored, so
-the error of a retained performance is on the careful side. Where one error is not known, neither is that of the result.
+Cells are `{column: value}`, in one unit throughout (fractions or percent), errors `{column: standard error or None}`. A
+value may be an array of replicates; averages and retained performances are arrays then. Errors are propagated to first
+order, **taking tasks as independent**, because each task has different items. A pruned model and its original answer
+the same items, which in practice correlates them positively. That is ignored, so the error of a retained performance is
+conservative. If one error is unknown, so is that of the result.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Two models on the same items: how far apart they are beyond chance.
+"""Compare two models on the same items: is their difference beyond chance?
 
-Items are drawn again, with replacement, the same ones for every model (Efron, 1979; paired: Koehn, 2004), so that what both
-find hard cancels in their difference. Each replicate is a vector of how often every item was drawn. Of few items such
-replicates are too close together; they are spread about the mean as Student's t is (the expanded percentile interval of
+Items are drawn with replacement, the same ones for every model (Efron, 1979; paired: Koehn, 2004), so that the items'
+difficulty cancels in the difference. Each replicate is a vector of how often every item was drawn. For few items such
+replicates are too close together; they are widened about the mean to Student's t (the expanded percentile interval of
 Hesterberg, 2015).
 """
 

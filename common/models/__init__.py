@@ -1,4 +1,4 @@
-"""Models: load them, look into their layers, remove layers, save what is left."""
+"""Models: load them, inspect their layers, remove layers, and save the rest."""
 
 from common.console import lazy
 

@@ -1,7 +1,7 @@
 """Refuse a checkpoint's directory that would be read as another model, before its weights are read.
 
-Every way in goes through here: the tools, with and without --stream, `common.models.load`, `checkpoint.load` and the
-reproductions' MODEL=. `read_config` looks at config.json alone; `check_directory` at the files beside it.
+Every way to load a model passes here: the tools, with and without --stream, `common.models.load`, `checkpoint.load` and
+the reproductions' MODEL=. `read_config` checks config.json alone; `check_directory` also the files beside it.
 """
 
 import json

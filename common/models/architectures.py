@@ -1,4 +1,4 @@
-"""List what differs between the supported architectures: where a layer's parts are, and what they write.
+"""List the differences between the supported architectures: the paths of a layer's parts, and those that write.
 
 With `common.models.decoder`, which runs them, the only module that knows architectures. A new one is one entry of
 `SUPPORTED`.

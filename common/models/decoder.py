@@ -1,14 +1,14 @@
-"""View any supported Hugging Face causal language model alike.
+"""Give every supported Hugging Face causal language model the same view.
 
 `common.models.architectures` lists the differences.
 
-Layers are 0-based. `X[l]` is the residual stream entering layer `l`, `[batch, tokens, channels]`; `X[N]` is the output of
-the last layer *before* the final norm. Layers are called as modules, so hooks on them (patches included) take effect:
-`run` returns `X[stop]` as layer `stop - 1` left it, and a patch that sits at `stop` acts once layer `stop` is called. A
-patch at `N` sits on the final norm and acts in `logits`.
+Layers are 0-based. `X[l]` is the residual stream entering layer `l`, `[batch, tokens, channels]`; `X[N]` is the output
+of the last layer *before* the final norm. Layers are called as modules, so hooks on them (patches included) take
+effect: `run` returns `X[stop]` as layer `stop - 1` left it, and a patch at `stop` acts once layer `stop` is called. A
+patch at `N` is on the final norm and acts in `logits`.
 
-`run` shares masks and rotary embeddings between calls on the same batch shape, is differentiable, and may start anywhere:
-`decoder.run(decoder.run(x, 0, k), k, N)` is `decoder.run(x, 0, N)` to the last bit.
+`run` shares masks and rotary embeddings between calls on the same batch shape, is differentiable, and may start
+anywhere: `decoder.run(decoder.run(x, 0, k), k, N)` is `decoder.run(x, 0, N)` to the last bit.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Take the language model out of a model that also sees or hears: ``python -m common.models.language_model FROM TO``."""
+"""Extract the language model of a multimodal model: ``python -m common.models.language_model FROM TO``."""
 
 import sys
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Loading a model by its short name, its hub id or its directory, and the config of a registered one without weights.
+"""Load a model by its short name, its hub id or its directory, and the config of a registered one without weights.
 
-The names are in `common.models.registry`. From an entry's facts follows its config (`model_config`), so parameter counts and
-pruning ratios need no weights.
+The names are in `common.models.registry`. The config follows from an entry's facts (`model_config`), so parameter
+counts and pruning ratios need no weights.
 """
 
 import os

@@ -1,15 +1,15 @@
 """Models larger than memory: two decoder layers at a time, read from the checkpoint when they are called.
 
-`load` gives a model whose parts (embedding, decoder layers, head) hold no weights. A part's weights are read by a hook when
-it is called and go when another is called; while one layer computes, a thread reads the one that follows. The model is a
-model like any other to surgery, patches and passes; what changes parts of layers or needs gradients refuses it (`refuse`).
+`load` gives a model whose parts (embedding, decoder layers, head) hold no weights. A hook reads a part's weights when
+it is called, and drops them when another is called; while one layer computes, a thread reads the next. Surgery, patches
+and passes work as on any other model; code that changes parts of layers or needs gradients refuses it (`refuse`).
 
-What makes it usable is the order of work. A pass that takes batch after batch through all layers reads the whole model for
-each batch; those of this repository take all batches through one part, then through the next, and so read it once
+The order of work makes it usable. A pass that takes batch after batch through all layers reads the entire model for
+each batch. The passes of this repository take all batches through one part, then through the next, and so read it once
 (`Decoder.streamed` tells them). The states of all batches wait in a `common.forward.spill_buffer.Held`.
 
-A part that was changed while it was there (a factor fused into its weights, a matrix refitted) is written to a temporary
-folder before it goes, and read from there afterwards. `save` copies part by part.
+A part that was changed in memory (a factor fused into its weights, a matrix refitted) is written to a temporary folder
+before it is dropped, and read from there afterwards. `save` copies part by part.
 
 accelerate's disk offload reads every layer again for every batch, keeps no changes, and was therefore not used.
 """

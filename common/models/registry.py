@@ -1,9 +1,9 @@
 """Register the models of the four papers, and small open ones.
 
-A short name gives the hub id (or wheels), and facts enough to build each model's shape without network.
+An entry has a short name, the hub id (or wheels), and facts enough to build the model's shape without network.
 
-`params` and `layer_params` are the papers' counts (design notes: recomputed); the tests rebuild each model on the meta device
-and compare. revision None: unpinned; whoever measures records the revision it resolved to (`model.source`).
+`params` and `layer_params` are the papers' counts (design notes: recomputed); the tests rebuild each model on the meta
+device and compare. revision None: unpinned; whoever measures records the revision it resolved to (`model.source`).
 """
 
 from collections.abc import Mapping

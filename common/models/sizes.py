@@ -1,7 +1,7 @@
-"""Compute what follows from a model's shape: parameters, memory, multiply-adds, trainable parameters.
+"""Compute quantities that follow from a model's shape: parameters, memory, multiply-adds, trainable parameters.
 
-Models are built from the registry's facts on the meta device, which holds shapes and no numbers; layers are removed from them
-and adapters added to them by the same code that does it to real ones.
+Models are built from the registry's facts on the meta device, which holds shapes and no numbers. The same code as for
+real models removes layers and adds adapters.
 """
 
 from collections.abc import Iterable

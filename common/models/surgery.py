@@ -1,4 +1,4 @@
-"""Removing decoder layers in place, so that what is left is a plain, consistent Hugging Face model.
+"""Remove decoder layers in place, so that a plain, consistent Hugging Face model remains.
 
 Four things must change together (leaving one out fails silently, e.g. wrong cached decoding or random layers after a
 reload): the list of layers, every `layer_idx`, `num_hidden_layers`, and the config lists with one entry per layer.

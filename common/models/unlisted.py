@@ -1,6 +1,7 @@
-"""Architectures that `common.models.architectures` does not list, and that turn out to be built as Llama is.
+"""Architectures that `common.models.architectures` does not list, but that are built like Llama.
 
-`layout` looks at a model without weights, `check` runs the loaded model on a few tokens. Both refuse by what differs.
+`layout` checks a model without weights, `check` runs the loaded model on a few tokens. Both refusals name the
+difference.
 """
 
 import logging

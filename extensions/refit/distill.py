@@ -1,13 +1,15 @@
-"""Distil a refitted model shortly: train the layers next to each pruning interface towards the original (extension).
+"""Distil a refitted model for a few steps: train the layers next to each pruning interface (extension).
 
     min over the weights W of these layers of E_x KL(p_original(. | x) || p_W(. | x))
 
-The divergence is over the whole vocabulary, its mean over the tokens of the calibration text. The layers are those that the
-refit rewrites: the last kept one before each interface and `following` after it. Everything else is frozen and shared with
-the original, whose logits are computed when a batch needs them: no store. So beside the pruned model the removed layers and
-the originals of the trained layers are in memory. Trained layers are float32 meanwhile. The result is a plain checkpoint.
+The divergence is over the entire vocabulary, averaged over the tokens of the calibration text. The layers are those
+that the refit changes: the last kept one before each interface and `following` ones after it. All other layers are
+frozen and shared with the original, whose logits are computed for each batch, without a store. So memory also holds the
+removed layers and the original weights of the trained layers. Trained layers are float32 during the training. The
+result is a plain checkpoint.
 
-Short distillation after pruning is NVIDIA's recipe (Minitron, arXiv 2407.14679; there all layers train, and for longer).
+Short distillation after pruning is NVIDIA's recipe (Minitron, arXiv 2407.14679; there all layers train, and for
+longer).
 """
 
 import copy

@@ -1,18 +1,18 @@
-"""Graft the neurons that write the first token's massive activation, where their layer is removed (extension).
+"""Graft the neurons that write the first token's massive activation, if their layer is removed (extension).
 
-In most LLMs one layer writes it (`common.calibration.massive_activations`), and of that layer's MLP a few neurons: two
-of SmolLM2's 1,536. A selection that takes the layer leaves the attention of all later ones without the token that it rests
-on, and no cosine averaged over tokens shows it. So those neurons are copied into the last layer kept before theirs, in
-the place of as many that it uses least:
+In most LLMs one layer writes it (`common.calibration.massive_activations`), and in that layer's MLP a few neurons: two
+of SmolLM2's 1,536. If a selection removes that layer, the attention of all later layers loses the token that it rests
+on, and no cosine averaged over tokens shows it. So these neurons are copied into the last kept layer before theirs, in
+place of the neurons that this layer uses least:
 
     gate[p] <- gate_w[n] g_w / g_h,   up[p] <- up_w[n] g_w / g_h,   down[:, p] <- down_w[:, n]
 
-w: the layer that writes, h: the one that is kept, n, p: a neuron's places in them, g: the gains of the norms before their
-MLPs, which the quotient exchanges. Nothing is fitted and nothing is added: the first token is known by its own state, whose
-direction grows over the layers before w, so that neurons need no position, and a cache changes nothing.
+w is the layer that writes, h the kept one, n and p the places of a neuron in them, and g the gains of the norms before
+their MLPs, which the quotient exchanges. Nothing is fitted and no parameter is added. The first token is recognised by
+its state, whose direction grows over the layers before w, so neurons need no position, and a cache changes nothing.
 
 Sources: few weights make massive activations (Sun et al., arXiv 2402.17762; one entry of down_proj: 2411.07191, "super
-weights"), in one layer (2605.08504). That a pruned model gets them back by moving neurons was found nowhere.
+weights"), in one layer (2605.08504). We found no earlier work that restores them in a pruned model by moving neurons.
 """
 
 from collections.abc import Sequence

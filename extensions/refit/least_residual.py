@@ -1,22 +1,22 @@
 """Select the layers for which a least-squares repair has the smallest residual error (extension).
 
-UIDL, LLM-Streamline and LinearPatch choose the block after which the residual stream is most like it was before. A linear
-repair makes good much of what changes, but not of every block alike. So here every block is scored by what is left of it
-after its repair: for a run [a, b) of layers with inputs H and dense residual streams X
+UIDL, LLM-Streamline and LinearPatch select the block after which the residual stream is most similar to the one before
+it. A linear repair corrects much of the change, but not equally for all blocks. So here every block is scored by its
+residual error after the repair. For a run [a, b) of layers with inputs H and original residual streams X it is
 
     left(a, b) = min over D of |X[a] + H D - X[b]|^2 / |X[b]|^2     (ridge on D)
 
-with H = X[a], the map of the residual stream (Ghosted Layers), or H = what down_proj of layer a - 1 reads
-(`extensions.refit`). It takes one pass over the calibration tokens, sums alone, and no repair has to be made. A block is the
-run of least residual; a set is the runs, with kept layers between them, whose shares add up to least, found by dynamic
-programming over all runs. Shares of several runs are added as if earlier repairs were exact. Of runs that begin with the
-layer which writes the massive activation `carried` says what is left where its neurons are carried over
-(`extensions.refit.graft`). NBL (arXiv 2505.21077) ranks single attentions in a like way, by a bound on what a linear map in
-their place leaves.
+with H = X[a], the map of the residual stream (Ghosted Layers), or H = the inputs of down_proj of layer a - 1
+(`extensions.refit`). It takes one pass over the calibration tokens and sums alone; no model is repaired. A block is the
+run of smallest error. A set is the runs, with kept layers in between, whose errors have the smallest sum, found by
+dynamic programming over all runs. Adding the errors of several runs assumes that earlier repairs are exact. `carried`
+gives the error of runs that begin with the layer which writes the massive activation, if its neurons are grafted
+(`extensions.refit.graft`). NBL (arXiv 2505.21077) ranks single attentions similarly, by a bound on the error of a
+linear map in their place.
 
-Memory: H'H [features, features] for every first layer (with token weights: for every run) and H'(X[b] - X[a]) [features,
-channels] for every run, in float64. What would take more than MOMENT_BYTES is split into several passes, each over fewer
-first layers.
+Memory: H'H [features, features] for every first layer (with token weights: for every run) and H'(X[b] - X[a])
+[features, channels] for every run, in float64. If that exceeds MOMENT_BYTES it is split into several passes, each over
+fewer first layers.
 """
 
 import copy

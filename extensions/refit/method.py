@@ -1,41 +1,48 @@
 """Remove layers and refit the output matrices around each pruning interface, in closed form (extension).
 
-After the layers [a, b) are removed, layer b receives X[a] in place of X[b]. The output matrices of the layers around the
-pruning interface are refitted one after the other, each by ridge regression on what the repaired model now feeds it, towards
-the dense model's residual stream X:
+After the layers [a, b) are removed, layer b receives X[a] instead of X[b]. The output matrices of the layers around the
+pruning interface are refitted one after the other. Each is a ridge regression, on the matrix's inputs in the repaired
+model, towards the original model's residual stream X:
 
     W <- W + D,   D = argmin |H D' - (T - S)|^2 + r |D|^2
 
-H [tokens, features]: the inputs of the matrix in the repaired model. S: the repaired residual stream after the matrix has
-written, T: the dense residual stream at the same place. `down_proj` of the last layer before the pruning interface goes
-first, towards X[b]; then `o_proj` and `down_proj` of the `following` kept layers, towards the dense residual stream after
-their attention and after their MLP. r is `ridge` times the mean eigenvalue of H'H: directions that calibration hardly shows
-are left as they are.
+H [tokens, features] are the inputs of the matrix in the repaired model. S is the repaired residual stream after the
+matrix's sub-layer, and T the original residual stream at the same place. `down_proj` of the last layer before the
+pruning interface comes first, towards X[b]; then `o_proj` and `down_proj` of the `following` kept layers, towards the
+original residual stream after their attention and after their MLP. r is `ridge` times the mean eigenvalue of H'H, so
+directions that calibration hardly covers stay unchanged.
 
-Options: `matrices` says which of the following layers are refitted. down_proj reads almost three times as many features as
-o_proj: it fits the calibration text better and carries over to another one worse (`make league` shows both). `share`: o_proj
-before the pruning interface is refitted too, first, towards what its attention wrote and this share of X[b] - X[a]. `gate_up`
-also refits those two matrices of each following layer, before its down_proj, towards the dense model's own values there.
-`intercept` regresses on a constant too, which becomes a bias where the config knows biases. `held_out` chooses r for every
-matrix on sequences that its sums do not see. `one_by_one` removes layer after layer with a refit after each, always towards
-the dense model. `graft` carries neurons over into the layer before a pruning interface, before anything is refitted there
-(`extensions.refit.graft`).
+Options:
 
-For the ablation (`make ablation-league`): `target` "branches" asks the first following layer for the sum of what its own
-half and the removed layers' same halves added in the original model, in place of the gap of the whole residual stream. That
-is the target of CoMe's public code (methods/fdd_ridge.py), which removes one layer at a time. `towards` "zero" pulls each
-matrix towards zero in place of its old weights. Without `before`, down_proj before the pruning interface stays as it is.
+    matrices     which matrices of the following layers are refitted. down_proj reads almost three times as many features as
+                 o_proj; it fits the calibration text better and transfers worse to another text (`make league` shows both)
+    share        refit o_proj before the pruning interface, too, and first: towards its attention's contribution plus this
+                 share of X[b] - X[a]
+    gate_up      also refit these two matrices of each following layer, before its down_proj, towards the original model's
+                 values there
+    intercept    regress on a constant, too, which becomes a bias if the config knows biases
+    held_out     choose r for every matrix on sequences that its sums do not include
+    one_by_one   remove one layer after the other with a refit after each, always towards the original model
+    graft        first graft neurons into the layer before a pruning interface (`extensions.refit.graft`)
 
-Nothing is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Attention and MLP of a layer
-run apart. On a CPU, where half of the memory for states has room, the inputs of a refitted matrix are kept: then the matrix
-alone runs again. Of all tokens five states are kept at a time (with `gate_up` eight), in memory up to a bound, beyond it on
-disk (`common.forward.spill_buffer`). Sums alone grow with the model. If a matrix has more inputs than there are tokens, the
-tokens' rows take the place of the sums.
+Options of the ablation (`make ablation-league`):
 
-Sources: ReplaceMe (arXiv 2505.02819) maps the last kept MLP's output by one C x C matrix, fused into `down_proj`, towards
-X[b]; Ghosted Layers (2605.15491) maps the residual stream itself, by a matrix that stays in the model. Refitting the whole of
-`down_proj` (features x channels in place of channels x channels), and refitting later layers in turn on the repaired
-stream, was found in neither; 2606.02559 fits modules in the place of removed sub-layers.
+    target       "branches": the first following sub-layers are fitted to the sum of their original contribution and those of
+                 the removed layers' same sub-layers, instead of the gap of the entire residual stream. That is the target of
+                 CoMe's public code (methods/fdd_ridge.py), which removes one layer at a time
+    towards      "zero": the ridge pulls each matrix towards zero instead of its old weights
+    before       False: down_proj before the pruning interface is not refitted
+
+No parameter is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Attention and MLP of
+a layer run separately. On a CPU, if half of the memory for states has room, the inputs of a refitted matrix are kept;
+then only the matrix runs again. Five states of all tokens are kept at a time (with `gate_up` eight), in memory up to a
+bound, and beyond it on disk (`common.forward.spill_buffer`). Only sums grow with the model. If a matrix has more inputs
+than there are tokens, the tokens' rows replace the sums.
+
+Sources: ReplaceMe (arXiv 2505.02819) maps the last kept MLP's output by one C x C matrix, fused into `down_proj`,
+towards X[b]. Ghosted Layers (2605.15491) maps the residual stream itself, by a matrix that stays in the model. Neither
+refits the entire `down_proj` (features x channels instead of channels x channels), or later layers in turn on the
+repaired stream. 2606.02559 fits modules in place of removed sub-layers.
 """
 
 import copy

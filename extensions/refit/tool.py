@@ -1,4 +1,4 @@
-"""The refit as a tool: remove layers of a model of yours and refit what is around the pruning interface."""
+"""The refit as a tool: remove layers of a model and refit the matrices around the pruning interface."""
 
 import copy
 from collections.abc import Sequence

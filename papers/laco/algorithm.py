@@ -1,12 +1,12 @@
-"""Layer Collapse: which layers merge (LaCo, section 2.2, Algorithm 1), and the search for a wanted number of layers.
+"""Layer Collapse: which layers merge (LaCo, section 2.2, Algorithm 1), and the search for a given number of layers.
 
-Algorithm 1 counts layers from 1 and so do `l`, `L`, `H` here; layer `l` is `model.model.layers[l - 1]`, mapped once.
+Algorithm 1 counts layers from 1, and so do `l`, `L` and `H` here; layer `l` is `model.model.layers[l - 1]`.
 
-What the search costs. The pointer only ever falls, by I or by 1, so the layers up to `l` are untouched whenever `l` is
-tried: one pass over the original model gives its outputs *and* every layer input the search will ever start from. An
-attempt runs the merged layer and what follows it, nothing else. It holds the model and one layer's weights more; a
-rejected merge hands the layer its own tensors back. The notebooks copy the whole model for every attempt and run both
-models from the embedding (`benchmarks/laco.py` compares).
+Cost of the search: the pointer only falls, by I or by 1, so the layers up to `l` are unchanged whenever `l` is tried.
+So one pass over the original model gives its outputs *and* every layer input that the search will start from. An
+attempt runs the merged layer and the layers after it, nothing else. It needs memory for the model and one more layer's
+weights; a rejected merge restores the layer's tensors. The notebooks copy the entire model for every attempt and run
+both models from the embedding (`benchmarks/laco.py` compares).
 """
 
 from __future__ import annotations

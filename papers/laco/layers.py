@@ -1,9 +1,9 @@
 """Compare adjacent layers: their weights and outputs (LaCo, section 4.2, Figs. 4 and 5).
 
-The paper reads its distances without a yardstick ("generally no more than 200", over 11008 x 4096 numbers, hence small).
-The yardstick is what independent weights of the same size would give. For them |A - B|^2 = |A|^2 + |B|^2, so a distance of
-sqrt(2)|W| means that two layers have nothing in common; and Eq. 1, being sum_k theta_{l+k} - (m - 1) theta_l, then has
-sqrt(m + (m - 1)^2) times the norm of a layer (2.65 for m = 3, 4.58 for m = 5).
+The paper gives no reference for its distances ("generally no more than 200", over 11008 x 4096 numbers, hence small).
+The reference here is the distance of independent weights of the same size. For them |A - B|^2 = |A|^2 + |B|^2, so a
+distance of sqrt(2)|W| means that two layers have nothing in common. Eq. 1, which is sum_k theta_{l+k} - (m - 1)
+theta_l, then has sqrt(m + (m - 1)^2) times the norm of a layer (2.65 for m = 3, 4.58 for m = 5).
 """
 
 import copy

@@ -1,13 +1,14 @@
-"""RDSC layer merge: what becomes of the weights when layers l+1 .. l+m collapse into layer l (LaCo, section 2.1, Eq. 1).
+"""RDSC layer merge: the weights when layers l+1 .. l+m collapse into layer l (LaCo, section 2.1, Eq. 1).
 
     paper:  theta*_l = theta_l + sum_{k=1..m} (theta_{l+k} - theta_l)
     code:   theta*_l = theta_{l+m}, under layer l's own norms
 
 The official notebooks mean Eq. 1 but add each difference to the *current* value, `base += theta_{l+k} - base`, so every
 step overwrites the one before and the sum telescopes to the last layer. The two agree for m = 1 only. `code` is that
-result without the rounding of the detour. A third rule, ours, separates what merging does from what removing does:
+result without the rounding of the detour. A third rule (extension) separates the effect of merging from that of
+removing:
 
-    drop:   theta*_l = theta_l, the followers just go
+    drop:   theta*_l = theta_l, the followers are removed
 
 What counts as theta (the paper says "all parameters", the notebooks list seven matrices of LLaMA and Baichuan 2):
 

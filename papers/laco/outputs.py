@@ -1,4 +1,4 @@
-"""Output representations of calibration sentences, and how alike two models' are (LaCo, Algorithm 1, line 11).
+"""Output representations of calibration sentences, and the similarity of two models' (LaCo, Algorithm 1, line 11).
 
 A sentence's representation is the state after the final norm, `[tokens, channels]`, as in the official notebooks
 (`hidden_states[-1]`). Each sentence runs alone, without padding.

@@ -2,8 +2,8 @@
 
 For Baichuan 2 five are English and five Chinese, "randomly selected".
 
-Which ones is not published. The official notebooks hold two to five literal fragments, cut in mid-word; `QUOTED` are two
-of them, kept as evidence and not used. Ours are whole sentences drawn with a seed.
+The paper does not publish them. The official notebooks hold two to five literal fragments, cut in mid-word; `QUOTED`
+are two of them, kept as evidence and not used. Here they are complete sentences drawn with a seed.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""LaCo as a tool: merge layers of a model of yours into earlier ones."""
+"""LaCo as a tool: merge layers of a model into earlier ones."""
 
 from common.cli import Job, Method
 from common.pruning.selection import runs

@@ -1,15 +1,15 @@
-"""Offline knowledge distillation of the patch (LinearPatch, section 3.4, Eq. 9), on the dense model, before its surgery.
+"""Offline knowledge distillation of the patch (LinearPatch, section 3.4, Eq. 9), before the model's layers are removed.
 
     min over A of E_X KL(z(o_t^K), z(o_s^K))
 
-o_t^K are the K largest logits of the dense model per token, o_s^K the pruned and patched model's at the same indices, z the
-softmax. Only the patch is trained; nothing keeps A symmetric. The paper (4.2): AdamW, rate 1e-4, one epoch; the official
-scripts beside it: cosine to a twentieth of the rate, weight decay 1e-4, batch 1, no clipping.
+o_t^K are the K largest logits of the original model per token, o_s^K the pruned and patched model's at the same
+indices, z the softmax. Only the patch is trained; nothing keeps A symmetric. The paper (4.2): AdamW, rate 1e-4, one
+epoch. The official scripts add: cosine to a twentieth of the rate, weight decay 1e-4, batch 1, no clipping.
 
-Deviations from the official code: K = 100 as in Table 7 (the code keeps 50); training the diagonal alone trains d alone
-(the code's diagonal mode trains a dense matrix that starts diagonal, here `matrix-from-diagonal`); `settings_of("code")`
-takes these two back. The replaced layers' output as target, which the code lacks; products with A in float32 (under the
-code's autocast, float16).
+Deviations from the official code: K = 100 as in Table 7 (the code keeps 50). Training the diagonal trains only d (the
+code's diagonal mode trains a dense matrix that starts diagonal, here `matrix-from-diagonal`). `settings_of("code")`
+reverts these two. The target "output" of the replaced layers, which the code lacks. Products with A in float32 (under
+the code's autocast, float16).
 """
 
 import os

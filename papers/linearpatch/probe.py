@@ -1,7 +1,7 @@
-"""Take the patch apart: A in pieces, and weaker or stronger than it is (extension).
+"""Take the patch apart: pieces of A, weaker or stronger (extension).
 
-A = H diag(d) H^T is measured and applied in a basis in which no channel stands out. All entries of H are +-1/sqrt(C), so
-every entry of A's diagonal is the mean of d; what is beside the diagonal mixes channels. The pieces:
+A = H diag(d) H^T is measured and applied in a basis in which no channel stands out. All entries of H are +-1/sqrt(C),
+so every entry of A's diagonal is the mean of d; the other entries mix channels. The pieces:
 
     A         as the paper has it
     d         diag(d), d measured without the rotation: the paper's +d

@@ -1,4 +1,4 @@
-"""The blocks the paper prints (Table 9), to be loaded in place of computed ones and to compare these with."""
+"""The blocks that the paper prints (Table 9), to use instead of computed ones and to compare with them."""
 
 from functools import cache
 from pathlib import Path

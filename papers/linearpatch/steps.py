@@ -1,4 +1,4 @@
-"""LinearPatch in recipes: the patch, its distillation, and the block that its figures look at."""
+"""LinearPatch in recipes: the patch, its distillation, and the block for its figures."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""LinearPatch as a tool: remove layers of a model of yours and patch the pruning interface."""
+"""LinearPatch as a tool: remove layers of a model and patch the pruning interface."""
 
 from common.calibration.statistics import Statistics
 from common.cli import Job, Method

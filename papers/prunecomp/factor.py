@@ -1,9 +1,9 @@
 """The magnitude factor and its fusion into the weights before the pruning interface (Prune&Comp, "Magnitude Compensation").
 
-Notation: layer l is removed; X^(l) [batch, tokens, channels] is the residual stream before it and X^(l+1) after it; alpha is
-the factor with which layer l + 1 should receive X^(l) (Eq. 10). Fused, nothing is left of alpha at run time: the norms before
-every attention and every MLP do not see the scale of the residual stream, so scaling everything that was added to it scales
-it.
+Notation: layer l is removed; X^(l) [batch, tokens, channels] is the residual stream before it and X^(l+1) after it;
+alpha multiplies X^(l) before layer l + 1 (Eq. 10). After fusion nothing of alpha is left at run time. The norms before
+every attention and every MLP are invariant to the scale of the residual stream, so scaling everything that was added to
+the stream scales the stream.
 """
 
 import math

@@ -1,9 +1,10 @@
 """Prune&Comp from calibration tokens to a smaller, rescaled model (Algorithm 1, and its parts for the ablation).
 
-    repeat n times:  idx <- Metric(M, C);  alpha <- gap at idx, measured before it goes;  M <- Prune(M, idx);  M <- Comp
+    repeat n times:  idx <- Metric(M, C);  alpha <- gap at idx, before its removal;  M <- Prune(M, idx);  M <- Comp
 
-The printed algorithm prunes before it compensates; alpha needs the layer still in place, as the text and the official code
-have it. Lower scores are removed first for every metric; Eqs. 4 and 5 are cosines, of which the highest goes.
+The printed algorithm prunes before it compensates; alpha needs the layer still in place, as in the text and the
+official code. For every metric the lowest scores are removed first; Eqs. 4 and 5 are cosines, of which the highest are
+removed.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""Choose the next layer: the paper's metrics over a residual stream, with their protections ("Layer Pruning Metrics").
+"""Select the next layer: the paper's metrics over a residual stream, with their protections ("Layer Pruning Metrics").
 
-Lower scores are removed first for every metric; Eqs. 4 and 5 are cosines, of which the highest goes. Eqs. 7 and 8 sum over
-linear weight matrices; the gains of the norms are counted too, as in the official code.
+For every metric the lowest scores are removed first; Eqs. 4 and 5 are cosines, of which the highest are removed. Eqs. 7
+and 8 sum over linear weight matrices; the gains of the norms count, too, as in the official code.
 """
 
 import math

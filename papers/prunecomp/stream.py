@@ -1,9 +1,9 @@
-"""The residual stream of a model that loses layers one by one, on calibration tokens, each layer run only when it must be.
+"""The residual stream of a model that loses layers one by one, on calibration tokens; layers run only when needed.
 
-Prune&Comp's Algorithm 1 asks for every layer's change and magnitude gain after each removal. A removal with its factor
-changes nothing before the pruning interface but the scale, so the states before it stay, and one iteration costs the suffix
-alone. The model is left whole meanwhile: its remaining layers run in order, and a factor multiplies the residual stream at
-its interface (Eq. 10), which is what fusing it comes to.
+Prune&Comp's Algorithm 1 needs every layer's change and magnitude gain after each removal. A removal with its factor
+changes only the scale before the pruning interface. So the states before it stay valid, and one iteration costs the
+layers after it. The model keeps all its layers meanwhile: the remaining ones run in order, and a factor multiplies the
+residual stream at its interface (Eq. 10), which is equivalent to fusing it.
 """
 
 import math

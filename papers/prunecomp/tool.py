@@ -1,4 +1,4 @@
-"""Prune&Comp as a tool: remove layers of a model of yours and rescale what is left."""
+"""Prune&Comp as a tool: remove layers of a model and rescale the remaining weights."""
 
 from contextlib import ExitStack
 

@@ -1,9 +1,9 @@
 """Keep the state of an iterative pruning in one file, which replaces the files of every cycle's training.
 
-A cycle's training keeps the parameters that it trained (head and three layers of LLaMA-3.1-8B in float32: 4.7 GB; sixteen
-cycles: 75 GB). ``cycles.safetensors`` holds instead, once for all cycles, what differs from the dense model by then, in
-the model's own type, with the layers that are removed and the trainings' reports. Adapters, which are small and change every
-layer, stay in their cycles' folders, and their cycles are run through again.
+A cycle's training keeps its trained parameters (head and three layers of LLaMA-3.1-8B in float32: 4.7 GB; sixteen
+cycles: 75 GB). ``cycles.safetensors`` holds instead, once for all cycles, the parameters that differ from the original
+model, in the model's type, with the removed layers and the trainings' reports. Adapters, which are small and change
+every layer, stay in their cycles' folders, and their cycles are repeated from there.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Measure gradients through a stack of residual layers, which Eqs. 15 and 16 of Reassessing bound.
 
-A `Stack` is a network as Section 4 sees it: states X[0] .. X[N], one layer between two, a loss of the last. It is made from
-a language model (`of_model`) or is a small pre-LN or post-LN transformer of its own (`toy`).
+A `Stack` is a network as section 4 sees it: states X[0] .. X[N], one layer between two states, and a loss of the last
+state. It is a language model (`of_model`) or a small pre-LN or post-LN transformer (`toy`).
 """
 
 from collections.abc import Callable, Sequence

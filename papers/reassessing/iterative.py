@@ -1,6 +1,6 @@
-"""One-shot against iterative pruning (section B): score, prune, fine-tune, merge; then score the model that came out.
+"""One-shot against iterative pruning (section B): score, prune, fine-tune, merge; then score the resulting model.
 
-A schedule a:b:c (1:1:8, 1:4:8) prunes b layers a cycle until c are removed; a is 1 wherever the paper uses it.
+A schedule a:b:c (1:1:8, 1:4:8) prunes b layers per cycle until c are removed; a is 1 wherever the paper uses it.
 """
 
 from collections.abc import Callable

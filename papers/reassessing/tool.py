@@ -1,4 +1,4 @@
-"""Reassessing layer pruning as a tool: prune the last layers of a model, fine-tune what is then last."""
+"""Reassessing layer pruning as a tool: prune the last layers of a model, and fine-tune the new last ones."""
 
 import math
 from dataclasses import replace

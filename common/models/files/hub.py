@@ -1,15 +1,14 @@
-"""Fetching models from the Hugging Face hub without its habit of retrying for a minute when there is no network.
+"""Fetch models from the Hugging Face hub without minutes of retries when there is no network.
 
 A local mirror comes first: with the environment variable LAYERLAB_HUB=/dir, 'org/name' is looked up as
-/dir/models/org/name (models) or /dir/datasets/org/name (datasets). Then the hub's own cache. Then the network, and only
-after a probe that takes at most `PROBE_SECONDS`. Whatever fails becomes one line that says what to do.
+/dir/models/org/name (models) or /dir/datasets/org/name (datasets). Then the hub's cache. Then the network, and only
+after a probe that takes at most `PROBE_SECONDS`. Every failure becomes one line that says what to do.
 
-Only safetensors are loaded. For a repository without them, the conversion that the hub's own bot proposes as a pull
-request is taken; where there is none either, the user may have the pickled weights converted
-(`common.models.files.pickled_weights`).
+Only safetensors are loaded. For a repository without them, the conversion that the hub's bot proposes as a pull request
+is taken; without one, the user may have the pickled weights converted (`common.models.files.pickled_weights`).
 
-huggingface_hub's own switch turns the hub off (HF_HUB_OFFLINE, which counts here). It has no mirror, does not tell whether
-the hub answers, and takes a cache with a missing weight file for whole; these are the reasons for this module.
+huggingface_hub's switch turns the hub off (HF_HUB_OFFLINE, which counts here). It has no mirror, does not tell whether
+the hub answers, and takes a cache with a missing weight file for complete; these are the reasons for this module.
 """
 
 import errno

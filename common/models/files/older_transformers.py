@@ -1,10 +1,10 @@
-"""Config and tokenizer of a saved model, so that programs built on transformers before 5 read them too.
+"""Config and tokenizer of a saved model, readable by programs built on transformers before 5.
 
-transformers 5 writes what 4 does not understand, and part of it goes wrong without a word: 4 knows no ``rope_parameters``
-and computes with the default base (10,000 in the place of SmolLM2's 100,000: another model), and refuses the tokenizer class
-``TokenizersBackend``. MLX, converters to GGUF and others read the old names, too. So what a model was read from keeps its
-words: its config.json but for what was changed, its tokenizer's files to the byte; and where the source itself has the new
-names alone, the old ones are added.
+transformers 5 writes names that 4 does not understand, in part without an error: 4 knows no ``rope_parameters`` and
+computes with the default base (10,000 instead of SmolLM2's 100,000: another model), and refuses the tokenizer class
+``TokenizersBackend``. MLX, converters to GGUF and others read the old names, too. So a saved model keeps the files of
+its source: config.json except for the changes, and the tokenizer's files byte for byte. If the source itself has only
+the new names, the old ones are added.
 """
 
 import copy

@@ -1,15 +1,15 @@
-"""Checkpoints that transformers has under the name of another architecture: converted once, into the user's cache.
+"""Checkpoints that transformers has under another architecture's name: converted once, into the user's cache.
 
-Baichuan and ChatGLM bring Python files of their own, which are never run here. What these compute is what transformers
-computes as another architecture, with weights of other names:
+Baichuan and ChatGLM come with Python files, which are never run here. They compute the same as another architecture of
+transformers, with weights of other names:
 
     Baichuan and Baichuan 2, 7B    Llama. W_pack is q, k and v on top of one another. Version 2 divides each row of the head
                                    by its length before use (NormHead), here once: in float32, rounded to the stored type.
     ChatGLM 2 and ChatGLM 3, 6B    GLM. query_key_value is q, k and v, with biases; neighbouring channels of the first half of
                                    each head rotate; the rest is Llama's.
 
-No other value changes. The 13B models of Baichuan have ALiBi positions. In transformers these exist in Bloom, Falcon and MPT
-alone, beside LayerNorm and an MLP without a gate, so the 13B models are refused.
+No other value changes. The 13B models of Baichuan have ALiBi positions. In transformers these exist in Bloom, Falcon
+and MPT alone, beside LayerNorm and an MLP without a gate, so the 13B models are refused.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Single tensors out of a checkpoint's safetensors files, read without mapping the files into memory.
+"""Read single tensors of a checkpoint's safetensors files without mapping the files into memory.
 
-`safetensors` maps a file whole, and what a process has touched of a mapping counts as its memory. Where a model is larger
-than memory (`common.models.offload`), tensors are read into memory of their own, one layer's at a time.
+`safetensors` maps an entire file, and the touched part of a mapping counts as the process's memory. For models larger
+than memory (`common.models.offload`), tensors are read into separate memory, one layer's at a time.
 """
 
 from __future__ import annotations

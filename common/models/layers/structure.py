@@ -1,12 +1,13 @@
-"""Models whose layers are not built as their config says: what differs, and how it is saved and built again.
+"""Models whose layers differ from their config: the differences, and how they are saved and rebuilt.
 
-A kind of difference registers how it is read off a model and how it is made on one that is fresh from its config.
-`common.models.checkpoint` writes what it finds into ``structure.json`` beside the weights:
+Each kind of difference registers how it is read from a model and how it is built into a new one from the config.
+`common.models.checkpoint` writes the differences into ``structure.json`` beside the weights:
 
     {"format": 1, "parts": {kind: description, ...}}
 
-and loads the weights into a model that is built so. Plain Hugging Face code reads no such file: where shapes differ it
-refuses the weights, where modules are missing it makes some up and warns (`why_not_plain` says which models those are).
+and loads the weights into a model built accordingly. Plain Hugging Face code does not read this file: if shapes differ
+it refuses the weights, if modules are missing it initialises them at random and warns (`why_not_plain` says which
+models those are).
 """
 
 import importlib

@@ -1,11 +1,11 @@
-"""Attention or MLP taken out of a layer, the other half left; or a linear map in the place of an attention.
+"""Remove one sub-layer, attention or MLP, of a layer, or replace an attention by a linear map.
 
-The layer stays the architecture's own: what is removed is replaced by a module without weights that adds nothing, its norms
-by identities. So the model runs, decodes with a cache, and loses further layers as any other does. In the cache a half that
-is gone counts the tokens, in one number each, because positions and masks follow from how many the layers have seen.
+The layer keeps its class: a removed sub-layer is replaced by a module without weights that adds nothing, and its norms
+by identities. So the model runs, decodes with a cache, and loses further layers like any other. In the cache a removed
+attention counts the tokens, in one number each, because positions and masks follow from how many the layers have seen.
 
-A config cannot say which halves are there: `common.models.checkpoint` saves and loads such a model; plain code makes up
-weights.
+A config cannot say which sub-layers exist: `common.models.checkpoint` saves and loads such a model; plain code would
+initialise the missing weights at random.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,9 @@
-"""Layers of a width of their own: fewer key heads, each with the query heads that read it, and fewer channels in the MLP.
+"""Layers of different widths: fewer key heads, each with the query heads that read it, and fewer channels in the MLP.
 
-A slice is exact: the layer computes what it did with the columns of `o_proj` and `down_proj` zeroed that belong to what is
-gone. Query, key and value heads are read off tensor shapes by transformers, so that the model runs and decodes with a cache
-as it is; but a config has one width for all layers. A mixture of experts loses as many channels in each expert, each its own.
+A slice is exact: the layer computes the same as with zeros in the columns of `o_proj` and `down_proj` that belong to
+removed parts. transformers derives query, key and value heads from tensor shapes, so the model runs and decodes with a
+cache unchanged; but a config has one width for all layers. A mixture of experts loses the same number of channels in
+each expert, but different ones.
 """
 
 import copy

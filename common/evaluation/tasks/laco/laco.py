@@ -1,11 +1,11 @@
-"""LaCo's benchmarks (section 3.2) as lm-eval tasks: the option of lowest perplexity, or what the model generates.
+"""LaCo's benchmarks (section 3.2) as lm-eval tasks: the option of lowest perplexity, or the generated answer.
 
-The paper evaluates with OpenCompass and prints one prompt (XSum, Table 8). All other prompts here are ours, so scores are
-comparable between models measured here, not with the paper's to the point. Perplexity of an option follows OpenCompass:
-the whole text, question and option, is scored, the sum of its tokens' negative log-likelihoods divided by its number of
-tokens; the lowest mean wins, so the length of an option counts (`SharedContextLM.sequence_nll`).
+The paper evaluates with OpenCompass and prints one prompt (XSum, Table 8). All other prompts are this project's, so
+scores are comparable between models measured here, not with the paper's to the point. Perplexity of an option follows
+OpenCompass: the entire text, question and option, is scored, the sum of its tokens' negative log-likelihoods divided by
+its number of tokens. The lowest mean wins, so the length of an option counts (`SharedContextLM.sequence_nll`).
 
-Everything is zero-shot; MMLU and CMMLU are lm-eval's own tasks with five shots (`common.evaluation.harness.GROUPS`): their
+Everything is zero-shot; MMLU and CMMLU are lm-eval's tasks with five shots (`common.evaluation.harness.GROUPS`): their
 options differ in one letter, the last token, so the lowest perplexity is the likeliest letter.
 """
 

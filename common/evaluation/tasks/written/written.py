@@ -1,9 +1,9 @@
 """Judge a written answer to a question of a multiple-choice task.
 
-Pruned models pick the right option more often than they can write it (The Benchmark Illusion, arXiv 2606.17609, on other
-questions). Three examples of ours show that an answer is a few words. Some of ARC's questions cannot be answered without
-their options ("Which of these ..."), and OpenBookQA's stems can often be completed in other ways; all stay in, so that the
-items are those of the multiple-choice task. Compare models by these scores, not tasks.
+Pruned models pick the right option more often than they can write it (The Benchmark Illusion, arXiv 2606.17609, on
+other questions). Three examples, written for this project, show that an answer is a few words. Some of ARC's questions
+cannot be answered without their options ("Which of these ..."), and OpenBookQA's stems can often be completed in other
+ways; all stay in, so that the items are those of the multiple-choice task. Compare models by these scores, not tasks.
 """
 
 import re
