@@ -1,4 +1,4 @@
-"""Collect what is no paper's: methods (`refit`, `least_residual`) and the tables that compare them (`league`)."""
+"""Extensions, which are in no paper: methods (`refit`, `least_residual`) and the tables that compare them (`league`)."""
 
 import importlib
 

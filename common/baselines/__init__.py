@@ -1,6 +1,6 @@
-"""Methods of other papers that several of ours compare with, one module a method.
+"""Methods of other papers, for comparison: one module per method.
 
-A module registers its own steps and the loaders of what it saves; nothing else names it.
+A module registers its steps and the loaders of its saved patches; nothing else names it.
 """
 
 from common.utils.plugins import import_modules

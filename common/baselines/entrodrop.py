@@ -1,16 +1,17 @@
-"""EntroDrop (Yang et al. 2025, arXiv 2504.03794; ICLR 2026): at once, what adds least entropy to the residual stream.
+"""EntroDrop (Yang et al. 2025, arXiv 2504.03794; ICLR 2026): remove at once what adds least entropy to the residual stream.
 
-A block's score is H(out) - H(in), of the residual stream that it receives and the one that it leaves. Entropy falls over the
-first layers and rises over the others; nothing before the lowest is removed. The paper removes attentions, or whole layers.
+A sub-layer's or layer's score is H(out) - H(in), of the residual stream after and before it. Entropy falls over the
+first layers and rises over the others; nothing before the lowest is removed. The paper removes attentions, or entire
+layers.
 
-H is the paper's estimate by buckets: of each channel the histogram of a sequence's values over `bins` equal bins between its
-least and its greatest one, -sum p ln p, summed over channels as if they were independent, mean over sequences. So one pass
-does, each sequence has its own ranges, and nothing but one histogram is held. The paper's estimate by nearest neighbours is
-not implemented.
+H is the paper's estimate by buckets: of each channel the histogram of a sequence's values over `bins` equal bins
+between its minimum and its maximum, -sum p ln p, summed over channels as if they were independent, mean over sequences.
+So one pass suffices, each sequence has its ranges, and only one histogram is held. The paper's estimate by nearest
+neighbours is not implemented.
 
-Guesses, from a copy of code that bears the method's name: 20 bins, ranges by channel and sequence. Deviations: that code
-keeps the first two layers and the last; ours those before the lowest entropy, as the text says. MLPs, and both kinds in one
-ranking, are ours.
+Guesses, from a copy of code that bears the method's name: 20 bins, ranges by channel and sequence. Deviations: that
+code keeps the first two layers and the last; here the layers before the lowest entropy stay, as the text says.
+Extensions: MLPs, and both kinds in one ranking.
 """
 
 from collections.abc import Sequence

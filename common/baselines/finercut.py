@@ -1,18 +1,18 @@
-"""FinerCut (Zhang et al. 2024, arXiv 2405.18218): one after the other, the half that the model's output misses least.
+"""FinerCut (Zhang et al. 2024, arXiv 2405.18218): remove, one at a time, the sub-layer that the model's output misses least.
 
-All 2N attentions and MLPs are candidates. Each step removes the one without which the output is nearest to the *dense*
-model's on the same text; what was removed before stays removed. The distance is, of logits at every position,
+All 2N attentions and MLPs are candidates. Each step removes the one without which the output is nearest to the
+*original* model's on the same text; removed ones stay removed. The distance of logits at every position is one of
 
     jensen-shannon  JS(p, q) = KL(p || m) / 2 + KL(q || m) / 2 of the softmaxes, m = (p + q) / 2, in nats, mean over tokens
     angular         arccos of their cosine, in radians, mean over tokens
     euclidean       the norm of a sequence's differences, all tokens together, mean over sequences
 
-Jensen-Shannon is what the official code's configuration for LLaMA-3-8B names, and our default. Read in that code: halves of
-the first layers may be spared at first (`front`); its README's example does so with 0.4.
+Jensen-Shannon is in the official code's configuration for LLaMA-3-8B, and the default here. In that code sub-layers of
+the first layers may be protected at first (`front`); its README's example does so with 0.4.
 
-Deviations: the official divergence has the arguments of KL exchanged, KL(m || p) and KL(m || q), and is averaged over the
-vocabulary too; its angle takes a negative cosine for 0. Where all halves left are spared, ours may go and its search ends in
-an error. That its paper spares no layers by default is our guess.
+Deviations: the official divergence has the arguments of KL exchanged, KL(m || p) and KL(m || q), and is averaged over
+the vocabulary too; its angle takes a negative cosine for 0. If all remaining sub-layers are protected, they may be
+removed here; the official search ends in an error. That the paper protects no layers by default is a guess.
 """
 
 import math

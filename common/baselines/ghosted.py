@@ -1,18 +1,18 @@
-"""Ghosted Layers (Yun et al., arXiv 2605.15491): a least-squares matrix in the place of removed layers.
+"""Ghosted Layers (Yun et al., arXiv 2605.15491): a least-squares matrix in place of removed layers.
 
-For X before and Y after a run of removed layers (rows, one a token), section 4:
+For X before and Y after a run of removed layers (rows, one per token), section 4:
 
     M* = argmin |X M - (Y - X)|^2 = (X'X + eps I)^-1 X'(Y - X),   eps = 1e-6 absolute, in float64
 
-and the residual stream becomes X (I + M*). A contiguous block gets one operator; one in several places one per removed
-layer, each from the dense model's own states before and after that layer, so that adjoining ones compose. Written from the
-formula.
+and the residual stream becomes X (I + M*). A contiguous block gets one operator. Layers in several places get one
+operator each, from the original model's states before and after that layer, so that adjacent ones compose. Written from
+the formula.
 
-The paper: 32 sequences of C4. Deviations: what the code keeps as states on the host is summed here as it comes; padding,
-which its batches do not have either, never counts; one operator or several is decided by whether the layers are one run
-(the code decides it by the selection: layers chosen one by one get an operator each even where they adjoin; that is
-``operators="layer"`` here). It is `linearpatch`'s kind ``matrix`` without token weights and with
-another ridge, and was published before ours.
+The paper: 32 sequences of C4. Deviations: the code keeps states on the host, and here they are summed at once. Padding,
+which its batches do not have either, never counts. Here a single run gets one operator and several runs get one per
+layer; the code decides by the selection (layers selected one by one get an operator each even if they are adjacent;
+that is ``operators="layer"`` here). It equals `linearpatch`'s kind ``matrix`` without token weights and with another
+ridge, and was published first.
 """
 
 from collections.abc import Collection

@@ -1,19 +1,19 @@
 """LLM-Pruner (Ma et al. 2023): remove the heads and MLP channels whose weights matter least.
 
-What cannot go alone goes together: a key head with its value head, the query heads that read it and their columns of
-`o_proj`; a channel's rows of gate and up with its column of `down_proj`. A group's importance is the sum of |w g| over its
-weights, g the gradient of the loss of one batch. Each layer loses the same share of its own heads and of its own channels
+Coupled weights are removed together: a key head with its value head, the query heads that read it and their columns of
+`o_proj`; a channel's rows of gate and up with its column of `down_proj`. A group's importance is the sum of |w g| over
+its weights, g the gradient of the loss of one batch. Each layer loses the same share of its heads and of its channels
 ("block-wise", local), in one step, without training; the first four and the last two layers lose nothing.
 
-As the official code rounds: of C channels C - int(C (1 - ratio)) go, and of these, in attention, whole heads. So the share
-that goes is below `ratio` where heads are few. With ``first=0, last=0`` all layers have one width, and the model is a plain
-one, where its architecture's config may say so (extension).
+Rounding is the official code's: of C channels C - int(C (1 - ratio)) are removed, and in attention as many entire heads
+as these contain. So the removed share is below `ratio` if heads are few. With ``first=0, last=0`` all layers have one
+width, and the model is a plain one, if its architecture's config can express it (extension).
 
-Deviations: one head is always left; gradients exist for one layer at a time (`common.pruning.importance.taylor`), in
-float32; a mixture of experts, which the official code does not know, loses the same number of channels in every expert,
+Deviations: one head is always left. Gradients exist for one layer at a time (`common.pruning.importance.taylor`), in
+float32. A mixture of experts, which the official code does not know, loses the same number of channels in every expert,
 and keeps a multiple of eight. Of k key heads each counts with the query heads that read it; the official code folds
-importances so that query heads h, h + k, h + 2k, ... count towards key head h, which is not how models group them:
-where key heads are fewer (LLaMA-3, Mistral) it may choose others.
+importances so that query heads h, h + k, h + 2k, ... count towards key head h, which is not how models group them: with
+fewer key heads (LLaMA-3, Mistral) it may select others.
 """
 
 from collections.abc import Mapping

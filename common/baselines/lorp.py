@@ -1,13 +1,14 @@
-"""LoRP, locality-aware redundancy pruning (arXiv 2605.27786): layers chosen from clusters of layers that see tokens alike.
+"""LoRP, locality-aware redundancy pruning (arXiv 2605.27786): select layers from clusters of layers with similar inputs.
 
-S_ij is the mean over tokens of the cosine of X[i] and X[j], the inputs of layers i and j (Eqs. 3, 4). Its locality
-RLS = -log2 of the mean S_ij, i < j (Eqs. 5, 6), sets the number of clusters: 2 from 1.0 on, 3 from 0.7 on, else 4 (section
-5.1). Spectral clustering of (S + 1) / 2 (Eq. 7) gives the clusters. A layer's redundancy is its mean similarity to the others
-of its cluster (Eq. 8). First each cluster, from the front, loses its most redundant layer; then, until enough are removed,
-the cluster whose remaining layers are most alike on average (Eq. 10) loses its next. The first and the last layer stay.
+S_ij is the mean over tokens of the cosine of X[i] and X[j], the inputs of layers i and j (Eqs. 3, 4). Its locality RLS
+= -log2 of the mean S_ij, i < j (Eqs. 5, 6), sets the number of clusters: 2 from 1.0 on, 3 from 0.7 on, else 4 (section
+5.1). Spectral clustering of (S + 1) / 2 (Eq. 7) gives the clusters. A layer's redundancy is its mean similarity to the
+others of its cluster (Eq. 8). First each cluster, from the front, loses its most redundant layer. Then, until enough
+are removed, the cluster whose remaining layers are most similar on average (Eq. 10) loses its next. The first and the
+last layer stay.
 
 Written from these formulas. The clustering is scikit-learn's, with k-means of a fixed seed, as in the official code. A
-cluster of fewer than two remaining layers counts as least alike.
+cluster of fewer than two remaining layers counts as least similar.
 """
 
 import math

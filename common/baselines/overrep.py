@@ -1,25 +1,26 @@
 """OverRep (Oh et al., EMNLP 2026, arXiv 2609.06974): the two layers around a removed block, trained while they are wider.
 
-Layers T + 1 .. T + I are removed. Two recovery layers stay: the first has the attention of layer T and the MLP and norms of
-layer T + I, the second is layer T + I + 1. During training a matrix P of theirs may have an additive matrix W, at first 0,
-and a square matrix D, at first I (README, "Overview"):
+Layers T + 1 .. T + I are removed. Two recovery layers stay: the first has the attention of layer T and the MLP and
+norms of layer T + I, the second is layer T + I + 1. During training each of their matrices P may have an additive
+matrix W, initially 0, and a square matrix D, initially I (README, "Overview"):
 
     P^ = D (P + W)     D on the side of the inner features: behind q, k, v, gate and up, before o and down
 
-The first layer's attention has W, its MLP has D; the second has both in both. P is trained in the first layer and frozen in
-the second. A gain g of a norm becomes g (1 + s) + t. Between P + W and D stands the annealed activation
+The first layer's attention has W, its MLP has D; the second has both in both. P is trained in the first layer and
+frozen in the second. A gain g of a norm becomes g (1 + s) + t. Between P + W and D is the annealed activation
 
     A(x) = a x + (1 - a) SiLU(x)
 
-a goes from 1 to 0 over the first 1 % of the steps, back to 1 on a half cosine, and is 1 in the last 20 %. So every P^ merges
-into one matrix in the end, and the result is a plain checkpoint. The loss is the mean squared error to the original
-stream after layer T + I + 1, from the original residual stream before layer T. `PAPER`: 20 epochs of 12,000 documents, AdamW,
-1e-4 to 1e-5 on a cosine.
+a goes from 1 to 0 over the first 1 % of the steps, back to 1 on a half cosine, and is 1 in the last 20 %. So every P^
+merges into one matrix in the end, and the result is a plain checkpoint. The loss is the mean squared error to the
+original stream after layer T + I + 1, from the original residual stream before layer T. `PAPER`: 20 epochs of 12,000
+documents, AdamW, 1e-4 to 1e-5 on a cosine.
 
 Written from these facts, which are in the README, models/ and train/mse.py of github.com/MMAI-Laboratory/OverRep at
-3f15fe7. Deviations: the layers train in float32; gains are decayed as matrices are; biases of q, k and v (none in its
-models) are added before D, those of o and down after P; where the second layer is the model's last, the target is the
-stream before the final norm, which is left alone. The league trains it on its own text and steps, far fewer than the paper's.
+3f15fe7. Deviations: the layers train in float32. Gains have weight decay like matrices. Biases of q, k and v (none in
+its models) are added before D, those of o and down after P. If the second layer is the model's last, the target is the
+stream before the final norm, which is not changed. The league trains it on the league's text and steps, far fewer than
+the paper's.
 """
 
 import copy

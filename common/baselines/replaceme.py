@@ -1,21 +1,22 @@
 """ReplaceMe (Shopkhoev et al., arXiv 2505.02819): removed layers replaced by a matrix on the last kept MLP's output.
 
-Layers [a, b) go. Layer a - 1 writes m, its MLP's output, into the residual stream r: X[a] = r + m. Section 2 looks for T with
-r + m T near X[b] and multiplies it into ``down_proj``, so that nothing is added to the model:
+Layers [a, b) are removed. Layer a - 1 writes m, its MLP's output, into the residual stream r: X[a] = r + m. Section 2
+looks for T with r + m T near X[b] and multiplies it into ``down_proj``, so that nothing is added to the model:
 
     least-squares   T = argmin |m T - (X[b] - r)|^2 + alpha |T|^2 = (m'm + alpha I)^-1 m'(X[b] - r)
     cosine          T = argmax of the mean cosine of m T and X[b] - r, by Adam from the identity
     cosine-stream   the same of r + m T and X[b]
 
-Adam: 10 epochs, 1024 tokens a step, rate 1e-4, as in its code. Several interfaces: one T for each, all from the dense model
-(the code does so for least squares; by cosine it fits each T on the model without the layers removed before).
+Adam: 10 epochs, 1024 tokens a step, rate 1e-4, as in its code. Several interfaces: one T for each, all from the
+original model (the code does so for least squares; by cosine it fits each T on the model without the layers removed
+before).
 
-Ours beside it: an intercept (``bias``), which goes into the bias of ``down_proj`` where the architecture's config knows one
+Extensions: an intercept (``bias``), which goes into the bias of ``down_proj`` if the architecture's config knows one
 (``mlp_bias``: Llama; all its MLPs then have biases, mostly zeros), and the objective ``bias``, that intercept alone.
 
 Deviations: states are those of the weights that are changed (the code runs a 4-bit model and changes another); padding
-never counts (it enters the code's sums); layers are renumbered. Of adjoining interfaces the code regresses the residual
-stream; here every interface regresses the MLP's output, as the formula says.
+never counts (it enters the code's sums); layers are renumbered. For adjacent interfaces the code regresses the residual
+stream; here every interface regresses the MLP's output, as in the formula.
 """
 
 from collections.abc import Collection, Iterable

@@ -1,17 +1,17 @@
-"""SHIFT-LLM (Bahri et al., arXiv 2608.25068): an affine residual adapter in the place of every removed layer.
+"""SHIFT-LLM (Bahri et al., arXiv 2608.25068): an affine residual adapter in place of every removed layer.
 
-For X before and Y after a removed layer of the original model (rows, one a token) the adapter adds a correction to the
-residual stream, fitted by least squares in closed form (abstract):
+For X before and Y after a removed layer of the original model (rows, one per token) the adapter adds a correction to
+the residual stream, fitted by least squares in closed form (abstract):
 
     W, b = argmin |X W + 1 b' - (Y - X)|^2,   X -> X + X W + b
 
 Adapters of consecutive removed layers are merged exactly: (I + W_1)(I + W_2) - I, and b_1 (I + W_2) + b_2.
 
-Only the abstract was found, and no code. Deviations, all where it is silent: 1e-6 is added to the diagonal of X'X, as in
-Ghosted Layers (`common.baselines.ghosted`), of which this is the form per layer with an intercept. ``rank``: the abstract
-says that adapters can be factorised, and not how. Here the merged matrix becomes W V V', V the leading ``rank`` eigenvectors
-of W'CW, with C the covariance of X: no other matrix of that rank is closer to the merged adapter on the calibration tokens.
-b then keeps the mean of the residual stream.
+Only the abstract was available, and no code. Deviations, all where it is silent: 1e-6 is added to the diagonal of X'X,
+as in Ghosted Layers (`common.baselines.ghosted`), of which this is the form per layer with an intercept. ``rank``: the
+abstract says that adapters can be factorised, but not how. Here the merged matrix becomes W V V', V the leading
+``rank`` eigenvectors of W'CW, with C the covariance of X: no other matrix of that rank is closer to the merged adapter
+on the calibration tokens. b then keeps the mean of the residual stream.
 """
 
 from collections.abc import Collection

@@ -1,18 +1,18 @@
-"""SliceGPT (Ashkboos et al. 2024): the residual stream loses its directions of least variance, every matrix with it.
+"""SliceGPT (Ashkboos et al. 2024): remove the residual stream's directions of least variance, and shrink every matrix.
 
-RMSNorm does not see a rotation of the residual stream once its gains are in the matrices that read it. So each half of a
-layer may have a basis Q of its own: readers become W Q, the writer Q'^T W, the residual stream beside it passes through the
-shortcut Q^T Q'. Q are the principal directions of the calibration residual stream, of its uncentred second moments, in
-float64; the first `width` of them are kept everywhere but after the last layer, whose final norm and head stay as they are.
-Each half is run on what the sliced halves before it really give it.
+RMSNorm is invariant to a rotation of the residual stream once its gains are in the matrices that read it. So each
+sub-layer may have a separate basis Q: readers become W Q, the writer Q'^T W, and the residual stream beside it passes
+through the shortcut Q^T Q'. Q are the principal directions of the calibration residual stream, of its uncentred second
+moments, in float64. The first `width` of them are kept everywhere but after the last layer, whose final norm and head
+are not changed. Each sub-layer is run on the actual output of the sliced ones before it.
 
-The norms keep dividing by the original width C, as the paper has it: x / sqrt(|x|^2 / C + e) is an RMSNorm over w channels
-with e C / w in place of e, times sqrt(C / w), which goes into the readers.
+The norms keep dividing by the original width C, as in the paper: x / sqrt(|x|^2 / C + e) is an RMSNorm over w channels
+with e C / w instead of e, times sqrt(C / w), which goes into the readers.
 
 Deviations from the official code, none of which changes the function computed in exact arithmetic but the last two: no
-random rotation within the kept directions, no damping (it moves no direction), the head is not rotated; e is the model's
-own, not 1e-5; the mean of the embedding is taken out only with ``centre``: the paper needs that for LayerNorm, the official
-code does it to RMSNorm models too, which changes them.
+random rotation within the kept directions; no damping (it moves no direction); the head is not rotated; e is the
+model's, not 1e-5; the mean of the embedding is subtracted only with ``centre``: the paper needs that for LayerNorm, the
+official code does it to RMSNorm models too, which changes them.
 
 A sliced model is no plain checkpoint: `common.models.checkpoint` saves and loads it. Norms after attention and MLP
 (Gemma 2) do not commute with rotations, and experts (Mixtral) are not covered: both are refused by name.

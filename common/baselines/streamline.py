@@ -1,14 +1,14 @@
 """LLM-Streamline: a block of layers replaced by a small network that is trained to do their work.
 
-Three variants. None: the block goes, nothing comes (`common.models.surgery.remove_layers`). FFN: a feed-forward
-network of the model's own size, gated and without biases, random at first, without norm and without residual
-connection, stands in for the block (the LinearPatch paper's reading, whose parameter counts fit no other;
-LLM-Streamline's own example is a ReLU network of width 4C with biases). Layer: one decoder layer, which starts as the
-block's first, stands in for the block.
+Three variants. None: the block is removed, nothing replaces it (`common.models.surgery.remove_layers`). FFN: a
+feed-forward network of the model's size, gated and without biases, random at first, without norm and without residual
+connection, replaces the block (the LinearPatch paper's reading, whose parameter counts fit no other; LLM-Streamline's
+example is a ReLU network of width 4C with biases). Layer: one decoder layer, initially the block's first, replaces the
+block.
 
-The default training is that of LinearPatch, with which its paper compares: the same data and rates, the last weights kept.
-`OFFICIAL` is that of LLM-Streamline's code, which keeps the weights that do best on held-out text (`validation`), looked at
-after each of its epochs, of which there is one.
+The default training is that of LinearPatch, with which its paper compares: the same data and rates, the last weights
+kept. `OFFICIAL` is that of LLM-Streamline's code, which keeps the weights that do best on held-out text (`validation`),
+evaluated after each of its epochs, of which there is one.
 """
 
 from __future__ import annotations

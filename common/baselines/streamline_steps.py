@@ -1,4 +1,4 @@
-"""LLM-Streamline in recipes: a feed-forward network, or one layer, in the place of several."""
+"""LLM-Streamline in recipes: a feed-forward network, or one layer, in place of several."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

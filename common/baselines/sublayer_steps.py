@@ -1,4 +1,4 @@
-"""Methods in recipes that take parts out of layers: where no whole layer is removed, ``removed`` is empty."""
+"""Methods in recipes that remove parts of layers; if no entire layer is removed, ``removed`` is empty."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The model card of a pruned checkpoint: what was done, with which numbers before and after, and how to load it."""
+"""The model card of a pruned checkpoint: the method, the numbers before and after, and how to load it."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Run a tool from its command line: refuse within a second what cannot be met, and only then load torch and the tool."""
+"""Run a tool from its command line: refuse impossible requests within a second, and only then load torch and the tool."""
 
 import importlib
 import sys

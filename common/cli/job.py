@@ -1,4 +1,4 @@
-"""The work at hand: the model before and after its weights are read, and the text it is calibrated and measured on."""
+"""One run of a tool: the model before and after its weights are read, and the text it is calibrated and measured on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The options that all tools share, and what is refused within a second, before torch is loaded.
+"""The options that all tools share, and the checks within a second, before torch is loaded.
 
-A tool's own options are the fields of a subclass in `papers.<paper>.options`.
+A tool adds the fields of a subclass in `papers.<paper>.options`.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""List what a package offers on the command line: its tools, and the steps that recipes can name."""
+"""List a package's tools, and the steps that recipes can name."""
 
 import dataclasses
 import importlib

@@ -1,7 +1,8 @@
-"""Read a saved result in a process of its own, and compare what it computes with the model in memory.
+"""Read a saved result in a separate process, and compare its outputs with those of the model in memory.
 
-``python -m common.cli.read_back DIR DEVICE DTYPE`` reads the checkpoint and prints each token's loss. The tokens come on
-standard input. A fresh process holds nothing of the one that saved: no registered class, no patched module, no open file.
+``python -m common.cli.read_back DIR DEVICE DTYPE`` reads the checkpoint and prints each token's loss. The tokens come
+on standard input. A new process shares nothing with the one that saved: no registered class, no patched module, no open
+file.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Perplexity against the number of layers removed: a table and a picture, and no weights.
 
-The model is read again for every number, the largest first, so that a method may keep what a longer search found. What is
-measured is written after every number: whatever stops the next one, it stays, and the same command continues from there. A
-number that cannot be had says why.
+The model is read again for every number, the largest first, so that a method may reuse a longer search. Measurements
+are written after every number. If the next one is interrupted they stay, and the same command continues from there. A
+number without a result says why.
 """
 
 import csv

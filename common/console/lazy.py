@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are asked for, so that its command line answers before torch is loaded."""
+"""Names of a package that are imported on first use, so that its command line answers before torch is loaded."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence

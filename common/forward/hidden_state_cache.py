@@ -1,9 +1,10 @@
-"""The stream of a model on its calibration tokens, remembered between the recipes of one process.
+"""The residual stream of a model on its calibration tokens, cached between the recipes of one process.
 
-A table's choices and repairs all begin with the same pass of the same dense model over the same text. Inside
-`remembering()` what a layer made of a batch is kept under a digest of the batch and of all weights that led there
-(`common.forward.prefix_cache.weights_chain`), so the next recipe looks it up, equal to the bit. As with the evaluations'
-store nothing has to be told: a changed layer has another digest, and whatever a digest does not cover is computed.
+All selections and repairs of a table begin with the same pass of the original model over the same text. Inside
+`remembering()` a layer's output for a batch is kept under a digest of the batch and of all weights that lead to it
+(`common.forward.prefix_cache.weights_chain`), so the next recipe looks it up, bit for bit. As with the evaluations'
+store no invalidation is needed: a changed layer has another digest, and anything that a digest does not cover is
+computed.
 """
 
 from collections import OrderedDict

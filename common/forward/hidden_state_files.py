@@ -1,15 +1,16 @@
 """Keep hidden states for the next model: one temporary file for each boundary of each model.
 
-The full test sets of a table make gigabytes of states for one boundary (SmolLM2-135M: 2.65), so they are written to
+The full test sets of a table make gigabytes of states for one boundary (SmolLM2-135M: 2.65). So they are written to
 nameless files in the cache folder, which no kill leaves behind, and the page cache keeps in memory what fits there.
 Reading one layer's input costs a thousandth of computing it.
 
-What is kept. A model that shares nothing with those before it (a table's dense row) leaves `SPREAD` boundaries, evenly
-spread. One that parts from an earlier model at layer p leaves X[p] as well: the rows beside it often part there too.
+Selection of states. A model that shares nothing with earlier ones (a table's original model) leaves `SPREAD`
+boundaries, evenly spread. One that differs from an earlier model from layer p on leaves X[p] as well, because the next
+rows often differ from there, too.
 
-Room. A table asks for all states of one row and then for all of them again, so dropping the least recently used state for
-a new one would drop each before it is asked for. Whole boundaries go instead, and do not come back: those that the last
-`STALE` models had no use for, then of those never used the one that the others replace best. If neither is left, nothing
+Room. A table needs all states of one row and then all of them again, so dropping the least recently used state for a
+new one would drop each before it is needed. Entire boundaries are dropped instead, and do not come back: those that the
+last `STALE` models did not use, then of those never used the one that the others replace best. If neither exists, no
 more is kept.
 """
 

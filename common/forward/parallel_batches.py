@@ -1,8 +1,8 @@
-"""Batches side by side on a CPU: threads that share the model, each computing its own batch with its own core.
+"""Run batches in parallel on a CPU: threads that share the model, each computing its batch with its core.
 
-A core for each batch needs no meeting of the cores after each small operation, which costs little on an idle machine
-but most of the time where another process holds one of them: on two cores with three other processes, SmolLM2-135M in
-bfloat16 read 60 to 90 tokens/s with its operations split and 330 to 470 with its batches split.
+With a core for each batch the cores need not synchronise after each small operation. That costs little on an idle
+machine, but most of the time if another process uses one of them: on two cores with three other processes, SmolLM2-135M
+in bfloat16 read 60 to 90 tokens/s with its operations split and 330 to 470 with its batches split.
 """
 
 from collections.abc import Callable, Iterator, Sequence

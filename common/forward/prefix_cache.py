@@ -1,13 +1,14 @@
 """Hidden states of the first layers, kept between evaluations of models that share them.
 
-A pruned model is its original up to the first change: on the same batch, `X[k]` is the same tensor, to the bit, for every
-`k` below it. Tables score many models that differ only behind their interface, on the same items, one after another in one
-process. So states are kept (`common.forward.hidden_state_files`) under a digest of the batch and of everything that makes
-them (embedding, the layers before, configuration), and an evaluation starts at the deepest state it shares.
+A pruned model equals its original up to the first change: on the same batch, `X[k]` is the same tensor, bit for bit,
+for every `k` below it. Tables score many models that differ only after their interface, on the same items, one after
+another in one process. So states are kept (`common.forward.hidden_state_files`) under a digest of the batch and of
+everything that makes them (embedding, the layers before, configuration), and an evaluation starts at the deepest state
+it shares.
 
-Nothing is told to the store: it compares weights, so a model changed in place simply shares less. Whatever a digest of
-weights does not cover ends the shared part: a layer with hooks (patches), a replaced `forward`, a module that is not of
-torch or transformers (adapters, quantised matrices).
+The store needs no notice of changes: it compares weights, so a model changed in place simply shares less. Anything that
+a digest of weights does not cover ends the shared part: a layer with hooks (patches), a replaced `forward`, a module
+that is not of torch or transformers (adapters, quantised matrices).
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""Log-likelihoods of single tokens: the head and the softmax over the vocabulary, only where a token is asked for.
+"""Log-likelihoods of single tokens: the head and the softmax over the vocabulary, only at the needed positions.
 
-For SmolLM2-135M the head is a fifth of the model, and turning its logits into log-probabilities costs as much again when
-done on many positions at once: 512 x 49,152 float32 numbers leave every cache and are fresh pages each time. So logits
-are made `HEAD_ROWS` positions at a time and looked at `ROWS` positions at a time.
+For SmolLM2-135M the head is a fifth of the model, and turning its logits into log-probabilities costs as much again
+when done on many positions at once: 512 x 49,152 float32 numbers exceed every cache and are fresh pages each time. So
+logits are computed `HEAD_ROWS` positions at a time and processed `ROWS` positions at a time.
 """
 
 import torch

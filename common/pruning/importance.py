@@ -1,6 +1,6 @@
 """Score the importance of each layer. For every metric here the lowest score is removed first.
 
-Scores are float64 tensors [N] over the layers 0..N-1 of the model at hand.
+Scores are float64 tensors [N] over the layers 0..N-1 of the present model.
 """
 
 import random

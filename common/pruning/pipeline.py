@@ -1,4 +1,4 @@
-"""A model on its way from a recipe to its measurements: what steps are given, and how they are carried out."""
+"""Run recipes: the context of their steps, and the order in which they run."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Teacher and student over one model in memory: what is put in the place of removed layers learns from those layers.
+"""Teacher and student over one model in memory: the replacement of removed layers learns from those layers.
 
-The teacher is the dense model; the student runs the same layers, but a replacement (any module `[batch, tokens, channels] ->
-same`) where a run of layers `[start, stop)` is to be removed. Both share all layers before the first
-interface, which therefore run once per batch and without gradients. Layer executions per batch of a model of N layers,
-n of them removed, first interface at s:
+The teacher is the original model. The student runs the same layers, but a replacement (any module `[batch, tokens,
+channels] -> same`) instead of a run of layers `[start, stop)` that is to be removed. Both share all layers before the
+first interface, which therefore run once per batch and without gradients. Layer executions per batch of a model of N
+layers, n of them removed, first interface at s:
 
     two separate models   2N - n      teacher computed online   2N - n - s
     stored teacher        N - n       target 'output'           last interface's stop - the layers removed before it
 
-Only the replacements are trained; the model's own parameters are frozen meanwhile.
+Only the replacements are trained; the model's parameters are frozen meanwhile.
 """
 
 import os

@@ -1,11 +1,11 @@
 """A training loop for the few parameters that repair a pruned model; it can be killed at any moment.
 
-`fit` knows no model: it gets named parameters and a function from sample numbers to a loss. Killed and started again with
-the same folder, it ends with the same weights as an uninterrupted run: on a CPU to the last bit, on a GPU as nearly as two
-uninterrupted runs (its sums have no fixed order). A loss that is not finite stops it, and the parameters are put back to the
-last ones whose loss was finite: a result, not an error. transformers' Trainer, which fine-tuning uses, cannot take such a
-step back, and it scales losses only under autocast.
-What is left in the end are the last parameters, or those that do best on other samples.
+`fit` knows no model: it takes named parameters and a function from sample numbers to a loss. Killed and started again
+with the same folder, it ends with the same weights as an uninterrupted run: on a CPU bit for bit, on a GPU as closely
+as two uninterrupted runs (its sums have no fixed order). A loss that is not finite stops it, and the parameters are
+restored to the last ones whose loss was finite: a result, not an error. transformers' Trainer, which fine-tuning uses,
+cannot revert such a step, and it scales losses only under autocast. It keeps the last parameters, or those that are
+best on other samples.
 """
 
 import hashlib

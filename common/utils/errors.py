@@ -81,7 +81,7 @@ class _Once(logging.Filter):
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
     """Return the error for an unknown name, with the nearest three names, or all of a few when none is near.
 
-    where: says where all names are, if that is anywhere; told unless one name alone is meant.
+    ``where`` names the place of a list of all names, which is stated unless exactly one name is near.
 
     >>> str(unknown("model", "llama2-7b", ["llama-2-7b", "qwen3-8b"]))
     "unknown model 'llama2-7b'; did you mean 'llama-2-7b'?"

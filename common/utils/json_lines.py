@@ -1,4 +1,4 @@
-"""JSON lines, one object a line: told from plain text, and read.
+"""JSON lines, one object per line: distinguish them from plain text, and read them.
 
 pandas guesses types (a text "007" becomes a number) and does not name the line that is no JSON.
 """
@@ -22,10 +22,10 @@ def is_json(name: str, text: str) -> bool:
 def rows(name: str, text: str) -> list[dict]:
     """Return the objects of a file's JSON lines, or of one JSON array.
 
-    Only a line feed ends a line: U+2028 and its like may stand inside a string.
+    Only a line feed ends a line: U+2028 and the like may be inside a string.
 
     Raises:
-        UserError: names the first line that is no JSON object.
+        UserError: the message names the first line that is no JSON object.
     """
     whole = _parsed(text.strip())
     if isinstance(whole, dict):

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def take(path: Path) -> BaseFileLock | None:
-    """Return the acquired lock, held until its `release` or the end of the process; None where another process has it.
+    """Return the acquired lock, held until its `release` or the end of the process; None if another process has it.
 
     Raises:
         OSError: The file cannot be written.
@@ -39,10 +39,10 @@ def take(path: Path) -> BaseFileLock | None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Hold the lock inside, after whoever has it.
+    """Hold the lock while the context is open, after waiting for its holder.
 
     Yields:
-        Whether another process had it before: look for what it has left. Where no lock can be written the work continues
+        Whether another process had it before, and may have left results. If no lock can be written the work continues
         without.
     """
     try:

@@ -14,7 +14,7 @@ _VALUE = r"(?: (?:make: )?([A-Z][A-Z_]*\b(?!=)|'[^']*'|\"[^\"]*\"|[\w.,*/-]*\d[\
 
 
 def translated(text: str) -> str:
-    """Return the text with make's names, where make runs the command; else as it is."""
+    """Return the text with make's names if make runs the command; else unchanged."""
     if not os.environ.get(VARIABLE):
         return text
     text = re.sub(r"`python -m [\w. ]+ --help` lists all options", "`make help` lists targets and variables", text)

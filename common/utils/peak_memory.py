@@ -4,7 +4,7 @@ import sys
 
 
 def peak_memory_bytes() -> int | None:
-    """Return the most memory the process has held so far; None where the system does not tell."""
+    """Return the process's peak memory so far in bytes; None if the system does not tell."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""Packages whose modules register what they bring."""
+"""Import packages whose modules register their content."""
 
 import importlib
 import pkgutil

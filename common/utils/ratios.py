@@ -17,8 +17,8 @@ VARIABLE = "LAYERLAB_RATIOS"
 class Ratio:
     """One line of the page.
 
-    what, measured: in words, with units. ratio: to the baseline. most, least: the goal for it, where one is stated.
-    dtype: what was computed in; "": nothing was, executions were counted.
+    what, measured: in words, with units. ratio: to the baseline. most, least: the goal, if one is stated. dtype: type
+    of the computation; "" if only executions were counted.
     """
 
     what: str
@@ -31,7 +31,7 @@ class Ratio:
 
     @property
     def met(self) -> bool | None:
-        """Return whether the goal is reached; None where there is none."""
+        """Return whether the goal is reached; None without a goal."""
         if self.most is None and self.least is None:
             return None
         return (self.most is None or self.ratio <= self.most) and (self.least is None or self.ratio >= self.least)
@@ -40,7 +40,7 @@ class Ratio:
 def in_turns(
     ways: Mapping[str, Callable[[], object]], repeats: int = 3, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[dict[str, float], dict[str, object]]:
-    """Return the median seconds of each way, and what it returned last: they take turns, after one round that warms up."""
+    """Return the median seconds of each way, and its last return value; the ways take turns, after one warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     returned: dict[str, object] = {}
     for _ in range(repeats + 1):

@@ -5,7 +5,7 @@ import re
 
 
 def signed(value: float, form: str) -> str:
-    """Return a number in a format, with a true minus sign; what rounds to zero has no sign.
+    """Format a number with a true minus sign; a number that rounds to zero has no sign.
 
     >>> signed(-1.25, "+.1f"), signed(0.01, "+.1f"), signed(-0.004, ".2f")
     ('−1.2', '0.0', '0.00')

@@ -15,7 +15,7 @@ _PROBE = "a b"
 
 
 def open_ended(tokenizer):
-    """Return the tokenizer, or a copy that appends no special token; what it puts before a text stays.
+    """Return the tokenizer, or a copy that appends no special token; tokens before a text stay.
 
     Raises:
         UserError: the tokenizer appends a token and is not backed by the `tokenizers` library.

@@ -1,4 +1,4 @@
-"""The league as Markdown, from records: what each repair comes to, against the best of the rivals, paired over sequences."""
+"""Write the league as Markdown, from results: each repair against the best of the others, paired over sequences."""
 
 from collections.abc import Iterable, Sequence
 

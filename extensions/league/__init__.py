@@ -1,4 +1,7 @@
-"""The league, ours: every training-free repair after every choice of layers, on one base and one calibration budget."""
+"""The league (extension): every training-free repair after every selection of layers, on one calibration budget.
+
+All rows start from the same original model.
+"""
 
 from extensions.league.ablation import ABLATION, DRAWS
 from extensions.league.answers import ANSWERS

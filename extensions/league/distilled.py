@@ -1,4 +1,4 @@
-"""A refit and a short distillation: what a hundred steps of training add, and whether they need the refit."""
+"""A refit and a short distillation: the effect of a hundred steps of training, with and without the refit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of the league: selection x repair x number of layers; beside them sub-layers, and trained rows."""
+"""The rows of the league: selection x repair x number of layers; also sub-layers, and trained rows."""
 
 from __future__ import annotations
 

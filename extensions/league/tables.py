@@ -1,4 +1,4 @@
-"""The league as a target: its columns, and the claims that it is to bear out or not."""
+"""The league as a target: its columns, and its claims."""
 
 from __future__ import annotations
 

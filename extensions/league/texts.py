@@ -1,4 +1,4 @@
-"""Vary the calibration text of a repair: plain text, a task's items that are not asked, and both."""
+"""Vary the calibration text of a repair: plain text, items of a task that is not measured, and both."""
 
 from __future__ import annotations
 

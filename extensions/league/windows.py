@@ -1,4 +1,4 @@
-"""Measure the perplexity without each block of layers, as it is and with the first token's own state restored."""
+"""Measure the perplexity without each block of layers, plain and with the first token's state restored."""
 
 from __future__ import annotations
 

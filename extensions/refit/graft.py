@@ -12,7 +12,7 @@ their MLPs, which the quotient exchanges. Nothing is fitted and no parameter is 
 its state, whose direction grows over the layers before w, so neurons need no position, and a cache changes nothing.
 
 Sources: few weights make massive activations (Sun et al., arXiv 2402.17762; one entry of down_proj: 2411.07191, "super
-weights"), in one layer (2605.08504). We found no earlier work that restores them in a pruned model by moving neurons.
+weights"), in one layer (2605.08504). No earlier work is known that restores them in a pruned model by moving neurons.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""Rows with the outputs of the frozen layers in place of token ids: what does not train gives the same in every epoch.
+"""Rows with the outputs of the frozen layers in place of token ids: frozen layers give the same outputs in every epoch.
 
-Trainer has no such cache: it would run the frozen layers in every epoch. Where the last three of eleven layers train, an
+Trainer has no such cache: it would run the frozen layers in every epoch. If the last three of eleven layers train, an
 epoch with it takes about .6 of the time (benchmarks/README.md); the more layers are frozen, the less.
 """
 

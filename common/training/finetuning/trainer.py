@@ -1,6 +1,6 @@
-"""Hugging Face's Trainer with a loss over tokens, a stop at what is not finite, and a count of what each step took.
+"""Hugging Face's Trainer with a loss over tokens, a stop at non-finite losses, and a count of each step's cost.
 
-Checkpoints, resuming, batch order, schedules and the choice of the best state are Trainer's own.
+Checkpoints, resuming, batch order, schedules and the choice of the best state are Trainer's.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""`finetune`: a training that can be killed and started again, and what is known of it afterwards."""
+"""Fine-tune a model by a training that can be killed and started again, and report on it."""
 
 import json
 import logging
