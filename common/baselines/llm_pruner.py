@@ -142,10 +142,10 @@ def left(layer: nn.Module, ratio: float, of_channels: float | None = None) -> tu
     return max(heads - removed(heads * size, ratio) // size, 1), max(stay, 1)
 
 
-def narrow(model: nn.Module, ratio: float, *, first: int = FIRST, last: int = LAST) -> None:
+def narrow(model: nn.Module, ratio: float) -> None:
     """Prune the shapes alone: the first heads and channels stay, whatever their importance."""
     layers = Decoder(model).layers
-    for layer in layers[first : len(layers) - last]:
+    for layer in layers[FIRST : len(layers) - LAST]:
         narrow_to(layer, *left(layer, ratio))
 
 

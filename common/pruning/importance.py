@@ -178,9 +178,9 @@ def random_order(layers: int, seed: int) -> Tensor:
     return scores
 
 
-def protect(layers: int, first: int = 4, last: int = 2) -> tuple[int, ...]:
+def protect(layers: int) -> tuple[int, ...]:
     """Return the positions that the "+" of Taylor+ and Mag+ keeps: the first four and the last two (Shortened LLaMA)."""
-    return tuple(position for position in range(layers) if position < first or position >= layers - last)
+    return tuple(position for position in range(layers) if position < 4 or position >= layers - 2)
 
 
 def scored_weights(layer: nn.Module, norms: bool = True) -> dict[str, nn.Parameter]:

@@ -173,12 +173,9 @@ class Context:
         def keep(found: Any) -> None:
             self._keep(path, json.dumps(found, indent=1).encode() + b"\n")
 
-        there = path.exists()
         if (found := kept()) is None:
-            with _alone(path) as waited:
-                if onward or waited or path.exists() != there:  # another process may have searched meanwhile
-                    found = kept()
-                if found is None:
+            with _alone(path):
+                if (found := kept()) is None:  # another process may have searched meanwhile
                     if onward and begun and self.progress:
                         say(f"continuing an earlier search ({name}) after {plural(steps(begun), 'step')}")
                     found = search(begun, keep) if onward else search()

@@ -67,13 +67,13 @@ class Record:
         return record_json.write(self.content())
 
     @classmethod
-    def from_json(cls, text: str, origin: str = "yours") -> Record:
+    def from_json(cls, text: str) -> Record:
         """Return the result that `to_json` wrote.
 
         Raises:
             Unreadable: see `common.records.record_json.read`.
         """
-        return cls(**record_json.read(text), origin=origin)
+        return cls(**record_json.read(text))
 
 
 def user_folder() -> Path:

@@ -104,13 +104,13 @@ def _before(document: Document, position: int) -> str:
     return document.passage[: start + position]
 
 
-def _others(pool: Sequence[str], right: str, rng: random.Random, count: int = 3) -> tuple[str, ...] | None:
+def _others(pool: Sequence[str], right: str, rng: random.Random) -> tuple[str, ...] | None:
     wrong: list[str] = []
     for _ in range(50):
         candidate = rng.choice(pool) if pool else right
         if candidate.lower() != right.lower() and candidate not in wrong:
             wrong.append(candidate)
-        if len(wrong) == count:
+        if len(wrong) == 3:
             return tuple(wrong)
     return None
 

@@ -28,11 +28,11 @@ def _theorems(context: Context, argument: str) -> tuple[dict, dict, dict]:
     return values | {"counterexamples": len(failing)}, {}, {"failing": failing}
 
 
-def _random_weights(context: Context, seed: int = 0):
+def _random_weights(context: Context):
     """Return a model of the same shape as freshly initialised."""
     config = copy.deepcopy(context.model.config)
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config)
     return model.to(context.model.device, context.model.dtype).eval()
 

@@ -71,7 +71,7 @@ def sizes_agree(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
                     yield alike_within(what, change, PERCENT, (key, keys[least]), 2)
 
 
-def each_better(pairs: list[tuple[str, str]], column: str = "AVG") -> Check:
+def each_better(pairs: list[tuple[str, str]]) -> Check:
     """Return a check that in every setting the second row of each pair has the lower number.
 
     Pairs without both numbers do not count.
@@ -80,7 +80,7 @@ def each_better(pairs: list[tuple[str, str]], column: str = "AVG") -> Check:
     @per_setting
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
         for names in pairs:
-            (one, a), (two, b) = ((key := (*setting, name, column), cell(*key)) for name in names)
+            (one, a), (two, b) = ((key := (*setting, name, "AVG"), cell(*key)) for name in names)
             if a is not None and b is not None:
                 yield against(setting, (two, b), [(one, a)], lower=True)
 

@@ -121,12 +121,12 @@ def row(
     return Row(model, group, f"{n}/{layers}", spec.method if spec else "Dense", made, dense=not n, spec=spec)
 
 
-def _printed_rows(number: str, limit: int | None, shape=None, fidelity: str = "paper") -> list[Row]:
+def _printed_rows(number: str, limit: int | None, shape=None) -> list[Row]:
     """Return every printed row with its recipe."""
     rows = []
     for row in printed_rows.rows("prunecomp", number, shape=shape):
         count, spec = int(row.sparsity.partition("/")[0]), None if row.dense else RepairSpec(*row.printed)
-        made = recipe(row.model, PAPER, limit, spec, count, fidelity)
+        made = recipe(row.model, PAPER, limit, spec, count)
         rows.append(replace(row, recipe=made, spec=spec))
     return rows
 
@@ -158,11 +158,11 @@ def rows(
     return made
 
 
-def order_rows(number: str, shares: tuple[tuple[int, int], ...] = SHARES) -> Callable:
+def order_rows(number: str) -> Callable:
     """Return the lists of Tables A3 and A4, by the official code's settings and then by the paper's text."""
 
     def made(subject: Subject, limit: int | None) -> list[Row]:
-        printed = rows(number, PAIRS, dense=False, shares=shares)(subject, limit)
+        printed = rows(number, PAIRS, dense=False)(subject, limit)
         found = []
         for row in printed:
             count = int(row.sparsity.partition("/")[0])

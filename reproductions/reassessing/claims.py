@@ -106,11 +106,11 @@ def rate(sparsity: str) -> float:
     return int(removed) / int(layers) if slash else float(sparsity.rstrip("%")) / 100
 
 
-def _gaps(one: str, other: str, column: str, cell: Lookup, settings: Pairs) -> list[tuple]:
-    """Return (setting, both keys, difference in points) wherever both have a number."""
+def _gaps(one: str, other: str, cell: Lookup, settings: Pairs) -> list[tuple]:
+    """Return (setting, both keys, difference of the averages in points) wherever both have one."""
     found = []
     for setting in settings:
-        keys = tuple((*setting, name, column) for name in (one, other))
+        keys = tuple((*setting, name, AVERAGE) for name in (one, other))
         a, b = (cell(*key) for key in keys)
         if a is not None and b is not None:
             found.append((setting, keys, points(a) - points(b)))
@@ -121,14 +121,14 @@ def _against(setting: tuple[str, str], one: str, other: str) -> Words:
     return (*where(*setting), ": ", Named("method", one), " against ", Named("method", other))
 
 
-def mean_gain(ours: str, other: str, least: float, column: str = AVERAGE) -> Check:
+def mean_gain(ours: str, other: str, least: float) -> Check:
     """Return a check that the mean gain of ``ours`` over ``other`` is at least ``least`` points, to the last printed digit.
 
     The mean is over all settings that have both.
     """
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        found = _gaps(ours, other, column, cell, settings)
+        found = _gaps(ours, other, cell, settings)
         if not found:
             return []
         mean = sum(gap for *_, gap in found) / len(found)
@@ -140,25 +140,25 @@ def mean_gain(ours: str, other: str, least: float, column: str = AVERAGE) -> Che
     return check
 
 
-def within(one: str, other: str, most: float, column: str = AVERAGE) -> Check:
+def within(one: str, other: str, most: float) -> Check:
     """Return a check that two methods differ by at most ``most`` points in every setting that has both."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         return [
             alike_within(_against(s, one, other), gap, POINTS, keys, most)
-            for s, keys, gap in _gaps(one, other, column, cell, settings)
+            for s, keys, gap in _gaps(one, other, cell, settings)
         ]
 
     return check
 
 
-def apart(one: str, other: str, least: float, column: str = AVERAGE) -> Check:
+def apart(one: str, other: str, least: float) -> Check:
     """Return a check that two methods differ by at least ``least`` points in every setting that has both."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         return [
             Comparison(_against(s, one, other), gap, POINTS, keys, -least, least, inside=False)
-            for s, keys, gap in _gaps(one, other, column, cell, settings)
+            for s, keys, gap in _gaps(one, other, cell, settings)
         ]
 
     return check

@@ -112,7 +112,7 @@ def _average(table: str) -> Column:
     return Column(AVERAGE, derived="average", of=labels)
 
 
-def with_more(table: str, standin_more=(), paper_more: dict[str, Column] | None = None, metric: str = "acc"):
+def with_more(table: str, standin_more=(), paper_more: dict[str, Column] | None = None):
     """Return the columns of accuracies and other values.
 
     On the paper's side they are found by printed label and come in printed order, extensions last.
@@ -124,7 +124,7 @@ def with_more(table: str, standin_more=(), paper_more: dict[str, Column] | None 
             return [*standin(), *standin_more]
         labels = reported.columns("reassessing", table)
         found = [
-            more.get(label) or task_column(label, metric) or (_average(table) if label == AVERAGE else Column(label))
+            more.get(label) or task_column(label, "acc") or (_average(table) if label == AVERAGE else Column(label))
             for label in labels
         ]
         return [*found, *(column for label, column in more.items() if label not in labels)]
