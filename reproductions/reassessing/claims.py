@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from common.evaluation import significance
 from reproductions.reassessing import neighbours
 from reproductions.reassessing.columns import AVERAGE, HELD_OUT, STANDIN_TEXT
 from reproductions.reassessing.rows import REVERSE, SEVEN
@@ -205,6 +204,8 @@ def over_orders(check: Check, metric: str, arms: Iterable[Arm]) -> Check:
     others = {method(metric, arm): method(metric, again(arm)) for arm in arms}
 
     def of_means(cell: Lookup, settings: Pairs) -> list[Comparison]:
+        from common.evaluation import significance  # loads scipy, which `list` does without
+
         def mean(model: str, sparsity: str, name: str, column: str) -> Number | None:
             one = cell(model, sparsity, name, column)
             other = cell(model, sparsity, others[name], column) if name in others else None
