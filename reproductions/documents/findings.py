@@ -209,7 +209,7 @@ def by_side(rows: Sequence[JudgedLine]) -> str:
 
 SHORT_LEGEND = """\
 - "(1 of 4)": one of four comparisons supports the claim. Most claims need all four.
-- Behind it: the comparison that favours the claim least, as a difference [95 % interval over items].
+- Behind it: the least favourable comparison, as the difference of the favoured row from the other [95 % interval].
 - Points are of accuracy. In LinearPatch, Prune&Comp and `league` they are of retained accuracy.
 - Limit: how far a number may fall behind, or has to be ahead.
 - No number: the paper prints none. –: not measured, or about other models. LP-1 and the like: findings of the audit."""
