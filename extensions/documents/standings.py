@@ -18,10 +18,10 @@ from reproductions.spec.subjects import HEADS, Subject
 ACCURACY, FLIPS = "AVG", "flips"
 HEADER = ("Removed", "Repair", "selection", "perplexity / best baseline", "accuracy", "flips")
 HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE = "higher", "lower", "equivalent", "no significant difference"
-# The short table shows so many numbers of layers, and these repairs: of the refit the tool's variant, not the best one here.
+# The short table shows so many numbers of layers, and these repairs: the refit's are the tool's, not the best ones here.
 FEW = 2
-OURS = rows.REFIT_LONG
-SHORT = (OURS, rows.NONE, rows.PATCHED, rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
+NAMES = {rows.REFIT_LONG: "refit", rows.CARRIED_REFIT: "refit with neuron grafting"}  # what the table calls them
+SHORT = (*NAMES, rows.NONE, rows.PATCHED, rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
 SHORT += (rows.SHIFT, rows.COME, rows.OVERREP)
 
 
@@ -107,9 +107,9 @@ def table(found: Sequence[dict], texts: Sequence[str]) -> str:
         for repair, entry in repairs.items():
             if repair in SHORT:
                 share = ratio(entry, rivals[0]) if rivals else ""
-                label = entry["spec"].repaired
+                label = f"**{NAMES[repair]}**" if repair in NAMES else entry["spec"].repaired
                 verdict = answers(entry, alone.get((entry["sparsity"], entry["spec"].selection)))
-                lines.append(_line(entry, f"**{label}**" if repair == OURS else label, (share, verdict), texts))
+                lines.append(_line(entry, label, (share, verdict), texts))
     return markdown(header, lines, "rll" + "r" * (len(texts) + 3))
 
 
@@ -135,7 +135,7 @@ def _line(entry: dict, repair: str, words: tuple[str, str], texts: Sequence[str]
     scores = entry["scores"]
     perplexities = [f"{scores[label]:.1f}" for label in texts]
     accuracy = f"{scores[ACCURACY]:.1f}" if ACCURACY in scores else ""
-    selected = entry["spec"].selected if entry["spec"] else ""
+    selected = entry["spec"].selected.removesuffix(" (extension)") if entry["spec"] else ""
     share, verdict = words
     accuracy += f" ({verdict})" if verdict not in ("", INCONCLUSIVE) else ""
     flips = f"{scores[FLIPS]:.1f}" if FLIPS in scores else ""

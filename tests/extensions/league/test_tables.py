@@ -221,7 +221,7 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
     assert [(line[1], line[2]) for line in lines] == [
         ("dense", ""),
-        (f"**{rows.LABELS[rows.REFIT_LONG]}**", "UIDL"),
+        ("**refit**", "UIDL"),
         (rows.LABELS[rows.GHOSTED], "contiguous block"),
         (rows.LABELS[rows.REPLACEME], "contiguous block"),
         (rows.LABELS[rows.NONE], "contiguous block"),
