@@ -17,7 +17,7 @@ LOOKS = {
 }
 _OPEN = ("white", "", GREY)  # not tested, no number
 _LEAST = 10.0  # width of the picture, which its legend needs
-_CLAIM, _PRINTED, _MODEL, _COUNT = 3.3, 2.0, 3.0, 1.4  # widths: of the claim, and of the sides, in inches
+_CLAIM, _PRINTED, _MODEL, _COUNT = 3.3, 2.5, 3.0, 1.4  # widths: of the claim, and of the sides, in inches
 _ROW, _LETTERS, _BOX = 0.34, 46, 39  # height of a line in inches; letters that fit into a line of a claim, into a box
 
 

@@ -8,6 +8,7 @@ writes it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -259,8 +260,8 @@ def many(names: Iterable[str], built: Mapping[str, dict], found: Sequence[Summar
     against = sum(one["verdict"] == judge.CONTRADICTED for one in compared)
     return (
         f"Each of the {len(compared)} comparisons on measured models has its own 95 % interval, without a correction for "
-        f"their number. {against} of them are significantly against their claim. If all differences were zero, chance alone "
-        f"would make it at most about {judge.by_chance(compared):.0f}."
+        f"their number. {against} of them are significantly against their claim. If all differences were zero, at most about "
+        f"{judge.by_chance(compared):.0f} would be so by chance."
     )
 
 
@@ -320,7 +321,8 @@ class JudgedLine:
         from figures.screen import ClaimLine
 
         sides = (self.printed, *(self.measured[name] for name in subjects.PUBLISHED_MODELS))
-        return ClaimLine(self.sentence, [*map(_box, sides), ("", self.supported())])
+        sentence = re.sub(r" \([A-Z]{2}-\d+\)|: [A-Z]{2}-\d+(?=\))", "", self.sentence)  # the audit's numbers
+        return ClaimLine(sentence, [*map(_box, sides), ("", self.supported())])
 
 
 def _numbers(side: ShownVerdict) -> str:
@@ -332,7 +334,8 @@ def _box(side: ShownVerdict) -> tuple[str, str]:
     if not side.tested:
         return "", side.verdict
     case = "worst case: " * side.several + side.effect
-    return side.verdict, "; ".join(filter(None, (_numbers(side), case))) or "1 comparison"
+    counts = side.counts.replace(" comparisons support it", " support it").replace(", not enough", "")
+    return side.verdict, "; ".join(filter(None, (counts, case))) or "1 comparison"
 
 
 def row(finding: SummaryLine, built: Mapping[str, dict]) -> JudgedLine:
