@@ -112,20 +112,10 @@ def _xsum(i):
 
 
 RACE = {"example_id": "high1.txt", "article": "The model is pruned.", "options": ["the model", "one", "a layer", "it"]}
+IDIOMS = ["一心一意", "三心二意", "五颜六色", "七上八下", "十全十美", "百发百中", "千变万化", "万无一失"]
 CHID = {
     "idx": 0,
-    "candidates": [
-        "一心一意",
-        "三心二意",
-        "五颜六色",
-        "七上八下",
-        "十全十美",
-        "百发百中",
-        "千变万化",
-        "万无一失",
-        "半途而废",
-        "九牛一毛",
-    ],
+    "candidates": [*IDIOMS, "半途而废", "九牛一毛"],
     "content": ["他#idiom000001#地工作，#idiom000002#。", "天上#idiom000003#。"],
     "answers": {"text": [f"#idiom00000{number}#" for number in (1, 2, 3)], "candidate_id": [0, 4, 2]},
 }

@@ -17,16 +17,8 @@ def test_figure_1_has_a_bar_per_method_and_setting():
     entries = [entry("Dense", "0/16", 4.0, 6.0)]
     entries += [entry(m, s, 10.0 + i, 20.0 + i) for s in ("4/16", "5/16") for i, m in enumerate(methods)]
     axes = prunecomp.figure1(entries, "standin").axes[0]
-    assert sorted(round(bar.get_height(), 1) for bar in axes.patches) == [
-        15.0,
-        15.0,
-        16.0,
-        16.0,
-        17.0,
-        17.0,
-        18.0,
-        18.0,
-    ]
+    heights = sorted(round(bar.get_height(), 1) for bar in axes.patches)
+    assert heights == [15.0, 15.0, 16.0, 16.0, 17.0, 17.0, 18.0, 18.0]
     assert axes.lines[0].get_ydata()[0] == 5.0
     for absent in (None, float("inf"), float("nan")):
         entries[1] = entry(methods[0], "4/16", 10.0, absent)

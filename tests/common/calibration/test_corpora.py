@@ -130,17 +130,6 @@ def test_the_offline_switch_is_put_back(no_hub):
     assert before == (constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE)
 
 
-def test_nothing_is_probed_when_the_mirror_has_it(mirror, monkeypatch):
-    rows("text", "x").to_parquet(mirror("Salesforce/wikitext") / "test.parquet")
-    monkeypatch.setattr(hub, "unreachable_because", lambda *_: pytest.fail("the hub was probed"))
-    assert corpora.texts("wikitext2-test") == ["x"]
-
-
-def test_unknown_corpora_are_named():
-    with pytest.raises(UserError, match="unknown corpus 'wikitext2'; did you mean 'wikitext2-"):
-        corpora.texts("wikitext2")
-
-
 def test_joined_ids_are_tokenised_once_and_without_warning(mirror, tiny_tokenizer, caplog, capfd):
     rows("text", "the layers", "", "a model " * 3000).to_parquet(mirror("Salesforce/wikitext") / "test.parquet")
     ids = corpora.joined_ids(tiny_tokenizer, "wikitext2-test")

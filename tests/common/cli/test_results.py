@@ -618,19 +618,9 @@ def test_only_what_a_run_made_itself_is_removed(source, tmp_path):
 
 
 def test_a_refused_training_leaves_nothing(source, tmp_path, capsys):
-    options = [
-        "--remove",
-        "2",
-        "--finetune",
-        "partial",
-        "--train-at",
-        "cut",
-        "--last",
-        "1",
-        "--metric",
-        "reverse-order",
-    ]
-    assert tool("reassessing", source, tmp_path / "out", *options, "--data", "standin", "--no-evaluation") == 2
+    options = ["--remove", "2", "--metric", "reverse-order", "--data", "standin", "--no-evaluation"]
+    options += ["--finetune", "partial", "--train-at", "cut", "--last", "1"]
+    assert tool("reassessing", source, tmp_path / "out", *options) == 2
     assert "cannot fine-tune 1 layers from 4 on" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

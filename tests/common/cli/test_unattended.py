@@ -112,7 +112,6 @@ def test_the_bound_reads_text_that_neither_calibration_nor_test_reads(source, to
             ["--max-perplexity-increase", "5%", "--length", "2000"],
             "the part that is held out for --max-perplexity-increase",
         ),
-        (["--remove", "2", "--push-to-hub", "a b"], "--push-to-hub 'a b' is no repository's name. Write USER/NAME"),
         (["--sweep", "1-2", "--push-to-hub", "me/it"], "--sweep writes none. Leave one of the two out"),
         (["--remove", "2", "--push-to-hub", "me/it"], "HF_HUB_OFFLINE is set. Connect to the hub"),
     ],

@@ -22,16 +22,6 @@ def small(answer="letters", **options):
     return mmlu.Examination("small", categories, lambda _, split: rows[split], answer, **options)
 
 
-def test_the_prompt_is_that_of_hendrycks(tiny_tokenizer):
-    question = mmlu.ask(small(shots=1), tiny_tokenizer, "high_school_physics", ROWS[4], ROWS[:1])
-    assert tiny_tokenizer.decode(question.prompt) == (
-        "The following are multiple choice questions (with answers) about  high school physics.\n\n"
-        "What is removed 0?\nA. a layer\nB. the model\nC. one\nD. it\nAnswer: B\n\n"
-        "What is removed 4?\nA. a layer\nB. the model\nC. one\nD. it\nAnswer:"
-    )
-    assert question.answer == 1 and question.shots == 1
-
-
 def naive(model, tokenizer, subject, row, examples, answer):
     """One choice at a time, whole prompt, by the Hugging Face model."""
     text = mmlu.header(subject)

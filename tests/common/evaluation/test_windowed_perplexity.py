@@ -54,18 +54,6 @@ def test_perplexity_is_that_of_a_naive_loop(tiny, tokens):
     assert perplexity(tiny, tokens[None], 12) == pytest.approx(expected, rel=1e-4)
 
 
-@torch.no_grad()
-def test_perplexity_agrees_with_the_loss_of_transformers(tiny_llama, tokens):
-    loss = tiny_llama(tokens[None], labels=tokens[None]).loss
-    assert perplexity(tiny_llama, tokens, len(tokens)) == pytest.approx(float(loss.exp()), rel=1e-5)
-
-
-def test_a_uniform_model_has_the_size_of_its_vocabulary_as_perplexity(tiny_llama, tokens):
-    with torch.no_grad():
-        tiny_llama.lm_head.weight.zero_()
-    assert perplexity(tiny_llama, tokens, 16) == pytest.approx(tiny_llama.config.vocab_size, rel=1e-5)
-
-
 def test_batching_and_chunking_change_nothing(tiny_llama, tokens, monkeypatch):
     together = token_nlls(tiny_llama, cut(tokens, 9))
     monkeypatch.setattr(token_log_probs, "HEAD_ROWS", 7)

@@ -192,10 +192,6 @@ def test_biases_are_not_counted(make_tiny):
     assert torch.equal(importance.magnitude(Decoder(model)), before)
 
 
-def test_the_plus_keeps_the_first_four_and_the_last_two():
-    assert importance.protect(10) == (0, 1, 2, 3, 8, 9)
-
-
 def test_bad_input_is_named(tiny_llama, crops):
     with pytest.raises(UserError, match="did you mean 'after-sum'"):
         importance.taylor(Decoder(tiny_llama), crops, absolute="after_sum")

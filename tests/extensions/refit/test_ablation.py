@@ -7,7 +7,6 @@ import torch
 
 from common.pruning.pipeline import around, run_recipe
 from common.pruning.steps import Given
-from common.utils.errors import UserError
 from extensions import refit
 
 OUT, DOWN = "self_attn.o_proj", "mlp.down_proj"
@@ -93,17 +92,3 @@ def test_without_the_layer_before_it_stays_as_it_is(make_tiny, ids):
     assert [report["layer"] for report in context.details["refitted"]] == [4, 4]
     before = dense.model.layers[1].state_dict()
     assert all(torch.equal(value, before[name]) for name, value in model.model.layers[1].state_dict().items())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"target": "logits"}, "unknown target"),
-        ({"towards": "one"}, "unknown pull"),
-        ({"target": "branches", "following": 1}, "only defined for the one layer"),
-        ({"target": "branches", "following": 2, "before": False}, "only defined for the one layer"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(options, message, make_tiny, ids):
-    with pytest.raises(UserError, match=message):
-        refit.refit(make_tiny("llama"), ids, [2], **options)

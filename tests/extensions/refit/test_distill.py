@@ -209,10 +209,18 @@ def test_the_rate_falls_with_the_width(pair, ids):
     assert report["learning_rate"] == pytest.approx(1e-3 * 576 / original.config.hidden_size)
 
 
+PATCHED = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
+
+
 @pytest.mark.parametrize(
-    ("options", "match"), [({"steps": 0}, "0 steps"), ({"steps": 3, "held_out": 2, "learning_rate": 5.0}, "no gain")]
+    ("options", "match"),
+    [
+        ({"steps": 0}, "0 steps"),
+        ({"steps": 3, "held_out": 2, "learning_rate": 5.0}, "no gain"),
+        ({"steps": 1, "first": PATCHED}, "without patches"),
+    ],
 )
-def test_a_recipe_has_no_distilled_model_where_nothing_was_gained(
+def test_a_recipe_does_not_distil_without_a_gain_or_beside_a_patch(
     options, match, make_tiny, ids, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
@@ -220,14 +228,4 @@ def test_a_recipe_has_no_distilled_model_where_nothing_was_gained(
     context = around(make_tiny("llama"), None, ids, selection={"method": "given", "layers": REMOVED}, repair=repair)
     context.details["removed"] = REMOVED
     with pytest.raises(UserError, match=match):
-        context.recipe.step("repair").apply(context)
-
-
-def test_a_recipe_does_not_distil_beside_a_patch(make_tiny, ids, monkeypatch, tmp_path):
-    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
-    patched = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
-    repair = {"method": "distilled", "steps": 1, "first": patched}
-    context = around(make_tiny("llama"), None, ids, selection={"method": "given", "layers": REMOVED}, repair=repair)
-    context.details["removed"] = REMOVED
-    with pytest.raises(UserError, match="without patches"):
         context.recipe.step("repair").apply(context)

@@ -19,8 +19,15 @@ def ids():
     return torch.randint(5, 300, (6, 24), generator=torch.Generator().manual_seed(0))
 
 
+def left_over(h, missing, ridge=1e-3):
+    """The squared error of the map from h to what is missing, by one augmented least-squares problem."""
+    penalty = (ridge * h.square().sum() / h.shape[1]).sqrt() * torch.eye(h.shape[1], dtype=torch.float64)
+    wanted = torch.cat([missing, missing.new_zeros(h.shape[1], missing.shape[1])])
+    return (missing - h @ torch.linalg.lstsq(torch.cat([h, penalty]), wanted).solution).square().sum()
+
+
 def naive(model, ids, a, b, inputs="stream", ridge=1e-3, weights="none", first=True):
-    """The share, by one augmented least-squares problem over all tokens, or all but the first."""
+    """The share over all tokens, or all but the first."""
     seen = []
     down = model.model.layers[a - 1].mlp
     handle = getattr(down, "down_proj", down).register_forward_pre_hook(lambda module, args: seen.append(args[0]))
@@ -33,10 +40,7 @@ def naive(model, ids, a, b, inputs="stream", ridge=1e-3, weights="none", first=T
     if weights == "inverse-norm":
         norm = two.norm(dim=-1, keepdim=True)
         h, missing, two = h / norm, missing / norm, two / norm
-    penalty = (ridge * h.square().sum() / h.shape[1]).sqrt()
-    rows = torch.cat([h, penalty * torch.eye(h.shape[1], dtype=torch.float64)])
-    change = torch.linalg.lstsq(rows, torch.cat([missing, missing.new_zeros(h.shape[1], missing.shape[1])])).solution
-    return ((missing - h @ change).square().sum() / two.square().sum()).item()
+    return (left_over(h, missing, ridge) / two.square().sum()).item()
 
 
 @pytest.mark.parametrize(
@@ -103,17 +107,9 @@ def test_one_by_one_the_layer_goes_without_which_least_is_left_and_the_rest_is_r
     left = {}
     for place in range(1, 4):
         with torch.no_grad():
-            s = by_hand(ids, output_hidden_states=True, use_cache=False).hidden_states[place].flatten(0, 1).double()
-            x = (
-                dense(ids, output_hidden_states=True, use_cache=False)
-                .hidden_states[alive[place + 1]]
-                .flatten(0, 1)
-                .double()
-            )
-        penalty = (1e-3 * s.square().sum() / 64).sqrt() * torch.eye(64, dtype=torch.float64)
-        rows, wanted = torch.cat([s, penalty]), torch.cat([x - s, torch.zeros(64, 64, dtype=torch.float64)])
-        change = torch.linalg.lstsq(rows, wanted).solution
-        left[alive[place]] = ((s + s @ change - x).square().sum() / x.square().sum()).item()
+            found = [net(ids, output_hidden_states=True, use_cache=False).hidden_states for net in (by_hand, dense)]
+        s, x = (h[at].flatten(0, 1).double() for h, at in zip(found, (place, alive[place + 1])))
+        left[alive[place]] = (left_over(s, x - s) / x.square().sum()).item()
     second = min(left, key=left.get)
     assert context.details["removed"] == [first[0], second]
     assert context.details["left"] == pytest.approx([scores[first], left[second]], rel=1e-3)
@@ -160,11 +156,7 @@ def test_with_the_neurons_carried_over_first_tokens_are_made_good(ids, make_tiny
     assert sorted(found) == [(WRITER, WRITER + 1), (WRITER, WRITER + 2)]
     for (a, b), share in found.items():
         h, missing = (value[:, 1:].flatten(0, 1).double() for value in (x[a], x[b] - x[a]))
-        penalty = (1e-3 * h.square().sum() / h.shape[1]).sqrt()
-        rows = torch.cat([h, penalty * torch.eye(h.shape[1], dtype=torch.float64)])
-        change = torch.linalg.lstsq(rows, torch.cat([missing, missing.new_zeros(h.shape[1], h.shape[1])])).solution
-        left = (missing - h @ change).square().sum() / x[b].double().square().sum()
-        assert share == pytest.approx(left.item(), rel=2e-3)
+        assert share == pytest.approx((left_over(h, missing) / x[b].double().square().sum()).item(), rel=2e-3)
     assert [least_residual.carried(Decoder(model), ids, [1, 2], none) for none in (None, 0)] == [{}, {}]
 
 

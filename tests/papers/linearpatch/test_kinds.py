@@ -48,7 +48,7 @@ def test_every_kind_multiplies_by_its_matrix(kind):
     patch = linearpatch.LinearPatch(values(kind), kind, 64)
     torch.testing.assert_close(patch(x), naive.float(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(x @ patch.matrix(), naive.float(), rtol=1e-4, atol=1e-5)
-    assert patch.channels == 64
+    assert patch.channels == 64 and patch(x.bfloat16()).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("kind", KINDS)

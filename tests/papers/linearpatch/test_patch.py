@@ -8,8 +8,7 @@ from heads import logits
 
 from common.calibration import collect
 from common.hadamard import hadamard_matrix
-from common.hooks import patches, scale_stream
-from common.models import checkpoint
+from common.hooks import patches
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.utils.errors import UserError
@@ -24,34 +23,6 @@ def crops():
 @pytest.fixture
 def scales():
     return torch.rand(64, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.5
-
-
-def test_the_matrix_is_symmetric_with_the_scales_as_eigenvalues(scales):
-    matrix = linearpatch.LinearPatch(scales).matrix().double()
-    torch.testing.assert_close(matrix, matrix.T)
-    torch.testing.assert_close(torch.linalg.eigvalsh(matrix), scales.sort().values, rtol=1e-5, atol=1e-6)
-
-
-def test_both_kinds_are_the_naive_products(scales):
-    x = torch.randn(2, 5, 64, generator=torch.Generator().manual_seed(2))
-    rotation = hadamard_matrix(64)
-    naive = ((x.double() @ rotation) * scales) @ rotation.T
-    torch.testing.assert_close(linearpatch.LinearPatch(scales)(x), naive.float(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(linearpatch.LinearPatch(scales, "diagonal")(x), (x * scales).float())
-    assert linearpatch.LinearPatch(scales)(x.bfloat16()).dtype == torch.bfloat16
-
-
-def test_unit_scales_leave_logits_unchanged(tiny, crops):
-    before = logits(tiny, crops)
-    linearpatch.insert_patch(tiny, 3, linearpatch.LinearPatch(torch.ones(64)))
-    torch.testing.assert_close(logits(tiny, crops), before, rtol=1e-3, atol=1e-3)
-
-
-def test_a_diagonal_patch_is_a_scaled_stream(tiny, crops, scales):
-    with scale_stream(tiny, 2, scales.float()):
-        expected = logits(tiny, crops)
-    linearpatch.insert_patch(tiny, 2, linearpatch.LinearPatch(scales, "diagonal"))
-    torch.testing.assert_close(logits(tiny, crops), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_prune_is_selection_scales_removal_and_patch_by_hand(tiny, crops):
@@ -84,16 +55,6 @@ def test_several_runs_get_one_patch_each_at_their_cut(tiny_llama, crops):
     assert [p.position for p in found] == [1, 2]
     for patch, d in zip(found, wanted.values(), strict=True):
         torch.testing.assert_close(torch.linalg.eigvalsh(patch.module.weight), d.sort().values, rtol=1e-3, atol=1e-4)
-
-
-def test_a_patched_model_reloads_and_generates_with_and_without_cache(tiny, crops, tiny_tokenizer, tmp_path):
-    linearpatch.prune(tiny, crops, 2, fidelity="code")
-    checkpoint.save(tiny, tiny_tokenizer, tmp_path / "pruned")
-    again, _ = checkpoint.load(tmp_path / "pruned")
-    assert torch.equal(logits(again, crops), logits(tiny, crops))
-    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
-    cached = again.generate(crops[:1], use_cache=True, **options)
-    assert cached.equal(again.generate(crops[:1], use_cache=False, **options))
 
 
 def test_code_fidelity_spares_the_first_and_last_layer_and_uses_the_channel_cosine(tiny_llama, crops):

@@ -314,20 +314,8 @@ def test_a_submitter_that_is_told_to_end_leaves_no_process_behind(stub, number, 
 
 def test_listed_commands_ask_for_each_cell_once(stub):
     work = grid(5)
-    text = [
-        "run",
-        "table1-laco",
-        "--model",
-        "a b",
-        "--workers",
-        "3",
-        "--list-work",
-        "--profile",
-        "paper",
-        "--limit",
-        "7",
-        "--full-test-sets",
-    ]
+    text = ["run", "table1-laco", "--model", "a b", "--workers", "3", "--list-work"]
+    text += ["--profile", "paper", "--limit", "7", "--full-test-sets"]
     lines = workers.list_work(parser().parse_args(text), work).splitlines()
     assert len(lines) == len(work)
     asked = []

@@ -133,15 +133,8 @@ def test_fetch_knows_what_each_benchmark_reads(subjects, tmp_path, monkeypatch):
     monkeypatch.setattr(mmlu, "MMLU", {name: dict.fromkeys(SUBJECTS, 1) for name in mmlu.MMLU})
     loaded = []
     monkeypatch.setattr(harness, "load_tasks", lambda tasks: loaded.extend(tasks))
-    for name in (
-        "mmlu@hendrycks",
-        "laco_cmmlu",
-        "mmlu",
-        "laco_boolq",
-        "removed",
-        "parameters",
-        "generations@laco-xsum",
-    ):
+    names = ("mmlu@hendrycks", "laco_cmmlu", "mmlu", "laco_boolq", "removed", "parameters", "generations@laco-xsum")
+    for name in names:
         fetch._benchmark(name)
     subjects = [f"{group}_{subject}" for group in ("cmmlu", "mmlu") for subject in SUBJECTS]
     assert loaded == [*subjects, "laco_boolq"]

@@ -88,13 +88,8 @@ def test_a_removed_list_is_held_against_the_printed_one_place_by_place(tmp_path)
     line = next(r for r in shown["rows"] if (r["method"], r["sparsity"]) == ("PPL", "5/32"))
     assert line["cells"]["removed layers"]["text"] == "10 11 9 8 12"
     assert line["cells"]["places that agree (extension)"]["reproduced"] == 3
-    assert [line["cells"][f"removed {i}"]["status"] for i in range(1, 6)] == [
-        "match",
-        "match",
-        "differs",
-        "differs",
-        "match",
-    ]
+    statuses = [line["cells"][f"removed {i}"]["status"] for i in range(1, 6)]
+    assert statuses == ["match", "match", "differs", "differs", "match"]
 
 
 def test_rp_is_the_ratio_of_averages_of_every_printed_row():
@@ -206,17 +201,8 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
 )
 def test_the_papers_lists_are_measured_offline_on_a_mirror(metrics, rehearsal, capsys):
     pattern = "*Comp" if len(metrics) == len(METRICS) else "CosSim*Comp"
-    command = [
-        "tableA3-prunecomp",
-        "--profile",
-        "paper",
-        "--model",
-        "llama-2-7b",
-        "--dtype",
-        "float32",
-        "--row",
-        pattern,
-    ]
+    command = ["tableA3-prunecomp", "--profile", "paper", "--model", "llama-2-7b", "--dtype", "float32"]
+    command += ["--row", pattern]
     assert main(["run", *command, "--device", "cpu", "--no-show"]) == 0
     assert main(["show", *command, "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]

@@ -51,18 +51,6 @@ def test_every_name_in_a_recipe_is_known_and_its_settings_fit(table):
                 assert not tuned or Settings.of(tuned["settings"])
 
 
-@pytest.mark.parametrize(
-    "table", [t for t in TABLES if t.number in reported.tables("reassessing")], ids=lambda t: t.target
-)
-def test_rows_and_columns_of_the_paper_profile_are_the_printed_ones(table):
-    printed = {(n.model, n.sparsity, name) for n in reported.numbers("reassessing", table.number)
-               for _, name in reported.row_names(n)}  # fmt: skip
-    rows = [row for row in table.rows("paper", None) if not row.extension]
-    assert {(row.label, row.sparsity, row.method) for row in rows} == printed and len(rows) == len(printed)
-    shown = [column.label for column in table.columns("paper") if not column.hidden]
-    assert set(reported.columns("reassessing", table.number)) <= set(shown) and len(shown) == len(set(shown))
-
-
 def test_the_same_model_is_one_recipe_in_every_table():
     def hashes(profile, label):
         rows = [row for table in TABLES for row in table.rows(profile, None) if row.recipe and label in row.method]

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 import torch
 from hub_mirror import TASKS, saved_llama, write_rows, write_wikitext
@@ -13,7 +12,7 @@ from common.records.results import Recipe, Store
 from common.utils.errors import UserError
 from reproductions.__main__ import main
 from reproductions.render import show
-from reproductions.spec import registry, shared_recipes
+from reproductions.spec import registry, reported, shared_recipes
 from reproductions.spec import subjects as settings
 
 
@@ -26,24 +25,16 @@ def test_float32_is_how_recipes_were_spelled_before_there_was_a_type():
     assert plain.hash == Recipe(**old, dtype="float32").hash != half.hash
 
 
-def test_records_of_one_type_are_not_those_of_another(tmp_path):
-    from common.records.results import Record
-
-    store, recipe = Store(tmp_path, None), Recipe("m", "paper", "w", dtype="bfloat16")
-    store.put(Record(dict(vars(recipe)), recipe.hash, "piqa", "ok", {"acc": 0.5}), recipe)
-    assert store.get(recipe, "piqa").values == {"acc": 0.5}
-    assert store.get(dataclasses.replace(recipe, dtype="float16"), "piqa") is None
+PRINTED = [table for table in registry.targets().values() if table.number in reported.tables(table.paper)]
 
 
-def test_outcomes_per_item_lie_beside_their_record(tmp_path):
-    from common.records.results import Record
-
-    store, recipe = Store(tmp_path / "yours", tmp_path / "published"), Recipe("m", "paper", "w")
-    right = np.arange(1000) % 3 == 0
-    path = store.put(Record(dict(vars(recipe)), recipe.hash, "piqa", "ok", {"acc": 0.334}), recipe, {"acc": right})
-    assert np.array_equal(store.items(recipe, "piqa")["acc"], right)
-    assert path.with_suffix(".npz").stat().st_size < 1000
-    assert store.items(recipe, "boolq") == {}
+@pytest.mark.parametrize("table", PRINTED, ids=lambda table: table.target)
+def test_rows_and_columns_of_the_paper_profile_are_the_printed_ones(table):
+    rows = [row for row in table.rows("paper", None) if not row.extension]
+    printed = {key[:3] for key in reported.cells(table.paper, table.number)}
+    assert {(row.label, row.sparsity, row.method) for row in rows} == printed and len(rows) == len(printed)
+    shown = [column.label for column in table.columns("paper") if not column.hidden]
+    assert set(reported.columns(table.paper, table.number)) <= set(shown) and len(shown) == len(set(shown))
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"])
