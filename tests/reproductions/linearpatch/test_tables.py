@@ -1,10 +1,8 @@
 """Table 1: its reported side against the paper's own arithmetic, and a rehearsal of the paper profile without a hub."""
 
-import csv
 import json
 from dataclasses import replace
 from fnmatch import fnmatch
-from pathlib import Path
 
 import datasets
 import pytest
@@ -26,40 +24,17 @@ from reproductions.spec import comparisons, registry, reported, shape_recipes, s
 from reproductions.spec.registry import Claim
 from reproductions.spec.statuses import TOO_FEW
 
-REPORTED = Path(__file__).resolve().parents[3] / "papers" / "linearpatch" / "reported" / "table1.csv"
 TASKS = ("ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa")
 
 
-@pytest.fixture(scope="module")
-def lines():
-    with REPORTED.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-@pytest.fixture(scope="module")
-def rows(lines):
-    found = {}
-    for line in lines:
-        key = (line["model"], line["sparsity"], line["method"], line["variant"])
-        found.setdefault(key, {})[line["column"]] = line
-    return found
-
-
-def test_the_reported_table_is_complete_and_unique(lines, rows):
+def test_the_reported_table_is_complete():
+    """What its numbers give of each other is the audit's."""
+    rows = {}
+    for (*row, column), number in reported.cells("linearpatch", "1").items():
+        rows.setdefault((*row, number.method), set()).add(column)
     assert len(rows) == 35
-    assert len(lines) == len({(*key, column) for key, row in rows.items() for column in row})
-    for (_, _, method, _), row in rows.items():
-        assert set(row) == {*TASKS, "AVG", "RP"} | (set() if method == "Dense" else {"Ratio"})
-
-
-def test_printed_averages_and_retained_performance_follow_from_the_cells(rows):
-    dense = {key[0]: row for key, row in rows.items() if key[2] == "Dense"}
-    for key, row in rows.items():
-        cells = {name: float(row[name]["value"]) for name in TASKS}
-        average = sum(cells.values()) / 9
-        retained = 100 * sum(cells[t] / float(dense[key[0]][t]["value"]) for t in TASKS) / 9
-        assert float(row["AVG"]["value"]) == pytest.approx(average, abs=0.0051), key
-        assert float(row["RP"]["value"]) == pytest.approx(retained, abs=0.016), key
+    for (*_, method), columns in rows.items():
+        assert columns == {*TASKS, "AVG", "RP"} | (set() if method == "Dense" else {"Ratio"})
 
 
 def pruned_share(facts, flag):
@@ -73,22 +48,14 @@ def pruned_share(facts, flag):
     return 100 * (facts["layers"] - 6) * layer / facts["params"]
 
 
-def test_printed_ratios_follow_from_the_registrys_shapes(rows):
+def test_llm_pruners_printed_ratios_follow_from_the_registrys_shapes_and_its_recipes():
     names = {label: name for name, (label, _, _) in linearpatch.PAPER_MODELS.items()}
-    for (label, sparsity, method, _), row in rows.items():
-        if method == "Dense":
-            continue
-        facts, count = loading.get(names[label]).facts, int(sparsity.split("/")[0])
-        if method == "LLM-Pruner":  # by the flag of the row's recipe
-            flag = recipes.PRUNER_RATIOS[names[label], count]
-            assert float(row["Ratio"]["value"]) == pytest.approx(pruned_share(facts, flag), abs=0.0051), (
-                label,
-                sparsity,
-            )
-            continue
-        patch = facts["hidden"] ** 2 if method == "LinearPatch" else 0
-        ratio = 100 * (count * facts["layer_params"] - patch) / facts["params"]
-        assert float(row["Ratio"]["value"]) == pytest.approx(ratio, abs=0.0051), (label, sparsity, method)
+    found = {key: n for key, n in reported.cells("linearpatch", "1").items() if key[2:] == ("LLM-Pruner", "Ratio")}
+    assert len(found) == 6
+    for (label, sparsity, *_), number in found.items():
+        flag = recipes.PRUNER_RATIOS[names[label], int(sparsity.split("/")[0])]
+        share = pruned_share(loading.get(names[label]).facts, flag)
+        assert number.value == pytest.approx(share, abs=0.0051), (label, sparsity)
 
 
 def test_the_papers_claims_on_its_own_numbers(capsys):

@@ -92,14 +92,6 @@ def test_a_removed_list_is_held_against_the_printed_one_place_by_place(tmp_path)
     assert statuses == ["match", "match", "differs", "differs", "match"]
 
 
-def test_rp_is_the_ratio_of_averages_of_every_printed_row():
-    cells = reported.cells("prunecomp", "2")
-    for (model, sparsity, method, column), number in cells.items():
-        if column == "RP" and method != "Dense":
-            dense = cells[model, f"0/{sparsity.split('/')[1]}", "Dense", "AVG"].value
-            assert number.value == pytest.approx(100 * cells[model, sparsity, method, "AVG"].value / dense, abs=0.02)
-
-
 @pytest.mark.slow
 def test_a_recipe_is_carried_out_and_a_shorter_one_starts_from_a_longer(tmp_path):
     spec = recipes.RepairSpec("Mag+", "+Prune&Comp", samples=2)
