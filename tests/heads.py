@@ -1,4 +1,4 @@
-"""What passes a model's head: how many positions at once, and how many batches of logits are alive meanwhile."""
+"""What passes through a model: its stream, its logits, how many pass the head at once and are alive meanwhile."""
 
 import weakref
 
@@ -10,6 +10,29 @@ from torch import nn
 def logits(model: nn.Module, ids: torch.Tensor, **options) -> torch.Tensor:
     """Return a model's logits [samples, tokens, vocabulary] of ids [samples, tokens]."""
     return model(input_ids=ids, use_cache=False, **options).logits
+
+
+@torch.no_grad()
+def step_by_step(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """Return the logits of tokens that are fed one by one, with a cache: what `generate` might paper over."""
+    cache, steps = None, []
+    for position in range(ids.shape[1]):
+        output = model(ids[:, position : position + 1], past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        steps.append(output.logits)
+    return torch.cat(steps, dim=1)
+
+
+@torch.no_grad()
+def streams(model: nn.Module, ids: torch.Tensor) -> list[torch.Tensor]:
+    """Return X[0] .. X[N] as Hugging Face's forward pass hands them on, after patches and before the final norm."""
+    seen: list[torch.Tensor] = []
+    receivers = [*model.model.layers, model.model.norm]
+    hooks = [module.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for module in receivers]
+    logits(model, ids)
+    for hook in hooks:
+        hook.remove()
+    return seen
 
 
 def watch_head(model: nn.Module) -> tuple[list[int], list[int]]:

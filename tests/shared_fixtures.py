@@ -17,15 +17,17 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from heads import logits
 from hub_mirror import mirror, rows_of_tasks  # noqa: F401
 from tiny_models import ARCHITECTURES, HIDDEN, VOCAB, tiny_model
 from tiny_models import tiny_tokenizer as _tiny_tokenizer
 from torch import nn
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from common.calibration import corpora
 from common.cli import forecast, measure, read_back
 from common.evaluation import significance
+from common.models import checkpoint
 from common.pruning import calibration_text
 from common.records import results
 from common.toy import corpus as standin_corpus
@@ -154,6 +156,19 @@ def write_checkpoint(make_tiny, tiny_tokenizer) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def reloaded(tmp_path) -> Callable:
+    """`reloaded(model, ids, plain=True)` -> the model loaded again, if plain by Transformers alone: with the same logits."""
+
+    def reload(model, ids, plain=True):
+        folder = checkpoint.save(model, None, tmp_path / "reloaded")
+        again = AutoModelForCausalLM.from_pretrained(folder) if plain else checkpoint.load(folder)[0]
+        assert torch.equal(logits(again, ids), logits(model, ids))
+        return again
+
+    return reload
 
 
 @pytest.fixture

@@ -1,8 +1,24 @@
-"""Models with some halves of layers switched off from outside: what `common.models.layers.sublayers` is held against."""
+"""Models with layers, or halves of them, switched off from outside: no surgery, which is held against it."""
 
 import copy
 
+from heads import logits
+
+from common.models.architectures import layer_list
 from common.models.layers.sublayers import ATTENTION
+
+
+def skipping(model, ids, removed):
+    """The logits of a model whose layers, these ones, hand on what they receive."""
+    handles = [
+        layer.register_forward_hook(lambda _module, args, _output: args[0])
+        for index, layer in enumerate(layer_list(model))
+        if index in removed
+    ]
+    found = logits(model, ids)
+    for handle in handles:
+        handle.remove()
+    return found
 
 
 def silenced(model, halves):

@@ -40,9 +40,8 @@ def test_every_cell_it_would_measure_is_one_that_a_table_prints(monkeypatch, cap
     timed = [c for c in cells if c["column"] in ("Time cost (s)", "training time s")]
     times = [c["measured"] for c in timed if "QLoRA" not in c["method"]]  # which needs bitsandbytes
     assert len(times) == 2 + 4 and all(seconds > 0 for seconds in times)
-    assert all(
-        c["measured"] is None for c in cells if "GB" in c["column"] or "MiB" in c["column"]
-    )  # a CPU has no such thing
+    # A CPU has no such thing
+    assert all(c["measured"] is None for c in cells if "GB" in c["column"] or "MiB" in c["column"])
 
 
 def test_its_arms_are_the_rows_of_both_tables():

@@ -108,9 +108,8 @@ def test_axe_finds_nothing_serious(opened, kind, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=f"no axe: {HOW}")
     page = opened(KINDS[kind], 1200, scheme)
     page.wait_for_timeout(300)
-    found = (
-        axe.Axe().run(page, "article", options={"preload": False}).response["violations"]
-    )  # else it asks for files itself
+    # Else it asks for files itself
+    found = axe.Axe().run(page, "article", options={"preload": False}).response["violations"]
     serious = [f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found if v["impact"] in ("serious", "critical")]
     assert not serious
 

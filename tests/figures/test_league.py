@@ -93,9 +93,8 @@ def test_every_repair_has_one_line_after_the_selection_that_is_best_for_it_there
 def test_bands_leave_out_what_all_rows_share(drawn, store):
     """Windows differ by e^0.7, rows by e^0.15 on the same windows: the band is about the second, by the delta method."""
     place = next(at for at, label in enumerate(drawn[0].get_yticklabels()) if label.get_text().startswith("no repair"))
-    (bar,) = [
-        bar.get_segments()[0][:, 0] for bar in drawn[0].collections if bar.get_segments()[0][0, 1] == place
-    ]  # with 2 layers removed
+    # With 2 layers removed
+    (bar,) = [bar.get_segments()[0][:, 0] for bar in drawn[0].collections if bar.get_segments()[0][0, 1] == place]
     dense, own = (
         np.stack([store.items(row.recipe, name)["nll"] for name in TEXTS])
         for row in TABLE.rows(subjects.STANDIN)

@@ -107,23 +107,20 @@ def test_one_width_for_all_layers_is_a_plain_model(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("name, plain", [("llama", False), ("mistral", True)])
-def test_a_width_that_the_architecture_refuses_is_kept_beside_the_config(name, plain, tmp_path):
+def test_a_width_that_the_architecture_refuses_is_kept_beside_the_config(name, plain, reloaded):
     """Of 8 heads 6 are left, and 6 do not divide 64: Llama's config may not say so, Mistral's may."""
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8, "num_key_value_heads": 4}
     config = AutoConfig.for_model(name, vocab_size=320, num_hidden_layers=3, head_dim=8, **sizes)
     model = AutoModelForCausalLM.from_config(config).eval()
     llm_pruner.prune(model, IDS, 0.3, first=0, last=0)
     assert widths(model)[1]["key_heads"] == 3 and (structure.why_not_plain(model) is None) == plain
-    loaded, _ = checkpoint.load(checkpoint.save(model, None, tmp_path / "model"))
-    assert torch.equal(logits(loaded), logits(model))
+    reloaded(model, IDS, plain=False)
 
 
-def test_widths_go_with_their_layers(tiny_llama, tmp_path):
+def test_widths_go_with_their_layers(tiny_llama, reloaded):
     llm_pruner.prune(tiny_llama, IDS, RATIO, first=2, last=2)
     remove_layers(tiny_llama, [0, 2])
-    expected = logits(tiny_llama)
-    checkpoint.save(tiny_llama, None, tmp_path / "model")
-    assert torch.equal(logits(checkpoint.load(tmp_path / "model")[0]), expected)
+    reloaded(tiny_llama, IDS, plain=False)
 
 
 def test_half_precision_stays_half_and_unchanged_where_nothing_goes(make_tiny, tmp_path):

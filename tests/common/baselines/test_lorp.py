@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from heads import streams
 
 from common.baselines.lorp import locality, lorp, token_similarity
 from common.calibration import collect
@@ -14,13 +15,8 @@ from common.pruning.selection import best_window
 from common.utils.errors import UserError
 
 
-def inputs(model, ids):
-    with torch.no_grad():
-        return model(ids, output_hidden_states=True, use_cache=False).hidden_states[:-1]
-
-
 def test_similarity_is_the_mean_cosine_of_layer_inputs(tiny, ids):
-    x = inputs(tiny, ids)
+    x = streams(tiny, ids)
     got = token_similarity(Decoder(tiny), ids, batch_size=1)
     for i in range(6):
         for j in range(6):
@@ -51,12 +47,8 @@ def test_first_and_last_layer_stay_and_a_cluster_of_one_goes_last():
     similarity = blocks(1, 4, 1, inside=(1.0, 0.5, 1.0), outside=-0.9)
     assert sorted(lorp(similarity, 4, clusters=3)) == [1, 2, 3, 4]
     similarity = blocks(3, 3, inside=(0.9, 0.2), outside=-0.9)
-    assert lorp(similarity, 4, clusters=2) == [
-        1,
-        3,
-        2,
-        4,
-    ]  # layers 0 and 2 stay more alike than 4 and 5, then 0 may not go
+    # Layers 0 and 2 stay more alike than 4 and 5, then 0 may not go
+    assert lorp(similarity, 4, clusters=2) == [1, 3, 2, 4]
 
 
 @pytest.mark.parametrize(("mean", "clusters"), [(0.49, 2), (0.55, 3), (0.7, 4)])
@@ -87,7 +79,7 @@ def test_refusals_and_the_recipes_step(tiny_llama, ids):
 
 
 def test_uidls_angle_is_that_of_the_last_tokens(tiny, ids):
-    x = inputs(tiny, ids)
+    x = streams(tiny, ids)
     found = collect(Decoder(tiny), ids, span=2, kinds=("last-token-angle",), batch_size=1)
 
     def angle(a, b):

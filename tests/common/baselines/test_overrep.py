@@ -2,14 +2,14 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
+from heads import streams as streams_of
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM
 
 from common.baselines.overrep import PAPER, RecoveryLayers, Wide, WideGain, annealing, recover
-from common.models import checkpoint
 from common.models.decoder import Decoder
 from common.pruning.pipeline import around, run_recipe
 from common.pruning.steps import Given
@@ -19,20 +19,9 @@ from common.utils.errors import UserError
 WINDOWS = torch.randint(3, 320, (6, 16), generator=torch.Generator().manual_seed(5))
 FAST = Fitting(learning_rate=1e-3, final_share=0.1, weight_decay=1e-2, clip=1.0, batch_size=2, epochs=5)
 OUTWARD = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+streams = partial(streams_of, ids=WINDOWS)
 INWARD = ("self_attn.o_proj", "mlp.down_proj")
 NORMS = ("input_layernorm", "post_attention_layernorm")
-
-
-def streams(model, ids=WINDOWS):
-    """X[0] .. X[N], from Hugging Face's own forward pass."""
-    seen = []
-    receivers = [*model.model.layers, model.model.norm]
-    hooks = [r.register_forward_pre_hook(lambda m, a: seen.append(a[0].detach())) for r in receivers]
-    with torch.no_grad():
-        model(ids, use_cache=False)
-    for hook in hooks:
-        hook.remove()
-    return seen
 
 
 def spliced(model, start, stop):
@@ -162,17 +151,14 @@ def test_its_training_is_plain_steps_on_the_formulas(tiny_llama):
         assert all(torch.equal(v, before[k]) for k, v in tiny_llama.model.layers[place].state_dict().items())
 
 
-def test_a_recipe_trains_on_its_own_text_and_gives_a_plain_model(make_tiny, tmp_path, monkeypatch):
+def test_a_recipe_trains_on_its_own_text_and_gives_a_plain_model(make_tiny, reloaded, monkeypatch):
     model = make_tiny("qwen3")
     repair = {"method": "overrep", "samples": 6, "batch_size": 2, "epochs": 1}
     context = around(model, selection=Given((2, 3)), repair=repair)
     monkeypatch.setattr("common.baselines.overrep.OverRep.windows", lambda self, context: WINDOWS)
     run_recipe(context)
     assert context.details["training"]["steps"] == 3 and context.recipe.step("repair").fitting(PAPER).clip == 1.0
-    checkpoint.save(model, None, tmp_path / "model")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    with torch.no_grad():
-        assert torch.equal(again(WINDOWS).logits, model(WINDOWS).logits)
+    reloaded(model, WINDOWS)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import copy
 import numpy as np
 import pytest
 import torch
+from heads import streams
 
 from common.baselines.shift_llm import shift
 from common.hooks import patches
-from common.models import checkpoint
 from common.pruning.pipeline import around, run_recipe
 from common.pruning.steps import Given
 from common.utils.errors import UserError
@@ -21,9 +21,7 @@ def ids():
 
 def states(model, ids):
     """X[0] .. X[N - 1] as rows [tokens, channels], float64, from Hugging Face's own forward pass."""
-    with torch.no_grad():
-        found = model(ids, output_hidden_states=True, use_cache=False).hidden_states[:-1]
-    return [x.flatten(0, 1).double().numpy() for x in found]
+    return [x.flatten(0, 1).double().numpy() for x in streams(model, ids)[:-1]]
 
 
 def affine(x, y):
@@ -76,16 +74,13 @@ def test_a_full_rank_changes_nothing(tiny_llama, ids):
 
 
 @pytest.mark.parametrize("rank", [None, 3])
-def test_several_blocks_are_saved_and_come_back(rank, make_tiny, ids, tmp_path):
+def test_several_blocks_are_saved_and_come_back(rank, make_tiny, ids, reloaded):
     model = make_tiny("gemma2")
     repair = {"method": "shift-llm"} | ({"rank": rank} if rank else {})
     context = around(model, windows=ids, selection=Given((2, 4)), repair=repair)
     run_recipe(context)
     assert [(entry["run"], entry["position"]) for entry in context.details["patches"]] == [([2, 3], 2), ([4, 5], 3)]
-    checkpoint.save(model, None, tmp_path / "model")
-    again, _ = checkpoint.load(tmp_path / "model")
-    with torch.no_grad():
-        assert torch.equal(again(ids).logits, model(ids).logits)
+    reloaded(model, ids, plain=False)
 
 
 def test_a_rank_that_there_is_not_is_refused(tiny_llama, ids):

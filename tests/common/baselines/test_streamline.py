@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 from heads import logits as logits_of
+from heads import streams as streams_of
 from torch import nn
 
 from common.baselines.streamline import (
@@ -37,15 +38,8 @@ logits = partial(logits_of, ids=WINDOWS)
 
 def streams(model, boundaries, ids=WINDOWS):
     """X[l] of the model as Hugging Face code runs it (before the final norm), after the patches at l."""
-    seen = {}
-    receivers = [*model.model.layers, model.model.norm]
-    hooks = [
-        receivers[b].register_forward_pre_hook(lambda m, a, b=b: seen.update({b: a[0].detach()})) for b in boundaries
-    ]
-    logits(model, ids=ids)
-    for hook in hooks:
-        hook.remove()
-    return [seen[b] for b in boundaries]
+    found = streams_of(model, ids)
+    return [found[b] for b in boundaries]
 
 
 def regressed(config, loss):
@@ -183,11 +177,9 @@ def test_a_layer_learns_its_window_and_nothing_else_changes(tiny_llama):
 
 
 @pytest.mark.parametrize("replace", [replace_with_ffn, replace_with_layer])
-def test_the_result_reloads_and_generates_with_and_without_cache(tiny, tiny_tokenizer, tmp_path, greedy, replace):
+def test_the_result_reloads_and_generates_with_and_without_cache(tiny, reloaded, greedy, replace):
     replace(tiny, [2, 3], WINDOWS, StreamlineSettings(fitting=Fitting(learning_rate=1e-3)))
-    checkpoint.save(tiny, tiny_tokenizer, tmp_path / "m")
-    again, _ = checkpoint.load(tmp_path / "m")
-    assert torch.equal(logits(again), logits(tiny))
+    again = reloaded(tiny, WINDOWS, plain=False)
     assert greedy(again, WINDOWS[:1], True).equal(greedy(again, WINDOWS[:1], False))
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from heads import streams
 
 from common.calibration import cholesky, collect, least_squares
 from common.calibration.least_squares import Moments, Regression, RowRegression, silent
@@ -20,10 +21,7 @@ def crops():
 def states(make_tiny, crops):
     """X[1] and X[4] of a tiny model as rows, float64, and its statistics."""
     decoder = Decoder(make_tiny("llama"))
-    with torch.no_grad():
-        hidden = [decoder.embed_tokens(crops)]
-        for layer in range(decoder.num_layers):
-            hidden.append(decoder.run(hidden[-1], layer, layer + 1))
+    hidden = streams(decoder.model, crops)
     options = {"span": 3, "batch_size": 4, "elementwise": [(1, 4)], "moments": [(2, 3)], "matrices": [(1, 4)]}
     return hidden[1].double().flatten(0, 1), hidden[4].double().flatten(0, 1), collect(decoder, crops, **options)
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from heads import streams
 
 from common.calibration import Statistics, collect, default_pairs
 from common.calibration.statistics import ESTIMATORS
@@ -10,14 +11,11 @@ from common.models.decoder import Decoder
 from common.utils.errors import UserError
 
 
+@torch.no_grad()
 def stored_states(model, ids) -> list[torch.Tensor]:
     """X[0..N] from Hugging Face, with X[N] taken before the final norm, and the state after it."""
-    last = []
-    handle = model.model.norm.register_forward_pre_hook(lambda module, args: last.append(args[0]))
-    with torch.no_grad():
-        out = model(input_ids=ids, output_hidden_states=True, use_cache=False)
-    handle.remove()
-    return [*out.hidden_states[:-1], last[0], out.hidden_states[-1]]
+    states = streams(model, ids)
+    return [*states, model.model.norm(states[-1])]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from heads import streams
 
 from common.calibration.similarity import layer_similarity
 from common.models.decoder import Decoder
@@ -21,10 +22,7 @@ def naive_cka(x, y):
 
 def test_matrices_agree_with_pairs_of_hidden_states(make_tiny, ids):
     model = make_tiny("llama")
-    seen = []
-    model.model.norm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    hidden = [*model(ids, output_hidden_states=True).hidden_states[1:-1], seen[0]]
-    flat = [h.detach().flatten(0, 1) for h in hidden]
+    flat = [h.flatten(0, 1) for h in streams(model, ids)[1:]]
     cka, cosine = (layer_similarity(Decoder(model), ids, kind) for kind in ("cka", "cosine"))
     for a in range(6):
         for b in range(6):

@@ -2,19 +2,14 @@
 
 import pytest
 import torch
+from heads import logits as hf_logits
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.gemma2 import modeling_gemma2
 
-from common.hooks import scale_stream
 from common.models.architectures import SUPPORTED
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers, untie_embeddings
 from common.utils.errors import UserError
-
-
-def hf_logits(model, ids, attention_mask=None):
-    with torch.no_grad():
-        return model(ids, attention_mask=attention_mask, use_cache=False).logits
 
 
 def padding(kind, ids):
@@ -32,7 +27,7 @@ def test_logits_are_those_of_hugging_face(tiny, ids, side):
     mask = padding(side, ids)
     decoder = Decoder(tiny)
     logits = decoder.logits(decoder.run(decoder.embed_tokens(ids), 0, decoder.num_layers, mask))
-    assert torch.equal(logits, hf_logits(tiny, ids, mask))
+    assert torch.equal(logits, hf_logits(tiny, ids, attention_mask=mask))
 
 
 @torch.no_grad()
@@ -95,7 +90,7 @@ def test_masks_and_rotary_embedding_are_built_once_per_shape_and_padding(make_ti
         mask[0, :6] = 0  # the same tensor, changed in place, is another mask
         changed = decoder.run(hidden, 0, 6, mask)
         assert len(built) == 4
-        assert torch.equal(decoder.logits(changed), hf_logits(model, ids, mask))
+        assert torch.equal(decoder.logits(changed), hf_logits(model, ids, attention_mask=mask))
 
 
 def test_differentiable(tiny, ids):
@@ -116,35 +111,6 @@ def test_trainable_after_inference_mode(tiny_llama, ids):
         decoder.run(decoder.embed_tokens(ids), attention_mask=padding("left", ids))
     decoder.run(decoder.embed_tokens(ids), attention_mask=padding("left", ids)).sum().backward()
     assert tiny_llama.model.layers[0].mlp.down_proj.weight.grad is not None
-
-
-@pytest.mark.parametrize("boundary", [1, 3, 6])
-@torch.no_grad()
-def test_residual_writers_are_all_there_is(tiny, ids, boundary):
-    """Scaling every writer before a boundary is scaling the stream there: exact for a power of two and eps = 0."""
-    untie_embeddings(tiny)
-    for module in tiny.modules():
-        for name in ("variance_epsilon", "eps"):
-            if "Norm" in type(module).__name__ and hasattr(module, name):
-                setattr(module, name, 0.0)
-    with scale_stream(tiny, boundary, 2.0):
-        expected = hf_logits(tiny, ids)
-    decoder = Decoder(tiny)
-    for writer in decoder.embedding_writers():
-        writer.scale_(2.0)
-    for layer in range(boundary):
-        for writer in decoder.residual_writers(layer):
-            writer.scale_(2.0)
-    torch.testing.assert_close(hf_logits(tiny, ids), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_residual_writers_include_biases():
-    config = AutoConfig.for_model(
-        "llama", hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50,
-        attention_bias=True, mlp_bias=True,
-    )  # fmt: skip
-    names = [writer.name for writer in Decoder(AutoModelForCausalLM.from_config(config)).residual_writers(1)]
-    assert names == ["self_attn.o_proj.weight", "self_attn.o_proj.bias", "mlp.down_proj.weight", "mlp.down_proj.bias"]
 
 
 def test_view(make_tiny):

@@ -2,15 +2,17 @@
 
 import pytest
 import torch
+from heads import logits as logits_of
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from silenced import skipping
 from tiny_models import ARCHITECTURES, FAMILIES
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.evaluation.multiple_choice import SharedContextLM
 from common.hooks import PATCH_LOADERS, attach_patch, scale_stream
 from common.models import checkpoint
-from common.models.architectures import SUPPORTED, layer_list
+from common.models.architectures import SUPPORTED
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers, untie_embeddings, without_layers
 from common.utils.errors import UserError
@@ -31,24 +33,6 @@ def model(family, make_tiny):
     return make_tiny(family)
 
 
-def logits_of(model, ids, mask=None):
-    with torch.no_grad():
-        return model(ids, attention_mask=mask, use_cache=False).logits
-
-
-def skipping(model, ids, removed):
-    """The model with these layers skipped from outside: no surgery involved."""
-    handles = [
-        layer.register_forward_hook(lambda _module, args, _output: args[0])
-        for index, layer in enumerate(layer_list(model))
-        if index in removed
-    ]
-    logits = logits_of(model, ids)
-    for handle in handles:
-        handle.remove()
-    return logits
-
-
 def test_every_supported_architecture_has_a_tiny_model():
     assert {*FAMILIES, *(settings["model_type"] for settings in ARCHITECTURES.values())} == set(SUPPORTED)
 
@@ -61,7 +45,7 @@ def test_logits_and_states_are_those_of_hugging_face(model, ids):
     for given in (None, mask):
         logits = decoder.logits(decoder.run(decoder.embed_tokens(ids), attention_mask=given))
         read = mask.bool() if given is not None else slice(None)
-        assert torch.equal(logits[read], logits_of(model, ids, given)[read])
+        assert torch.equal(logits[read], logits_of(model, ids, attention_mask=given)[read])
     states = model(ids, output_hidden_states=True, use_cache=False).hidden_states
     for layer in range(decoder.num_layers):
         assert torch.equal(decoder.run(decoder.embed_tokens(ids), 0, layer), states[layer])

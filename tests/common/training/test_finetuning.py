@@ -488,9 +488,8 @@ def test_qlora_keeps_the_rounding_and_leaves_a_plain_model(make_tiny, ids):
     weight, exact = rounded.model.layers[0].mlp.up_proj.weight, dense.model.layers[0].mlp.up_proj.weight
     blocks = (weight / exact.view(-1, 64).abs().amax(1).repeat_interleave(64).view_as(weight)).detach()
     assert 0.05 < ((weight - exact).norm() / exact.norm()).item() < 0.12
-    assert (
-        len({round(value, 1) for value in blocks.flatten().tolist()}) <= 16
-    )  # NF4's levels, up to the scales' rounding
+    # NF4's levels, up to the scales' rounding
+    assert len({round(value, 1) for value in blocks.flatten().tolist()}) <= 16
     model, report = finetune(make_tiny(), None, rows(4), settings=Settings(method="qlora", max_steps=6, **QUICK))
     assert report["status"] == "ok" and report["losses"][-1] < report["losses"][0]
     assert {type(module) for module in model.modules()} == {type(module) for module in dense.modules()}

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from heads import streams
 
 from common.models.decoder import Decoder
 from common.pruning.pipeline import around, run_recipe
@@ -31,8 +32,7 @@ def naive(model, ids, a, b, inputs="stream", ridge=1e-3, weights="none", first=T
     seen = []
     down = model.model.layers[a - 1].mlp
     handle = getattr(down, "down_proj", down).register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    with torch.no_grad():
-        x = model(ids, output_hidden_states=True, use_cache=False).hidden_states
+    x = streams(model, ids)
     handle.remove()
     every = (x[a] if inputs == "stream" else seen[0], x[a], x[b])
     h, one, two = (value[:, 0 if first else 1 :].flatten(0, 1).double() for value in every)
@@ -106,9 +106,8 @@ def test_one_by_one_the_layer_goes_without_which_least_is_left_and_the_rest_is_r
     alive.remove(first[0])
     left = {}
     for place in range(1, 4):
-        with torch.no_grad():
-            found = [net(ids, output_hidden_states=True, use_cache=False).hidden_states for net in (by_hand, dense)]
-        s, x = (h[at].flatten(0, 1).double() for h, at in zip(found, (place, alive[place + 1])))
+        at = ((by_hand, place), (dense, alive[place + 1]))
+        s, x = (streams(net, ids)[boundary].flatten(0, 1).double() for net, boundary in at)
         left[alive[place]] = (left_over(s, x - s) / x.square().sum()).item()
     second = min(left, key=left.get)
     assert context.details["removed"] == [first[0], second]
@@ -152,7 +151,7 @@ def test_with_the_neurons_carried_over_first_tokens_are_made_good(ids, make_tiny
     model, ids = planted(make_tiny("llama")), ids.clone()
     ids[:, 0] = FIRST
     found = least_residual.carried(Decoder(model), ids, [1, 2, 7], WRITER, batch_size=4)
-    x = model(ids, output_hidden_states=True, use_cache=False).hidden_states
+    x = streams(model, ids)
     assert sorted(found) == [(WRITER, WRITER + 1), (WRITER, WRITER + 2)]
     for (a, b), share in found.items():
         h, missing = (value[:, 1:].flatten(0, 1).double() for value in (x[a], x[b] - x[a]))

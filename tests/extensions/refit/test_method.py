@@ -4,9 +4,8 @@ import copy
 
 import pytest
 import torch
+from heads import streams
 
-from common.models import checkpoint
-from common.models.decoder import Decoder
 from common.utils.errors import UserError
 from extensions import refit
 
@@ -16,14 +15,6 @@ PLAIN = ("llama", "mistral", "qwen2", "qwen3")
 @pytest.fixture(scope="module")
 def ids():
     return torch.randint(5, 300, (6, 24), generator=torch.Generator().manual_seed(0))
-
-
-def streams(model, ids):
-    """X[0] .. X[N] of a model, from hooks on nothing of ours: Hugging Face's hidden states, and the last layer's output."""
-    with torch.no_grad():
-        found = list(model(ids, output_hidden_states=True, use_cache=False).hidden_states)
-        found[-1] = Decoder(model).run(found[-2], len(found) - 2, len(found) - 1)
-    return found
 
 
 def by_least_squares(dense, ids, ridge):
@@ -115,18 +106,13 @@ def test_several_cuts_are_refitted_from_the_first_to_the_last(ids, make_tiny):
     assert all(report["left"] < report["error"] for report in reports) and len(model.model.layers) == layers - 2
 
 
-def test_the_result_is_a_plain_checkpoint(ids, tmp_path, tiny_tokenizer, make_tiny):
-    from transformers import AutoModelForCausalLM
-
+def test_the_result_is_a_plain_checkpoint(ids, reloaded, make_tiny):
     model = make_tiny("llama")
     size = sum(p.numel() for p in model.model.layers[0].parameters())
     before = sum(p.numel() for p in model.parameters())
     refit.refit(model, ids, [2, 3])
     assert before - sum(p.numel() for p in model.parameters()) == 2 * size
-    checkpoint.save(model, tiny_tokenizer, tmp_path / "model")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    with torch.no_grad():
-        assert torch.equal(again(ids).logits, model(ids).logits)
+    reloaded(model, ids)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from heads import streams
 from transformers import AutoModelForCausalLM
 
 from common.cli import Job, main
@@ -44,9 +45,7 @@ def seen(model, ids, *paths):
 
 
 def stream(model, ids, boundary):
-    with torch.no_grad():
-        found = model(ids, output_hidden_states=True, use_cache=False).hidden_states
-    return found[boundary].flatten(0, 1).double()
+    return streams(model, ids)[boundary].flatten(0, 1).double()
 
 
 def ridged(h, missing, ridge, intercept=False):
@@ -72,7 +71,7 @@ def pair(make_tiny):
     return model, copy.deepcopy(model)
 
 
-def test_an_intercept_becomes_the_bias_of_a_plain_llama(pair, ids, tmp_path):
+def test_an_intercept_becomes_the_bias_of_a_plain_llama(pair, ids, reloaded):
     model, dense = pair
     refit.refit(model, ids, [2, 3], following=1, ridge=1e-2, intercept=True)
     [(h, _)] = seen(dense, ids, DOWN)
@@ -81,10 +80,7 @@ def test_an_intercept_becomes_the_bias_of_a_plain_llama(pair, ids, tmp_path):
     assert torch.allclose(model.get_submodule(DOWN).bias.double(), wanted[-1], rtol=1e-3, atol=1e-4)
     assert model.model.layers[2].self_attn.o_proj.bias.abs().min() > 0
     assert model.model.layers[0].self_attn.o_proj.bias.abs().max() == 0
-    checkpoint.save(model, None, tmp_path / "model")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    with torch.no_grad():
-        assert torch.equal(again(ids).logits, model(ids).logits)
+    reloaded(model, ids)
 
 
 def test_held_out_samples_choose_the_ridge_and_all_samples_solve(pair):
@@ -108,9 +104,8 @@ def test_held_out_samples_choose_the_ridge_and_all_samples_solve(pair):
 def test_where_nothing_helps_held_out_samples_the_matrix_stays(make_tiny, ids, monkeypatch):
     model = make_tiny("llama")
     dense = copy.deepcopy(model)
-    monkeypatch.setattr(
-        refit.method, "RIDGES", (1e-12, float("inf"))
-    )  # one sample of 24 tokens, fitted without a ridge
+    # One sample of 24 tokens, fitted without a ridge
+    monkeypatch.setattr(refit.method, "RIDGES", (1e-12, float("inf")))
     [report] = refit.refit(model, ids[:2], [2, 3], following=0, held_out=1)
     assert report["ridge"] == float("inf") and report["left"] == pytest.approx(report["error"])
     assert change(model, dense, DOWN, DOWN).abs().max() == 0

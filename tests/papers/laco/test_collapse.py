@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tiny_models import ARCHITECTURES, tiny_model
 from torch import nn
 
-from common.models import checkpoint
 from common.models.decoder import Decoder
 from common.utils.errors import UserError
 from papers.laco import collapse, collapse_to, merge_layers, output_similarity
@@ -133,13 +132,11 @@ def test_the_bias_that_routers_choose_experts_by_is_merged_as_their_weights_are(
 
 
 @pytest.mark.parametrize("merge", ["paper", "code"])
-def test_a_merged_model_generates_and_reloads(tiny, tiny_tokenizer, greedy, ids, merge, tmp_path):
+def test_a_merged_model_generates_and_reloads(tiny, greedy, ids, merge, reloaded):
     merge_layers(tiny, 1, 2, merge)
     assert tiny.config.num_hidden_layers == len(tiny.model.layers) == 4
     assert torch.equal(greedy(tiny, ids, True), greedy(tiny, ids, False))
-    checkpoint.save(tiny, tiny_tokenizer, tmp_path / "merged")
-    again, _ = checkpoint.load(tmp_path / "merged")
-    assert torch.equal(again(ids).logits, tiny(ids).logits)
+    reloaded(tiny, ids)
 
 
 @pytest.mark.parametrize("layer, followers", [(-1, 1), (0, 0), (4, 2), (6, 1), (0, 5)])

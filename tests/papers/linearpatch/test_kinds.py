@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from accelerate import dispatch_model
-from heads import logits
+from heads import logits, streams
 
 from common.calibration import collect
 from common.calibration.statistics import COSINES
@@ -83,13 +83,6 @@ def test_every_cosine_can_select(variant, cosine, tiny_llama, crops):
     order = sorted((a for a, _ in pairs), key=lambda a: -found.cosine(cosine, a, a + length))
     expected = [order[0], order[0] + 1] if variant == "L" else order[:2]
     assert linearpatch.prune(tiny_llama, crops, 2, variant=variant, cosine=cosine)["removed"] == expected
-
-
-@torch.no_grad()
-def streams(model, ids):
-    """X[0] .. X[N]: Hugging Face's hidden states, and the last layer's output."""
-    *states, _ = model(ids, output_hidden_states=True, use_cache=False).hidden_states
-    return [*states, Decoder(model).run(states[-1], len(states) - 1, len(states))]
 
 
 @pytest.mark.parametrize("kind", [*VECTORS, "scalar", "matrix"])

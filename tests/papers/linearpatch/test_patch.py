@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from heads import logits
+from heads import logits, streams
 
 from common.calibration import collect
 from common.hadamard import hadamard_matrix
@@ -27,12 +27,7 @@ def scales():
 
 def test_prune_is_selection_scales_removal_and_patch_by_hand(tiny, crops):
     by_hand = copy.deepcopy(tiny)
-    states = []
-    decoder = Decoder(by_hand)
-    with torch.no_grad():
-        states.append(decoder.embed_tokens(crops))
-        for layer in range(6):
-            states.append(decoder.run(states[-1], layer, layer + 1))
+    states = streams(by_hand, crops)
     cosines = [torch.cosine_similarity(states[s], states[s + 2], dim=-1).mean() for s in range(5)]
     start = int(torch.stack(cosines).argmax())
     rotation = hadamard_matrix(64).float()

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from heads import streams
 
 from common.calibration import collect
 from common.hadamard import hadamard_matrix
@@ -35,20 +36,13 @@ def loud(tiny_llama):
     return tiny_llama
 
 
-def stream(model, ids):
-    with torch.no_grad():
-        return [
-            state.double() for state in model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
-        ]
-
-
 def statistics(model, crops, **options):
     return collect(Decoder(model), crops, span=2, moments=[CUT], elementwise=[CUT], **options)
 
 
 def test_pieces_are_what_they_are_said_to_be(loud, crops):
     found = statistics(loud, crops)
-    before = stream(loud, crops)[CUT[0]]
+    before = streams(loud, crops)[CUT[0]].double()
     magnitudes = before.abs().mean((0, 1))
     loud_ones = [k for k in range(64) if magnitudes[k] >= 10 * magnitudes.median()]
     assert loud_ones == [5, 40] == massive_channels(found.magnitude(CUT[0])).nonzero().flatten().tolist()
@@ -105,7 +99,7 @@ def test_strength_goes_from_nothing_to_the_piece_and_beyond(piece, loud, crops):
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_skipped_tokens_count_in_nothing(estimator, loud, crops):
     """Against the states of a plain forward pass without its first tokens."""
-    before, after = (stream(loud, crops)[boundary][:, 1:] for boundary in CUT)
+    before, after = (streams(loud, crops)[boundary][:, 1:].double() for boundary in CUT)
     found = statistics(loud, crops, skip=1, batch_size=3)
     assert (found.samples, found.tokens, found.skip) == (4, 4 * 23, 1)
     for rotated in (False, True):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from heads import logits
+from heads import logits, streams
 from tiny_models import ARCHITECTURES, FAMILIES
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -162,21 +162,10 @@ def test_a_channel_that_is_zero_before_the_layer_counts_as_one(tiny_llama, crops
 # --- Algorithm 1 against a naive loop on the weights themselves
 
 
-def observe(model, ids):
-    """X[0] .. X[N] of a model, from hooks on its modules."""
-    states = []
-    modules = [*model.model.layers, model.model.norm]
-    handles = [m.register_forward_pre_hook(lambda _, args: states.append(args[0].detach())) for m in modules]
-    logits(model, ids)
-    for handle in handles:
-        handle.remove()
-    return states
-
-
 def naive_scores(model, metric, ids):
     layers = model.model.layers
     if metric == "bi":
-        states = observe(model, ids)
+        states = streams(model, ids)
         return [-torch.cosine_similarity(x, y, dim=-1).mean().item() for x, y in zip(states, states[1:])]
     if metric == "mag+":
         return [sum(p.abs().sum().item() for n, p in layer.named_parameters()) for layer in layers]
@@ -198,12 +187,12 @@ def naive_loop(model, ids, count, metric, iterative, compensate, protected):
     """Llama only: every step measures the model as it is, deletes the layer, and multiplies the weights before it."""
     names, removed, factors = list(range(len(model.model.layers))), [], []
     order = naive_scores(model, metric, ids)
-    dense = observe(model, ids)
+    dense = streams(model, ids)
     for _ in range(count):
         scores = dict(zip(names, naive_scores(model, metric, ids))) if iterative else dict(enumerate(order))
         layer = min((name for name in names if name not in protected), key=scores.__getitem__)
         place = names.index(layer)
-        x, y = observe(model, ids)[place : place + 2] if iterative else dense[layer : layer + 2]
+        x, y = streams(model, ids)[place : place + 2] if iterative else dense[layer : layer + 2]
         alpha = (y.abs().mean(1) / x.abs().mean(1)).mean().item()
         model.model.layers = torch.nn.ModuleList([m for i, m in enumerate(model.model.layers) if i != place])
         names.remove(layer)
@@ -251,7 +240,7 @@ def test_every_architecture_is_the_loop_with_hooks_at_the_cuts(tiny, crops):
     """The factors act as hooks on the layers behind the cuts; nothing is fused."""
     naive, names, removed = copy.deepcopy(tiny), list(range(6)), []
     for _ in range(3):
-        states = observe(naive, crops)
+        states = streams(naive, crops)
         cosines = [torch.cosine_similarity(x, y, dim=-1).mean().item() for x, y in zip(states, states[1:])]
         place = max(range(1, len(names) - 1), key=cosines.__getitem__)
         left = []  # what the layer returns, before the next one's hook
@@ -287,7 +276,7 @@ def test_the_result_is_a_plain_checkpoint_that_generates_with_and_without_cache(
 
 
 def test_cl_removes_the_window_of_highest_cosine_at_once_with_one_factor(tiny_llama, crops):
-    states = observe(tiny_llama, crops)
+    states = streams(tiny_llama, crops)
     cosines = [torch.cosine_similarity(states[s], states[s + 3], dim=-1).mean().item() for s in range(4)]
     start = max(range(4), key=cosines.__getitem__)
     expected = copy.deepcopy(tiny_llama)
@@ -306,7 +295,7 @@ def test_cl_removes_the_window_of_highest_cosine_at_once_with_one_factor(tiny_ll
 @pytest.mark.parametrize("window_factor", ["direct", "product"])
 def test_a_window_chosen_on_tokens_of_its_own_has_the_factor_of_the_calibrations(tiny_llama, crops, window_factor):
     own = torch.randint(3, 320, (3, 11), generator=torch.Generator().manual_seed(8))
-    states, seen = observe(tiny_llama, crops), observe(tiny_llama, own)
+    states, seen = streams(tiny_llama, crops), streams(tiny_llama, own)
     cosines = {s: torch.cosine_similarity(seen[s], seen[s + 2], dim=-1).mean().item() for s in (1, 2, 3)}
     start = max(cosines, key=cosines.get)
     steps = [(start, start + 2)] if window_factor == "direct" else [(start, start + 1), (start + 1, start + 2)]
@@ -318,7 +307,7 @@ def test_a_window_chosen_on_tokens_of_its_own_has_the_factor_of_the_calibrations
 
 
 def test_a_window_is_free_of_protected_layers(tiny_llama, crops):
-    states = observe(tiny_llama, crops)
+    states = streams(tiny_llama, crops)
     cosines = {s: torch.cosine_similarity(states[s], states[s + 2], dim=-1).mean().item() for s in (0, 1, 4)}
     start = max(cosines, key=cosines.__getitem__)
     report = prune_and_compensate(tiny_llama, crops, 2, metric="cl", protected=[3])
@@ -327,7 +316,7 @@ def test_a_window_is_free_of_protected_layers(tiny_llama, crops):
 
 def test_the_official_code_spares_the_ends_and_takes_other_cosines(make_tiny, crops):
     model = make_tiny()
-    states = observe(model, crops)
+    states = streams(model, crops)
     inner = {s: torch.cosine_similarity(states[s], states[s + 2], dim=1).mean().item() for s in (1, 2, 3)}
     start = max(inner, key=inner.get)
     report = prune_and_compensate(model, crops, 2, metric="cl", fidelity="code")
@@ -341,7 +330,7 @@ def test_a_metric_may_have_tokens_of_its_own(tiny_llama, crops):
     expected = copy.deepcopy(tiny_llama)
     losses = importance.losses_without_each(Decoder(expected), own, list(range(6)), [1, 2, 3, 4])
     layer = 1 + int(losses.argmin())
-    states = observe(expected, crops)
+    states = streams(expected, crops)
     alpha = (states[layer + 1].abs().mean(1) / states[layer].abs().mean(1)).mean().item()
     report = prune_and_compensate(tiny_llama, crops, 1, metric="ppl", metric_windows=own, protected=(0, 5))
     assert (report["removed"], report["factors"]) == ([layer], pytest.approx([alpha], rel=1e-5))
@@ -398,7 +387,7 @@ def test_states_that_do_not_fit_are_run_again_with_the_same_choices(make_tiny, c
     monkeypatch.setattr(importance, "STATE_BYTES", 3 * state)  # of 7: every third
     stream = Stream(Decoder(again), crops, batch_size=5)
     assert [s is None for s in stream.states()[0]] == [False, True, True, False, True, True, False]
-    torch.testing.assert_close(stream.received(2)[0], observe(again, crops)[2])
+    torch.testing.assert_close(stream.received(2)[0], streams(again, crops)[2])
     found = prune_and_compensate(again, crops, 4, **options)
     assert found["removed"] == expected["removed"]
     assert found["factors"] == pytest.approx(expected["factors"], rel=1e-5)

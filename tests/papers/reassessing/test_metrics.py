@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from heads import streams
 from torch.nn import functional as F
 
 from common.models.decoder import Decoder
@@ -22,14 +23,7 @@ def matrices(layer, norms):
 
 def hidden_states(model, ids):
     """X[0] .. X[N], the last before the final norm, from hooks on the layers."""
-    states = []
-    hooks = [layer.register_forward_pre_hook(lambda _, given: states.append(given[0])) for layer in model.model.layers]
-    hooks.append(model.model.norm.register_forward_pre_hook(lambda _, given: states.append(given[0])))
-    with torch.no_grad():
-        model(ids, use_cache=False)
-    for hook in hooks:
-        hook.remove()
-    return [state.double() for state in states]
+    return [state.double() for state in streams(model, ids)]
 
 
 def mean_loss(model, ids):

@@ -8,7 +8,7 @@ import pytest
 
 from reproductions import audit
 from reproductions.__main__ import main
-from reproductions.audit import repeats, report, scores, tables
+from reproductions.audit import repeats, report, scores
 from reproductions.audit.engine import PAPER_NAMES, VERDICTS, padding
 from reproductions.spec import reported
 from reproductions.spec.registry import PAPERS
@@ -186,21 +186,6 @@ def test_what_matters_to_someone_citing_comes_first():
     assert 8 <= len(headlines) <= 20
     top = report.as_markdown(audit.findings()).partition("## LinearPatch")[0]
     assert all(report._plain(headline) in top for headline in headlines)
-
-
-def test_a_wrong_number_is_found_and_a_right_one_is_not():
-    """The checks against numbers made up here: an order, a list, a misprint and a rounded mean."""
-    number = reported.numbers("linearpatch", "1")[0]
-
-    def made(text: str, column: str = "x"):
-        return reported.Number(**{**number.__dict__, "text": text, "column": column})
-
-    assert tables._out_of_order({"RP": made("80.00")}, {"RP": made("81.00")}, ("RP", False)) == ["RP"]
-    assert tables._out_of_order({"RP": made("81.00")}, {"RP": made("80.00")}, ("RP", False)) == []
-    assert tables._out_of_order({"AVG": made("81.00")}, {"AVG": made("80.00")}, ("AVG", True)) == ["AVG"]
-    assert tables.share("9/32") == 9 / 32 and tables.share("27.1%") == pytest.approx(0.271) and tables.share("") is None
-    assert scores._misprint("0.3163", "0.1633") and scores._misprint("0.5458", "0.3458")
-    assert not scores._misprint("0.1234", "0.4321") and not scores._misprint("0.1", "0.1")
 
 
 def test_numbers_that_are_right_at_the_digits_printed_are_no_findings():

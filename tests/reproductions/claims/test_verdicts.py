@@ -309,11 +309,8 @@ def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, ou
         assert found["verdict"] == verdict == (content["claims"][number]["judged"]["standin"]["verdict"])
         assert found["counts"] == {"supported": 2, "contradicted": 1, "inconclusive": 1}
         assert found["difference"] == min(one["difference"] for one in found["comparisons"])
-    assert content["chance"]["standin"] == {
-        "comparisons": 4,
-        "by_chance": pytest.approx(0.1),
-        "others": 0,
-    }  # the same ones three times
+    # The same ones three times
+    assert content["chance"]["standin"] == {"comparisons": 4, "by_chance": pytest.approx(0.1), "others": 0}
     assert "(2 supported, 1 contradicted, 1 inconclusive); worst case: " in tables.render(content)
 
 

@@ -25,9 +25,8 @@ def files(tmp_path):
 def test_what_was_cut_is_joined(files, tmp_path):
     folders = gpu_pack.cut(files, tmp_path / "out", size=2000, each=4000)
     sizes = [[path.stat().st_size for path in sorted(folder.glob("*.piece"))] for folder in folders]
-    assert [size for one in sizes for size in one][:-1] == [2000] * (
-        sum(map(len, sizes)) - 1
-    )  # the last one is the rest
+    # The last one is the rest
+    assert [size for one in sizes for size in one][:-1] == [2000] * (sum(map(len, sizes)) - 1)
     assert {len(one) for one in sizes[:-1]} == {2} and len(sizes[-1]) <= 2
     assert gpu_pack.join(tmp_path / "out", tmp_path / "there") == list(files)
     for name, path in files.items():

@@ -30,8 +30,8 @@ TASKS = ("ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa
 def test_the_reported_table_is_complete():
     """What its numbers give of each other is the audit's."""
     rows = {}
-    for (*row, column), number in reported.cells("linearpatch", "1").items():
-        rows.setdefault((*row, number.method), set()).add(column)
+    for number in reported.numbers("linearpatch", "1"):
+        rows.setdefault((number.model, number.sparsity, number.variant, number.method), set()).add(number.column)
     assert len(rows) == 35
     for (*_, method), columns in rows.items():
         assert columns == {*TASKS, "AVG", "RP"} | (set() if method == "Dense" else {"Ratio"})
@@ -101,10 +101,8 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
     folder = saved_llama(tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf", tiny_tokenizer, hidden=64)
     write_wikitext(tmp_path / "hub")
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
-    for entry, count in (
-        (shared_recipes.CALIBRATION, 4),
-        (shared_recipes.SLEB_LINES, 12),
-    ):  # the same path, fewer tokens
+    # The same path, fewer tokens
+    for entry, count in ((shared_recipes.CALIBRATION, 4), (shared_recipes.SLEB_LINES, 12)):
         monkeypatch.setitem(entry, "paper", {**entry["paper"], "length": 48, "count": count})
     monkeypatch.setitem(shared_recipes.PRUNER_LINES, "paper", {**shared_recipes.PRUNER_LINES["paper"], "length": 8})
     monkeypatch.setattr(recipes, "PRUNER_TEXT", "wikitext2-train")  # whose lines are short

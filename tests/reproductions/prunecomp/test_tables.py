@@ -115,9 +115,8 @@ def test_the_grid_has_every_metric_with_every_repair_and_shares_the_papers_rows(
     assert len(rows) == 1 + 5 * 6 + 4 * 6
     assert len({row.recipe.hash for row in rows}) == len(rows)
     tables = {row.recipe.hash for n in ("1", "4") for row in registry.get(f"table{n}-prunecomp").rows("standin", None)}
-    assert (
-        sum(row.recipe.hash in tables for row in rows) == 1 + 5 + 5 + 2
-    )  # dense, as they are, Prune&Comp, the ablation
+    # Dense, as they are, Prune&Comp, the ablation
+    assert sum(row.recipe.hash in tables for row in rows) == 1 + 5 + 5 + 2
     names = {row.name for row in rows}
     assert {"CosSim(BI), one-shot, patch A (LinearPatch[S])", "CosSim(CL), one-shot, patch A (LinearPatch[L])"} <= names
 

@@ -76,10 +76,8 @@ def test_pairs_are_of_one_model_and_size_and_change_their_order_where_the_two_me
 
     found = [row("m", "7/32", 80, 60), row("m", "7/32", 81, 59), row("m", "7/32", 70, 40), row("m", "9/32", 60, 99)]
     assert chance_levels.turned(found) == (1, 3)
-    assert chance_levels.turned([row("m", "27%", 80, 60), row("m", "24%", 81, 59)]) == (
-        1,
-        1,
-    )  # LaCo's rows: one share each
+    # LaCo's rows: one share each
+    assert chance_levels.turned([row("m", "27%", 80, 60), row("m", "24%", 81, 59)]) == (1, 1)
     assert chance_levels.turned([row("m", "7/32", 80, 60), row("m", "7/32", 80, 59)]) == (0, 0)  # no order to be turned
 
 

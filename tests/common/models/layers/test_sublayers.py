@@ -6,12 +6,12 @@ from functools import partial
 import pytest
 import torch
 from heads import logits as logits_of
+from heads import step_by_step
 from silenced import silenced
 
 from common.baselines import entrodrop, finercut, llm_pruner, slicegpt, sublayer_removal
 from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.hooks import attach_patch
-from common.models import checkpoint
 from common.models.decoder import Decoder
 from common.models.layers import structure
 from common.models.layers.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
@@ -28,21 +28,11 @@ DROPPED = [(0, ATTENTION), (2, MLP), (3, ATTENTION), (3, MLP), (5, ATTENTION)]
 logits = partial(logits_of, ids=IDS)
 
 
-def step_by_step(model, ids=IDS):
-    cache, steps = None, []
-    with torch.no_grad():
-        for position in range(ids.shape[1]):
-            output = model(ids[:, position : position + 1], past_key_values=cache, use_cache=True)
-            cache = output.past_key_values
-            steps.append(output.logits)
-    return torch.cat(steps, dim=1)
-
-
-def test_dropped_halves_are_silent_halves_and_survive_saving(tiny, tmp_path, greedy):
+def test_dropped_halves_are_silent_halves_and_survive_saving(tiny, reloaded, greedy):
     expected, before = logits(silenced(tiny, DROPPED)), sum(p.numel() for p in tiny.parameters())
     drop_halves(tiny, DROPPED)
     torch.testing.assert_close(logits(tiny), expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(step_by_step(tiny), expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(step_by_step(tiny, IDS), expected, rtol=1e-3, atol=1e-3)
     assert torch.equal(greedy(tiny, IDS, use_cache=True), greedy(tiny, IDS, use_cache=False))
     assert [half for half in sorted(DROPPED) if half in present(tiny)] == [] and len(present(tiny)) == 12 - len(DROPPED)
     decoder = Decoder(tiny)
@@ -50,20 +40,17 @@ def test_dropped_halves_are_silent_halves_and_survive_saving(tiny, tmp_path, gre
     assert [len(decoder.residual_writers(layer)) for layer in (2, 3)] == [1, 0]
 
     assert "missing" in structure.why_not_plain(tiny)
-    checkpoint.save(tiny, None, tmp_path / "model")
-    loaded, _ = checkpoint.load(tmp_path / "model")
-    assert torch.equal(logits(loaded), logits(tiny))
+    loaded = reloaded(tiny, IDS, plain=False)
     assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in tiny.parameters()) < before
 
 
-def test_halves_go_with_their_layers_and_with_narrow_ones(tiny_llama, tmp_path, greedy):
+def test_halves_go_with_their_layers_and_with_narrow_ones(tiny_llama, reloaded, greedy):
     llm_pruner.prune(tiny_llama, IDS, 0.55, first=1, last=1)
     drop_halves(tiny_llama, [(1, ATTENTION), (4, MLP)])
     remove_layers(tiny_llama, [0, 3])
     assert present(tiny_llama) == [(0, MLP), (1, ATTENTION), (1, MLP), (2, ATTENTION), (3, ATTENTION), (3, MLP)]
     assert torch.equal(greedy(tiny_llama, IDS, use_cache=True), greedy(tiny_llama, IDS, use_cache=False))
-    checkpoint.save(tiny_llama, None, tmp_path / "model")
-    assert torch.equal(logits(checkpoint.load(tmp_path / "model")[0]), logits(tiny_llama))
+    reloaded(tiny_llama, IDS, plain=False)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +140,7 @@ def mapping(seen, weight, bias):
     return hook
 
 
-def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correlations(tiny, tmp_path, greedy):
+def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correlations(tiny, reloaded, greedy):
     maps = sublayer_removal.linear_maps(Decoder(tiny), LONG, batch_size=2)
     for number in (0, 4):
         x, y, stream = attention_rows(tiny, number)
@@ -177,8 +164,7 @@ def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correl
         last.register_forward_hook(mapping(seen, weight.float(), bias.float()))
     torch.testing.assert_close(logits(replaced), logits(tiny), rtol=1e-3, atol=1e-3)
     assert torch.equal(greedy(replaced, IDS, use_cache=True), greedy(replaced, IDS, use_cache=False))
-    checkpoint.save(replaced, None, tmp_path / "model")
-    assert torch.equal(logits(checkpoint.load(tmp_path / "model")[0]), logits(replaced))
+    reloaded(replaced, IDS, plain=False)
 
 
 @pytest.mark.parametrize(
