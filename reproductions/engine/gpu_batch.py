@@ -257,7 +257,7 @@ class BatchCommand:
     limit: int | None = option(
         None, "rehearse: only N items of each task", least=2, why="1 item leaves no standard error"
     )
-    dry_run: bool = option(False, "print the forecast and measure nothing")
+    dry_run: bool = option(False, "print the forecast of all cells, with data or without, and measure nothing")
 
 
 @answering
@@ -272,13 +272,16 @@ def main(arguments: list[str] | None = None) -> int:
     if not planned:
         print("every cell has a record; nothing to measure")
         return 0
+    if options.dry_run:
+        planned = timed(planned, Store(), SPEED[device], lambda recipe, benchmark: None)
+        print(forecast(planned, workers, options.minutes))
+        print("a dry run looks for no data: cells without data count here as well, and are not measured")
+        return 0
     from reproductions.engine import fetch  # loads torch
 
     lacking = fetch.lacking([entry for one in planned for entry in one.work]).why
     planned = timed(planned, Store(), SPEED[device], lacking)
     print(forecast(planned, workers, options.minutes), flush=True)
-    if options.dry_run:
-        return 0
     total = sum(one.cells for one in planned)
     done = run(planned, device=device, workers=workers, ends=begun + 60 * options.minutes, lacking=lacking)
     print(f"{done} of {total} cells have a record now; the same command continues with what is left")

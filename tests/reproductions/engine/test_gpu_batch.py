@@ -5,7 +5,6 @@ import dataclasses
 import os
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -88,13 +87,15 @@ def test_cells_without_data_take_no_time_and_are_counted(tmp_path):
     assert "(2 cells without data here)" in gpu_batch.forecast([part], 1, 9.0)
 
 
-def test_a_dry_run_measures_nothing(tmp_path, monkeypatch, capsys):
+def test_a_dry_run_measures_nothing_and_loads_no_data(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "records"))
     monkeypatch.setattr(workers, "local", lambda *_, **__: pytest.fail("something was measured"))
-    monkeypatch.setattr(fetch, "lacking", lambda work: SimpleNamespace(why=lambda recipe, benchmark: None))
+    for kind in fetch._DATA:
+        monkeypatch.setitem(fetch._DATA, kind, lambda name: pytest.fail(f"the data of {name} were loaded"))
     assert gpu_batch.main(["--dry-run", "--device", "cuda", "--model", SMALL, "--limit", "2"]) == 0
     said = capsys.readouterr().out
     assert "perplexities of LinearPatch and Prune&Comp, Qwen2.5-Coder-0.5B-Instruct" in said and "8 workers" in said
+    assert "looks for no data" in said and "without data here" not in said
     assert not (tmp_path / "records").exists()
 
 
