@@ -1,8 +1,11 @@
 """Write what the published records say into README, docs and papers: ``python -m reproductions.documents.readme``."""
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+from common.console.command_line import answering, parse
 from common.console.text_tables import markdown
 from common.records import record_json
 from common.records.results import ROOT, Store
@@ -169,13 +172,21 @@ def render(text: str, found: Mapping[str, str]) -> str:
     return text
 
 
-def main() -> None:
-    """Rewrite the files in place."""
+@dataclass(kw_only=True)
+class ReadmeCommand:
+    """Write what the published records say into README and docs."""
+
+
+@answering
+def main(arguments: list[str] | None = None) -> int:
+    """Rewrite the files in place; return the exit status."""
+    parse(ReadmeCommand, arguments, prog="python -m reproductions.documents.readme")
     found = parts(name for path in FILES for name in marked(path.read_text()))
     for path in FILES:  # read anew: somebody may have edited them meanwhile
         path.write_text(render(path.read_text(), found))
     (ROOT / "docs" / "results-schema.json").write_text(record_json.json_schema())
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

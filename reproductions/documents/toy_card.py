@@ -7,12 +7,14 @@ written by hand. ``python -m reproductions.documents.published_figures`` draws t
 import json
 import math
 import sys
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from common.calibration import collect
+from common.console.command_line import answering, parse
 from common.console.text_tables import markdown
 from common.hooks import capture, scale_stream
 from common.models import loading
@@ -141,15 +143,23 @@ def parts(facts: dict, training: dict) -> dict[str, str]:
     }
 
 
-def main() -> None:
-    """Measure, then write ``facts.json`` and the tables of ``README.md``."""
+@dataclass(kw_only=True)
+class CardCommand:
+    """Measure the trained toy model and write its model card."""
+
+
+@answering
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, then write ``facts.json`` and the tables of ``README.md``; return the exit status."""
+    parse(CardCommand, arguments, prog="python -m reproductions.documents.toy_card")
     torch.set_flush_denormal(True)
     facts = measure()
     (WEIGHTS / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
     training = json.loads((WEIGHTS / "training.json").read_text())
     card = WEIGHTS / "README.md"
     card.write_text(readme.render(card.read_text(), parts(facts, training)))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

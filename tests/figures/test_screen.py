@@ -1,6 +1,7 @@
 """README's picture of claims: every claim in its verdict's colour with its mark, all text inside its box."""
 
 import pytest
+from audit_numbers import without_number
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
@@ -51,13 +52,6 @@ def figure(lines):
     figure = screen.draw({"A paper": [line.boxes() for line in lines]}, sides)
     yield figure
     style.plt.close(figure)
-
-
-def without_number(sentence):
-    """A claim without the number of the audit's finding on it."""
-    for number in (" (LC-2)", ": LP-1", ": RE-72"):
-        sentence = sentence.replace(number, "")
-    return sentence
 
 
 def test_every_claim_and_verdict_is_drawn(figure, lines):

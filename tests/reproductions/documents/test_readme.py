@@ -4,9 +4,11 @@ import dataclasses
 import re
 
 import pytest
+from audit_numbers import without_number
+from tools import status_of
 
 from common.records.results import ROOT, Store
-from reproductions.documents import findings, readme
+from reproductions.documents import findings, readme, toy_card
 from reproductions.render import claim_verdicts, show
 from reproductions.spec import registry, reported
 
@@ -225,6 +227,13 @@ def test_a_line_of_an_unknown_paper_is_refused():
         findings._by_paper([line | {"paper": "lacoo"}])
 
 
+@pytest.mark.parametrize("module, makes", [(readme, "parts"), (toy_card, "measure")])
+def test_a_writer_has_help_and_refuses_arguments(module, makes, monkeypatch, capsys):
+    monkeypatch.setattr(module, makes, lambda *_: pytest.fail("something is written"))
+    assert status_of(module.main, ["--help"]) == 0 and f"python -m {module.__name__}" in capsys.readouterr().out
+    assert status_of(module.main, ["--check"]) == 2 and "there is no option --check" in capsys.readouterr().err
+
+
 def test_readme_is_short_and_its_parts_are_known():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 150
@@ -258,7 +267,7 @@ def test_the_picture_has_every_claim_of_the_papers_with_its_verdicts(one_model, 
     findings.drawn(None, tmp_path)
     ((groups, sides),) = drawn
     shown = [line for group in groups.values() for line in group]
-    assert [line.claim[:25] for line in shown] == [sentence[:25] for sentence in lines]
+    assert [line.claim for line in shown] == [without_number(sentence) for sentence in lines]
     for line, judged_line in zip(shown, lines.values(), strict=True):
         measured = judged_line.measured["smollm2-135m-instruct"].verdict
         assert len(line.sides) == len(sides)
