@@ -24,8 +24,9 @@ def side_by_side(
 ) -> Iterator[Iterator[Result]]:
     """Yield an iterator over function(item) for each item, in order.
 
-    On a CPU the results are computed by up to `MOST` of torch's threads. torch's thread-local modes (inference mode,
-    autocast) are not passed on to ``function``. Leaving the context early drops items that are not started.
+    On a CPU the results are computed by up to `MOST` Python threads, among which torch's threads are split. torch's
+    thread-local modes (inference mode, autocast) are not passed on to ``function``. Leaving the context early drops
+    items that are not started.
     """
     cores = torch.get_num_threads()
     threads = min(cores, MOST, len(items)) if device.type == "cpu" else 1

@@ -80,7 +80,7 @@ def merged(layers: Sequence[nn.Module], merge: str = "paper", norms: str | None 
         Name -> new value, of parameters and saved buffers.
 
     Raises:
-        UserError: unknown merge or norms, or layers whose parameters differ in name or shape.
+        UserError: unknown merge or norms, or layers whose parameters or saved buffers differ in name or shape.
     """
     if merge not in RULES:
         raise unknown("merge", merge, RULES)
@@ -107,7 +107,7 @@ def check_alike(layers: Sequence[nn.Module]) -> None:
     """Refuse layers that cannot be added.
 
     Raises:
-        UserError: their parameters differ in name or shape.
+        UserError: their parameters or saved buffers differ in name or shape.
     """
     shapes = [{name: list(tensor.shape) for name, tensor in _tensors(layer).items()} for layer in layers]
     for other in shapes[1:]:

@@ -47,7 +47,7 @@ def _in_points(cell: Lookup) -> Lookup:
 def highest(ours: str, others: Iterable[str], column: str = AVERAGE, lower: bool = False, within: float = 0) -> Check:
     """Return a check that ``ours`` is above every one of ``others`` in every setting that has both (``lower``: below).
 
-    within: points by which it may be behind.
+    within: points by which it may be behind; with ``lower``, a share.
     """
     check = beats(ours, *others, column=column, lower=lower, within=within)
     return lambda cell, settings: check(_in_points(cell), settings)

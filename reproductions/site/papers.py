@@ -16,7 +16,7 @@ class About:
 
     equation: in TeX. where: meaning of the equation's letters. code: name of the function that computes it. headline:
     target and column of the picture on the front page. arxiv: its number there. repository: the authors' code.
-    published: where and when, if not on arXiv alone.
+    figure: target whose picture its page shows. published: where and when, if not on arXiv alone.
     """
 
     idea: str
@@ -26,7 +26,7 @@ class About:
     headline: tuple[str, str]
     arxiv: str
     repository: str
-    figure: str = ""
+    figure: str
     published: str = ""
 
 
