@@ -266,13 +266,12 @@ def test_the_result_is_a_plain_checkpoint_that_generates_with_and_without_cache(
         pruned = copy.deepcopy(tiny)
         factors = prune_and_compensate(pruned, crops, 2, metric=metric, protected=(0, 5))["factors"]
         assert len(pruned.model.layers) == 4 and logits(pruned, crops).isfinite().all() and factors[0] > 0
-    tiny = pruned
-    checkpoint.save(tiny, tiny_tokenizer, tmp_path / "pruned")
-    assert not list((tmp_path / "pruned").glob("patches*"))
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned")
-    assert len(again.model.layers) == 4
-    assert torch.equal(logits(again, crops), logits(tiny, crops))
-    assert torch.equal(greedy(again, crops[:1], True), greedy(again, crops[:1], False))
+        checkpoint.save(pruned, tiny_tokenizer, tmp_path / metric)
+        assert not list((tmp_path / metric).glob("patches*"))
+        again = AutoModelForCausalLM.from_pretrained(tmp_path / metric)
+        assert len(again.model.layers) == 4
+        assert torch.equal(logits(again, crops), logits(pruned, crops))
+        assert torch.equal(greedy(again, crops[:1], True), greedy(again, crops[:1], False))
 
 
 def test_cl_removes_the_window_of_highest_cosine_at_once_with_one_factor(tiny_llama, crops):
