@@ -16,9 +16,10 @@ NARROW = $(call option,--profile,$(PROFILE)) $(foreach m,$(MODEL),$(call option,
 	$(call option,--row,$(ROW)) $(call option,--limit,$(LIMIT)) $(call option,--dtype,$(DTYPE)) \
 	$(if $(call on,$(FULL_TEST_SETS)),--full-test-sets) $(if $(call on,$(PAPER_BUDGET)),--paper-budget) \
 	$(call option,--samples,$(SAMPLES)) $(call option,--seed,$(SEED)) $(call option,--text,$(TEXT)) $(call option,--alpha,$(ALPHA))
-SHOWN = $(NARROW) $(call option,--format,$(FORMAT)) $(call option,--pictures,$(PICTURES))
 # Shells and terminals put the window's width into the environment as COLUMNS.
-MEASURED = $(SHOWN) $(if $(filter command,$(origin COLUMNS)),$(call option,--columns,$(COLUMNS))) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),--force)
+SHOWN = $(NARROW) $(if $(filter command,$(origin COLUMNS)),$(call option,--columns,$(COLUMNS))) $(call option,--format,$(FORMAT)) \
+	$(call option,--pictures,$(PICTURES)) $(if $(call on,$(EVERY_ROW)),--every-row)
+MEASURED = $(SHOWN) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),--force)
 
 # Old names of options, for one release.
 renamed = $(if $(filter command line,$(origin $(1))),$(error $(1)= has a new name: use $(2)=1))
@@ -27,8 +28,8 @@ $(call renamed,WHOLE,FULL_TEST_SETS)$(call renamed,FULL,PAPER_BUDGET)
 # Which variables each kind of target reads.
 GOALS := $(or $(MAKECMDGOALS),help)
 READS_fetch := PROFILE MODEL REMOVE ROW LIMIT DTYPE FULL_TEST_SETS PAPER_BUDGET SAMPLES SEED TEXT ALPHA CONVERT_WEIGHTS
-READS_render := $(filter-out CONVERT_WEIGHTS,$(READS_fetch)) FORMAT PICTURES
-READS_table := $(READS_render) COLUMNS DEVICE FORCE
+READS_render := $(filter-out CONVERT_WEIGHTS,$(READS_fetch)) COLUMNS FORMAT PICTURES EVERY_ROW
+READS_table := $(READS_render) DEVICE FORCE
 READS_prune := MODEL REMOVE METHOD OUT TEXT SAMPLES SEED DEVICE DTYPE PLAN QUICK FORCE
 READS_benchmarks := ONLY
 READS_serve := PORT
@@ -72,7 +73,7 @@ help:  ## this list
 	@echo "Also:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1  \2/p' Makefile
 	@echo "  $(PAPERS)  every table and figure of one paper, in one run"
-	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' COLUMNS='WIKI-2,PTB' LIMIT=20 FULL_TEST_SETS=1 PAPER_BUDGET=1 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md; for TARGET-fetch CONVERT_WEIGHTS=1"
+	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' COLUMNS='WIKI-2,PTB' LIMIT=20 FULL_TEST_SETS=1 PAPER_BUDGET=1 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md EVERY_ROW=1; for TARGET-fetch CONVERT_WEIGHTS=1"
 	@echo "One row another way, beside the published one: ROW='LinearPatch[S]' SAMPLES=16 SEED=3 TEXT=c4-train ALPHA=0.9"
 
 setup: $(STAMP)  ## build .venv from requirements.lock

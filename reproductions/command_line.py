@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -309,14 +309,27 @@ def _wanted(options: RunCommand) -> tuple[list, list]:
     from reproductions.spec import subjects as settings
 
     tables = [registry.get(target) for target in options.targets]
-    narrowed = {"pattern": options.row, "limit": options.limit, "columns": _columns(options)}
     subjects = _subjects(options, tables) or [(settings.STANDIN, ())]
+    columns = [column for table in tables for subject, _ in subjects for column in table.columns_for(subject)]
+    patterns = _columns(options, {name for column in columns for name in (column.label, column.id)})
+    narrowed = {"pattern": options.row, "limit": options.limit, "columns": patterns}
     return tables, [(subject, {"models": models, **narrowed}) for subject, models in subjects]
 
 
-def _columns(options: ColumnOptions) -> tuple[str, ...]:
-    """Return the patterns of the columns that a command names."""
-    return tuple(filter(None, map(str.strip, options.columns.split(","))))
+def _columns(options: ColumnOptions, names: Collection[str]) -> tuple[str, ...]:
+    """Return the patterns of the columns that a command names.
+
+    names: labels and ids. They hold commas, too: the longest text that fits a name is one pattern.
+    """
+    from reproductions.engine.runner import like
+
+    parts, patterns = options.columns.split(","), []
+    while parts:
+        joined = {count: ",".join(parts[:count]).strip() for count in range(len(parts), 0, -1)}
+        count = next((n for n, text in joined.items() if any(like(name, text) for name in names)), 1)
+        patterns.append(joined[count])
+        del parts[:count]
+    return tuple(filter(None, patterns))
 
 
 def _work(tables: list, store, jobs: list, force: bool) -> list:
@@ -420,9 +433,13 @@ def _show(options: RunCommand | ShowCommand) -> int:
     if options.format == "terminal":
         terminal = {"width": text_tables.terminal_width(), "colours": text_tables.coloured()}
     if first[0].changes:
+        every = [
+            (table, c) for table in shown for subject, _ in named for c in table.columns_for(subject) if not c.hidden
+        ]
+        columns, without = _columns_of(options, [(table.target, c.label, c.id) for table, c in every])
+        shown = [table for table in shown if table.target not in without]
         found = [show.changed(table, store, *one, **chosen) for table in shown for one in named]
-        columns = _columns_of(options, {c.label: c.id for table in shown for c in table.columns_for(first[0])})
-        for one in found:
+        for one in found if columns else ():
             one["rows"] = [row for row in one["rows"] if row["column"] in columns]
         for table, one in zip(shown, found) if not options.model else ():
             one["published_for"] = [subject.phrase for subject in show.published(table, store, options.limit)]
@@ -433,8 +450,11 @@ def _show(options: RunCommand | ShowCommand) -> int:
         subjects = [subject for subject, _ in named] or show.published(table, store, options.limit)
         built.append(show.build(table, store, subjects, models=models, **chosen))
         pictures += [(table, subject) for subject in subjects if table.draw]
-    columns = _columns_of(options, {label: own for one in built for label, own in one["column_ids"].items()})
-    built = [show.of_columns(one, columns) for one in built]
+    every = [(one["target"], label, own) for one in built for label, own in one["column_ids"].items()]
+    columns, without = _columns_of(options, every)
+    if columns:
+        built = [show.of_columns(one, columns) for one in built if one["target"] not in without]
+        pictures = [(table, subject) for table, subject in pictures if table.target not in without]
     found = built if len(wanted) > 1 else built[0]
     named_models = bool(options.model)  # who names a model asks for its numbers alone
     rendered = tables.render(found, options.format, every_row=options.every_row, reported=not named_models, **terminal)
@@ -444,23 +464,32 @@ def _show(options: RunCommand | ShowCommand) -> int:
     return 0
 
 
-def _columns_of(options: RunCommand | ShowCommand, known: Mapping[str, str]) -> Collection[str]:
-    """Return the labels of the columns that a command names; all without any.
+def _columns_of(options: RunCommand | ShowCommand, known: Sequence[tuple[str, str, str]]) -> tuple[set[str], set[str]]:
+    """Return the labels of the columns that a command names, and the targets without one, which are said.
 
-    known: label -> id.
+    Both are empty if it names no column that is shown.
+
+    Args:
+        options: The command.
+        known: Target, label and id of each column that is shown.
 
     Raises:
         UserError: a pattern that fits none. What a run has measured may be hidden.
     """
     from reproductions.engine.runner import like
 
-    patterns, found = _columns(options), set()
+    patterns, found = _columns(options, {name for _, *names in known for name in names}), set()
     for pattern in patterns:
-        fitting = {label for label, own in known.items() if like(label, pattern) or like(own, pattern)}
+        fitting = {label for _, label, own in known if like(label, pattern) or like(own, pattern)}
         if not fitting and options.command == "show":
-            raise unknown("column", pattern, known)
+            raise unknown("column", pattern, {label for _, label, _ in known})
         found |= fitting
-    return found if patterns else known
+    if not found:
+        return set(), set()
+    without = {target for target, *_ in known} - {target for target, label, _ in known if label in found}
+    for target in sorted(without):
+        print(one_line(f"{target} is left out: it has no column {' or '.join(patterns)}"), file=sys.stderr)
+    return found, without
 
 
 def _draw(options: RunCommand | ShowCommand, store, pictures: list, models: list[str]) -> None:

@@ -47,6 +47,8 @@ def make(tmp_path):
         (["table1-laco"], ["run", "table1-laco"]),
         (["grid", "LIMIT=20"], ["run", "grid", "--limit", "20"]),
         (["figureA-reassessing-render", "FORMAT=md"], ["show", "figureA-reassessing", "--format", "md"]),
+        (["grid-render", "COLUMNS=WIKI-2,PTB", "EVERY_ROW=1"], ["show", "grid", "--columns", "WIKI-2,PTB", "--every-row"]),
+        (["grid", "EVERY_ROW=1"], ["run", "grid", "--every-row"]),
         (["grid-fetch", "MODEL=a", "CONVERT_WEIGHTS=1"], ["fetch", "grid", "--model", "a", "--convert-weights"]),
         (["table1-laco", "FORCE=1"], ["run", "table1-laco", "--force"]),
         *((["table1-laco", f"FORCE={value}"], ["run", "table1-laco"]) for value in ("", "0", "no", "false")),
@@ -111,8 +113,8 @@ def test_a_variable_that_a_target_does_not_read_is_refused_with_those_that_do(ma
 def test_each_variable_is_taken_by_each_target_that_reads_it(make, tmp_path):
     """As the recipes print it in a dry run: the Makefile's lists hold none that has no effect."""
     lists = dict(re.findall(r"^READS_([a-z-]+) := (.*)", (ROOT / "Makefile").read_text(), re.M))
-    lists["render"] = f"{lists['fetch'].replace('CONVERT_WEIGHTS', '')} FORMAT PICTURES"
-    lists["table"] = f"{lists['render']} COLUMNS DEVICE FORCE"
+    lists["render"] = f"{lists['fetch'].replace('CONVERT_WEIGHTS', '')} COLUMNS FORMAT PICTURES EVERY_ROW"
+    lists["table"] = f"{lists['render']} DEVICE FORCE"
     targets = {"fetch": "grid-fetch", "render": "grid-render", "table": "grid"}
     for kind, variables in lists.items():
         target, needed = targets.get(kind, kind), ["MODEL=m"] * (kind == "prune")
@@ -168,4 +170,5 @@ def test_without_an_environment_that_is_said(make, tmp_path):
 
 def test_the_width_of_a_terminal_is_no_choice_of_columns(make):
     assert make("table1-laco", COLUMNS="80")[1] == ["run", "table1-laco"]
+    assert make("table1-laco-render", COLUMNS="80")[1] == ["show", "table1-laco"]
     assert make("table1-laco", "COLUMNS=HeSw", COLUMNS="80")[1] == ["run", "table1-laco", "--columns", "HeSw"]

@@ -4,7 +4,7 @@ import os
 import re
 
 VARIABLE = "LAYERLAB_MAKE"  # the Makefile sets it for what it runs
-_FLAGS = {"convert-weights", "dry-run", "force", "full-test-sets", "paper-budget", "plan", "quick"}
+_FLAGS = {"convert-weights", "dry-run", "every-row", "force", "full-test-sets", "paper-budget", "plan", "quick"}
 _VALUES = {
     "alpha", "columns", "device", "dtype", "each", "format", "limit", "minutes", "model", "out", "pictures", "port",
     "profile", "remove", "row", "samples", "seed", "size", "text",

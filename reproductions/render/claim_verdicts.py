@@ -3,7 +3,7 @@
 Every function reads the JSON form of a table's claims (`reproductions.claims.verdicts.claims`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from common.utils.errors import listed, plural
@@ -141,8 +141,11 @@ def effect(judged: dict, brief: bool = False) -> str:
     return text + (f", limit {judged['limit']}" if judged.get("limit") else "")
 
 
-def notes(table: dict) -> list[str]:
-    """Explain how claims were judged: intervals, unpaired ones, shared records, and what chance alone would do."""
+def notes(table: dict, shown: Collection[int]) -> list[str]:
+    """Explain how claims were judged: intervals, unpaired ones, shared records, and what chance alone would do.
+
+    shown: Numbers of the claims that the reader sees; no other is named.
+    """
     drawn = [
         "Significant, of printed numbers: by the standard errors of shares of as many items, taken as independent, since "
         "the paper prints no outcomes. Paired errors are smaller, so at least so many are significant."
@@ -167,16 +170,18 @@ def notes(table: dict) -> list[str]:
     for name, chance in table.get("chance", {}).items():
         if not chance["comparisons"]:
             continue
-        shared = {
-            number: judged["shares_records_with"]
+        shared = [
+            number
             for number, c in enumerate(table["claims"], 1)
-            if (judged := c.get("judged", {}).get(name)) and judged["shares_records_with"]
-        }
+            if number in shown
+            and (judged := c.get("judged", {}).get(name))
+            and set(judged["shares_records_with"]) & set(shown)
+        ]
         text = f"On {HEADS.get(name, name)} {plural(chance['comparisons'], 'comparison')} with an interval: were all "
         text += f"differences 0, at most about {chance['by_chance']:.1f} of them would be contradicted by chance."
         if chance["others"]:
             text += f" Not among them: {chance['others']} of claims that ask for more than that."
         if shared:
-            text += f" Claims {listed(sorted(shared))} share records with others of them: they are not independent."
+            text += f" Claims {listed(shared)} share records with others of them: they are not independent."
         lines.append(text)
     return [*lines, *drawn]

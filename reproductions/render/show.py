@@ -141,22 +141,26 @@ def _line(row: Row, subject: Subject, columns: list[Column], scores: dict, print
     """Return a row of the JSON form."""
     cells = {c.label: _cell(row, c, scores, printed if subject.printed else {}) for c in columns}
     cells = {label: cell for label, cell in cells.items() if cell["status_id"] != statuses.ABSENT.id}
-    lacking = [cell for cell in cells.values() if cell["reproduced"] is None and "text" not in cell]
-    found = [status for status in map(_status, lacking) if status != statuses.NONE]
     line = {"id": row.id, "model": row.label, "sparsity": row.sparsity, "method": row.name, "dense": row.dense}
     line |= {"model_id": row.group, "method_id": row.method, "extension": row.extension, "shape": _of_shape(row)}
     line |= {"profile": subject.profile, "subject": subject.name, "cells": cells}
-    return line | _said(statuses.of_row(found))
+    return line | _said(_of_cells(cells))
+
+
+def _of_cells(cells: Mapping[str, dict]) -> Status:
+    """Return the status of a row from those of its cells without a number."""
+    lacking = [cell for cell in cells.values() if cell["reproduced"] is None and "text" not in cell]
+    return statuses.of_row([status for status in map(_status, lacking) if status != statuses.NONE])
 
 
 def of_columns(content: dict, labels: Collection[str]) -> dict:
-    """Return a table with only these columns; one that has none of them is returned unchanged."""
-    if not content["column_ids"].keys() & set(labels):
-        return content
-    rows = [
-        row | {"cells": {name: cell for name, cell in row["cells"].items() if name in labels}}
-        for row in content["rows"]
-    ]
+    """Return a table with only these columns, and with only the rows that have a number or a reason in one of them."""
+    rows = []
+    for row in content["rows"]:
+        cells = {name: cell for name, cell in row["cells"].items() if name in labels}
+        if any(c["status_id"] != statuses.NONE.id or c["reported"] is not None for c in cells.values()):
+            rest = {key: value for key, value in row.items() if key != "reason"}
+            rows.append(rest | {"cells": cells} | _said(_of_cells(cells)))
     return content | {"columns": [name for name in content["columns"] if name in labels], "rows": rows}
 
 

@@ -9,13 +9,14 @@ import html
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from common.console import text_tables
 from common.console.text_tables import Styled, TextTable
 from common.utils.errors import plural, unknown
+from common.utils.make_names import translated
 from common.utils.signs import signed
 from reproductions.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED, UNTESTED
 from reproductions.render import claim_verdicts
@@ -261,7 +262,7 @@ def _without_number(row: dict) -> str:
     shown = any(c["reproduced"] is not None or c["reported"] is not None or "text" in c for c in row["cells"].values())
     if not shown and row["status_id"] == "no-data":
         return "no data"
-    return "" if shown or row["status_id"] == "failed" else row["status"]
+    return "" if shown or row["status_id"] in ("failed", "measured") else row["status"]
 
 
 def _one_model(rows: list[dict]) -> bool:
@@ -301,15 +302,15 @@ def _statuses(table: dict) -> list[str]:
     return [line.replace("fetch TARGET", f"fetch {table['target']}") for line in lines]
 
 
-def _claims(table: dict, every_claim: bool) -> list[list[str]]:
-    """Claims by number, with their verdict in the paper's numbers and on each subject; every_claim: untested ones, too."""
+def _claims(table: dict, shown: Collection[int]) -> list[list[str]]:
+    """Return the claims with these numbers, with their verdict in the paper's numbers and on each subject."""
     names = [subject["name"] for subject in table["subjects"]]
     several = len(table["claims"]) > 1
     return [
         [f"{number}. {c['text']}" if several else c["text"], claim_verdicts.in_print_of_table(c)]
         + [claim_verdicts.in_table(c, name) for name in names]
         for number, c in enumerate(table["claims"], 1)
-        if every_claim or not _untested(c)
+        if number in shown
     ]
 
 
@@ -398,8 +399,10 @@ def _blocks(table: dict, least: float, every_column: bool) -> Iterator[Block]:
     """Yield what a table's document has, in order; every_column: those without a result, too."""
     yield "title", table["title"]
     yield from (("text", line) for line in headline(table))
-    folded = False
-    for heading, rows, text in _parts(table):
+    folded, parts = False, _parts(table)
+    if not parts:
+        yield "text", "There is no row to show."
+    for heading, rows, text in parts:
         columns = _columns(rows)
         shown = [c for c in columns if every_column or not all(unknown_cell(row["cells"].get(c)) for row in rows)]
         columns, empty = shown or columns, [column for column in columns if shown and column not in shown]
@@ -411,15 +414,18 @@ def _blocks(table: dict, least: float, every_column: bool) -> Iterator[Block]:
             yield "hint", f"Columns without a result are left out: {', '.join(empty)}. --every-row shows them."
     yield from (("text", note) for note in _notes(table))
     if folded:
-        more = "Rows without a number are counted in one line: --every-row lists them, --format csv and json hold them."
-        yield "hint", more
+        yield (
+            "hint",
+            "Rows without a number are counted in one line. --every-row lists them; csv and json hold them, too.",
+        )
     if table["claims"]:
         tested = any(not _untested(claim) for claim in table["claims"])
-        claims = _claims(table, every_column or not tested)
-        yield "claims", TextTable(_claims_header(table), claims, 1, numbers=False)
-        if left_out := len(table["claims"]) - len(claims):
+        every = every_column or not tested
+        shown = [number for number, claim in enumerate(table["claims"], 1) if every or not _untested(claim)]
+        yield "claims", TextTable(_claims_header(table), _claims(table, shown), 1, numbers=False)
+        if left_out := len(table["claims"]) - len(shown):
             yield "hint", f"Not shown: {plural(left_out, 'claim')} without a number. --every-row shows all."
-        yield from (("text", note) for note in claim_verdicts.notes(table))
+        yield from (("text", note) for note in claim_verdicts.notes(table, shown))
     yield from (("text", line) for line in _statuses(table))
 
 
@@ -440,6 +446,8 @@ def _coloured(kind: str, content: str | TextTable) -> str | TextTable:
             return Styled(cell, style)
 
         return replace(content, lines=[[line[0], *map(verdict_of, line[1:])] for line in content.lines])
+    if kind == "hint":
+        return translated(content)
     return Styled(content, "bold") if kind == "title" else content
 
 

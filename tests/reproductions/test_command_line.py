@@ -218,6 +218,56 @@ def test_only_the_named_columns_are_shown(capsys):
     assert "unknown column 'StdLob'; did you mean 'StdLib'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("form", ["terminal", "md", "latex", "html"])
+def test_models_without_the_named_columns_are_not_shown(capsys, form):
+    def shown(columns):
+        assert main(["show", "table11-linearpatch", "--columns", columns, "--format", form]) == 0
+        return capsys.readouterr().out
+
+    text = shown("StdLib")  # a text that the toy model alone reads
+    assert "Measured on the toy model" in text and "Measured on SmolLM2" not in text and "not run" not in text
+    text = shown("Ratio")  # the original model has none
+    assert "Measured on SmolLM2" in text and "(measured)" not in text and "not run" not in text
+
+
+def test_targets_without_the_named_columns_are_left_out_and_named(capsys):
+    targets = ["table1-linearpatch", "table11-linearpatch"]
+    assert main(["show", *targets, "--columns", "StdLib", "--format", "json"]) == 0
+    shown = capsys.readouterr()
+    assert [one["target"] for one in json.loads(shown.out)] == targets[1:]
+    assert shown.err == "table1-linearpatch is left out: it has no column StdLib\n"
+    assert main(["show", *targets, "--columns", "StdLib", "--alpha", "0.9", "--format", "json"]) == 0
+    shown = capsys.readouterr()
+    assert [one["target"] for one in json.loads(shown.out)] == targets[1:]
+    assert shown.err == "table1-linearpatch is left out: it has no column StdLib\n"
+
+
+def test_beside_a_change_each_model_has_its_own_columns(capsys):
+    def columns(*arguments):
+        assert main(["show", "table11-linearpatch", "--samples", "16", "--format", "json", *arguments]) == 0
+        found = json.loads(capsys.readouterr().out)
+        return {row["column"] for one in found if one["subject"] == "standin" for row in one["rows"]}
+
+    both = ["--model", "llama-2-7b", "--model", "toy"]
+    assert columns(*both) == columns("--model", "toy") > {"StdLib", "Numeric", "Learning"}
+    assert columns(*both, "--columns", "StdLib") == {"StdLib"}
+
+
+@pytest.mark.parametrize(
+    ("named", "labels"),
+    [
+        ("matrix is best, %", {"matrix is best, %"}),
+        ("patch-helps, MATRIX is best, %", {"A lowers PPL, % of interfaces", "matrix is best, %"}),
+        ("matrix is best, %,matrix lowers*,", {"matrix is best, %", "matrix lowers PPL, %"}),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "run"])
+def test_a_label_with_a_comma_is_one_column(capsys, command, named, labels):
+    assert main([command, "figure4-linearpatch", "--model", "toy", "--columns", named, "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {label for row in rows for label in row["cells"]} == labels
+
+
 def test_only_the_named_columns_are_measured(store):
     """Of every row, by labels in either case."""
     table = registry.get("table1-linearpatch")

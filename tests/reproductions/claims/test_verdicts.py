@@ -392,6 +392,9 @@ def test_claims_that_share_records_say_so_but_for_the_dense_models(tmp_path, out
     shared = [judged(content, number)["shares_records_with"] for number in range(4)]
     assert shared == [[2], [1, 4], [4], [2, 3]]
     assert "Claims 1, 2, 3 and 4 share records" in tables.render(content)
+    judged(content, 3)["verdict"] = "not tested"  # the terminal hides the claim, and with it what 3 shares records with
+    assert "Claims 1 and 2 share records" in tables.render(content)
+    assert "Claims 1, 2, 3 and 4 share records" in tables.render(content, every_row=True)
 
 
 def test_outcomes_that_are_not_the_records_are_not_taken(tmp_path, outcomes):

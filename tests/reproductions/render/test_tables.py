@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from common.utils.errors import UserError
-from reproductions.render import tables
+from reproductions.render import show, tables
 
 
 def said(status):
@@ -118,6 +118,37 @@ def test_the_terminal_leaves_columns_without_a_result_out_and_names_them(standin
     assert hint in folded and folded.count("Untried") == folded.count(hint) and "Lacking" in folded
     assert hint not in whole and "Untried" in whole
     assert all("Untried" in tables.render(standin, form) for form in ("md", "csv", "json"))
+
+
+def test_hints_name_the_variable_where_make_asks(standin, monkeypatch):
+    waiting = [row("toy model", "standin", f"w{n}", {"Task": cell(status="not run")}, "not run") for n in range(4)]
+    standin["rows"] += waiting
+    assert "--every-row lists them" in tables.render(standin)
+    monkeypatch.setenv("LAYERLAB_MAKE", "1")
+    assert "EVERY_ROW=1 lists them; csv and json hold them, too." in tables.render(standin)
+
+
+@pytest.mark.parametrize("form", ["terminal", "md", "latex", "html"])
+def test_of_some_columns_a_row_says_only_what_these_lack(standin, form):
+    lines = standin["rows"]
+    for line in lines:
+        line["dense"] = False
+    lines[1]["cells"] = {"Task": cell(status="diverged"), "RP": cell(status="not run")}
+    lines[2]["cells"] = {"RP": cell(status="none"), "Task": cell(status="failed: out of memory")}
+    lines.append(row("toy model", "standin", "Other", {"RP": cell(status="no value")}, "no value"))
+    task, rp = (show.of_columns(standin, {name}) for name in ("Task", "RP"))
+    states = {name: {r["method"]: r["status"] for r in one["rows"] if r["subject"] == "standin"}
+              for name, one in (("Task", task), ("RP", rp))}  # fmt: skip
+    assert states["Task"] == {"Dense": "measured", "LLM-Pruner": "diverged", "SLEB": "failed: out of memory"}
+    assert states["RP"] == {"Dense": "measured", "LLM-Pruner": "not run", "Other": "no value"}
+    text = tables.render(rp, form)
+    assert "LLM-Pruner (not run)" in text and "SLEB" not in text and "memory" not in text and "41.25" not in text
+    assert "There is no row to show." in tables.render(show.of_columns(standin, {"neither"}), form)
+
+
+def test_a_row_of_which_nothing_is_to_be_measured_names_no_reason(standin):
+    standin["rows"].append(row("toy model", "standin", "Whole", {"Task": cell(status="none")}, "measured"))
+    assert re.search(r"Whole *$", tables.render(standin), re.MULTILINE)
 
 
 def test_the_terminal_counts_claims_that_have_no_number(standin):
