@@ -54,14 +54,14 @@ def best(found: Iterable[dict]) -> dict[str, dict[str, dict]]:
 def choices(found: Iterable[dict]) -> tuple[int, int]:
     """Count the selections between layers, and those that come out the same on either half of the sequences.
 
-    One selection is that of a repair at a number of layers, among two choices of layers or more. Each half has every
+    One selection is that of a repair at a number of layers, among two different sets of layers or more. Each half has every
     second sequence of each text. The outcome is the same if the same layers are removed.
     """
     rivals: dict[tuple[str, str], list[tuple[dict, list[float]]]] = {}
     for entry in found:
-        if not entry["dense"] and (halves := _halves(entry)):
+        if not entry["dense"] and removed(entry) and (halves := _halves(entry)):
             rivals.setdefault((entry["sparsity"], entry["spec"].repair), []).append((entry, halves))
-    made = [several for several in rivals.values() if len(several) > 1]
+    made = [several for several in rivals.values() if any(removed(one) != removed(several[0][0]) for one, _ in several)]
     chosen = [[min(several, key=lambda one, half=half: one[1][half])[0] for half in (0, 1)] for several in made]
     return len(made), sum(removed(one) == removed(other) for one, other in chosen)
 
@@ -162,7 +162,7 @@ def _stable(found: Sequence[dict]) -> str:
     """Return how many selections stay the same where half of the sequences chooses; '' where none was chosen."""
     made, same = choices(found)
     return (
-        f". Either half of the sequences selects the same layers for {same} of {made} repairs and sizes" if made else ""
+        f". Both halves of the sequences select the same layers for {same} of {made} repairs and sizes" if made else ""
     )
 
 

@@ -59,6 +59,7 @@ OTHERWISE = {
         "1,536": "neurons",
         "0.001": "a ridge",
         "0.01": "a ridge",
+        "37.5": "chance level",
         "2.5": "the original's less no repair's",
         "5.8": "the original's less no repair's",
     }
