@@ -23,7 +23,7 @@ def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
     """Return the change against no repair of the same layers, by (sparsity, method) and column.
 
     Perplexities change in percent. Intervals are paired: of ratios and differences on the same draws of sequences and
-    items. Rows with only a perplexity are left out.
+    items. Rows without losses of endings are left out.
     """
     texts = {name.removesuffix(SCALED) for entry in entries for name in entry["scores"] if name.endswith(SCALED)}
     found = {}
@@ -32,7 +32,7 @@ def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
         both = [name for name in entry["scores"] if name in none["scores"]] if none is not None else []
         changes = {name: difference(entry, none, name) for name in both if name.endswith((RIGHT, WRONG, GAP, AVERAGE))}
         changes |= {name: ratio(entry, none, name) for name in both if name.removesuffix(SCALED) in texts}
-        if any(name.endswith((GAP, AVERAGE)) for name in changes):
+        if any(name.endswith(GAP) for name in changes):
             found[entry["sparsity"], entry["method"]] = changes
     return found
 
