@@ -122,7 +122,7 @@ def parts(store: Store) -> dict[str, str]:
         link, counts = f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)", tally(found)
         lines.append([link, IDEAS[paper], *(counts[side] for side in sides)])
     total = tally([one for found in claims.values() for one in found])
-    lines.append([f"All {of_papers} claims", "", *(total[side] for side in sides)])
+    lines.append([f"All {of_papers} claims, as far as tested", "", *(total[side] for side in sides)])
     return {
         "papers": f"{COUNTED}\n\n{markdown(['Paper', 'Method', *(SIDES[side] for side in sides)], lines, 'llll')}",
         "chance": many(subjects.PUBLISHED_MODELS, built, papers),
