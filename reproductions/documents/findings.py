@@ -123,15 +123,16 @@ def parts(store: Store) -> dict[str, str]:
         lines.append([link, IDEAS[paper], *(counts[side] for side in sides)])
     total = tally([one for found in claims.values() for one in found])
     lines.append([f"All {of_papers} claims, as far as tested", "", *(total[side] for side in sides)])
+    compared = with_interval(subjects.PUBLISHED_MODELS, built, papers)
     return {
         "papers": f"{COUNTED}\n\n{markdown(['Paper', 'Method', *(SIDES[side] for side in sides)], lines, 'llll')}",
-        "chance": many(subjects.PUBLISHED_MODELS, built, papers),
+        "chance": many(compared),
         "findings": "\n\n".join(
             (
                 own_models(store),
                 SHORT_LEGEND,
                 table([title for title in rows if title != TITLE_OF_OURS], 1, in_print=True),
-                chance(subjects.PUBLISHED_MODELS, built, papers),
+                chance(compared),
                 f"{TITLE_OF_OURS}:",
                 table([TITLE_OF_OURS], 1 + of_papers, in_print=False),
             )
@@ -252,27 +253,35 @@ def with_interval(
     return {name: known for name, known in compared.items() if known}
 
 
-def many(names: Iterable[str], built: Mapping[str, dict], found: Sequence[SummaryLine]) -> str:
-    """Explain for README that many comparisons are judged one by one, and how many chance alone would contradict."""
-    compared = [one for known in with_interval(names, built, found).values() for one in known]
-    if not compared:
+def many(compared: Mapping[str, Sequence[dict]]) -> str:
+    """Explain for README that many comparisons are judged one by one, and how many chance alone would contradict.
+
+    Args:
+        compared: See `with_interval`.
+    """
+    every = [one for known in compared.values() for one in known]
+    if not every:
         return ""
-    against = sum(one["verdict"] == judge.CONTRADICTED for one in compared)
+    against = sum(one["verdict"] == judge.CONTRADICTED for one in every)
     return (
-        f"Each of the {len(compared)} comparisons on measured models has its own 95 % interval, without a correction for "
+        f"Each of the {len(every)} comparisons on measured models has its own 95 % interval, without a correction for "
         f"their number. {against} of them are significantly against their claim. If all differences were zero, at most about "
-        f"{judge.by_chance(compared):.0f} would be so by chance."
+        f"{judge.by_chance(every):.0f} would be so by chance."
     )
 
 
-def chance(names: Iterable[str], built: Mapping[str, dict], found: Sequence[SummaryLine]) -> str:
-    """Count the comparisons on each model that have an interval, and those that chance alone would contradict."""
+def chance(compared: Mapping[str, Sequence[dict]]) -> str:
+    """Count the comparisons on each model that have an interval, and those that chance alone would contradict.
+
+    Args:
+        compared: See `with_interval`.
+    """
     counted, by_chance = [], []
-    for name, compared in with_interval(names, built, found).items():
-        known = [one["verdict"] for one in compared]
+    for name, found in compared.items():
+        known = [one["verdict"] for one in found]
         counts = ", ".join(f"{known.count(word)} {word}" for word in judge.WORDS if word in known)
         counted.append(f"{len(known)} on {HEADS[name]} ({counts})")
-        by_chance.append(f"{judge.by_chance(compared):.1f}")
+        by_chance.append(f"{judge.by_chance(found):.1f}")
     if not counted:
         return ""
     return (
@@ -325,8 +334,9 @@ class JudgedLine:
         return ClaimLine(sentence, [*map(_box, sides), ("", self.supported())])
 
 
-def _numbers(side: ShownVerdict) -> str:
-    return side.counts.replace(" comparisons support it", "").replace(", not enough", "")
+def _numbers(side: ShownVerdict, support: str = "") -> str:
+    """Return how many comparisons support a claim; support: the words in place of "comparisons support it"."""
+    return side.counts.replace(" comparisons support it", support).replace(", not enough", "")
 
 
 def _box(side: ShownVerdict) -> tuple[str, str]:
@@ -334,8 +344,7 @@ def _box(side: ShownVerdict) -> tuple[str, str]:
     if not side.tested:
         return "", side.verdict
     case = "worst case: " * side.several + side.effect
-    counts = side.counts.replace(" comparisons support it", " support it").replace(", not enough", "")
-    return side.verdict, "; ".join(filter(None, (counts, case))) or "1 comparison"
+    return side.verdict, "; ".join(filter(None, (_numbers(side, " support it"), case))) or "1 comparison"
 
 
 def row(finding: SummaryLine, built: Mapping[str, dict]) -> JudgedLine:

@@ -268,19 +268,20 @@ def main(arguments: list[str] | None = None) -> int:
     quiet_logging()
     device = options.device or _device()
     workers = options.workers or WORKERS[device]
-    planned = plan(options.model or MODELS, Store(), limit=options.limit)
+    store = Store()
+    planned = plan(options.model or MODELS, store, limit=options.limit)
     if not planned:
         print("every cell has a record; nothing to measure")
         return 0
     if options.dry_run:
-        planned = timed(planned, Store(), SPEED[device], lambda recipe, benchmark: None)
+        planned = timed(planned, store, SPEED[device], lambda recipe, benchmark: None)
         print(forecast(planned, workers, options.minutes))
         print("a dry run looks for no data: cells without data count here as well, and are not measured")
         return 0
     from reproductions.engine import fetch  # loads torch
 
     lacking = fetch.lacking([entry for one in planned for entry in one.work]).why
-    planned = timed(planned, Store(), SPEED[device], lacking)
+    planned = timed(planned, store, SPEED[device], lacking)
     print(forecast(planned, workers, options.minutes), flush=True)
     total = sum(one.cells for one in planned)
     done = run(planned, device=device, workers=workers, ends=begun + 60 * options.minutes, lacking=lacking)
