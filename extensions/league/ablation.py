@@ -12,8 +12,11 @@ from reproductions.spec.columns import FEW
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject
 
-STEPS = {name: step for name, (_, step) in rows.ABLATION.items()}
-LABELS = {name: label.removeprefix("+ ") for name, (label, _) in rows.ABLATION.items()}
+_ALL = rows.ABLATION | rows.VARIANTS
+STEPS = {name: step for name, (_, step) in _ALL.items()}
+LABELS = {name: label.removeprefix("+ ") for name, (label, _) in _ALL.items()}
+# Each with what it is compared with.
+COMPARED = (*pairwise(rows.ABLATION), *((rows.REFIT_LONG, variant) for variant in rows.VARIANTS))
 
 
 def _counts(subject: Subject) -> tuple[int, ...]:
@@ -65,8 +68,8 @@ NOTE = (
     "After the contiguous block. The first row is the regression of CoMe's public code: it refits o_proj and down_proj of "
     "the one layer after the removed ones. The target is the sum of what the same halves of that layer and of the removed "
     "ones added in the original model. The ridge is 1 % of the mean eigenvalue and pulls towards 0. That code removes one "
-    "layer at a time; here the block is removed at once. Each later row changes one more option. The last two rows are the "
-    "league's refits."
+    "layer at a time; here the block is removed at once. Each later row changes one more option, up to the "
+    "league's refits. The last two rows each change the league's refit in one way."
 )
 ABLATION = Table(
     target="ablation-league",
@@ -82,7 +85,7 @@ ABLATION = Table(
                 f"extension: lower perplexity with {LABELS[repair]}",
                 comparisons.beats(*_both(repair, before), column="PPL AVG", lower=True),
             )
-            for before, repair in pairwise(STEPS)
+            for before, repair in COMPARED
         ),
         *(
             Claim(
@@ -90,7 +93,7 @@ ABLATION = Table(
                 f"extension: higher accuracy with {LABELS[repair]}",
                 comparisons.beats(*_both(repair, before), column=AVERAGE),
             )
-            for before, repair in pairwise(STEPS)
+            for before, repair in COMPARED
         ),
     ),
     note=NOTE,
@@ -108,7 +111,7 @@ DRAWS = Table(
             f"extension: from every draw lower perplexity with {LABELS[repair]}",
             _each_draw_lower(repair, before),
         )
-        for before, repair in pairwise(STEPS)
+        for before, repair in COMPARED
     ),
     note=NOTE,
 )

@@ -77,6 +77,11 @@ ABLATION = {
     REFIT: ("+ a ridge of 0.001 in place of 0.01", REPAIRS[REFIT]),
     REFIT_LONG: ("+ a ridge chosen on held-out text", REPAIRS[REFIT_LONG]),
 }
+# Each differs from the league's refit in one way.
+VARIANTS = {
+    "ablation-rotated": ("rotations in place of a ridge", REPAIRS[REFIT] | {"form": "rotation"}),
+    "ablation-half": ("half of each change", REPAIRS[REFIT_LONG] | {"strength": 0.5}),
+}
 # After [L]: patches that leave massive tokens as they are; the toy model has none.
 SPARED = {
     "linearpatch-spared": PATCH | {"acts_on": "ordinary"},
@@ -168,6 +173,7 @@ _OF_OURS = {
     DISTILLED_REFIT: "refit, 3 layers, ridge chosen on held-out text, distilled shortly (extension, trained)",
     ONE_BY_ONE: "sequential, refit after each layer (extension)",
     **{name: f"{label} (extension)" for name, (label, _) in ABLATION.items() if name not in REPAIRS},
+    **{name: f"refit, 3 layers, {label} (extension)" for name, (label, _) in VARIANTS.items()},
     # in `league-graft`: rivals by what the model shows that has the neurons in their new place
     **{f"graft-{rival}": f"neuron grafting, {_OF_PAPERS[rival]} (extension)" for rival in RIVALS},
 }

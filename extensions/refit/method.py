@@ -32,6 +32,10 @@ Options of the ablation (`make ablation-league`):
                  CoMe's public code (methods/fdd_ridge.py), which removes one layer at a time
     towards      "zero": the ridge pulls each matrix towards zero instead of its old weights
     before       False: down_proj before the pruning interface is not refitted
+    form         "rotation": what a matrix writes is only rotated, W <- Q W with the orthogonal Q that leaves the smallest
+                 error (orthogonal Procrustes). The paper of RCPU (2510.07782) takes rotations because plain least squares
+                 overfits; only its abstract was read
+    strength     share of each change D that is applied. QEP (2504.09629) damps its corrections so, by a share per layer
 
 No parameter is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Attention and MLP of
 a layer run separately. On a CPU, if half of the memory for states has room, the inputs of a refitted matrix are kept;
@@ -80,6 +84,7 @@ LARGE = 8192
 ROWS = 1024  # of a matrix that are brought to float64 at once
 STREAM, BRANCHES = TARGETS = ("stream", "branches")
 OLD, ZERO = PULLS = ("old", "zero")
+ANY, ROTATION = FORMS = ("any", "rotation")
 
 
 @dataclass(frozen=True)
@@ -93,10 +98,17 @@ class Fit:
     share: float = 0.0
     target: str = STREAM
     towards: str = OLD
+    form: str = ANY
+    strength: float = 1.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether every change is a whole solution with a ridge towards the old weights."""
+        return (self.towards, self.form, self.strength) == (OLD, ANY, 1)
 
     def regression(self, tokens: int, features: int) -> Regression | RowRegression:
         """Return an empty regression for ``tokens`` tokens and matrices of ``features`` inputs."""
-        rows = tokens < features and not self.intercept and self.towards == OLD
+        rows = tokens < features and not self.intercept and self.plain
         return (RowRegression if rows else Regression)(intercept=self.intercept, weights=self.weights)
 
 
@@ -118,6 +130,8 @@ def refit(
     target: str = STREAM,
     towards: str = OLD,
     before: bool = True,
+    form: str = ANY,
+    strength: float = 1.0,
     dense: nn.Module | None = None,
     alive: Sequence[int] | None = None,
     graft: Graft | None = None,
@@ -143,6 +157,8 @@ def refit(
         target: Target of the regression, a name of `TARGETS`.
         towards: Weights that the ridge pulls towards: the old ones or zero.
         before: Whether `down_proj` before each interface is refitted.
+        form: Form of a change, a name of `FORMS`. With rotations ``ridge`` is not used.
+        strength: Share of each change that is applied, above 0 and at most 1.
         dense: Model whose residual stream is the target; None: ``model``.
         alive: Layers of ``dense`` that ``model`` has; None: all.
         graft: Neurons that are first copied into the last layer before an interface.
@@ -170,6 +186,7 @@ def refit(
     if not 0 <= share <= 1:
         raise UserValueError(f"share must be 0 to 1, not {share}")
     _check_ablation(target, towards, removed, following == 1 and not (before or gate_up or share))
+    _check_form(form, strength, bool(gate_up or intercept or held_out or towards == ZERO))
     plan = plan_of(decoder.num_layers, removed, following, stages_of(matrices, gate_up), share, before)
     if target == BRANCHES:  # the residual streams are followed from where the removed layers begin
         borders = {layer - 1 for layer in removed} - {*plan, *removed}
@@ -182,7 +199,7 @@ def refit(
         split = len(ids) - held_out
         parts = [(ids[:split], False), (ids[split:], True)] if held_out else [(ids, False)]
         batches = [(batch, held) for part, held in parts for batch in part.split(batch_size)]
-        fit = Fit(ridge, intercept, weights, first, share, target, towards)
+        fit = Fit(ridge, intercept, weights, first, share, target, towards, form, strength)
         origin = Decoder(dense) if dense is not None else decoder
         passed = [layer for layer in range(min(plan)) if layer not in removed]
         streams = _Streams(
@@ -261,6 +278,35 @@ def _check_ablation(target: str, towards: str, removed: Sequence[int], one_after
             "The target branches is only defined for the one layer after removed ones. Set following to 1 and before to "
             "false, leave gate_up and share out, and keep layer 0"
         )
+
+
+def _check_form(form: str, strength: float, more: bool) -> None:
+    """Refuse options of the ablation on what a change may be."""
+    if form not in FORMS:
+        raise unknown("form of a change", form, FORMS)
+    if not 0 < strength <= 1:
+        raise UserValueError(f"strength must be above 0 and at most 1, not {strength}")
+    if form == ROTATION and (more or strength < 1):
+        raise UserValueError(
+            "A rotation has no ridge, no intercept and no part, and only output matrices are rotated. Leave gate_up, "
+            "intercept, held_out, towards and strength out"
+        )
+
+
+def rotation(weight: Tensor, gram: Tensor, cross: Tensor) -> Tensor:
+    """Return D' = ((Q - I) W)' [features, channels] with the orthogonal Q that minimises |H D' - E|^2.
+
+    That is an orthogonal Procrustes problem. What the matrix writes is Y = H W'; with Z = Y + E the best Q is U V' of
+    the singular value decomposition U S V' of Z'Y = W H'H W' + E'H W'.
+
+    Args:
+        weight: W [channels, features].
+        gram: H'H [features, features].
+        cross: H'E [features, channels].
+    """
+    weight = weight.to(gram)
+    left, _, right = torch.linalg.svd((weight @ gram + cross.T) @ weight.T)
+    return (left @ right @ weight - weight).T
 
 
 def _check_at_hand(decoder: Decoder, layers: Iterable[int]) -> None:
@@ -554,12 +600,24 @@ class _Streams:
             chosen = {"ridge": ridge, "held_out": lefts[ridge]}
             sums = sums.with_(held)
             error = sums.error
-        if ridge == float("inf"):
+        if self.fit.form == ROTATION:
+            change = rotation(linear.weight, sums.gram, sums.cross)
+            left = sums.left(change)
+        elif ridge == float("inf"):
             change, left = None, error
-        elif isinstance(sums, Regression) and held is None and not pull and name == MLP and len(sums.lower) >= LARGE:
+        elif (
+            self.fit.plain
+            and isinstance(sums, Regression)
+            and held is None
+            and name == MLP
+            and len(sums.lower) >= LARGE
+        ):
             change, left = sums.consumed(ridge)
         else:
             change, left = sums.fitted(ridge, **pull)
+            if self.fit.strength < 1:
+                change *= self.fit.strength
+                left = sums.left(change)
         if change is not None:
             rows = change[:-1] if sums.intercept else change
             for own, part in zip(linear.weight.split(ROWS), rows.split(ROWS, 1), strict=True):

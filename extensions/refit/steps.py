@@ -54,7 +54,7 @@ class Refit(Repair):
 
     one_by_one: remove the layers in order of removal, with a refit after each (`refit_one_by_one`). apart: draw
     held-out sequences that share no token with the others (without it, in short texts they share a quarter of their
-    tokens and more). target, towards, before: of the ablation alone.
+    tokens and more). target, towards, before, form, strength: of the ablation alone.
     """
 
     following: int = FOLLOWING
@@ -72,6 +72,8 @@ class Refit(Repair):
     target: str | None = None
     towards: str | None = None
     before: bool | None = None
+    form: str | None = None
+    strength: float | None = None
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""

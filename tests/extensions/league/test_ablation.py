@@ -6,6 +6,7 @@ from extensions.league import rows
 from extensions.refit.steps import Refit
 from reproductions.spec import registry, subjects
 
+VARIANTS = rows.ABLATION | rows.VARIANTS
 MODELS = ("standin", subjects.of_model("smollm2-135m-instruct"))
 
 
@@ -27,9 +28,9 @@ def test_rows_that_the_league_has_are_measured_once():
         found = registry.get("ablation-league").rows(subject)
         shared = {row.method for row in found if row.recipe.hash in league}
         assert shared == {"Dense", *(rows.name(rows.WINDOW, one) for one in (rows.NONE, rows.REFIT, rows.REFIT_LONG))}
-        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 2 * (1 + len(rows.ABLATION))
+        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 2 * (1 + len(VARIANTS))
         found = registry.get("ablation-league-seeds").rows(subject)
-        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 2 * 5 * len(rows.ABLATION)
+        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 2 * 5 * len(VARIANTS)
         shared = {row.spec.repair for row in found if not row.dense and row.recipe.hash in drawn}
         assert shared == {rows.REFIT_LONG}
     for target in ("ablation-league", "ablation-league-seeds"):

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from scipy.linalg import orthogonal_procrustes
 
 from common.pruning.pipeline import around, run_recipe
 from common.pruning.steps import Given
@@ -92,3 +93,48 @@ def test_without_the_layer_before_it_stays_as_it_is(make_tiny, ids):
     assert [report["layer"] for report in context.details["refitted"]] == [4, 4]
     before = dense.model.layers[1].state_dict()
     assert all(torch.equal(value, before[name]) for name, value in model.model.layers[1].state_dict().items())
+
+
+def entering(model, ids, layers):
+    """The residual stream that enters these layers, rows [tokens, channels], float64."""
+    states = []
+    handles = [model.model.layers[k].register_forward_pre_hook(lambda m, args: states.append(args[0])) for k in layers]
+    with torch.no_grad():
+        model(ids, use_cache=False)
+    for handle in handles:
+        handle.remove()
+    return [state.flatten(0, 1).double() for state in states]
+
+
+def test_a_rotation_is_the_one_that_scipy_finds(make_tiny, ids):
+    model = make_tiny("llama")
+    dense = copy.deepcopy(model)
+    [report] = refit.refit(model, ids, [2, 3], following=0, form="rotation")
+    start, goal = entering(dense, ids, (2, 4))
+    inputs, written = recorded(dense, ids, DOWN, (1,))[1]
+    turned, _ = orthogonal_procrustes(written.numpy(), (written + goal - start).numpy())  # rows: written @ turned
+    old = dense.model.layers[1].mlp.down_proj.weight.detach()
+    wanted = torch.from_numpy(turned).T @ old.double()
+    got = model.model.layers[1].mlp.down_proj.weight.detach().double()
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * wanted.abs().max().item())
+    left = (start - written + inputs @ wanted.T - goal).square().sum() / goal.square().sum()
+    assert report["left"] == pytest.approx(left.item(), rel=1e-3)
+    torch.testing.assert_close(got.norm(dim=0), old.double().norm(dim=0), rtol=1e-4, atol=0.0)
+
+
+def test_half_of_a_change_ends_half_way_and_the_next_matrix_makes_up_for_the_rest(make_tiny, ids):
+    models = {strength: make_tiny("llama") for strength in (0.5, 1.0)}
+    dense = copy.deepcopy(models[1.0])
+    [[report], _] = [refit.refit(models[s], ids, [2, 3], following=0, strength=s) for s in models]
+    old, half, full = (m.model.layers[1].mlp.down_proj.weight.detach() for m in (dense, *models.values()))
+    torch.testing.assert_close(half, (old + full) / 2, rtol=1e-4, atol=1e-6)
+    start, goal = entering(dense, ids, (2, 4))
+    inputs, written = recorded(dense, ids, DOWN, (1,))[1]
+    left = (start - written + inputs @ half.double().T - goal).square().sum() / goal.square().sum()
+    assert report["left"] == pytest.approx(left.item(), rel=1e-3)
+    # the gap that the following o_proj finds is that of the half-way model
+    model = make_tiny("llama")
+    reports = refit.refit(model, ids, [2, 3], following=1, strength=0.5)
+    assert [r["matrix"] for r in reports] == [DOWN, OUT, DOWN] and all(r["left"] < r["error"] for r in reports)
+    whole = refit.refit(make_tiny("llama"), ids, [2, 3], following=1)
+    assert reports[1]["error"] > whole[1]["error"]
