@@ -220,7 +220,7 @@ METHOD = Method(
     apply,
     check,
     architectures=tuple(name for name, known in SUPPORTED.items() if known.matrices is not None),
-    text="wikitext2-train+hellaswag-train",  # docs/league.md, "What to calibrate on"
+    text="wikitext2-train+hellaswag-train",  # docs/accuracy.md, "What brings accuracy back"
     passes=lambda job: (job.given is None) + Cost.of(job).passes,
     beside=_beside,
     work=_work,

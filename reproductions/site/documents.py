@@ -15,6 +15,7 @@ RESULTS = (
     "docs/findings",
     "docs/tables",
     "docs/league",
+    "docs/accuracy",
     "All numbers of the league <targets/league>",
     "records",
     "compare",
