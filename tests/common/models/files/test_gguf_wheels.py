@@ -25,7 +25,6 @@ from common.models import loading
 from common.models.files import gguf_wheels, wheel_parts
 from common.models.files.wheel_parts import Part, Wheels
 from common.utils.errors import UserError
-from reproductions.engine import gpu_pack
 
 NAME, LABEL = "tiny-packaged", "Tiny, dequantised from Q4_1"
 MEMBER = "{}/data/Tiny.gguf"
@@ -325,34 +324,6 @@ def test_wheels_that_lie_there_need_no_index(cut, monkeypatch):
     assert loading.load(NAME)[0].config.num_hidden_layers == 3
 
 
-def test_a_model_travels_in_pieces_to_a_machine_without_an_index(cut, tmp_path, monkeypatch, capsys):
-    """Cut here, joined in another cache, converted there without pip: the same checkpoint."""
-    spec, _ = cut
-    expected = loading.load(NAME)[0].state_dict()
-    out = tmp_path / "pack"
-    monkeypatch.setattr(gpu_pack, "MIB", 10_000)
-    assert gpu_pack.main(["cut", "--model", NAME, "--no-data", "--out", str(out), "--size", "2", "--each", "4"]) == 0
-    assert len(list(out.iterdir())) > 1
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "other"))
-    assert gpu_pack.main(["join", str(out)]) == 0
-    assert capsys.readouterr().out.endswith(f"3 files are in {tmp_path / 'other'}\n")
-    monkeypatch.setattr(subprocess, "Popen", lambda *_a, **_k: pytest.fail("pip was called"))
-    assert all(torch.equal(value, expected[name]) for name, value in loading.load(NAME)[0].state_dict().items())
-    assert left_over(spec) == set()
-
-
-def test_what_cannot_be_packed_is_said_in_one_line(capsys, tmp_path, monkeypatch):
-    monkeypatch.delenv("LAYERLAB_HUB", raising=False)
-    for arguments, message in (
-        (["cut"], "nothing is to be packed"),
-        (["cut", "--model", "llama-2-7b"], "llama-2-7b does not come in wheels"),
-        (["join", str(tmp_path)], "has no folder with a SHA256SUMS"),
-    ):
-        assert gpu_pack.main(arguments) == 2
-        said = capsys.readouterr().err
-        assert message in said and len(said.splitlines()) == 1
-
-
 def test_token_ids_unlike_the_originals_are_refused(spec, packed, tiny_tokenizer, monkeypatch):
     text = "the layers of a model"
     lay(spec, packed[2:])
@@ -470,22 +441,6 @@ def metadata(path, *keys):
 )
 def test_the_scheme_of_splitting_is_found_wherever_it_stands(keys, scheme, tmp_path):
     assert gguf_wheels._scheme(metadata(tmp_path / "model.gguf", *keys)) == scheme
-
-
-def test_what_stands_behind_the_scheme_is_not_read(tmp_path):
-    """A vocabulary takes seconds to read. Here it is cut off, at which the whole reader fails."""
-    path = metadata(tmp_path / "model.gguf", "pre", "tokens")
-    content = path.read_bytes()
-    path.write_bytes(content[: content.index(b"token 50")])
-    with pytest.raises(IndexError, match="out of bounds"):
-        gguf.GGUFReader(path)
-    assert gguf_wheels._scheme(path) == "smollm"
-
-
-def test_without_gguf_s_private_method_the_whole_file_is_read(tmp_path, monkeypatch):
-    monkeypatch.delattr(gguf_wheels._Metadata, "_push_field")
-    assert gguf_wheels._scheme(metadata(tmp_path / "named.gguf", "tokens", "pre")) == "smollm"
-    assert gguf_wheels._scheme(metadata(tmp_path / "other.gguf", "tokens")) == ""
 
 
 def test_a_part_of_an_unknown_model_is_refused():
