@@ -305,6 +305,7 @@ def _run(options: RunCommand) -> int:
 
 def _wanted(options: RunCommand) -> tuple[list, list]:
     """Return the tables that a command names, and whom it asks them of: (subject, options of `runner.missing`) each."""
+    from reproductions.engine import runner
     from reproductions.spec import registry
     from reproductions.spec import subjects as settings
 
@@ -312,6 +313,7 @@ def _wanted(options: RunCommand) -> tuple[list, list]:
     subjects = _subjects(options, tables) or [(settings.STANDIN, ())]
     columns = [column for table in tables for subject, _ in subjects for column in table.columns_for(subject)]
     patterns = _columns(options, {name for column in columns for name in (column.label, column.id)})
+    runner.check_columns(tables, [subject for subject, _ in subjects], patterns)
     narrowed = {"pattern": options.row, "limit": options.limit, "columns": patterns}
     return tables, [(subject, {"models": models, **narrowed}) for subject, models in subjects]
 

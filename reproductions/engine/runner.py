@@ -101,13 +101,13 @@ def like(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name.lower(), pattern.lower().replace("[", "[[]"))
 
 
-def check_columns(tables: Sequence[Table], subject: Subject | str, patterns: Sequence[str]) -> None:
-    """Refuse a pattern that matches no measured column of any table.
+def check_columns(tables: Sequence[Table], named: Iterable[Subject], patterns: Sequence[str]) -> None:
+    """Refuse a pattern that matches no measured column of any table and any subject.
 
     Raises:
         UserError: There is such a pattern.
     """
-    columns = [column for table in tables for column in table.columns_for(subjects.subject(subject))]
+    columns = [column for subject in named for table in tables for column in table.columns_for(subject)]
     measured = [column for column in columns if column.benchmark]
     for pattern in patterns:
         if not any(_names(column, pattern) for column in measured):
@@ -188,7 +188,6 @@ def _cells(
     there are any, only the columns that fit one. force: of parts or the whole, what the tables read (`coverage.read`).
     """
     subject = subjects.subject(subject)
-    check_columns(tables, subject, columns)
 
     def asked_of(found: Iterable[Column]) -> list[Column]:
         return [c for c in found if c.benchmark and (not columns or any(_names(c, one) for one in columns))]

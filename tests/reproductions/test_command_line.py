@@ -277,6 +277,15 @@ def test_only_the_named_columns_are_measured(store):
     assert {tuple(entry.benchmarks) for entry in found} == {("copa", "perplexity@linearpatch-wikitext2@49152-tokens")}
 
 
+def test_a_column_that_one_of_two_models_has_is_measured_there(capsys):
+    both = ["--model", "toy", "--model", "smollm2-135m-instruct"]
+    command = ["run", "table1-linearpatch", *both, "--list-work", "--force", "--columns"]
+    assert main([*command, "StdLib"]) == 2  # of another table
+    capsys.readouterr()
+    assert main([*command, "Form"]) == 0
+    assert {line.partition("--model ")[2].split()[0] for line in capsys.readouterr().out.splitlines()} == {"toy"}
+
+
 @pytest.mark.parametrize(
     ("seconds", "device", "sizes"),
     [(1, "cpu", [4]), (1, "cuda", [4]), (250, "cpu", [3, 1]), (250, "cuda", [1, 1, 1, 1]), (40, "cuda", [2, 2])],
