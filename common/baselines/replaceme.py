@@ -132,7 +132,7 @@ def replace_me(
     cuts, adam = runs(removed), objective.startswith("cosine")
     sums = {run: _Sums(Regression(intercept=bias)) for run in cuts}
     options = {"padding": padding, "first": first, "batch_size": batch_size, "progress": progress}
-    for crossing in crossings(decoder, ids, cuts, watch="output", **options):
+    for crossing in crossings(decoder, ids, cuts, watch=True, **options):
         sums[crossing.run].add(crossing, adam)
     found: dict[Run, tuple[Tensor, Tensor | None]] = {}
     for run, one in sums.items():

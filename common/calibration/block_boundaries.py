@@ -27,8 +27,8 @@ class Crossing:
         run: The run of layers.
         before: X[start] [batch, tokens, channels].
         after: X[stop] [batch, tokens, channels], on the device of ``before``.
-        watched: Of the MLP of layer start - 1, if requested: its contribution to the residual stream [batch, tokens,
-            channels], or the features that its down_proj reads [batch, tokens, features].
+        watched: Contribution of the MLP of layer start - 1 to the residual stream [batch, tokens, channels], if
+            requested.
         keep: Mask [batch, tokens] of the tokens that count; None for all.
     """
 
@@ -47,7 +47,7 @@ def crossings(
     *,
     padding: Tensor | None = None,
     first: bool = True,
-    watch: str | None = None,
+    watch: bool = False,
     batch_size: int = 8,
     progress: bool = False,
 ) -> Iterator[Crossing]:
@@ -59,7 +59,7 @@ def crossings(
         runs: Runs ``[start, stop)`` of layers.
         padding: Attention mask of ``ids``, if samples differ in length; `Crossing.keep` excludes padding.
         first: Whether a sample's first token counts.
-        watch: Also record the ``output`` or the ``features`` of the MLP before each run.
+        watch: Also record the contribution of the MLP before each run.
         batch_size: Samples per batch.
         progress: Show a progress bar.
 
@@ -82,7 +82,7 @@ def crossings(
         for boundary in range(last + 1):
             if boundary:
                 if watch and boundary in starts:
-                    hidden, mlp = _watched(decoder, hidden, boundary - 1, paddings[number], watch)
+                    hidden, mlp = _watched(decoder, hidden, boundary - 1, paddings[number])
                 else:
                     hidden, mlp = stream.following(batch, hidden, boundary - 1, paddings[number]), None
             if boundary in starts:
@@ -93,14 +93,11 @@ def crossings(
                     yield Crossing(run, before, hidden.to(before.device), own, keep)
 
 
-def _watched(decoder: Decoder, hidden: Tensor, layer: int, padding: Tensor | None, watch: str) -> tuple[Tensor, Tensor]:
-    """X[layer + 1], and what is watched of the layer's MLP."""
+def _watched(decoder: Decoder, hidden: Tensor, layer: int, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return X[layer + 1], and the contribution of the layer's MLP."""
     seen: list[Tensor] = []
     mlp = decoder.layers[layer].get_submodule(decoder.spec.mlp.module)
-    if watch == "output":
-        handle = mlp.register_forward_hook(lambda module, args, out: seen.append(out * decoder.multiplier))
-    else:
-        handle = mlp.down_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    handle = mlp.register_forward_hook(lambda module, args, out: seen.append(out * decoder.multiplier))
     try:
         return decoder.run(hidden, layer, layer + 1, attention_mask=padding), seen[0]
     finally:

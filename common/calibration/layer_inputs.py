@@ -29,40 +29,29 @@ def multiplied(value: Tensor, name: str, factor: float | None) -> Tensor:
 
 
 class Watched:
-    """Recorder of the inputs of a layer's matrices, the outputs of gate and up, and the state after attention."""
+    """Recorder of the inputs of a layer's matrices, and of the residual stream between attention and MLP."""
 
     def __init__(self, decoder: Decoder, layer: int):
         self.layer, spec = decoder.layers[layer], decoder.spec
         self.paths, self.norm = paths(spec), spec.mlp.norm
         self.factor = multiplier(decoder)
         self.read: dict[str, Tensor] = {}
-        self.outputs: dict[str, Tensor] = {}
+        self.middle: Tensor | None = None
 
     @property
     def inputs(self) -> dict[str, Tensor]:
         """Inputs of each matrix; those of o_proj and down_proj are multiplied like their outputs."""
         return {name: multiplied(value, name, self.factor) for name, value in self.read.items()}
 
-    def value(self, name: str, out: Tensor) -> Tensor:
-        """Return the value that a matrix's target is compared with; ``out`` is the residual stream after the layer."""
-        return out if name == MLP else self.outputs[name]
-
     def __enter__(self) -> Watched:
         def reads(name: str):
             return lambda module, args: self.read.__setitem__(name, args[0])
 
-        def gives(name: str):
-            return lambda module, args, out: self.outputs.__setitem__(name, out)
-
         def middle(module, args) -> None:
-            self.outputs[ATTENTION] = args[0]
+            self.middle = args[0]
 
-        matrices = {name: self.layer.get_submodule(path) for name, path in self.paths.items()}
-        self._handles = [
-            *(matrix.register_forward_pre_hook(reads(name)) for name, matrix in matrices.items()),
-            *(matrices[name].register_forward_hook(gives(name)) for name in (GATE, UP) if name in matrices),
-            self.layer.get_submodule(self.norm).register_forward_pre_hook(middle),
-        ]
+        hooks = {path: reads(name) for name, path in self.paths.items()} | {self.norm: middle}
+        self._handles = [self.layer.get_submodule(path).register_forward_pre_hook(hook) for path, hook in hooks.items()]
         return self
 
     def __exit__(self, *_) -> None:

@@ -418,13 +418,8 @@ class RowRegression(_Weighed):
     missing: list[Tensor] = field(default_factory=list)
 
     def _take(self, inputs: Tensor, missing: Tensor, gram: bool) -> None:
-        if gram:
-            self.inputs.append(inputs)
+        self.inputs.append(inputs)
         self.missing.append(missing)
-
-    def share(self, other: RowRegression) -> None:
-        """Take the inputs from ``other``, a regression on the same inputs; this one was added without ``gram``."""
-        self.inputs = other.inputs
 
     def fitted(self, ridge: float) -> tuple[Tensor, float]:
         """Return the same as `Regression.fitted`."""

@@ -5,8 +5,8 @@ from common.console import lazy
 __getattr__, __all__ = lazy.names(
     __name__,
     {
-        "common.calibration.layer_inputs": ("ATTENTION", "GATE", "MLP", "UP"),
-        "extensions.refit.method": ("FOLLOWING", "RIDGE", "RIDGES", "refit", "refit_one_by_one"),
+        "common.calibration.layer_inputs": ("ATTENTION", "MLP"),
+        "extensions.refit.method": ("FOLLOWING", "RIDGE", "RIDGES", "refit"),
         "extensions.refit.steps": ("Refit",),
     },
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from common.calibration.layer_inputs import ATTENTION, GATE, MLP, UP
+from common.calibration.layer_inputs import ATTENTION, MLP
 from common.calibration.least_squares import WIDE_BYTES
 from common.cli import Job
-from extensions.refit.method import LARGE, RIDGES, plan_of, stages_of
+from extensions.refit.method import LARGE, RIDGES, plan_of
 
 BATCH = 8  # samples whose rows are added at once, on a CPU
 
@@ -39,16 +39,14 @@ class Cost:
         if removed is None:
             first = max(1, job.layers - 1 - following - job.count)
             removed = list(range(first, first + job.count))
-        stages = stages_of(options.matrices or "both", bool(options.gate_up))
-        plan = plan_of(job.layers, sorted(removed), following, stages, options.share or 0.0)
+        plan = plan_of(job.layers, sorted(removed), following, options.matrices or "both", options.share or 0.0)
         tokens = options.samples * job.length
         width, heads = config.hidden_size, config.num_attention_heads
         size = getattr(config, "head_dim", None) or width // heads
-        inputs = {ATTENTION: heads * size, MLP: config.intermediate_size, GATE: width, UP: width}
-        outputs = {ATTENTION: width, MLP: width, GATE: config.intermediate_size, UP: config.intermediate_size}
+        inputs = {ATTENTION: heads * size, MLP: config.intermediate_size}
         pairs = getattr(config, "num_key_value_heads", None) or heads
         halves = {ATTENTION: 2 * width * size * (heads + pairs), MLP: 3 * width * config.intermediate_size}
-        last = {name: inputs[name] * width for name in halves}
+        last = {name: features * width for name, features in inputs.items()}
         again = last if options.device == "cpu" and options.stream is None else halves
         calls = 0.0
         if plan:
@@ -60,31 +58,31 @@ class Cost:
                     calls += _repeated(plan.get(k, ()), halves, again, seen)
         operations, most = 0.0, 0
         solved = len(RIDGES) if options.held_out else 1
-        for name in (name for stages in plan.values() for stage in stages for name in stage):
-            n, channels = inputs[name], outputs[name]
-            if tokens < n and not options.intercept:
-                operations += tokens * n * (tokens + 2 * channels) + solved * tokens**2 * (tokens / 3 + 2 * channels)
-                most = max(most, 8 * (n * (2 * tokens + channels) + tokens * (2 * tokens + 3 * channels)))
+        for name in (name for names in plan.values() for name in names):
+            n = inputs[name]
+            if tokens < n:
+                operations += tokens * n * (tokens + 2 * width) + solved * tokens**2 * (tokens / 3 + 2 * width)
+                most = max(most, 8 * (n * (2 * tokens + width) + tokens * (2 * tokens + 3 * width)))
                 continue
             alone = name == MLP and n >= LARGE and not options.held_out
-            operations += tokens * n * (n + 2 * channels) + solved * n**2 * (n / 3 + 2 * channels)
-            operations += (solved - 1) * 2 * n**2 * channels
+            operations += tokens * n * (n + 2 * width) + solved * n**2 * (n / 3 + 2 * width)
+            operations += (solved - 1) * 2 * n**2 * width
             rows = min(tokens, BATCH * job.length, WIDE_BYTES // (8 * n))
-            most = max(most, 8 * (n * (n + channels) * (1 if alone else 4) + rows * (n + 2 * channels)))
+            most = max(most, 8 * (n * (n + width) * (1 if alone else 4) + rows * (n + 2 * width)))
         return cls(calls / sum(halves.values()) / job.layers, operations, most)
 
 
-def _repeated(stages: Sequence[Sequence[str]], halves: Mapping[str, int], again: Mapping[str, int], seen: bool) -> int:
+def _repeated(names: Sequence[str], halves: Mapping[str, int], again: Mapping[str, int], seen: bool) -> int:
     """Return how many weights multiply each token of the repaired residual stream in one layer.
 
-    halves: weights of attention and MLP. again: weights that run once more after a refit. seen: whether the dense pass shows
-    the inputs of the first matrix.
+    names: matrices that are refitted. halves: weights of attention and MLP. again: weights that run once more after a
+    refit. seen: whether the dense pass shows the inputs of the first matrix.
     """
     total = 0
     for name in halves:
-        if (name,) in stages:
+        if name in names:
             total += (again if seen else halves)[name] + again[name]
             seen = False
         elif not seen:
             total += halves[name]
-    return total + halves[MLP] * ((GATE, UP) in stages)
+    return total

@@ -28,7 +28,7 @@ from common.training.distillation import Distillation, train
 from common.training.fitting import Fitting
 from common.training.teacher_store import model_digest
 from common.utils.errors import UserError
-from extensions.refit.method import FOLLOWING, plan_of, stages_of
+from extensions.refit.method import FOLLOWING, plan_of
 
 BATCH = 4  # sequences in a step, run one at a time
 # Learning rate times channels: AdamW's best rate falls with the width (Yang et al., arXiv 2203.03466). Chosen at 576
@@ -55,7 +55,7 @@ def neighbours(layers: int, removed: Sequence[int], following: int) -> list[int]
     >>> neighbours(10, [4, 5], 2)
     [3, 6, 7]
     """
-    return list(plan_of(layers, removed, following, stages_of("both", False), 0.0))
+    return list(plan_of(layers, removed, following, "both", 0.0))
 
 
 def how_for(channels: int) -> Fitting:
@@ -143,15 +143,11 @@ def distill(
     return report | {"layers": layers}
 
 
-def original_of(job: Job, removed: Sequence[int]) -> nn.Module | None:
-    """Return the original model, with separate weights where a refit without these layers writes; None: no distillation."""
-    if job.options.distill is None or job.options.plan:
-        return None
+def sharing(job: Job, removed: Sequence[int]) -> nn.Module:
+    """Return a copy of the model that has weights of its own only where a refit without these layers writes."""
     near = neighbours(job.layers, removed, job.options.following)
     own = {id(p) for layer in near for p in job.decoder.layers[layer].parameters()}
-    everything = job.options.one_by_one  # which also writes next to interfaces that come and go
-    shared = {} if everything else {id(p): p for p in job.model.parameters() if id(p) not in own}
-    return copy.deepcopy(job.model, shared)
+    return copy.deepcopy(job.model, {id(p): p for p in job.model.parameters() if id(p) not in own})
 
 
 def distilled(job: Job, original: nn.Module, removed: Sequence[int]) -> dict:

@@ -2,21 +2,19 @@
 
 UIDL, LLM-Streamline and LinearPatch select the block after which the residual stream is most similar to the one before
 it. A linear repair corrects much of the change, but not equally for all blocks. So here every block is scored by its
-residual error after the repair. For a run [a, b) of layers with inputs H and original residual streams X it is
+residual error after the repair. For a run [a, b) of layers and the original residual stream X it is
 
-    left(a, b) = min over D of |X[a] + H D - X[b]|^2 / |X[b]|^2     (ridge on D)
+    left(a, b) = min over D of |X[a] + X[a] D - X[b]|^2 / |X[b]|^2     (ridge on D)
 
-with H = X[a], the map of the residual stream (Ghosted Layers), or H = the inputs of down_proj of layer a - 1
-(`extensions.refit`). It takes one pass over the calibration tokens and sums alone; no model is repaired. A block is the
-run of smallest error. A set is the runs, with kept layers in between, whose errors have the smallest sum, found by
-dynamic programming over all runs. Adding the errors of several runs assumes that earlier repairs are exact. `carried`
-gives the error of runs that begin with the layer which writes the massive activation, if its neurons are grafted
-(`extensions.refit.graft`). NBL (arXiv 2505.21077) ranks single attentions similarly, by a bound on the error of a
-linear map in their place.
+by a map of the residual stream, as of Ghosted Layers. It takes one pass over the calibration tokens and sums alone; no
+model is repaired. A block is the run of smallest error. A set is the runs, with kept layers in between, whose errors
+have the smallest sum, found by dynamic programming over all runs. Adding the errors of several runs assumes that
+earlier repairs are exact. `carried` gives the error of runs that begin with the layer which writes the massive
+activation, if its neurons are grafted (`extensions.refit.graft`). NBL (arXiv 2505.21077) ranks single attentions
+similarly, by a bound on the error of a linear map in their place.
 
-Memory: H'H [features, features] for every first layer (with token weights: for every run) and H'(X[b] - X[a])
-[features, channels] for every run, in float64. If that exceeds MOMENT_BYTES it is split into several passes, each over
-fewer first layers.
+Memory: X[a]'X[a] [channels, channels] for every first layer and X[a]'(X[b] - X[a]) [channels, channels] for every run,
+in float64. If that exceeds MOMENT_BYTES it is split into several passes, each over fewer first layers.
 """
 
 import copy
@@ -28,17 +26,15 @@ import torch
 from torch import Tensor, nn
 
 from common.calibration.block_boundaries import Crossing, Run, crossings
-from common.calibration.layer_inputs import ATTENTION, MLP
-from common.calibration.least_squares import Regression, check_weights, counted
+from common.calibration.least_squares import Regression
 from common.models.decoder import Decoder
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Pruning, Selection, register
 from common.pruning.selection import check_count
-from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.errors import UserValueError, unknown
 from extensions import refit
 from extensions.refit.graft import Observed
 
-INPUTS = ("stream", "features")
 SHAPES = ("window", "set")
 RIDGE = 1e-3
 MOMENT_BYTES = 4 * 2**30
@@ -49,38 +45,29 @@ MOMENT_BYTES = 4 * 2**30
 class LeastLeft(Selection):
     """Select the block, or the set of layers, with the smallest residual error after a linear repair.
 
-    shape: ``window`` (one block) or ``set``. carried: for runs that begin with the layer that writes the massive
-    activation, assume a repair with a graft (`carried`). Other options: see `leftovers`.
+    shape: ``window`` (one block) or ``set``. inputs: of the linear map, only ``stream``. carried: for runs that begin
+    with the layer that writes the massive activation, assume a repair with a graft (`carried`). ridge: see `leftovers`.
     """
 
     count: int
     shape: str = "window"
     inputs: str = "stream"
     ridge: float = RIDGE
-    weights: str | None = None
-    first: bool | None = None
     carried: bool | None = None
 
     def choose(self, context: Context) -> Sequence[int]:
         """Return the layers to remove."""
-        decoder, options = context.decoder, {"inputs": self.inputs, "ridge": self.ridge}
-        options |= {name: value for name in ("weights", "first") if (value := getattr(self, name)) is not None}
+        layers = context.decoder.num_layers
+        if self.inputs != "stream":
+            raise unknown("inputs", self.inputs, ("stream",))
         if self.shape not in SHAPES:
             raise unknown("shape", self.shape, SHAPES)
-        check_count(self.count, decoder.num_layers)
-        layers = decoder.num_layers
+        check_count(self.count, layers)
         # One pass for both shapes and every count up to the papers' largest share, as `Context.statistics` does.
         longest = max(self.count, layers // 3)
-        lengths = range(1, longest + 1)
-
-        def search() -> list[list]:
-            found = leftovers(decoder, context.windows(), lengths, **options, **context.pass_options)
-            return [[*run, share] for run, share in found.items()]
-
-        facts = options | {"calibration": context.recipe.calibration, "longest": longest}
-        found = {(a, b): share for a, b, share in context.searched("leftovers", facts, search)}
+        found = self._lefts(context, longest)
         if self.carried:
-            found |= self._carried(context, lengths)
+            found |= self._lefts(context, longest, graft=True)
         if self.shape == "window":
             chosen = [min((run for run in found if run[1] - run[0] == self.count), key=found.__getitem__)]
         else:
@@ -88,20 +75,20 @@ class LeastLeft(Selection):
         context.details["left"] = [[*run, round(found[run], 6)] for run in chosen]
         return [layer for run in chosen for layer in range(*run)]
 
-    def _carried(self, context: Context, lengths: Sequence[int]) -> dict[Run, float]:
-        if (self.inputs, self.weights, self.first) != ("stream", None, None):
-            raise UserError(
-                "carried reads the residual stream, and every token alike; leave inputs, weights and first out"
-            )
+    def _lefts(self, context: Context, longest: int, graft: bool = False) -> dict[Run, float]:
+        lengths, options = range(1, longest + 1), {"ridge": self.ridge} | context.pass_options
 
         def search() -> list[list]:
             decoder, ids = context.decoder, context.windows()
-            options = {"ridge": self.ridge} | context.pass_options
-            found = carried(decoder, ids, lengths, Observed(decoder, ids).carrier, **options)
+            if graft:
+                found = carried(decoder, ids, lengths, Observed(decoder, ids).carrier, **options)
+            else:
+                found = leftovers(decoder, ids, lengths, **options)
             return [[*run, share] for run, share in found.items()]
 
-        facts = {"calibration": context.recipe.calibration, "ridge": self.ridge, "longest": lengths[-1]}
-        return {(a, b): share for a, b, share in context.searched("leftovers-carried", facts, search)}
+        facts = {"calibration": context.recipe.calibration, "ridge": self.ridge, "longest": longest}
+        rows = context.searched("leftovers-carried" if graft else "leftovers", facts, search)
+        return {(a, b): share for a, b, share in rows}
 
 
 @torch.no_grad()
@@ -110,10 +97,7 @@ def leftovers(
     ids: Tensor,
     lengths: Sequence[int],
     *,
-    inputs: str = "stream",
     ridge: float = RIDGE,
-    weights: str = "none",
-    first: bool = True,
     batch_size: int = 8,
     progress: bool = False,
 ) -> dict[Run, float]:
@@ -125,10 +109,7 @@ def leftovers(
         decoder: The original model.
         ids: Calibration tokens [samples, tokens].
         lengths: Numbers of layers in a run.
-        inputs: Inputs of the linear map: ``stream`` or ``features``.
-        ridge: Ridge as a share of the mean eigenvalue of H'H.
-        weights: Weight of each token (`common.calibration.least_squares.Regression`).
-        first: Whether a sample's first token counts.
+        ridge: Ridge as a share of the mean eigenvalue of X[a]'X[a].
         batch_size: Samples per batch.
         progress: Show a progress bar.
 
@@ -136,28 +117,18 @@ def leftovers(
         Run -> residual error as a share of |X[b]|^2.
 
     Raises:
-        UserError: an unknown option, no such run, or ``features`` of an architecture whose down_proj does not write
-            into the residual stream.
+        UserError: no such run, or a ridge that is not positive.
     """
-    if inputs not in INPUTS:
-        raise unknown("inputs", inputs, INPUTS)
-    check_weights(weights)
     if not 0 < ridge < float("inf"):
         raise UserValueError(f"ridge must be a positive number, not {ridge}")
-    if inputs == "features" and decoder.spec.matrices != (ATTENTION, MLP):
-        raise UserError(
-            f"architecture {decoder.architecture!r} has no down_proj that writes into the residual stream; use stream"
-        )
     layers = decoder.num_layers
     runs = [(a, a + n) for a in range(1, layers - 1) for n in sorted(set(lengths)) if n > 0 and a + n < layers]
     if not runs:
         raise UserValueError(f"no run of {list(lengths)} layers leaves the first and last of {layers} in place")
-    width = decoder.hidden_size if inputs == "stream" else decoder.config.intermediate_size
-    options = {"first": first, "watch": None if inputs == "stream" else inputs, "batch_size": batch_size}
     found: dict[Run, float] = {}
-    for part in _parts(runs, width, decoder.hidden_size, shared=weights == "none"):
-        sums = _ResidualSums(part, weights)
-        for crossing in crossings(decoder, ids, part, progress=progress, **options):
+    for part in _parts(runs, decoder.hidden_size):
+        sums = _ResidualSums(part)
+        for crossing in crossings(decoder, ids, part, batch_size=batch_size, progress=progress):
             sums.add(crossing)
         found |= sums.left(ridge)
     return found
@@ -184,7 +155,7 @@ def carried(
         ids: Calibration tokens [samples, tokens].
         lengths: Numbers of layers in a run.
         writer: The layer that writes the massive activation; None for none.
-        ridge: Ridge as a share of the mean eigenvalue of H'H.
+        ridge: Ridge as a share of the mean eigenvalue of X[a]'X[a].
         batch_size: Samples per batch.
         progress: Show a progress bar.
 
@@ -194,7 +165,7 @@ def carried(
     runs = [(writer, writer + n) for n in sorted(set(lengths)) if writer and 0 < n < decoder.num_layers - writer]
     if not runs:
         return {}
-    sums = _ResidualSums(runs, "none")
+    sums = _ResidualSums(runs)
     for crossing in crossings(decoder, ids, runs, first=False, batch_size=batch_size, progress=progress):
         sums.add(crossing)
         sums.found[crossing.run].target += crossing.after[:, 0].double().square().sum().item()
@@ -231,13 +202,13 @@ def least_set(found: Mapping[Run, float], count: int) -> list[Run]:
     return best[-1][count][1]
 
 
-def _parts(runs: Sequence[Run], width: int, channels: int, shared: bool) -> Iterator[list[Run]]:
-    """Yield runs in groups whose sums fit into MOMENT_BYTES; shared: runs of one first layer share one Gram matrix."""
+def _parts(runs: Sequence[Run], channels: int) -> Iterator[list[Run]]:
+    """Yield runs in groups whose sums fit into MOMENT_BYTES."""
     part: list[Run] = []
     used = 0
     for start in dict.fromkeys(a for a, _ in runs):
         own = [run for run in runs if run[0] == start]
-        size = 8 * width * (width * (1 if shared else len(own)) + channels * len(own))
+        size = 8 * channels**2 * (1 + len(own))
         if part and used + size > MOMENT_BYTES:
             yield part
             part, used = [], 0
@@ -246,21 +217,20 @@ def _parts(runs: Sequence[Run], width: int, channels: int, shared: bool) -> Iter
 
 
 class _ResidualSums:
-    """One `Regression` a run. Without weights those of one first layer have one Gram matrix together."""
+    """One `Regression` a run; those of one first layer share their Gram matrix."""
 
-    def __init__(self, runs: Sequence[Run], weights: str):
-        self.found = {run: Regression(weights=weights) for run in runs}
-        leading = {a: (a, b) for a, b in reversed(runs)}
-        self.gram_of = {run: leading[run[0]] if weights == "none" else run for run in runs}
+    def __init__(self, runs: Sequence[Run]):
+        self.found = {run: Regression() for run in runs}
+        self.leading = {a: (a, b) for a, b in reversed(runs)}
 
     def add(self, crossing: Crossing) -> None:
-        run, inputs = crossing.run, crossing.before if crossing.watched is None else crossing.watched
-        missing = crossing.after.double() - crossing.before.double()
-        self.found[run].add(inputs, missing, crossing.after, crossing.keep, gram=self.gram_of[run] == run)
+        run, before, after = crossing.run, crossing.before, crossing.after
+        missing, gram = after.double() - before.double(), self.leading[run[0]] == run
+        self.found[run].add(before, missing, after, crossing.keep, gram=gram)
 
     def left(self, ridge: float) -> dict[Run, float]:
         for run, one in self.found.items():
-            one.share(self.found[self.gram_of[run]])
+            one.share(self.found[self.leading[run[0]]])
         return {run: one.fitted(ridge)[1] / one.target for run, one in self.found.items()}
 
 
@@ -269,17 +239,14 @@ class _ResidualSums:
 class LeastLeftRefit(Pruning):
     """Remove layers one by one by least residual, with a refit after each.
 
-    Every selection is made in the repaired model, towards the original residual stream. following, ridge, held_out,
-    gate_up, weights, first: of `extensions.refit.refit`; ridge, weights and first apply to the selection, too.
+    Every selection is made in the repaired model, towards the original residual stream. following, ridge, held_out:
+    of `extensions.refit.refit`; ridge applies to the selection, too.
     """
 
     count: int
     following: int = refit.FOLLOWING
     ridge: float = RIDGE
-    gate_up: bool | None = None
     held_out: int | None = None
-    weights: str | None = None
-    first: bool | None = None
 
     def apply(self, context: Context) -> None:
         """Select and remove layers, and refit after each."""
@@ -307,7 +274,7 @@ def prune(model: nn.Module, ids: Tensor, count: int, **options) -> dict:
     """
     dense, alive = copy.deepcopy(model), list(range(Decoder(model).num_layers))
     removed, lefts, reports = [], [], []
-    shared = {name: options[name] for name in ("ridge", "weights", "first", "batch_size") if name in options}
+    shared = {name: options[name] for name in ("ridge", "batch_size") if name in options}
     for _ in range(count):
         found = choices(model, dense, alive, ids, **shared)
         place = min(found, key=found.__getitem__)
@@ -329,8 +296,6 @@ def choices(
     ids: Tensor,
     *,
     ridge: float = RIDGE,
-    weights: str = "none",
-    first: bool = True,
     batch_size: int = 8,
 ) -> dict[int, float]:
     """Compute the residual error without each layer of ``model``, with a fitted linear map in its place.
@@ -344,20 +309,18 @@ def choices(
         alive: Layers of ``dense`` that ``model`` has.
         ids: Calibration tokens [samples, tokens].
         ridge: Ridge as a share of the mean eigenvalue.
-        weights: Weight of each token (`common.calibration.least_squares.Regression`).
-        first: Whether a sample's first token counts.
         batch_size: Samples per batch.
     """
     ours, theirs = Decoder(model), Decoder(dense)
-    sums = {place: Regression(weights=weights) for place in range(1, ours.num_layers - 1)}
+    sums = {place: Regression() for place in range(1, ours.num_layers - 1)}
     for batch in ids.split(batch_size):
         wanted, hidden = {}, theirs.embed_tokens(batch)
         for layer in range(alive[-1]):
             hidden = theirs.run(hidden, layer, layer + 1)
             wanted[layer + 1] = hidden
-        hidden, keep = ours.embed_tokens(batch), counted(batch, first=first)
+        hidden = ours.embed_tokens(batch)
         for place, one in sums.items():
             hidden = ours.run(hidden, place - 1, place)
             target = wanted[alive[place + 1]]
-            one.add(hidden, target.double() - hidden.double(), target, keep)
+            one.add(hidden, target.double() - hidden.double(), target)
     return {place: one.fitted(ridge)[1] / one.target for place, one in sums.items()}

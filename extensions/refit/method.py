@@ -18,11 +18,7 @@ Options:
                  o_proj; it fits the calibration text better and transfers worse to another text (`make league` shows both)
     share        refit o_proj before the pruning interface, too, and first: towards its attention's contribution plus this
                  share of X[b] - X[a]
-    gate_up      also refit these two matrices of each following layer, before its down_proj, towards the original model's
-                 values there
-    intercept    regress on a constant, too, which becomes a bias if the config knows biases
     held_out     choose r for every matrix on sequences that its sums do not include
-    one_by_one   remove one layer after the other with a refit after each, always towards the original model
     graft        first graft neurons into the layer before a pruning interface (`extensions.refit.graft`)
 
 Options of the ablation (`make ablation-league`):
@@ -39,9 +35,9 @@ Options of the ablation (`make ablation-league`):
 
 No parameter is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Attention and MLP of
 a layer run separately. On a CPU, if half of the memory for states has room, the inputs of a refitted matrix are kept;
-then only the matrix runs again. Five states of all tokens are kept at a time (with `gate_up` eight), in memory up to a
-bound, and beyond it on disk (`common.forward.spill_buffer`). Only sums grow with the model. If a matrix has more inputs
-than there are tokens, the tokens' rows replace the sums.
+then only the matrix runs again. Five states of all tokens are kept at a time, in memory up to a bound, and beyond it
+on disk (`common.forward.spill_buffer`). Only sums grow with the model. If a matrix has more inputs than there are
+tokens, the tokens' rows replace the sums.
 
 Sources: ReplaceMe (arXiv 2505.02819) maps the last kept MLP's output by one C x C matrix, fused into `down_proj`,
 towards X[b]. Ghosted Layers (2605.15491) maps the residual stream itself, by a matrix that stays in the model. Neither
@@ -49,7 +45,6 @@ refits the entire `down_proj` (features x channels instead of channels x channel
 repaired stream. 2606.02559 fits modules in place of removed sub-layers.
 """
 
-import copy
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -57,16 +52,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from common.calibration.layer_inputs import ATTENTION, GATE, MLP, UP, Watched, multiplied, multiplier, paths
-from common.calibration.least_squares import Regression, RowRegression, check_weights, counted
+from common.calibration.layer_inputs import ATTENTION, MLP, Watched, multiplied, multiplier, paths
+from common.calibration.least_squares import Regression, RowRegression
 from common.console.progress import track
 from common.forward.hidden_state_cache import CachedHiddenStates
 from common.forward.spill_buffer import Held
 from common.hooks import refuse_patches
-from common.models import offload
 from common.models.architectures import SUPPORTED, at_hand
 from common.models.decoder import Decoder
-from common.models.surgery import add_biases, remove_layers
+from common.models.surgery import remove_layers
 from common.pruning.pipeline import work_folder
 from common.pruning.selection import check_layers, lowest
 from common.utils import cache
@@ -75,8 +69,8 @@ from extensions.refit.graft import Graft
 
 FOLLOWING = 3
 RIDGE = 1e-3
-# Of the following layers: name -> their stages, matrices that read the same being one.
-MATRICES = {"both": ((ATTENTION,), (MLP,)), "attention": ((ATTENTION,),), "mlp": ((MLP,),)}
+# Of the following layers: name -> their matrices that are refitted, in order.
+MATRICES = {"both": (ATTENTION, MLP), "attention": (ATTENTION,), "mlp": (MLP,)}
 # What `held_out` chooses from; infinite: the matrix stays as it is.
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, float("inf"))
 # Inputs of a matrix from which on there is room for one H'H alone: two of 8,192 x 8,192 take a GB.
@@ -92,9 +86,6 @@ class Fit:
     """Options of `refit` that all matrices share."""
 
     ridge: float = RIDGE
-    intercept: bool = False
-    weights: str = "none"
-    first: bool = True
     share: float = 0.0
     target: str = STREAM
     towards: str = OLD
@@ -108,8 +99,7 @@ class Fit:
 
     def regression(self, tokens: int, features: int) -> Regression | RowRegression:
         """Return an empty regression for ``tokens`` tokens and matrices of ``features`` inputs."""
-        rows = tokens < features and not self.intercept and self.plain
-        return (RowRegression if rows else Regression)(intercept=self.intercept, weights=self.weights)
+        return RowRegression() if tokens < features and self.plain else Regression()
 
 
 @torch.no_grad()
@@ -122,11 +112,7 @@ def refit(
     ridge: float = RIDGE,
     matrices: str = "both",
     share: float = 0.0,
-    gate_up: bool = False,
-    intercept: bool = False,
     held_out: int = 0,
-    weights: str = "none",
-    first: bool = True,
     target: str = STREAM,
     towards: str = OLD,
     before: bool = True,
@@ -148,12 +134,8 @@ def refit(
         ridge: Ridge, as a share of the mean eigenvalue of the inputs' covariance.
         matrices: Matrices of the following layers, a name of `MATRICES`.
         share: Share of the change across the interface that `o_proj` before it is fitted to; 0: it is not changed.
-        gate_up: Also refit the matrices that read into the MLP.
-        intercept: Also fit a bias for each matrix.
         held_out: Number of last samples that choose each matrix's ridge among RIDGES, instead of ``ridge``; the matrix
             is then solved on all samples.
-        weights: Weights of tokens (`common.calibration.least_squares.Regression`).
-        first: Whether a sample's first token counts.
         target: Target of the regression, a name of `TARGETS`.
         towards: Weights that the ridge pulls towards: the old ones or zero.
         before: Whether `down_proj` before each interface is refitted.
@@ -180,26 +162,22 @@ def refit(
     check_layers(removed, len(removed), decoder.num_layers)
     check_architecture(decoder.architecture)
     refuse_patches(model, "A refit")
-    _check(decoder, ids, following, ridge, held_out, weights)
-    if gate_up and GATE not in paths(decoder.spec):
-        raise UserError(f"architecture {decoder.architecture!r} has no gate_proj and up_proj. Leave gate_up out")
+    _check(decoder, ids, following, ridge, held_out)
     if not 0 <= share <= 1:
         raise UserValueError(f"share must be 0 to 1, not {share}")
-    _check_ablation(target, towards, removed, following == 1 and not (before or gate_up or share))
-    _check_form(form, strength, bool(gate_up or intercept or held_out or towards == ZERO))
-    plan = plan_of(decoder.num_layers, removed, following, stages_of(matrices, gate_up), share, before)
+    _check_ablation(target, towards, removed, following == 1 and not (before or share))
+    _check_form(form, strength, bool(held_out or towards == ZERO))
+    plan = plan_of(decoder.num_layers, removed, following, matrices, share, before)
     if target == BRANCHES:  # the residual streams are followed from where the removed layers begin
         borders = {layer - 1 for layer in removed} - {*plan, *removed}
         plan |= dict.fromkeys(borders, ())
     reports: list[dict] = []
     if plan:
         _check_at_hand(decoder, plan)
-        if intercept:
-            _add_biases(decoder, [name for stages in plan.values() for stage in stages for name in stage])
         split = len(ids) - held_out
         parts = [(ids[:split], False), (ids[split:], True)] if held_out else [(ids, False)]
         batches = [(batch, held) for part, held in parts for batch in part.split(batch_size)]
-        fit = Fit(ridge, intercept, weights, first, share, target, towards, form, strength)
+        fit = Fit(ridge, share, target, towards, form, strength)
         origin = Decoder(dense) if dense is not None else decoder
         passed = [layer for layer in range(min(plan)) if layer not in removed]
         streams = _Streams(
@@ -211,33 +189,6 @@ def refit(
                 own = graft if graft is not None and graft.host == layer else None
                 reports += streams.through(layer, after, plan.get(layer, ()), own)
     remove_layers(model, removed)
-    return reports
-
-
-def refit_one_by_one(model: nn.Module, ids: Tensor, removed: Sequence[int], **options) -> list[dict]:
-    """Remove layers in the given order, with a refit after each towards the original model, in place.
-
-    Needs memory for a second copy of the model.
-
-    Args:
-        model: The model; it is changed.
-        ids: Calibration tokens [samples, tokens].
-        removed: Layers to remove, in order.
-        options: Options of `refit`.
-
-    Returns:
-        The entries of `refit`, each with the layer "removed" before.
-
-    Raises:
-        UserError: as `refit`.
-    """
-    check_layers(removed, len(removed), Decoder(model).num_layers)
-    offload.refuse(model, "a refit after each layer")
-    dense, alive, reports = copy.deepcopy(model), list(range(Decoder(model).num_layers)), []
-    for layer in map(int, removed):
-        found = refit(model, ids, [alive.index(layer)], dense=dense, alive=alive, **options)
-        reports += [{"removed": layer} | report for report in found]
-        alive.remove(layer)
     return reports
 
 
@@ -257,14 +208,13 @@ def check_architecture(name: str) -> None:
         raise UserError(f"architecture {name!r} cannot be refitted: {why}; use another repair")
 
 
-def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out: int, weights: str) -> None:
+def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out: int) -> None:
     if following < 0 or not 0 < ridge < float("inf"):
         raise UserValueError(f"following must be 0 or more and ridge a positive number, not {following} and {ridge}")
     if ids.ndim != 2 or not ids.numel():
         raise UserValueError(f"calibration tokens must be [samples, tokens], not {list(ids.shape)}")
     if not 0 <= held_out < len(ids):
         raise UserValueError(f"held_out must be 0 to {len(ids) - 1} of the {len(ids)} samples, not {held_out}")
-    check_weights(weights)
 
 
 def _check_ablation(target: str, towards: str, removed: Sequence[int], one_after: bool) -> None:
@@ -276,7 +226,7 @@ def _check_ablation(target: str, towards: str, removed: Sequence[int], one_after
     if target == BRANCHES and (not one_after or 0 in removed):
         raise UserValueError(
             "The target branches is only defined for the one layer after removed ones. Set following to 1 and before to "
-            "false, leave gate_up and share out, and keep layer 0"
+            "false, leave share out, and keep layer 0"
         )
 
 
@@ -287,10 +237,7 @@ def _check_form(form: str, strength: float, more: bool) -> None:
     if not 0 < strength <= 1:
         raise UserValueError(f"strength must be above 0 and at most 1, not {strength}")
     if form == ROTATION and (more or strength < 1):
-        raise UserValueError(
-            "A rotation has no ridge, no intercept and no part, and only output matrices are rotated. Leave gate_up, "
-            "intercept, held_out, towards and strength out"
-        )
+        raise UserValueError("A rotation has no ridge and no part. Leave held_out, towards and strength out")
 
 
 def rotation(weight: Tensor, gram: Tensor, cross: Tensor) -> Tensor:
@@ -320,75 +267,32 @@ def _check_at_hand(decoder: Decoder, layers: Iterable[int]) -> None:
         )
 
 
-def _add_biases(decoder: Decoder, names: Sequence[str]) -> None:
-    """Biases for all layers of the kinds that are refitted; nothing changes if one of them cannot have any."""
-    flags = sorted({"attention_bias" if name == ATTENTION else "mlp_bias" for name in names})
-    check_biases(decoder.config, flags)
-    if decoder.spec.multiplier:
-        raise UserError(f"architecture {decoder.architecture!r} multiplies its biases, too. Leave the intercept out")
-    offload.refuse(decoder.model, "a refit with intercepts")
-    for flag in flags:
-        add_biases(decoder.model, flag)
-
-
-def check_biases(config, flags: Sequence[str] = ("attention_bias", "mlp_bias")) -> None:
-    """Refuse an architecture whose config does not know such biases.
-
-    Raises:
-        UserError: the message names the architecture.
-    """
-    for flag in flags:
-        if not hasattr(config, flag):
-            raise UserError(f"architecture {config.model_type!r} has no {flag} in its config; leave the intercept out")
-
-
-def stages_of(matrices: str, gate_up: bool) -> tuple[tuple[str, ...], ...]:
-    """Return the matrices of a following layer that are refitted, in order of stages.
-
-    Matrices of one stage read the same inputs.
-
-    Raises:
-        UserError: an unknown choice of matrices, or one that does not go with gate_up.
-    """
-    if matrices not in MATRICES:
-        raise unknown("choice of matrices", matrices, MATRICES)
-    if gate_up and matrices == "attention":
-        raise UserValueError("gate_up refits what feeds down_proj; with matrices attention, leave it out")
-    stages = MATRICES[matrices]
-    return (*stages[:-1], (GATE, UP), stages[-1]) if gate_up else stages
-
-
 def plan_of(
-    layers: int,
-    removed: Sequence[int],
-    following: int,
-    stages: Sequence[Sequence[str]],
-    share: float,
-    before: bool = True,
-) -> dict[int, Sequence[Sequence[str]]]:
-    """Return the stages of each kept layer that is refitted, in order.
-
-    A stage is a group of matrices that are refitted in one pass, because they read the same inputs.
+    layers: int, removed: Sequence[int], following: int, matrices: str, share: float, before: bool = True
+) -> dict[int, tuple[str, ...]]:
+    """Return the matrices of each kept layer that are refitted, in order.
 
     Args:
         layers: Number of layers of the original model.
         removed: Removed layers.
         following: Number of kept layers after each interface to refit.
-        stages: Stages of a following layer, from `stages_of`.
+        matrices: Matrices of a following layer, a name of `MATRICES`.
         share: See `refit`; above 0, the attention of the layer before an interface is refitted, too.
         before: Whether the layer before an interface is refitted.
+
+    Raises:
+        UserError: an unknown choice of matrices.
     """
+    if matrices not in MATRICES:
+        raise unknown("choice of matrices", matrices, MATRICES)
     plan, left = {}, 0
     for layer in range(layers):
         if layer in removed:
             left = following
             continue
-        own = list(stages) if left else []
+        own = MATRICES[matrices] if left else ()
         if before and layer + 1 in removed:  # whatever else, this layer makes up for the removed ones
-            attention = share > 0 or (ATTENTION,) in own
-            own = (
-                [(ATTENTION,)] * attention + [stage for stage in own if stage not in ((ATTENTION,), (MLP,))] + [(MLP,)]
-            )
+            own = (ATTENTION, MLP) if share > 0 or ATTENTION in own else (MLP,)
         left = max(left - 1, 0)
         if own:
             plan[layer] = own
@@ -461,14 +365,13 @@ class _Streams:
             states = [self.pool.keep(decoder.run(state.to(decoder.device), layers=[layer])) for state in states]
         return states
 
-    def through(self, layer: int, after: int, stages: Sequence[Sequence[str]], graft: Graft | None) -> list[dict]:
-        """Take both residual streams through a kept layer and refit its matrices; ``after``: the next kept layer."""
+    def through(self, layer: int, after: int, names: Sequence[str], graft: Graft | None) -> list[dict]:
+        """Take both residual streams through a kept layer and refit these matrices; ``after``: the next kept layer."""
         own, ahead = self.alive[layer], self.alive[after]
-        wanted = {name for stage in stages for name in stage} - {MLP}
         summed = self.fit.target == BRANCHES
         # up to the first repair both residual streams are one: the dense pass shows the inputs of the first matrix
-        alike = bool(stages) and not summed and graft is None and self.batches[0].repaired is self.batches[0].dense
-        apart = bool(wanted or alike or (summed and stages))
+        alike = bool(names) and not summed and graft is None and self.batches[0].repaired is self.batches[0].dense
+        apart = ATTENTION in names or alike or (summed and bool(names))
         for batch in self.batches if apart else ():
             before = batch.dense.to(self.origin.device)
             if summed:
@@ -478,11 +381,11 @@ class _Streams:
             with Watched(self.origin, own) as seen:
                 out = self.origin.run(before, own, own + 1)
             batch.ahead = batch.out = self.pool.keep(out)
-            batch.targets = {name: self.pool.keep(seen.value(name, out)) for name in wanted}
+            if ATTENTION in names:
+                batch.targets[ATTENTION] = self.pool.keep(seen.middle)
             if alike:
-                first = stages[0][0]
-                batch.middle = None if first == ATTENTION else self.pool.keep(seen.outputs[ATTENTION])
-                self._note(batch, first, seen)
+                batch.middle = None if names[0] == ATTENTION else self.pool.keep(seen.middle)
+                self._note(batch, names[0], seen)
         for passed in range(own + apart, ahead):
             for batch in self.batches:
                 before = (batch.dense if passed == own else batch.ahead).to(self.origin.device)
@@ -499,9 +402,9 @@ class _Streams:
             batch.dense, batch.out = batch.ahead, None
         if graft is not None:
             graft.into(self.decoder.layers[layer])
-        reports = [report for stage in stages for report in self._stage(layer, stage)]
+        reports = [self._refit(layer, name) for name in names]
         for batch in self.batches:
-            if stages:
+            if names:
                 _, out = self._half(batch, layer, MLP)
             else:
                 out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
@@ -536,7 +439,7 @@ class _Streams:
 
         A GPU computes them again in less time than it takes to copy them.
         """
-        if name in (ATTENTION, MLP) and not self.decoder.streamed and self.decoder.device.type == "cpu":
+        if not self.decoder.streamed and self.decoder.device.type == "cpu":
             value = seen.read[name]
             if self.pool.used + value.nbytes <= self.pool.limit // 2:
                 batch.read[name] = self.pool.keep(value)
@@ -545,43 +448,29 @@ class _Streams:
         """Return the dense residual stream after a layer, and add what its halves add to the batch's branches."""
         with Watched(self.origin, layer) as seen:
             out = self.origin.run(before, layer, layer + 1)
-        middle = seen.value(ATTENTION, out)
-        for name, added in ((ATTENTION, middle.float() - before.float()), (MLP, out.float() - middle.float())):
+        middle = seen.middle.float()
+        for name, added in ((ATTENTION, middle - before.float()), (MLP, out.float() - middle)):
             total = batch.branches.get(name)
             batch.branches[name] = self.pool.keep(added if total is None else added + total.to(added.device))
         return self.pool.keep(out)
 
-    def _stage(self, layer: int, names: Sequence[str]) -> list[dict]:
-        """Refit matrices that read the same, in one pass; gate and up share H'H, unless tokens weigh by each one's target."""
-        shared, half = self.fit.weights == "none", ATTENTION if names == (ATTENTION,) else MLP
-        linear = self.decoder.layers[layer].get_submodule(paths(self.decoder.spec)[names[0]])
+    def _refit(self, layer: int, name: str) -> dict:
+        """Refit a matrix, in one pass; return its report."""
+        linear = self.decoder.layers[layer].get_submodule(paths(self.decoder.spec)[name])
         tokens = sum(batch.ids.numel() for batch in self.batches)
-        held = {batch.held for batch in self.batches}
-        sums = {(name, part): self.fit.regression(tokens, linear.in_features) for name in names for part in held}
+        sums = {held: self.fit.regression(tokens, linear.in_features) for held in {b.held for b in self.batches}}
         with _alone(self.decoder):
             for batch in self.batches:
-                seen, out = self._half(batch, layer, half)
-                for name in names:
-                    target = batch.targets[name].to(out.device, torch.float32)
-                    if self.fit.target == BRANCHES:
-                        entered = batch.repaired if name == ATTENTION else batch.middle
-                        target = target + entered.to(out.device, torch.float32)
-                    keep = counted(out[..., 0], first=self.fit.first)
-                    read = (batch.read if seen is None else seen.read)[name].to(out.device)
-                    value = seen.outputs[name] if name in (GATE, UP) else out
-                    sums[name, batch.held].add(
-                        multiplied(read, name, self.factor),
-                        target - value.float(),
-                        target,
-                        keep,
-                        gram=name == names[0] or not shared,
-                    )
-                if seen is not None and half in names:
-                    self._note(batch, half, seen)
-        for (name, part), one in sums.items() if shared else ():
-            if name != names[0]:
-                one.share(sums[names[0], part])
-        return [self._write(layer, name, sums.pop((name, False)), sums.get((name, True))) for name in names]
+                seen, out = self._half(batch, layer, name)
+                target = batch.targets[name].to(out.device, torch.float32)
+                if self.fit.target == BRANCHES:
+                    entered = batch.repaired if name == ATTENTION else batch.middle
+                    target = target + entered.to(out.device, torch.float32)
+                read = (batch.read if seen is None else seen.read)[name].to(out.device)
+                sums[batch.held].add(multiplied(read, name, self.factor), target - out.float(), target)
+                if seen is not None:
+                    self._note(batch, name, seen)
+        return self._write(layer, name, sums.pop(False), sums.get(True))
 
     def _write(
         self, layer: int, name: str, sums: Regression | RowRegression, held: Regression | RowRegression | None
@@ -592,8 +481,7 @@ class _Streams:
         linear = at_hand(self.decoder.layers[layer]).get_submodule(paths(self.decoder.spec)[name])
         pull = {}
         if self.fit.towards == ZERO:  # the change that leaves nothing of the old weights
-            pull = {"towards": torch.zeros_like(sums.cross)}
-            pull["towards"][: linear.weight.shape[1]] = -linear.weight.T.to(sums.cross)
+            pull = {"towards": -linear.weight.T.to(sums.cross)}
         if held is not None:
             lefts = {r: left / held.target for r, left in sums.lefts(held, RIDGES, **pull).items()}
             ridge = lowest(lefts)
@@ -619,11 +507,8 @@ class _Streams:
                 change *= self.fit.strength
                 left = sums.left(change)
         if change is not None:
-            rows = change[:-1] if sums.intercept else change
-            for own, part in zip(linear.weight.split(ROWS), rows.split(ROWS, 1), strict=True):
+            for own, part in zip(linear.weight.split(ROWS), change.split(ROWS, 1), strict=True):
                 own.copy_(own.double() + part.T.to(own.device))
-            if sums.intercept:
-                linear.bias.copy_(linear.bias.double() + change[-1].to(linear.bias.device))
         shares = {"error": error / sums.target, "left": left / sums.target}
         return {"layer": self.alive[layer], "matrix": name} | shares | chosen
 

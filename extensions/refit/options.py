@@ -60,9 +60,6 @@ class RefitOptions(ToolOptions):
     share: float | None = option(
         None, "share of the change that o_proj before the interface takes over", group=REPAIR, least=0, most=1
     )
-    gate_up: bool = option(False, "also refit gate and up projections of the following layers", group=REPAIR)
-    intercept: bool = option(False, "also refit biases, where the architecture has any", group=REPAIR)
-    one_by_one: bool = option(False, "refit after each removal", group=REPAIR)
     distill: int | None = option(
         None,
         "then train the layers around the interfaces for N steps towards the original's predictions",

@@ -13,7 +13,7 @@ from common.pruning.trained_repair import TrainedRepair, note_training
 from common.utils.errors import UserError
 from extensions.refit.distill import distill, how_for
 from extensions.refit.graft import Graft, find
-from extensions.refit.method import FOLLOWING, RIDGE, check_architecture, refit, refit_one_by_one
+from extensions.refit.method import FOLLOWING, RIDGE, check_architecture, refit
 
 
 def grafted(context: Context, windows: Tensor) -> Graft | None:
@@ -52,21 +52,15 @@ class Grafted(Repair):
 class Refit(Repair):
     """Refit the output matrices around every interface; options: see `refit`.
 
-    one_by_one: remove the layers in order of removal, with a refit after each (`refit_one_by_one`). apart: draw
-    held-out sequences that share no token with the others (without it, in short texts they share a quarter of their
-    tokens and more). target, towards, before, form, strength: of the ablation alone.
+    apart: draw held-out sequences that share no token with the others (without it, in short texts they share a quarter
+    of their tokens and more). target, towards, before, form, strength: of the ablation alone.
     """
 
     following: int = FOLLOWING
     ridge: float = RIDGE
     matrices: str | None = None
     share: float | None = None
-    gate_up: bool | None = None
-    intercept: bool | None = None
     held_out: int | None = None
-    weights: str | None = None
-    first: bool | None = None
-    one_by_one: bool | None = None
     apart: bool | None = None
     graft: bool | None = None
     target: str | None = None
@@ -77,17 +71,14 @@ class Refit(Repair):
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
-        options = self.options("one_by_one", "apart", "graft") | context.pass_options
-        if self.graft and self.one_by_one:
-            raise UserError("a graft is made for all layers at once; leave it or one_by_one out")
-        method = refit_one_by_one if self.one_by_one else refit
+        options = self.options("apart", "graft") | context.pass_options
         windows = context.windows()
         if self.apart and context.calibration_ids is None:  # a tool has drawn its own so
             windows = context.tokens(replace(context.calibration, apart=self.held_out))
         if self.graft:
             check_architecture(context.decoder.architecture)
             options["graft"] = grafted(context, windows)
-        context.details["refitted"] = method(context.model, windows, context.removed, **options)
+        context.details["refitted"] = refit(context.model, windows, context.removed, **options)
 
 
 @register("distilled")

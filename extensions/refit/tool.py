@@ -1,8 +1,6 @@
 """The refit as a tool: remove layers of a model and refit the matrices around the pruning interface."""
 
-import copy
 from collections.abc import Sequence
-from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -18,7 +16,7 @@ from extensions.refit import distill
 from extensions.refit.cost import Cost
 from extensions.refit.graft import Observed
 from extensions.refit.least_residual import carried, least_set, leftovers
-from extensions.refit.method import LARGE, check_biases, plan_of, stages_of
+from extensions.refit.method import LARGE
 from extensions.refit.options import RefitOptions
 from extensions.refit.steps import Refit
 
@@ -32,8 +30,8 @@ def check(job: Job) -> None:
     """Refuse impossible refits, choose how many sequences select the ridge, and draw the sequences.
 
     Raises:
-        UserError: an unsupported architecture, patches, biases that the config does not know, as many held-out
-            sequences as there are sequences, or two ways to select the layers.
+        UserError: an unsupported architecture, patches, as many held-out sequences as there are sequences, or two ways to
+            select the layers.
     """
     options = job.options
     if options.choose == "left" and options.cosine is not None:
@@ -42,7 +40,6 @@ def check(job: Job) -> None:
         raise UserError("--layers says which layers to remove; leave --choose and --cosine out")
     if options.held_out and options.ridge is not None:
         raise UserError("--held-out chooses each matrix's ridge; leave --ridge or --held-out out")
-    stages_of(options.matrices or "both", bool(options.gate_up))
     if options.choose == "left" and options.stream is not None:
         raise UserError(
             "--choose left reads the whole model for every batch; leave --stream out, or use --choose cosine"
@@ -54,13 +51,8 @@ def check(job: Job) -> None:
         chosen = options.ridge is None and job.config.intermediate_size < LARGE
         options.held_out = options.samples // HELD_OUT_OF if chosen else 0
     job.refuse_patches("refit the model that they were made for")
-    if options.intercept:
-        check_biases(job.config)
     if (options.held_out or 0) >= options.samples:
         raise UserError(f"--held-out {options.held_out} leaves none of the {options.samples} samples; use fewer")
-    for name in ("one-by-one", "intercept"):
-        if options.stream is not None and getattr(options, name.replace("-", "_")):
-            raise UserError(f"--{name} needs the whole model in memory; leave --stream out")
     if options.stream is not None and options.distill is not None:
         raise UserError(
             "--distill trains with the model in memory, and --stream reads it from disk. Leave one of them out"
@@ -80,7 +72,7 @@ def apply(job: Job) -> dict:
         sets = [list(window.choose(_context(job, job.model, job.windows)))]
     removed, tried = (sets[0], []) if len(sets) == 1 else _better(job, *sets)
     job.chosen(removed)
-    original = distill.original_of(job, removed)
+    original = distill.sharing(job, removed) if job.options.distill and not job.options.plan else None
     # a distillation is judged by text that no refit has read
     windows = job.windows if original is None else job.windows[: -job.apart or None]
     context = _refitted(job, job.model, removed, windows)
@@ -105,12 +97,6 @@ def apply(job: Job) -> dict:
     return context.details
 
 
-def _asked(job: Job) -> Refit:
-    """Return the step that the options ask for."""
-    names = ("following", "ridge", "matrices", "share", "gate_up", "intercept", "held_out", "one_by_one")
-    return Refit(**job.asked(*names))
-
-
 def _context(job: Job, model: nn.Module, windows: Tensor) -> Context:
     return around(model, job.tokenizer, windows)
 
@@ -122,9 +108,10 @@ def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -
     """
     context = _context(job, model, windows)
     context.details["removed"] = removed
-    carries = _grafts(job) and _writer(job) in removed
-    held_out = job.options.held_out * len(windows) // len(job.windows)
-    replace(_asked(job), held_out=held_out, graft=carries or None).apply(context)
+    carries = not job.options.no_graft and _writer(job) in removed
+    options = job.asked("following", "ridge", "matrices", "share")
+    options["held_out"] = job.options.held_out * len(windows) // len(job.windows)
+    Refit(**options, graft=carries or None).apply(context)
     return context
 
 
@@ -140,7 +127,7 @@ def _better(job: Job, plain: list[int], counting: list[int]) -> tuple[list[int],
     windows, judges = job.windows[:-apart], job.windows[-apart:]
     tried = []
     for removed in track([plain, counting], "choices of layers", unit="choice", each=True):
-        model = _refitted(job, _sharing(job, removed), removed, windows).model
+        model = _refitted(job, distill.sharing(job, removed), removed, windows).model
         tried.append({"removed": removed, "perplexity": summarise(token_nlls(model, judges))["perplexity"]})
     said = ", ".join(f"{one['perplexity']:.4g} without {_shown(one['removed'])}" for one in tried)
     one, two = (one["perplexity"] for one in tried)
@@ -149,22 +136,8 @@ def _better(job: Job, plain: list[int], counting: list[int]) -> tuple[list[int],
     return taken, tried
 
 
-def _sharing(job: Job, removed: list[int]) -> nn.Module:
-    """Return a copy of the model that has weights of its own only where a refit without these layers writes."""
-    asked = _asked(job)
-    stages = stages_of(asked.matrices or "both", bool(asked.gate_up))
-    own = plan_of(job.layers, removed, asked.following, stages, asked.share or 0.0)
-    written = {id(weight) for layer in own for weight in job.decoder.layers[layer].parameters()}
-    return copy.deepcopy(job.model, {id(w): w for w in job.model.parameters() if id(w) not in written})
-
-
 def _shown(layers: Sequence[int]) -> str:
     return ", ".join(f"{a} to {b - 1}" if b > a + 1 else str(a) for a, b in runs(layers))
-
-
-def _grafts(job: Job) -> bool:
-    """Return whether neurons may be carried over."""
-    return not (job.options.no_graft or job.options.one_by_one)
 
 
 def _writer(job: Job) -> int | None:
@@ -187,7 +160,7 @@ def _least_left(job: Job) -> list[list[int]]:
         few = job.windows[: -(-FEW * job.decoder.hidden_size // job.length)]
         lengths, where = range(1, max(job.counts) + 1), {"batch_size": job.batch_size, "progress": True}
         found = leftovers(job.decoder, few, lengths, **where)
-        carrier = Observed(job.decoder, few).carrier if _grafts(job) else None
+        carrier = None if job.options.no_graft else Observed(job.decoder, few).carrier
         job.kept["left"] = [found, found | carried(job.decoder, few, lengths, carrier, **where)]
     sets = [[layer for run in least_set(found, job.count) for layer in range(*run)] for found in job.kept["left"]]
     return sets[:1] if sets[0] == sets[1] or len(job.windows) == 1 else sets
@@ -198,7 +171,7 @@ def _work(job: Job) -> float:
 
     Where neurons may be carried over, two choices of layers may have to be compared.
     """
-    times = 3 if job.options.choose == "left" and _grafts(job) else 1
+    times = 3 if job.options.choose == "left" and not job.options.no_graft else 1
     passes = (job.given is None) + times * Cost.of(job).passes
     return passes * job.options.samples * job.length + distill.cost(job)[0]
 
@@ -211,7 +184,7 @@ def _beside(job: Job) -> tuple[float, int]:
         return cost.operations, held
     tokens = min(FEW * job.config.hidden_size, job.options.samples * job.length)
     each = job.config.hidden_size**2 * (2 * tokens + 2 * job.config.hidden_size)
-    times = 3 if _grafts(job) else 1
+    times = 1 if job.options.no_graft else 3
     return times * cost.operations + (2 if times > 1 else 1) * job.layers * (count + 1) * each, held
 
 

@@ -299,8 +299,6 @@ OWN = {
         (["--ridge", "nan"], "--ridge nan: use 1e-12 to 1,000,000"),
         (["--held-out", "-1"], "--held-out -1: use 0 to 100,000"),
         (["--held-out", "4"], "--held-out 4 leaves none of the 4 samples"),
-        (["--stream", "--one-by-one"], "--one-by-one needs the whole model in memory"),
-        (["--stream", "--intercept"], "--intercept needs the whole model in memory"),
         (["--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
     ],
     "linearpatch": [

@@ -16,7 +16,7 @@ from extensions import refit
 REPAIRS = {
     "replaceme": lambda model, ids: replace_me(model, ids, [2, 3]),
     "replaceme with a bias": lambda model, ids: replace_me(model, ids, [2, 3], bias=True),
-    "refit": lambda model, ids: refit.refit(model, ids, [1, 3], following=1, gate_up=True),
+    "refit": lambda model, ids: refit.refit(model, ids, [1, 3], following=1),
 }
 
 

@@ -141,8 +141,6 @@ def test_a_recipe_refits_with_a_graft(make_tiny, ids):
     graft = find(Decoder(other), ids, removed)
     assert context.details["graft"] == graft.report()
     assert context.details["refitted"] == refit.refit(other, ids, removed, graft=graft, **options)
-    with pytest.raises(UserError, match="one_by_one"):
-        repaired(make_tiny("llama"), removed, ids, method="refit", graft=True, one_by_one=True)
 
 
 def test_another_repair_follows_by_what_the_model_with_the_neurons_shows(make_tiny, ids):
@@ -204,7 +202,6 @@ def test_what_cannot_be_carried_over_counts_for_no_choice(make_tiny, ids):
         (["--layers", "3", "--no-evaluation"], True),
         (["--layers", "3", "--stream"], True),
         (["--layers", "3", "--no-graft"], False),
-        (["--layers", "3", "--one-by-one"], False),
         (["--layers", "4"], False),
     ],
 )

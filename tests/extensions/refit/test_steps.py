@@ -48,12 +48,9 @@ def stream(model, ids, boundary):
     return streams(model, ids)[boundary].flatten(0, 1).double()
 
 
-def ridged(h, missing, ridge, intercept=False):
-    """argmin of the regularised problem, from one tall system; a last column of ones is not damped."""
+def ridged(h, missing, ridge):
+    """argmin of the regularised problem, from one tall system."""
     penalty = (ridge * h.square().sum() / h.shape[1]).sqrt() * torch.eye(h.shape[1], dtype=torch.float64)
-    if intercept:
-        h = torch.cat([h, torch.ones(len(h), 1, dtype=torch.float64)], 1)
-        penalty = torch.cat([penalty, torch.zeros(len(penalty), 1, dtype=torch.float64)], 1)
     rows, wanted = torch.cat([h, penalty]), torch.cat([missing, missing.new_zeros(len(penalty), missing.shape[1])])
     return torch.linalg.lstsq(rows, wanted).solution
 
@@ -69,18 +66,6 @@ DOWN = "model.layers.1.mlp.down_proj"
 def pair(make_tiny):
     model = make_tiny("llama")
     return model, copy.deepcopy(model)
-
-
-def test_an_intercept_becomes_the_bias_of_a_plain_llama(pair, ids, reloaded):
-    model, dense = pair
-    refit.refit(model, ids, [2, 3], following=1, ridge=1e-2, intercept=True)
-    [(h, _)] = seen(dense, ids, DOWN)
-    wanted = ridged(h, stream(dense, ids, 4) - stream(dense, ids, 2), 1e-2, intercept=True)
-    assert torch.allclose(change(model, dense, DOWN, DOWN), wanted[:-1], atol=1e-4 * wanted.abs().max().item())
-    assert torch.allclose(model.get_submodule(DOWN).bias.double(), wanted[-1], rtol=1e-3, atol=1e-4)
-    assert model.model.layers[2].self_attn.o_proj.bias.abs().min() > 0
-    assert model.model.layers[0].self_attn.o_proj.bias.abs().max() == 0
-    reloaded(model, ids)
 
 
 def test_held_out_samples_choose_the_ridge_and_all_samples_solve(pair):
@@ -111,54 +96,20 @@ def test_where_nothing_helps_held_out_samples_the_matrix_stays(make_tiny, ids, m
     assert change(model, dense, DOWN, DOWN).abs().max() == 0
 
 
-@pytest.mark.parametrize("options", [{"first": False}, {"weights": "inverse-norm"}])
-def test_tokens_count_as_they_are_told(options, pair, ids):
+def test_a_refit_of_a_refitted_model_is_towards_the_dense_one(pair, ids):
     model, dense = pair
-    refit.refit(model, ids, [2, 3], following=0, ridge=1e-2, **options)
-    [(h, _)] = seen(dense, ids, DOWN)
-    target = stream(dense, ids, 4)
-    missing = target - stream(dense, ids, 2)
-    if "first" in options:
-        rest = torch.arange(len(h)) % ids.shape[1] > 0
-        h, missing = h[rest], missing[rest]
-    else:
-        norm = target.norm(dim=1, keepdim=True)
-        h, missing = h / norm, missing / norm
-    wanted = ridged(h, missing, 1e-2)
-    assert torch.allclose(change(model, dense, DOWN, DOWN), wanted, atol=1e-4 * wanted.abs().max().item())
-
-
-@pytest.mark.parametrize("kind, weights", [("llama", "none"), ("llama", "inverse-norm"), ("qwen2", "none")])
-def test_gate_and_up_are_refitted_towards_what_they_give_in_the_dense_model(kind, weights, make_tiny, ids):
-    model = make_tiny(kind)
-    dense = copy.deepcopy(model)
-    reports = refit.refit(model, ids, [2, 3], following=1, ridge=1e-2, gate_up=True, weights=weights)
-    assert [r["matrix"] for r in reports] == [refit.MLP, refit.ATTENTION, refit.GATE, refit.UP, refit.MLP]
-    assert all(report["left"] < report["error"] for report in reports)
-    for name in ("gate_proj", "up_proj"):
-        mine, theirs = f"model.layers.2.mlp.{name}", f"model.layers.4.mlp.{name}"
-        [(h, _)] = seen(model, ids, mine)  # what it reads does not depend on what was refitted after it
-        [(_, target)] = seen(dense, ids, theirs)
-        norm = 1 if weights == "none" else target.norm(dim=1, keepdim=True)  # gate's and up's are not the same
-        wanted = ridged(h / norm, (target - h @ dense.get_submodule(theirs).weight.double().T) / norm, 1e-2)
-        assert torch.allclose(change(model, dense, mine, theirs), wanted, atol=1e-3 * wanted.abs().max().item())
-
-
-def test_one_by_one_every_refit_is_towards_the_dense_model(pair, ids):
-    model, dense = pair
-    reports = refit.refit_one_by_one(model, ids, [3, 2], following=1, ridge=1e-4)
-    assert [(r["removed"], r["layer"], r["matrix"]) for r in reports] == [
-        (3, 2, refit.MLP), (3, 4, refit.ATTENTION), (3, 4, refit.MLP),
-        (2, 1, refit.MLP), (2, 4, refit.ATTENTION), (2, 4, refit.MLP),
-    ]  # fmt: skip
+    options = {"following": 1, "ridge": 1e-4, "dense": dense}
+    refit.refit(model, ids, [3], alive=range(6), **options)
+    once = copy.deepcopy(dense)
+    refit.refit(once, ids, [3], following=1, ridge=1e-4)
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), once.parameters(), strict=True))
+    reports = refit.refit(model, ids, [2], alive=[0, 1, 2, 4, 5], **options)
+    assert [(r["layer"], r["matrix"]) for r in reports] == [(1, refit.MLP), (4, refit.ATTENTION), (4, refit.MLP)]
     assert len(model.model.layers) == 4
-    for place, boundary, report in ((2, 4, reports[3]), (3, 5, reports[5])):
+    for place, boundary, report in ((2, 4, reports[0]), (3, 5, reports[2])):
         target = stream(dense, ids, boundary)
         left = ((stream(model, ids, place) - target).square().sum() / target.square().sum()).item()
         assert left == pytest.approx(report["left"], rel=1e-2)
-    once = copy.deepcopy(dense)
-    first = refit.refit(once, ids, [3], following=1, ridge=1e-4)
-    assert [{"removed": 3} | report for report in first] == reports[:3]
 
 
 def test_a_cut_at_the_start_is_refitted_behind_it(pair, ids):
@@ -172,9 +123,9 @@ def test_a_cut_at_the_start_is_refitted_behind_it(pair, ids):
 
 def test_states_that_do_not_fit_into_memory_go_through_files(pair, ids, monkeypatch, tmp_path):
     model, other = pair
-    wanted = refit.refit(model, ids, [2, 3], gate_up=True)
+    wanted = refit.refit(model, ids, [2, 3])
     monkeypatch.setattr(spill_buffer, "HELD_BYTES", 4 * ids.numel() * 64)  # one stream of the two, and no targets
-    assert refit.refit(other, ids, [2, 3], gate_up=True) == wanted
+    assert refit.refit(other, ids, [2, 3]) == wanted
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
 
@@ -192,15 +143,14 @@ def test_what_is_held_is_counted_and_files_vanish(tmp_path):
     assert torch.equal(pool.keep(4 * x), 4 * x) and pool.files == 1
 
 
-@pytest.mark.parametrize(("more", "function"), [({"one_by_one": True}, refit.refit_one_by_one), ({}, refit.refit)])
-def test_a_recipes_options_reach_the_function(more, function, make_tiny, ids):
+def test_a_recipes_options_reach_the_function(make_tiny, ids):
     one, other = make_tiny("llama"), make_tiny("llama")
-    options = {"following": 1, "ridge": 0.01, "held_out": 2, "gate_up": True}
-    step = {"method": "refit"} | options | more
+    options = {"following": 1, "ridge": 0.01, "held_out": 2, "matrices": "attention", "share": 0.5}
+    step = {"method": "refit"} | options
     context = around(one, windows=ids, selection={"method": "given", "layers": [4, 2]}, repair=step)
     assert context.recipe.step("repair").to_json() == step
     run_recipe(context)
-    assert context.details["refitted"] == function(other, ids, [4, 2], **options)
+    assert context.details["refitted"] == refit.refit(other, ids, [4, 2], **options)
     assert all(torch.equal(*pair) for pair in zip(one.parameters(), other.parameters(), strict=True))
     assert refit.Refit().to_json() == {"method": "refit", "following": 3, "ridge": 1e-3}  # as published
 
@@ -255,7 +205,7 @@ def test_the_tool_holds_windows_out_unless_told_otherwise_or_the_layers_are_wide
 
 
 # What the cost reads of the tool's options, where nothing is said.
-UNSAID = {"gate_up": False, "device": "cpu"} | dict.fromkeys(("held_out", "intercept", "matrices", "share", "stream"))
+UNSAID = {"device": "cpu"} | dict.fromkeys(("held_out", "matrices", "share", "stream"))
 
 
 @pytest.mark.parametrize("room", [True, False])
@@ -264,7 +214,7 @@ UNSAID = {"gate_up": False, "device": "cpu"} | dict.fromkeys(("held_out", "inter
     [
         ([2, 3], 1, {}),
         ([1], 0, {}),
-        ([1, 3], 1, {"gate_up": True}),
+        ([1, 3], 1, {}),
         ([0], 2, {}),
         ([2], 1, {"share": 0.5, "matrices": "attention"}),
     ],
@@ -327,7 +277,6 @@ def test_the_tool_removes_what_a_repair_leaves_least_of_unless_told_otherwise(wr
         (["--layers", "2", "--choose", "left"], "leave --choose and --cosine out"),
         (["--layers", "2", "--cosine", "token"], "leave --choose and --cosine out"),
         (["--remove", "2", "--ridge", "0.1", "--held-out", "2"], "leave --ridge or --held-out out"),
-        (["--remove", "2", "--matrices", "attention", "--gate-up"], "gate_up"),
     ],
 )
 def test_what_contradicts_itself_is_refused_before_the_weights_are_read(
@@ -352,16 +301,14 @@ def test_weights_that_are_not_in_memory_are_refused_and_the_others_stay(pair, id
             assert torch.equal(one, two)
 
 
-def test_one_by_one_with_a_share_asks_o_proj_before_the_newest_cut_alone(pair, ids):
-    """Behind an older cut the matrices of the choice are refitted, and no others."""
-    for matrices, others in (("mlp", {"mlp.down_proj"}), ("both", {"mlp.down_proj", "self_attn.o_proj"})):
+def test_with_a_share_o_proj_is_refitted_before_each_interface_alone(pair, ids):
+    """Behind an interface the matrices of the choice are refitted, and no others."""
+    for matrices, others in (("mlp", [refit.MLP]), ("both", [refit.ATTENTION, refit.MLP])):
         model = copy.deepcopy(pair[0])
-        reports = refit.refit_one_by_one(model, ids, [4, 2], following=2, share=0.5, matrices=matrices)
-        asked = {(report["removed"], report["layer"]): set() for report in reports}
-        for report in reports:
-            asked[report["removed"], report["layer"]].add(report["matrix"])
-        before = {"mlp.down_proj", "self_attn.o_proj"}
-        assert asked == {(4, 3): before, (4, 5): others, (2, 1): before, (2, 3): others, (2, 5): others}
+        reports = refit.refit(model, ids, [2, 4], following=2, share=0.5, matrices=matrices)
+        asked = {layer: [r["matrix"] for r in reports if r["layer"] == layer] for layer in range(6)}
+        before = [refit.ATTENTION, refit.MLP]
+        assert asked == {0: [], 1: before, 2: [], 3: before, 4: [], 5: others}
 
 
 def test_the_cost_of_more_following_layers_than_there_are_is_that_of_all(make_tiny):

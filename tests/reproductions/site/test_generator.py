@@ -167,7 +167,7 @@ def test_documents_results_and_the_api_reference_are_in_navigation_and_search(fi
     names = {
         tag["id"].rpartition(".")[2] for tag in parsed(finished / "api" / "extensions.refit.html").select("dt[id]")
     }
-    assert {"refit", "refit_one_by_one"} <= names
+    assert {"refit", "Refit"} <= names
 
 
 @pytest.mark.slow
