@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from common.console.command_line import answering, option, parse
-from figures import style, toy
+from figures import style
 from reproductions.documents import findings
 from reproductions.render import chance_levels, show
 from reproductions.render.evidence import Loaded
@@ -31,8 +31,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 def draw(folder: Path) -> list[Path]:
     """Draw every published figure into a folder and return the files."""
     store = Loaded()
-    files = toy.drawn(folder)
-    files += findings.drawn(store, folder)
+    files = findings.drawn(store, folder)
     files += chance_levels.drawn(store, folder)
     for table in registry.targets().values():
         for subject in show.published(table, store) if table.draw else ():

@@ -8,7 +8,7 @@ from audit_numbers import without_number
 from tools import status_of
 
 from common.records.results import ROOT, Store
-from reproductions.documents import findings, readme, toy_card
+from reproductions.documents import findings, readme
 from reproductions.render import claim_verdicts, show
 from reproductions.spec import registry, reported
 
@@ -227,11 +227,10 @@ def test_a_line_of_an_unknown_paper_is_refused():
         findings._by_paper([line | {"paper": "lacoo"}])
 
 
-@pytest.mark.parametrize("module, makes", [(readme, "parts"), (toy_card, "measure")])
-def test_a_writer_has_help_and_refuses_arguments(module, makes, monkeypatch, capsys):
-    monkeypatch.setattr(module, makes, lambda *_: pytest.fail("something is written"))
-    assert status_of(module.main, ["--help"]) == 0 and f"python -m {module.__name__}" in capsys.readouterr().out
-    assert status_of(module.main, ["--check"]) == 2 and "there is no option --check" in capsys.readouterr().err
+def test_the_writer_has_help_and_refuses_arguments(monkeypatch, capsys):
+    monkeypatch.setattr(readme, "parts", lambda *_: pytest.fail("something is written"))
+    assert status_of(readme.main, ["--help"]) == 0 and f"python -m {readme.__name__}" in capsys.readouterr().out
+    assert status_of(readme.main, ["--check"]) == 2 and "there is no option --check" in capsys.readouterr().err
 
 
 def test_readme_is_short_and_its_parts_are_known():

@@ -1,0 +1,60 @@
+"""The toy model's card has the numbers of its files, in tables and in sentences, and the files those of the weights."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from common.models import loading
+from common.toy import WEIGHTS, corpus, tasks
+
+FACTS, TRAINING = (json.loads((WEIGHTS / f"{name}.json").read_text()) for name in ("facts", "training"))
+CARD = (WEIGHTS / "README.md").read_text()
+
+
+def test_the_tables_are_those_of_the_files():
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in CARD.splitlines() if line[:1] == "|"]
+    for domain, found in FACTS["domains"].items():
+        assert [domain, f"{found['loss']:.3f}", f"{math.exp(found['loss']):.1f}", str(found["tokens"])] in rows
+    licences = rows[rows.index(["Licence", "Sources"]) + 2 : rows.index([row for row in rows if row[0] == "Domain"][0])]
+    sources = dict(part.rsplit(" ", 1) for _, named in licences for part in named.split(", "))
+    assert sources == TRAINING["sources"]
+
+
+@pytest.mark.slow
+def test_the_files_have_what_the_weights_give():
+    """The mean loss of each domain's held-out text, and the states of a few sequences, from Hugging Face's own pass."""
+    model, tokenizer = loading.load("standin")
+    assert sum(weight.numel() for weight in model.parameters()) == FACTS["parameters"]
+    assert set(FACTS["domains"]) == set(corpus.DOMAINS)
+    for domain, found in FACTS["domains"].items():
+        text = tokenizer(corpus.domain_text(domain, "test"), return_tensors="pt", verbose=False).input_ids[0]
+        windows = text[: found["tokens"]].view(-1, 256)
+        with torch.no_grad():
+            losses = [model(ids, labels=ids).loss.item() * len(ids) for ids in windows.split(16)]
+        assert sum(losses) / len(windows) == pytest.approx(found["loss"], rel=1e-4)
+    with torch.no_grad():
+        states = model(windows[:8], output_hidden_states=True).hidden_states
+    peaks = [(state.norm(dim=-1).max() / state.norm(dim=-1).median()).item() for state in states[:-1]]
+    assert all(peak <= 1.2 * layer["peak"] for peak, layer in zip(peaks, FACTS["magnitudes"], strict=False))
+
+
+def test_the_sentences_have_the_numbers_of_the_files():
+    setting, last = TRAINING["setting"], json.loads((WEIGHTS / "training-log.jsonl").read_text().splitlines()[-1])
+    told = [
+        f"An {FACTS['parameters'] / 1e6:.1f} M parameter",
+        f"torch {TRAINING['torch']}",
+        f"{last['valid']:.3f} nats",
+    ]
+    told += [f"{setting['layers']} layers, {setting['hidden']} channels, {setting['heads']} heads"]
+    told += [f"feed-forward {setting['feed_forward']}, vocabulary {setting['vocabulary']}", f"seed {setting['seed']}"]
+    told += [f"{TRAINING['tokens'] / 1e6:.1f} M tokens, {setting['window']}-token sequences"]
+    told += [f"peak rate {setting['learning_rate']}", f"{TRAINING['seconds'] / 3600:.2f} hours"]
+    train = 100 - corpus.TEST_PERCENT - corpus.VALID_PERCENT
+    told += [f"({train} % train, {corpus.VALID_PERCENT} % validation, {corpus.TEST_PERCENT} % test)"]
+    told += [f"{corpus.MAX_SEEN_SHARE:.0%} of their {corpus.SHINGLE_WORDS}-word sequences"]
+    told += [f"`{name}`" for name in tasks.TASKS]
+    means, peaks = ([layer[key] for layer in FACTS["magnitudes"]] for key in ("mean", "peak"))
+    told += [f"from {means[0]:.3f} before the first layer to {means[-1]:.3f}", f"at most {max(peaks):.1f} times"]
+    assert not [one for one in told if one not in CARD]
