@@ -10,7 +10,7 @@ from common.console.text_tables import markdown
 from common.records import record_json
 from common.records.results import ROOT, Store
 from extensions.documents import standings
-from reproductions.documents import findings, machine_comparison, timings
+from reproductions.documents import findings, machine_comparison
 from reproductions.render import chance_levels, show, tables
 from reproductions.render.evidence import Loaded
 from reproductions.spec import printed_rows, registry, reported, subjects
@@ -64,27 +64,12 @@ def _has_content(cell: dict) -> bool:
     return cell["reproduced"] is not None or "text" in cell
 
 
-def minutes() -> dict[str, float]:
-    """Return the minutes that ``make TARGET`` took, by target, from timings.csv.
-
-    Each target ran after those before it, in a clone without results, so what an earlier target has measured is only
-    read. A paper's name stands for ``make PAPER``, which is all but the grid.
-    """
-    return {target: int(row["seconds"]) / 60 for target, row in timings.read().items()}
-
-
 def by_paper(store: Store) -> dict[str, dict[str, dict]]:
     """Return the counts of each target, by paper and target."""
     return {
         paper: {name: counts(table, store) for name, table in registry.targets().items() if table.paper == paper}
         for paper in registry.PAPERS
     }
-
-
-def _took(paper: str, found: Iterable[str], timed: dict[str, float]) -> float:
-    """Return the minutes that all of a paper's targets take on the toy model, `make grid` after them."""
-    own = sum(timed.get(name, 0.0) for name in found if name.endswith(f"-{paper}"))
-    return timed.get(paper, own) + sum(timed.get(name, 0.0) for name in found if not name.endswith(f"-{paper}"))
 
 
 _TOTALS = {
@@ -96,13 +81,12 @@ _TOTALS = {
 
 
 def overview(counted: dict[str, dict[str, dict]]) -> str:
-    """Return a table with a line per paper: its targets, how many numbers are in print and measured here, and minutes."""
-    lines, timed = [], minutes()
+    """Return a table with a line per paper: its targets, how many numbers are in print and measured here."""
+    lines = []
     for paper, found in counted.items():
         totals = [f"{sum(counts[key] for counts in found.values()):,}" for key in _TOTALS]
-        took = f"{_took(paper, found, timed):.0f} ({max(timed.get(name, 0) for name in found):.0f})"
-        lines.append([printed_rows.title_of(paper), targets(paper, found), *totals, took])
-    heads = ["Paper", "Targets", *_TOTALS.values(), "Minutes"]
+        lines.append([printed_rows.title_of(paper), targets(paper, found), *totals])
+    heads = ["Paper", "Targets", *_TOTALS.values()]
     return markdown(heads, lines, "ll" + "r" * (len(heads) - 2))
 
 
