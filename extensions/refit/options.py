@@ -19,14 +19,15 @@ class RefitOptions(ToolOptions):
 
     choose: str | None = option(
         None,
-        "choose the layers of the smallest residual (left) or the most similar block (cosine)",
+        "choose the layers of the smallest residual (left), the most similar block (cosine), or of both those that are "
+        "better on held-out text (best)",
         group=REMOVE,
-        choices=("left", "cosine"),
-        usual="left; cosine with --stream, --cosine, or above 2048 channels on a CPU",
+        choices=("left", "cosine", "best"),
+        usual="best; cosine with --stream, --cosine, or above 2048 channels on a CPU",
     )
     cosine: str | None = option(
         None,
-        "similarity that --choose cosine compares",
+        "similarity that cosine compares",
         group=REMOVE,
         choices=("token", "channel", "flat-batch", "flat-sentence", "last-token-angle"),
         usual="token",

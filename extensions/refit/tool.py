@@ -23,6 +23,8 @@ from extensions.refit.steps import Refit
 HELD_OUT_OF = 8  # the league's share: 16 of 128 sequences
 WORSE = 1.2  # times the perplexity at which a choice that counts on grafted neurons is left
 FEW = 16  # times as many tokens as the residual stream has channels: by what a repair leaves of these the layers are chosen
+# Sets of layers: by least residual, without and with grafting; the block whose ends are most similar.
+PLAIN, COUNTING, BLOCK = "plain", "counting on grafting", "block"
 WIDE = 2048  # channels from which on a CPU takes hours for the sums of that
 
 
@@ -40,13 +42,13 @@ def check(job: Job) -> None:
         raise UserError("--layers says which layers to remove; leave --choose and --cosine out")
     if options.held_out and options.ridge is not None:
         raise UserError("--held-out chooses each matrix's ridge; leave --ridge or --held-out out")
-    if options.choose == "left" and options.stream is not None:
+    if options.choose in ("left", "best") and options.stream is not None:
         raise UserError(
-            "--choose left reads the whole model for every batch; leave --stream out, or use --choose cosine"
+            f"--choose {options.choose} reads the whole model for every batch; leave --stream out, or use --choose cosine"
         )
     if options.choose is None and job.given is None:
         dear = options.stream is not None or (options.device == "cpu" and job.config.hidden_size > WIDE)
-        options.choose = "cosine" if dear or options.cosine is not None else "left"
+        options.choose = "cosine" if dear or options.cosine is not None else "best"
     if options.held_out is None:  # of wide models one H'H is all there is room for
         chosen = options.ridge is None and job.config.intermediate_size < LARGE
         options.held_out = options.samples // HELD_OUT_OF if chosen else 0
@@ -64,13 +66,15 @@ def check(job: Job) -> None:
 def apply(job: Job) -> dict:
     """Select, remove and refit; return the layers, and the residual error of each matrix."""
     if job.given is not None:
-        sets = [job.given]
-    elif job.options.choose == "left":
-        sets = _least_left(job)
+        sets = {"given": job.given}
     else:
-        window = Window(count=job.count, exclude_ends=True, **job.asked("cosine"))
-        sets = [list(window.choose(_context(job, job.model, job.windows)))]
-    removed, tried = (sets[0], []) if len(sets) == 1 else _better(job, *sets)
+        choose, sets = job.options.choose, {}
+        if choose != "cosine":
+            sets |= _least_left(job)
+        if choose == "cosine" or (choose == "best" and len(job.windows) > 1):
+            window = Window(count=job.count, exclude_ends=True, **job.asked("cosine"))
+            sets[BLOCK] = list(window.choose(_context(job, job.model, job.windows)))
+    removed, tried = _best(job, sets)
     job.chosen(removed)
     original = distill.sharing(job, removed) if job.options.distill and not job.options.plan else None
     # a distillation is judged by text that no refit has read
@@ -115,25 +119,32 @@ def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -
     return context
 
 
-def _better(job: Job, plain: list[int], counting: list[int]) -> tuple[list[int], list[dict]]:
-    """Return the better of two sets of layers, one chosen with neuron grafting, and what each came to.
+def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
+    """Return the best of several sets of layers, and what each came to; nothing is tried if all are the same.
 
-    The set with grafting is kept unless, refitted, it is worse than the plain one by more than WORSE on held-out sequences.
+    Each set is refitted, and judged by its perplexity on held-out sequences. Copies are refitted without them, since what
+    chooses a damping is in the solution, too.
 
-    Those are the sequences held out: copies are refitted without them, since what chooses a damping is in the solution, too.
-    Where the two are close by the calibration's own text, another text needs the first token's state more.
+    The set that counts on grafting is kept unless it is worse than the one without by more than WORSE: where the two are
+    close by the calibration's own text, another text needs the first token's state more. The most similar block is taken
+    if its perplexity is lower than that of the set that is left.
     """
+    several = list(map(list, dict.fromkeys(map(tuple, sets.values()))))
+    if len(several) == 1:
+        return several[0], []
     apart = job.options.held_out or max(1, len(job.windows) // HELD_OUT_OF)
     windows, judges = job.windows[:-apart], job.windows[-apart:]
     tried = []
-    for removed in track([plain, counting], "choices of layers", unit="choice", each=True):
+    for removed in track(several, "choices of layers", unit="choice", each=True):
         model = _refitted(job, distill.sharing(job, removed), removed, windows).model
         tried.append({"removed": removed, "perplexity": summarise(token_nlls(model, judges))["perplexity"]})
+    found = {name: tried[several.index(removed)]["perplexity"] for name, removed in sets.items()}
+    taken = COUNTING if found.get(COUNTING, float("inf")) <= WORSE * found[PLAIN] else PLAIN
+    if found.get(BLOCK, float("inf")) < found[taken]:
+        taken = BLOCK
     said = ", ".join(f"{one['perplexity']:.4g} without {_shown(one['removed'])}" for one in tried)
-    one, two = (one["perplexity"] for one in tried)
-    taken = counting if two <= WORSE * one else plain
-    job.notes.append(f"by text that no refit had read: {said}; the layers {_shown(taken)} were taken")
-    return taken, tried
+    job.notes.append(f"by text that no refit had read: {said}; the layers {_shown(sets[taken])} were taken")
+    return sets[taken], tried
 
 
 def _shown(layers: Sequence[int]) -> str:
@@ -147,10 +158,8 @@ def _writer(job: Job) -> int | None:
     return job.kept["norms"].writer
 
 
-def _least_left(job: Job) -> list[list[int]]:
-    """Return the layers, in runs or alone, of which a map of the residual stream leaves least.
-
-    Neuron grafting may change them.
+def _least_left(job: Job) -> dict[str, list[int]]:
+    """Return the layers, in runs or alone, of which a map of the residual stream leaves least, without and with grafting.
 
     What grafting is worth to a refit is known by refitting alone: of few tokens the sums promise too much. Runs of
     a sweep share what they read.
@@ -163,16 +172,18 @@ def _least_left(job: Job) -> list[list[int]]:
         carrier = None if job.options.no_graft else Observed(job.decoder, few).carrier
         job.kept["left"] = [found, found | carried(job.decoder, few, lengths, carrier, **where)]
     sets = [[layer for run in least_set(found, job.count) for layer in range(*run)] for found in job.kept["left"]]
-    return sets[:1] if sets[0] == sets[1] or len(job.windows) == 1 else sets
+    return dict(zip((PLAIN, COUNTING), sets[:1] if len(job.windows) == 1 else sets, strict=False))
+
+
+def _refits(job: Job) -> int:
+    """Return how many refits the run makes at most: of each set of layers that is tried, and of the one that is taken."""
+    tried = {"left": 2 - job.options.no_graft, "best": 3 - job.options.no_graft}.get(job.options.choose, 1)
+    return tried + 1 if tried > 1 else 1
 
 
 def _work(job: Job) -> float:
-    """Return the tokens through the whole model.
-
-    Where neurons may be carried over, two choices of layers may have to be compared.
-    """
-    times = 3 if job.options.choose == "left" and not job.options.no_graft else 1
-    passes = (job.given is None) + times * Cost.of(job).passes
+    """Return the tokens through the whole model, at most."""
+    passes = (job.given is None) + (job.options.choose == "best") + _refits(job) * Cost.of(job).passes
     return passes * job.options.samples * job.length + distill.cost(job)[0]
 
 
@@ -180,12 +191,12 @@ def _beside(job: Job) -> tuple[float, int]:
     """Return the float64 operations and the bytes of solving and of least-residual selection."""
     cost, count = Cost.of(job), max(job.counts)
     held = max(cost.bytes, distill.cost(job)[1])
-    if job.options.choose != "left":
+    if job.options.choose not in ("left", "best"):
         return cost.operations, held
     tokens = min(FEW * job.config.hidden_size, job.options.samples * job.length)
     each = job.config.hidden_size**2 * (2 * tokens + 2 * job.config.hidden_size)
-    times = 1 if job.options.no_graft else 3
-    return times * cost.operations + (2 if times > 1 else 1) * job.layers * (count + 1) * each, held
+    solved = 2 - job.options.no_graft  # without and with grafting
+    return _refits(job) * cost.operations + solved * job.layers * (count + 1) * each, held
 
 
 METHOD = Method(

@@ -247,13 +247,13 @@ def run_tool(folder, *more):
     return main(tool.METHOD, [*fixed, "--out", str(folder / "out"), "--force", *more])
 
 
-def test_the_tool_removes_what_a_repair_leaves_least_of_unless_told_otherwise(write_checkpoint, tmp_path, monkeypatch):
+def test_the_tool_removes_what_a_repair_leaves_least_of_if_told_so(write_checkpoint, tmp_path, monkeypatch):
     model = AutoModelForCausalLM.from_pretrained(write_checkpoint(tmp_path / "tiny", "llama"))
     drawn, cosines = [], []
     monkeypatch.setattr(tool, "leftovers", lambda d, ids, *a, **k: drawn.append(ids) or leftovers(d, ids, *a, **k))
     choose = steps.Window.choose
     monkeypatch.setattr(steps.Window, "choose", lambda self, context: cosines.append(self) or choose(self, context))
-    assert run_tool(tmp_path, "--remove", "3") in (0, 3)
+    assert run_tool(tmp_path, "--remove", "3", "--choose", "left") in (0, 3)
     report = json.loads((tmp_path / "out" / "pruning.json").read_text())
     width = model.config.hidden_size
     assert len(drawn) == 1 and 0 <= drawn[0].numel() - tool.FEW * width < 32 and cosines == []
@@ -331,7 +331,7 @@ def test_a_choice_that_counts_on_neurons_is_taken_unless_it_is_so_much_worse_on_
     monkeypatch.setattr(tool, "leftovers", lambda *a, **k: {own: 0.2, promised: 0.3})
     monkeypatch.setattr(tool, "carried", lambda *a, **k: {promised: 0.1})
     monkeypatch.setattr(Job, "crops", lambda *a: drawn.append(crops(*a)) or drawn[-1])
-    assert run_tool(tmp_path, "--remove", "2", "--no-evaluation") == 0
+    assert run_tool(tmp_path, "--remove", "2", "--no-evaluation", "--choose", "left") == 0
     [ids] = drawn
 
     def refitted(run, windows, held_out):
@@ -358,6 +358,35 @@ def test_a_choice_that_counts_on_neurons_is_taken_unless_it_is_so_much_worse_on_
     assert all(torch.allclose(value, saved[name], atol=1e-5) for name, value in whole.state_dict().items())
 
 
+@pytest.mark.parametrize("block", [(1, 3), (2, 4), (3, 5)])
+def test_the_most_similar_block_is_taken_where_it_is_better_on_text_that_no_refit_read(
+    block, write_checkpoint, tmp_path, monkeypatch
+):
+    dense = AutoModelForCausalLM.from_pretrained(write_checkpoint(tmp_path / "tiny", "llama"))
+    least, drawn, crops = (2, 4), [], Job.crops
+    monkeypatch.setattr(tool, "leftovers", lambda *a, **k: {least: 0.2})
+    monkeypatch.setattr(tool, "carried", lambda *a, **k: {})
+    monkeypatch.setattr(steps.Window, "choose", lambda self, context: list(range(*block)))
+    monkeypatch.setattr(Job, "crops", lambda *a: drawn.append(crops(*a)) or drawn[-1])
+    assert run_tool(tmp_path, "--remove", "2", "--no-evaluation") == 0
+    [ids] = drawn
+    perplexity = {}
+    for run in {least, block}:
+        model = copy.deepcopy(dense)
+        refit.refit(model, ids[:35], list(range(*run)), held_out=4)
+        with torch.no_grad():
+            logits = model(ids[35:], use_cache=False).logits[:, :-1]
+        perplexity[run] = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[35:, 1:].flatten()).exp().item()
+    report = json.loads((tmp_path / "out" / "pruning.json").read_text())
+    facts = report["facts"]
+    assert report["options"]["choose"] == "best"
+    assert facts["removed"] == list(range(*min(perplexity, key=perplexity.get)))
+    assert ("tried" in facts) == (block != least)
+    for one in facts.get("tried", []):
+        run = (one["removed"][0], one["removed"][-1] + 1)
+        assert one["perplexity"] == pytest.approx(perplexity[run], rel=1e-4)
+
+
 def test_a_sweep_reads_once_what_a_repair_leaves(write_checkpoint, tmp_path, monkeypatch):
     write_checkpoint(tmp_path / "tiny", "llama")
     read = []
@@ -369,9 +398,9 @@ def test_a_sweep_reads_once_what_a_repair_leaves(write_checkpoint, tmp_path, mon
 @pytest.mark.parametrize(
     ("said", "device", "width", "expected"),
     [
-        ((), "cpu", 2048, "left"),
+        ((), "cpu", 2048, "best"),
         ((), "cpu", 4096, "cosine"),
-        ((), "cuda", 4096, "left"),
+        ((), "cuda", 4096, "best"),
         (("--choose", "left"), "cpu", 4096, "left"),
         (("--cosine", "channel"), "cuda", 64, "cosine"),
     ],
