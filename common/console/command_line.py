@@ -2,7 +2,7 @@
 
 The module is a layer on argparse. Typer 0.29 and jsonargparse 4.53 were tried on the refit tool; users lost by both:
 
-- jsonargparse spells `--held_out` and `--gate_up true`. It prints an error on up to ten lines and proposes no option. Its
+- jsonargparse spells `--held_out` and `--no_graft true`. It prints an error on up to ten lines and proposes no option. Its
   import takes 0.3 seconds more.
 - Typer takes functions, so the layer over dataclasses stays. It has no option whose value may be left out
   (`--stream [GB]`), and it accepts empty values. Its one-line errors need exception classes of a private module.

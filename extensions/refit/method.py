@@ -31,7 +31,8 @@ Options of the ablation (`make ablation-league`):
     form         "rotation": what a matrix writes is only rotated, W <- Q W with the orthogonal Q that leaves the smallest
                  error (orthogonal Procrustes). The paper of RCPU (2510.07782) takes rotations because plain least squares
                  overfits; only its abstract was read
-    strength     share of each change D that is applied. QEP (2504.09629) damps its corrections so, by a share per layer
+    strength     share of each change D that is applied. QEP (2504.09629) damps its corrections so, by a share per layer.
+                 `held_out` chooses the ridge of the entire change, and reports the error of that
 
 No parameter is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Attention and MLP of
 a layer run separately. On a CPU, if half of the memory for states has room, the inputs of a refitted matrix are kept;

@@ -19,8 +19,8 @@ class RefitOptions(ToolOptions):
 
     choose: str | None = option(
         None,
-        "choose the layers of the smallest residual (left), the most similar block (cosine), or of both those that are "
-        "better on held-out text (best)",
+        "choose the layers of the smallest residual (left), the most similar block (cosine), or try both and let "
+        "held-out text choose (best)",
         group=REMOVE,
         choices=("left", "cosine", "best"),
         usual="best; cosine with --stream, --cosine, or above 2048 channels on a CPU",

@@ -24,7 +24,7 @@ HELD_OUT_OF = 8  # the league's share: 16 of 128 sequences
 WORSE = 1.2  # times the perplexity at which a choice that counts on grafted neurons is left
 FEW = 16  # times as many tokens as the residual stream has channels: by what a repair leaves of these the layers are chosen
 # Sets of layers: by least residual, without and with grafting; the block whose ends are most similar.
-PLAIN, COUNTING, BLOCK = "plain", "counting on grafting", "block"
+PLAIN, COUNTING, BLOCK = "least residual", "least residual with grafting", "contiguous block"
 WIDE = 2048  # channels from which on a CPU takes hours for the sums of that
 
 
@@ -125,9 +125,9 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
     Each set is refitted, and judged by its perplexity on held-out sequences. Copies are refitted without them, since what
     chooses a damping is in the solution, too.
 
-    The set that counts on grafting is kept unless it is worse than the one without by more than WORSE: where the two are
-    close by the calibration's own text, another text needs the first token's state more. The most similar block is taken
-    if its perplexity is lower than that of the set that is left.
+    The lowest perplexity decides. A set that differs because it counts on grafting is kept unless it is worse than the
+    others by more than WORSE: where they are close by the calibration's own text, another text needs the first token's
+    state more.
     """
     several = list(map(list, dict.fromkeys(map(tuple, sets.values()))))
     if len(several) == 1:
@@ -139,10 +139,14 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
         model = _refitted(job, distill.sharing(job, removed), removed, windows).model
         tried.append({"removed": removed, "perplexity": summarise(token_nlls(model, judges))["perplexity"]})
     found = {name: tried[several.index(removed)]["perplexity"] for name, removed in sets.items()}
-    taken = COUNTING if found.get(COUNTING, float("inf")) <= WORSE * found[PLAIN] else PLAIN
-    if found.get(BLOCK, float("inf")) < found[taken]:
-        taken = BLOCK
-    said = ", ".join(f"{one['perplexity']:.4g} without {_shown(one['removed'])}" for one in tried)
+    taken = min(found.keys() - {COUNTING}, key=lambda name: (found[name], name != PLAIN))
+    if sets.get(COUNTING, sets[PLAIN]) != sets[PLAIN] and found[COUNTING] <= WORSE * found[taken]:
+        taken = COUNTING
+    names = [" and ".join(name for name in sets if sets[name] == removed) for removed in several]
+    said = ", ".join(
+        f"{one['perplexity']:.4g} without {_shown(one['removed'])} ({name})"
+        for one, name in zip(tried, names, strict=True)
+    )
     job.notes.append(f"by text that no refit had read: {said}; the layers {_shown(sets[taken])} were taken")
     return sets[taken], tried
 

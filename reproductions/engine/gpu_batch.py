@@ -163,6 +163,7 @@ def _missing(stage: Stage, subject, store: Store, limit: int | None) -> list:
         asked = replace(asked, remove=subject.counts(*SHARES, standin=1))
     columns = () if subject.standin else stage.columns  # whose columns have other labels
     tables = [registry.get(target) for target in stage.targets]
+    runner.check_columns(tables, [asked], columns)
     found = (
         runner.missing(tables, store, asked, limit=limit, columns=columns, pattern=row) for row in stage.rows or (None,)
     )

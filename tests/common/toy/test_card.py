@@ -34,10 +34,16 @@ def test_the_files_have_what_the_weights_give():
         with torch.no_grad():
             losses = [model(ids, labels=ids).loss.item() * len(ids) for ids in windows.split(16)]
         assert sum(losses) / len(windows) == pytest.approx(found["loss"], rel=1e-4)
-    with torch.no_grad():
-        states = model(windows[:8], output_hidden_states=True).hidden_states
-    peaks = [(state.norm(dim=-1).max() / state.norm(dim=-1).median()).item() for state in states[:-1]]
-    assert all(peak <= 1.2 * layer["peak"] for peak, layer in zip(peaks, FACTS["magnitudes"], strict=False))
+    texts = [tokenizer(corpus.domain_text(name, "test"), return_tensors="pt", verbose=False) for name in corpus.DOMAINS]
+    first = torch.cat([text.input_ids[0][: 12 * 256].view(-1, 256) for text in texts])
+    last = []
+    model.model.layers[-1].register_forward_hook(lambda module, args, out: last.append(out))
+    with torch.no_grad():  # the last of Hugging Face's states is behind the final norm
+        states = [*model(first, output_hidden_states=True).hidden_states[:-1], last[0]]
+    for state, found in zip(states, FACTS["magnitudes"], strict=True):
+        norms = state.norm(dim=-1)
+        assert state.abs().mean().item() == pytest.approx(found["mean"], rel=0.02)  # a mean of batches' means
+        assert (norms.max() / norms.median()).item() == pytest.approx(found["peak"], rel=0.1)
 
 
 def test_the_sentences_have_the_numbers_of_the_files():

@@ -387,6 +387,35 @@ def test_the_most_similar_block_is_taken_where_it_is_better_on_text_that_no_refi
         assert one["perplexity"] == pytest.approx(perplexity[run], rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("sets", "taken"),
+    [
+        # layers of the least residual, with grafting, and of the block, each with its perplexity
+        (("a10", "a10", "b9"), "b"),
+        (("a10", "a10", "b10"), "a"),
+        (("a10", "a10", "a10"), "a"),
+        (("a10", "b11", "c10"), "b"),
+        (("a10", "b11", "c9"), "c"),  # more than a fifth above the block
+        (("a10", "b11", "a10"), "b"),
+        (("a9", "b11", "b11"), "a"),
+        (("a10", "b13", "c11"), "a"),
+        (("a10", "b11"), "b"),
+    ],
+)
+def test_the_lowest_perplexity_decides_but_grafting_has_a_fifth_of_slack(sets, taken, monkeypatch):
+    layers = {name: [place] for place, name in enumerate("abc", 1)}
+    perplexity = {tuple(layers[one[0]]): float(one[1:]) for one in sets}
+    monkeypatch.setattr(tool, "_refitted", lambda job, model, removed, windows: SimpleNamespace(model=tuple(removed)))
+    monkeypatch.setattr(tool.distill, "sharing", lambda job, removed: None)
+    monkeypatch.setattr(tool, "token_nlls", lambda model, judges: model)
+    monkeypatch.setattr(tool, "summarise", lambda model: {"perplexity": perplexity[model]})
+    job = SimpleNamespace(options=SimpleNamespace(held_out=2), windows=list(range(8)), notes=[])
+    named = dict(zip((tool.PLAIN, tool.COUNTING, tool.BLOCK), (layers[one[0]] for one in sets), strict=False))
+    best, tried = tool._best(job, named)
+    assert best == layers[taken]
+    assert len(tried) == len(job.notes) * len(set(sets)) == (0 if len(set(sets)) == 1 else len(set(sets)))
+
+
 def test_a_sweep_reads_once_what_a_repair_leaves(write_checkpoint, tmp_path, monkeypatch):
     write_checkpoint(tmp_path / "tiny", "llama")
     read = []
