@@ -24,7 +24,6 @@ LEFT_OUT = {
     "Qwen/": "it downloads a model of the hub",
     "smollm2": "it downloads SmolLM2",
     "MINUTES=9": "it measures bigger models for minutes",
-    "JOIN=1": "it joins pieces that another machine cut",
     "make publish": "it publishes what a user measured",
     "make grid": "it prints a table, as others here do, from twenty times as many results",
     "make reassessing": "it prints thirty tables",

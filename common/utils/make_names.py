@@ -6,8 +6,8 @@ import re
 VARIABLE = "LAYERLAB_MAKE"  # the Makefile sets it for what it runs
 _FLAGS = {"convert-weights", "dry-run", "every-row", "force", "full-test-sets", "paper-budget", "plan", "quick"}
 _VALUES = {
-    "alpha", "columns", "device", "dtype", "each", "format", "limit", "minutes", "model", "out", "pictures", "port",
-    "profile", "remove", "row", "samples", "seed", "size", "text",
+    "alpha", "columns", "device", "dtype", "format", "limit", "minutes", "model", "out", "pictures", "port",
+    "profile", "remove", "row", "samples", "seed", "text",
 }  # fmt: skip
 _NAME = r"(?<![\w-])--([a-z][a-z-]*)"
 _VALUE = r"(?: (?:make: )?([A-Z][A-Z_]*\b(?!=)|'[^']*'|\"[^\"]*\"|[\w.,*/-]*\d[\w.,*/-]*|cpu|cuda|auto))?"
