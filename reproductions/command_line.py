@@ -352,6 +352,8 @@ def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) 
     with startup.nothing_begun():  # torch and transformers: only when there is something to measure
         from reproductions.engine import execute, expected_time, fetch, runner
 
+    for entry in work:
+        execute.check_spelling(entry.recipe)
     # a batch job's node has its own devices
     device = options.device if options.slurm else execute.device_for(options.device, options.dtype, work)
     lacking = fetch.lacking(work)

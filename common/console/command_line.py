@@ -89,8 +89,16 @@ def option(default: Any = MISSING, help: str = "", **about: Any) -> Any:
 
 
 def share(text: str) -> float:
-    """Parse a share: 0.25 for ``25%`` and for ``0.25``."""
-    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    """Parse a share: 0.25 for ``25%`` and for ``0.25``.
+
+    Raises:
+        ValueError: no number, or one of 1 or more without %: who writes 10 means 10%, not 1000%.
+    """
+    if text.endswith("%"):
+        return float(text[:-1]) / 100
+    if 1 <= (value := float(text)) < math.inf:
+        raise ValueError(f"write {text}%")
+    return value
 
 
 def parse(kind: type[T], arguments: Sequence[str] | None = None, **settings: Any) -> T:

@@ -22,7 +22,7 @@ HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE = "higher", "lower", "equivalent", "no s
 FEW = 2
 NAMES = {rows.REFIT_LONG: "refit", rows.CARRIED_REFIT: "refit with neuron grafting"}  # what the table calls them
 SHORT = (*NAMES, rows.NONE, rows.PATCHED, rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
-SHORT += (rows.SHIFT, rows.COME, rows.OVERREP)
+SHORT += (rows.SHIFT, rows.COME, rows.OVERREP, rows.TRAINED_PATCH, rows.TRAINED_LAYER)
 
 
 def entries(store: Store, subject: Subject, target: str = "league") -> list[dict]:

@@ -147,7 +147,7 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
         f"{one['perplexity']:.4g} without {_shown(one['removed'])} ({name})"
         for one, name in zip(tried, names, strict=True)
     )
-    job.notes.append(f"by text that no refit had read: {said}; the layers {_shown(sets[taken])} were taken")
+    job.notes.append(f"perplexity on text that no refit had read: {said}. The layers {_shown(sets[taken])} were taken")
     return sets[taken], tried
 
 

@@ -100,7 +100,7 @@ def prepare(
         UserError: an unknown model, selection, repair or training, a recipe in another form than its steps write, or an
             error of loading, calibration and pruning.
     """
-    _check_spelling(recipe)
+    check_spelling(recipe)
     if recipe.weights == shape_recipes.WEIGHTS:
         return shape_only.prepare(recipe)
     _give_back()  # what is left of the last model: there may be room for one only
@@ -138,8 +138,12 @@ def _give_back() -> None:
         libc.malloc_trim(0)
 
 
-def _check_spelling(recipe: Recipe) -> None:
-    """Refuse a recipe made before its steps were known, if they spell it otherwise: its record would not be found again."""
+def check_spelling(recipe: Recipe) -> None:
+    """Refuse a recipe made before its steps were known, if they spell it otherwise: its record would not be found again.
+
+    Raises:
+        UserError: The recipe leaves out an option that has a default.
+    """
     for part in PARTS:
         if (spelled := getattr(replace(recipe), part)) != getattr(recipe, part):
             raise UserError(f"the recipe's {part} leaves out defaults; write {json.dumps(spelled)}")

@@ -59,8 +59,8 @@ def choose_rows(
     plain = table.rows(replace(subject, changes=Changes()), limit) if subject.changes else ()
     if all(row.dense for row in chosen) and any(fits(row, models, pattern) for row in plain):
         raise UserError(
-            f"no row of {table.target} changes with {subject.changes}: none is calibrated or patched that way; choose "
-            "another target, or leave the option out"
+            f"no row of {table.target} changes with {subject.changes}: those asked for are not calibrated or patched that "
+            "way, or are so already. Choose other rows or another target, or leave the option out"
         )
     if pattern is not None and not chosen:
         raise unknown("row", pattern, {row.name for row in rows}, f"`show {table.target}` prints all")

@@ -173,6 +173,7 @@ SHARED = [
     (["--target-ratio", "0"], "--target-ratio 0.0: a share is written 25% or 0.25; use 0.001 to 0.99"),
     (["--target-ratio", "some"], "--target-ratio 'some' is not a share"),
     (["--target-ratio", ""], "--target-ratio has an empty value"),
+    (["--max-perplexity-increase", "10"], "'10' is not a share. Write it as in --max-perplexity-increase 10%"),
     (["--max-perplexity-increase", "inf"], "--max-perplexity-increase inf: a share is written 10% or 0.1; use 0 to 10"),
     (
         ["--max-perplexity-increase", "5%", "--sweep", "1-3"],
