@@ -95,7 +95,7 @@ def test_the_bound_reads_text_that_neither_calibration_nor_test_reads(source, to
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--target-ratio", "25"], "--target-ratio 25.0: a share is written 25% or 0.25; use 0.001 to 0.99"),
+        (["--target-ratio", "25"], "'25' is not a share. Write it as in --target-ratio 10%"),
         (
             ["--target-ratio", "a quarter"],
             "--target-ratio 'a quarter' is not a share. Write it as in --target-ratio 10%",
