@@ -240,9 +240,7 @@ class _Weighed:
     error: float = 0.0
     target: float = 0.0
 
-    def add(
-        self, inputs: Tensor, missing: Tensor, target: Tensor, keep: Tensor | None = None, *, gram: bool = True
-    ) -> None:
+    def add(self, inputs: Tensor, missing: Tensor, target: Tensor, keep: Tensor | None = None) -> None:
         """Add a batch of tokens to the regression.
 
         Args:
@@ -250,15 +248,14 @@ class _Weighed:
             missing: E [..., channels], the part of the residual stream to predict.
             target: T [..., channels], the residual stream to reach, whose norm weights the tokens.
             keep: Mask [...] of the tokens that count; None for all.
-            gram: Also add to H'H. False if this regression takes H'H from another on the same inputs (`share`).
         """
         rows = (inputs, missing, target)
         rows = [value.flatten(0, -2) if keep is None else value[keep.to(value.device)] for value in rows]
         few = max(1, WIDE_BYTES // (8 * rows[0].shape[1]))
         for part in zip(*(value.split(few) for value in rows), strict=True):
-            self._add(*(value.to(rows[0].device, torch.float64) for value in part), gram)
+            self._add(*(value.to(rows[0].device, torch.float64) for value in part))
 
-    def _add(self, inputs: Tensor, missing: Tensor, target: Tensor, gram: bool) -> None:
+    def _add(self, inputs: Tensor, missing: Tensor, target: Tensor) -> None:
         self.tokens += len(inputs)
         if self.intercept:
             inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
@@ -267,9 +264,9 @@ class _Weighed:
             inputs, missing, target = (torch.where(norm > 0, v / norm, 0.0) for v in (inputs, missing, target))
         self.error += missing.square().sum().item()
         self.target += target.square().sum().item()
-        self._take(inputs, missing, gram)
+        self._take(inputs, missing)
 
-    def _take(self, inputs: Tensor, missing: Tensor, gram: bool) -> None:
+    def _take(self, inputs: Tensor, missing: Tensor) -> None:
         raise NotImplementedError
 
     def _undetermined(self, inputs: int) -> UserError:
@@ -295,10 +292,12 @@ class Regression(_Weighed):
     Attributes:
         lower: H'H [features, features], valid on and below its diagonal.
         cross: H'E [features, channels].
+        shared: Whether H'H is not summed here, but taken from another regression on the same inputs (`share`).
     """
 
     lower: Tensor | None = None
     cross: Tensor | None = None
+    shared: bool = False
 
     @property
     def gram(self) -> Tensor:
@@ -308,13 +307,13 @@ class Regression(_Weighed):
             self.lower[start : start + step, start + step :] = self.lower[start + step :, start : start + step].T
         return self.lower
 
-    def _take(self, inputs: Tensor, missing: Tensor, gram: bool) -> None:
-        if gram:
+    def _take(self, inputs: Tensor, missing: Tensor) -> None:
+        if not self.shared:
             self.lower = _lower(self.lower, inputs)
         self.cross = inputs.T @ missing if self.cross is None else self.cross.addmm_(inputs.T, missing)
 
     def share(self, other: Regression) -> None:
-        """Take H'H from ``other``, a regression on the same inputs; this one was added without ``gram``."""
+        """Take H'H from ``other``, a regression on the same inputs; this one is ``shared``."""
         self.lower = other.lower
 
     def solved(self, ridge: float, absolute: bool = False, towards: Tensor | None = None) -> Tensor:
@@ -417,7 +416,7 @@ class RowRegression(_Weighed):
     inputs: list[Tensor] = field(default_factory=list)
     missing: list[Tensor] = field(default_factory=list)
 
-    def _take(self, inputs: Tensor, missing: Tensor, gram: bool) -> None:
+    def _take(self, inputs: Tensor, missing: Tensor) -> None:
         self.inputs.append(inputs)
         self.missing.append(missing)
 

@@ -220,13 +220,12 @@ class _ResidualSums:
     """One `Regression` a run; those of one first layer share their Gram matrix."""
 
     def __init__(self, runs: Sequence[Run]):
-        self.found = {run: Regression() for run in runs}
         self.leading = {a: (a, b) for a, b in reversed(runs)}
+        self.found = {run: Regression(shared=run != self.leading[run[0]]) for run in runs}
 
     def add(self, crossing: Crossing) -> None:
-        run, before, after = crossing.run, crossing.before, crossing.after
-        missing, gram = after.double() - before.double(), self.leading[run[0]] == run
-        self.found[run].add(before, missing, after, crossing.keep, gram=gram)
+        before, after = crossing.before, crossing.after
+        self.found[crossing.run].add(before, after.double() - before.double(), after, crossing.keep)
 
     def left(self, ridge: float) -> dict[Run, float]:
         for run, one in self.found.items():

@@ -129,25 +129,27 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
     others by more than WORSE: where they are close by the calibration's own text, another text needs the first token's
     state more.
     """
-    several = list(map(list, dict.fromkeys(map(tuple, sets.values()))))
-    if len(several) == 1:
-        return several[0], []
+    named: dict[tuple[int, ...], list[str]] = {}
+    for name, removed in sets.items():
+        named.setdefault(tuple(removed), []).append(name)
+    if len(named) == 1:
+        return list(next(iter(named))), []
     apart = job.options.held_out or max(1, len(job.windows) // HELD_OUT_OF)
     windows, judges = job.windows[:-apart], job.windows[-apart:]
-    tried = []
-    for removed in track(several, "choices of layers", unit="choice", each=True):
+    tried, said, found = [], [], {}
+    for layers, names in track(named.items(), "choices of layers", unit="choice", each=True):
+        removed = list(layers)
         model = _refitted(job, distill.sharing(job, removed), removed, windows).model
-        tried.append({"removed": removed, "perplexity": summarise(token_nlls(model, judges))["perplexity"]})
-    found = {name: tried[several.index(removed)]["perplexity"] for name, removed in sets.items()}
+        perplexity = summarise(token_nlls(model, judges))["perplexity"]
+        tried.append({"removed": removed, "perplexity": perplexity})
+        said.append(f"{perplexity:.4g} without {_shown(removed)} ({' and '.join(names)})")
+        found |= dict.fromkeys(names, perplexity)
     taken = min(found.keys() - {COUNTING}, key=lambda name: (found[name], name != PLAIN))
     if sets.get(COUNTING, sets[PLAIN]) != sets[PLAIN] and found[COUNTING] <= WORSE * found[taken]:
         taken = COUNTING
-    names = [" and ".join(name for name in sets if sets[name] == removed) for removed in several]
-    said = ", ".join(
-        f"{one['perplexity']:.4g} without {_shown(one['removed'])} ({name})"
-        for one, name in zip(tried, names, strict=True)
+    job.notes.append(
+        f"perplexity on text that no refit had read: {', '.join(said)}. The layers {_shown(sets[taken])} were taken"
     )
-    job.notes.append(f"perplexity on text that no refit had read: {said}. The layers {_shown(sets[taken])} were taken")
     return sets[taken], tried
 
 
