@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.baselines.llm_pruner import highest
 from common.calibration.layer_inputs import ATTENTION, MLP, Watched
 from common.console.progress import track
 from common.models import offload
@@ -54,23 +55,23 @@ class CoMe(Pruning):
         """Select pairs of layers and merge them."""
         windows, started = context.windows(), time.perf_counter()
         options = {"repeat": bool(self.repeat)} | context.pass_options
-        found: list[dict] = []
+        merges: list[dict] = []
 
         def search(begun: list[dict] | None, keep: Callable[[list[dict]], object]) -> list[dict]:
-            found[:] = come(context.model, windows, self.count, begun=begun or (), after=keep, **options)
-            return found
+            merges[:] = come(context.model, windows, self.count, begun=begun or (), after=keep, **options)
+            return merges
 
-        # The merges of fewer layers are the first ones of more; what was found once is merged without a pass.
+        # The merges of fewer layers are the first ones of more; those of an earlier search are repeated without a pass.
         facts = {"calibration": context.recipe.calibration, "repeat": bool(self.repeat)}
-        kept = context.searched("come", facts, search, count=self.count, onward=True)
-        merges = found or come(context.model, windows, self.count, begun=kept, **options)
+        earlier = context.searched("come", facts, search, count=self.count, onward=True)
+        merges = merges or come(context.model, windows, self.count, begun=earlier, **options)
         seconds = round(time.perf_counter() - started, 2)
         context.details["repair"] = {"calibration_tokens": windows.numel(), "seconds": seconds}
-        said = [
-            one | {name: [len(own) for own in one[name]] for name in ("heads", "channels")}
-            for one in merges[: self.count]
+        merged = [
+            entry | {name: [len(indices) for indices in entry[name]] for name in ("heads", "channels")}
+            for entry in merges
         ]
-        context.details |= {"removed": [one["pair"][1] for one in said], "merged": said}
+        context.details |= {"removed": [entry["pair"][1] for entry in merged], "merged": merged}
 
 
 @dataclass
@@ -132,8 +133,8 @@ def come(
         if step < len(begun):
             merges.append(begun[step])
         else:
-            done = () if repeat else {one["pair"][0] for one in merges}
-            merges.append(choose(decoder, ids, alive, done, batch_size=batch_size))
+            excluded = () if repeat else {entry["pair"][0] for entry in merges}
+            merges.append(choose(decoder, ids, alive, excluded, batch_size=batch_size))
             after(merges)
         first = alive.index(merges[-1]["pair"][0])
         merge(decoder.layers[first], decoder.layers[first + 1], merges[-1])
@@ -143,7 +144,7 @@ def come(
 
 
 def choose(
-    decoder: Decoder, ids: Tensor, alive: Sequence[int], done: Collection[int] = (), *, batch_size: int = 8
+    decoder: Decoder, ids: Tensor, alive: Sequence[int], excluded: Collection[int] = (), *, batch_size: int = 8
 ) -> dict:
     """Select the next merge.
 
@@ -151,31 +152,32 @@ def choose(
         decoder: The current model.
         ids: Calibration tokens [samples, tokens].
         alive: Original indices of the layers.
-        done: Layers that may not be merged again.
+        excluded: Layers that may not be merged again.
         batch_size: Sequences per batch.
     """
-    places = [i for i in range(len(alive) - 1) if not {*alive[i : i + 2]} & set(done)]
+    places = [i for i in range(len(alive) - 1) if not {*alive[i : i + 2]} & set(excluded)]
     if not places:
         raise UserError(f"No pair of {len(alive)} layers is left to be merged. Remove fewer layers, or set repeat")
-    seen = observe(decoder, ids, batch_size=batch_size)
-    first = selection.lowest({i: seen.angle[i].item() for i in places})
-    influence = seen.influence[first : first + 2]
+    statistics = observe(decoder, ids, batch_size=batch_size)
+    first = selection.lowest({i: statistics.angle[i].item() for i in places})
+    influence = statistics.influence[first : first + 2]
     shares = (influence / influence.sum()).tolist()
-    kept: dict[str, list] = {"heads": [], "channels": []}
+    positions: dict[str, list] = {"heads": [], "channels": []}
     for place in (0, 1):
-        layer, inputs = decoder.layers[first + place], seen.inputs[first + place]
+        layer, inputs = decoder.layers[first + place], statistics.inputs[first + place]
         groups, inner = key_heads(layer), channels(layer)
         by_head = _sensitivity(layer.self_attn.o_proj, inputs[ATTENTION]).view(groups, -1).mean(1)
-        kept["heads"].append(_highest(by_head, _split(groups, shares)[place]))
-        kept["channels"].append(_highest(_sensitivity(layer.mlp.down_proj, inputs[MLP]), _split(inner, shares)[place]))
-    return {"pair": list(alive[first : first + 2]), "shares": [round(share, 6) for share in shares]} | kept
+        by_channel = _sensitivity(layer.mlp.down_proj, inputs[MLP])
+        positions["heads"].append(highest(by_head, _split(groups, shares)[place]).tolist())
+        positions["channels"].append(highest(by_channel, _split(inner, shares)[place]).tolist())
+    return {"pair": list(alive[first : first + 2]), "shares": [round(share, 6) for share in shares]} | positions
 
 
 def observe(decoder: Decoder, ids: Tensor, *, batch_size: int = 8) -> Pass:
     """Collect the statistics of every layer in one pass over ``ids`` [samples, tokens]."""
     layers = decoder.num_layers
-    found = Pass(torch.zeros(layers, dtype=torch.float64), torch.zeros(layers - 1, dtype=torch.float64), [])
-    found.inputs = [{ATTENTION: 0.0, MLP: 0.0} for _ in range(layers)]
+    statistics = Pass(torch.zeros(layers, dtype=torch.float64), torch.zeros(layers - 1, dtype=torch.float64), [])
+    statistics.inputs = [{ATTENTION: 0.0, MLP: 0.0} for _ in range(layers)]
     for batch in ids.split(batch_size):
         hidden, last = decoder.embed_tokens(batch), []
         for layer in range(layers):
@@ -183,27 +185,27 @@ def observe(decoder: Decoder, ids: Tensor, *, batch_size: int = 8) -> Pass:
             with Watched(decoder, layer) as seen:
                 after = decoder.run(hidden, layer, layer + 1)
             cosine = F.cosine_similarity(hidden.float(), after.to(hidden.device).float(), dim=-1).clamp(0, 1)
-            found.influence[layer] += (1 - cosine).double().sum().item() / ids.numel()
+            statistics.influence[layer] += (1 - cosine).double().sum().item() / ids.numel()
             for name in (ATTENTION, MLP):
-                found.inputs[layer][name] += seen.inputs[name].abs().double().sum((0, 1)) / ids.numel()
+                statistics.inputs[layer][name] += seen.inputs[name].abs().double().sum((0, 1)) / ids.numel()
             hidden = after
         last.append(hidden[:, -1].float().cpu())
         for layer in range(layers - 1):
             cosine = F.cosine_similarity(last[layer], last[layer + 2], dim=-1).clamp(0, 1)
-            found.angle[layer] += cosine.arccos().double().sum().item() / (math.pi * len(ids))
-    return found
+            statistics.angle[layer] += cosine.arccos().double().sum().item() / (math.pi * len(ids))
+    return statistics
 
 
-def merge(one: nn.Module, two: nn.Module, chosen: Mapping) -> None:
-    """Write the merge of two layers into ``one``; ``chosen`` is an entry of `come`."""
-    pair, size, places = (one, two), one.self_attn.head_dim, [torch.tensor(own) for own in chosen["channels"]]
-    queries = size * one.self_attn.num_key_value_groups
+def merge(first: nn.Module, second: nn.Module, chosen: Mapping) -> None:
+    """Write the merge of two layers into ``first``; ``chosen`` is an entry of `come`."""
+    pair, size, places = (first, second), first.self_attn.head_dim, [torch.tensor(own) for own in chosen["channels"]]
+    queries = size * first.self_attn.num_key_value_groups
     heads = [torch.tensor(own, dtype=torch.long)[:, None] for own in chosen["heads"]]
     spread = {width: [(own * width + torch.arange(width)).flatten() for own in heads] for width in (size, queries)}
     rows = {"self_attn.q_proj": spread[queries], "self_attn.k_proj": spread[size], "self_attn.v_proj": spread[size]}
     rows |= {"mlp.gate_proj": places, "mlp.up_proj": places}
     columns = {"self_attn.o_proj": spread[queries], "mlp.down_proj": places}
-    for name, value in one.named_parameters():
+    for name, value in first.named_parameters():
         linear, _, kind = name.rpartition(".")
         parts = [layer.get_parameter(name) for layer in pair]
         if linear in rows:
@@ -211,8 +213,9 @@ def merge(one: nn.Module, two: nn.Module, chosen: Mapping) -> None:
                 [p[own.to(p.device)].to(value.device) for p, own in zip(parts, rows[linear], strict=True)]
             )
         elif linear in columns and kind == "weight":
-            kept = zip(parts, columns[linear], strict=True)
-            merged = torch.cat([p[:, own.to(p.device)].to(value.device) for p, own in kept], 1)
+            merged = torch.cat(
+                [p[:, own.to(p.device)].to(value.device) for p, own in zip(parts, columns[linear], strict=True)], 1
+            )
         else:
             weights = [0.5, 0.5] if linear.endswith("layernorm") else chosen["shares"]
             merged = sum(weight * p.to(value.device) for weight, p in zip(weights, parts, strict=True))
@@ -222,14 +225,9 @@ def merge(one: nn.Module, two: nn.Module, chosen: Mapping) -> None:
 def _split(total: int, shares: list[float]) -> list[int]:
     """Return how many of ``total`` each layer keeps: int(total p) of the smaller share, the rest of the other."""
     most = shares.index(max(shares))
-    found = [int(total * share) for share in shares]
-    found[most] = total - found[1 - most]
-    return found
-
-
-def _highest(values: Tensor, count: int) -> list[int]:
-    """Return the places of the highest values, ascending."""
-    return values.topk(count).indices.sort().values.tolist()
+    sizes = [int(total * share) for share in shares]
+    sizes[most] = total - sizes[1 - most]
+    return sizes
 
 
 def _sensitivity(linear: nn.Linear, inputs: Tensor) -> Tensor:

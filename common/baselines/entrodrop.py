@@ -66,12 +66,12 @@ def entropies(decoder: Decoder, ids: Tensor, *, bins: int = BINS, progress: bool
 
 
 def least_increase(
-    found: Sequence[float], order: Sequence[Half], count: int, kind: str = ATTENTION, start: int | None = None
+    entropy: Sequence[float], order: Sequence[Half], count: int, kind: str = ATTENTION, start: int | None = None
 ) -> list[Half] | list[int]:
     """Return the ``count`` sub-layers or layers with the smallest increase of entropy, smallest first.
 
     Args:
-        found: Entropies of each sub-layer's input, and of the last output.
+        entropy: Entropies of each sub-layer's input, and of the last output.
         order: The sub-layers, in order of execution.
         count: Number of sub-layers or layers.
         kind: 'attention', 'mlp', 'both' or 'layer'.
@@ -86,15 +86,15 @@ def least_increase(
     for place, (layer, _) in enumerate(order):
         ends.setdefault(layer, [place, place])[1] = place + 1
     if start is None:
-        inputs = {layer: found[before] for layer, (before, _) in ends.items()} | {max(ends) + 1: found[-1]}
+        inputs = {layer: entropy[before] for layer, (before, _) in ends.items()} | {max(ends) + 1: entropy[-1]}
         start = selection.lowest(inputs)
     if kind == LAYER:
         selection.check_count(count, len(ends))
-        added = {layer: found[after] - found[before] for layer, (before, after) in ends.items() if layer >= start}
+        added = {layer: entropy[after] - entropy[before] for layer, (before, after) in ends.items() if layer >= start}
     else:
-        there = {half: place for place, half in enumerate(order) if kind in ("both", half[1])}
-        check_count(count, len(there))
-        added = {half: found[place + 1] - found[place] for half, place in there.items() if half[0] >= start}
+        candidates = {half: place for place, half in enumerate(order) if kind in ("both", half[1])}
+        check_count(count, len(candidates))
+        added = {half: entropy[place + 1] - entropy[place] for half, place in candidates.items() if half[0] >= start}
     if count > len(added):
         raise UserValueError(
             f"cannot remove {count}: from layer {start} on, where entropy rises, there are {len(added)} of kind {kind!r}; "

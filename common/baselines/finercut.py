@@ -16,7 +16,7 @@ removed here; the official search ends in an error. That the paper protects no l
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -27,20 +27,20 @@ from common.models.decoder import Decoder
 from common.utils.errors import UserValueError, unknown
 
 
-def divergences(one: Tensor, other: Tensor) -> Tensor:
+def divergences(first: Tensor, second: Tensor) -> Tensor:
     """Compute the Jensen-Shannon divergence of log-probabilities [rows, vocabulary], in nats [rows]."""
-    middle = torch.logaddexp(one, other) - math.log(2)
-    return sum((log.exp() * (log - middle)).sum(-1) for log in (one, other)) / 2
+    middle = torch.logaddexp(first, second) - math.log(2)
+    return sum((log.exp() * (log - middle)).sum(-1) for log in (first, second)) / 2
 
 
-def angles(one: Tensor, other: Tensor) -> Tensor:
+def angles(first: Tensor, second: Tensor) -> Tensor:
     """Compute the angles between logits [rows, vocabulary], in radians [rows]."""
-    return torch.cosine_similarity(one, other, dim=-1).double().clamp(-1, 1).arccos()
+    return torch.cosine_similarity(first, second, dim=-1).double().clamp(-1, 1).arccos()
 
 
-def squares(one: Tensor, other: Tensor) -> Tensor:
+def squares(first: Tensor, second: Tensor) -> Tensor:
     """Compute the squared distances of logits [rows, vocabulary], [rows]."""
-    return (one - other).square().sum(-1)
+    return (first - second).square().sum(-1)
 
 
 # Name -> what logits are turned into, what is computed per token, and a sequence's distance from its tokens'.
@@ -90,19 +90,19 @@ def finer_cut(
     if front is not None and not 0 <= front < 1:
         raise UserValueError(f"the front is a share of the layers, 0 or more and below 1, not {front}")
     check_count(count, len(halves_of(decoder)))
-    prepared, each, whole = DISTANCES[distance]
+    prepare, per_token, combine = DISTANCES[distance]
     dense = [decoder.norm(decoder.run(decoder.embed_tokens(window)))[0].cpu() for window in ids.split(1)]
 
-    def parts(normed: Tensor) -> list[Tensor]:
-        return [prepared(decoder.head(rows).float()) for rows in normed.split(ROWS)]
+    def parts(normed: Tensor) -> Iterator[Tensor]:
+        return (prepare(decoder.head(rows).float()) for rows in normed.split(ROWS))
 
-    def judge(number: int, _window: Tensor) -> Callable[[Tensor], float]:
-        known = parts(dense[number].to(decoder.device))
+    def cost_of_batch(number: int, _window: Tensor) -> Callable[[Tensor], float]:
+        original_parts = list(parts(dense[number].to(decoder.device)))
 
         def cost(hidden: Tensor) -> float:
-            rows = decoder.norm(hidden)[0].split(ROWS)
-            values = [each(prepared(decoder.head(part).float()), there).double() for part, there in zip(rows, known)]
-            return whole(torch.cat(values)).item()
+            pairs = zip(parts(decoder.norm(hidden)[0]), original_parts)
+            values = [per_token(trial, original).double() for trial, original in pairs]
+            return combine(torch.cat(values)).item()
 
         return cost
 
@@ -111,4 +111,4 @@ def finer_cut(
         layers = decoder.num_layers
         first, until = math.floor(front * layers), math.floor(2 * front * layers) + 1
         options["spared"] = lambda half, gone: half[0] <= first and gone < until
-    return greedy(decoder, ids, count, judge, "FinerCut", **options)
+    return greedy(decoder, ids, count, cost_of_batch, "FinerCut", **options)

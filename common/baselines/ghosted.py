@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from common.calibration.block_boundaries import Run, crossings
+from common.calibration.block_boundaries import crossings
 from common.calibration.least_squares import Regression, check_weights
 from common.hooks import register_patch
 from common.models.decoder import Decoder
@@ -117,18 +117,21 @@ def ghost(
     if not 0 < eps < float("inf"):
         raise UserValueError(f"eps must be a positive number, not {eps}")
     spans = cuts if operators == "cut" else [(layer, layer + 1) for layer in removed]
-    found = {span: Regression(weights=weights) for span in spans}
+    regressions = {span: Regression(weights=weights) for span in spans}
     options = {"padding": padding, "first": first, "batch_size": batch_size, "progress": progress}
     for crossing in crossings(decoder, ids, spans, **options):
         x, y = crossing.before.double(), crossing.after.double()
-        found[crossing.run].add(x, y - x, y, crossing.keep)
-    solved = {span: regression.solved(eps, absolute=True) for span, regression in found.items()}
-    made = {cut: _composed([solved[span] for span in spans if cut[0] <= span[0] < cut[1]]) for cut in cuts}
-    positions = replace_runs(model, {cut: Ghost(matrix) for cut, matrix in made.items()}, KIND)
-    return [
-        {"run": list(cut), "position": position} | _summary(cut, found, solved)
-        for cut, position in zip(cuts, positions, strict=True)
-    ]
+        regressions[crossing.run].add(x, y - x, y, crossing.keep)
+    solved = {span: regression.solved(eps, absolute=True) for span, regression in regressions.items()}
+    matrices = {cut: _composed([solved[span] for span in spans if cut[0] <= span[0] < cut[1]]) for cut in cuts}
+    positions = replace_runs(model, {cut: Ghost(matrix) for cut, matrix in matrices.items()}, KIND)
+    reports = []
+    for cut, position in zip(cuts, positions, strict=True):
+        own = {span: sums for span, sums in regressions.items() if cut[0] <= span[0] < cut[1]}
+        errors = [sums.error / sums.target for sums in own.values()]
+        lefts = [sums.left(solved[span]) / sums.target for span, sums in own.items()]
+        reports.append({"run": list(cut), "position": position, "operators": len(own), "error": errors, "left": lefts})
+    return reports
 
 
 def _composed(matrices: list[Tensor]) -> Tensor:
@@ -137,9 +140,3 @@ def _composed(matrices: list[Tensor]) -> Tensor:
     for matrix in matrices[1:]:
         total = total + matrix + total @ matrix
     return total
-
-
-def _summary(cut: Run, found: dict[Run, Regression], solved: dict[Run, Tensor]) -> dict:
-    own = [span for span in found if cut[0] <= span[0] < cut[1]]
-    shares = [(found[s].error / found[s].target, found[s].left(solved[s]) / found[s].target) for s in own]
-    return {"operators": len(own), "error": [error for error, _ in shares], "left": [left for _, left in shares]}

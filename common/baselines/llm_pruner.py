@@ -72,15 +72,15 @@ def prune(
             "LLM-Pruner prunes whole layers' heads and channels; prune before taking halves of layers out"
         )
     chosen = range(first, layers - last)
-    kept: dict[int, tuple[Tensor, Tensor]] = {}
+    selected: dict[int, tuple[Tensor, Tensor]] = {}
 
     def choose(layer: int, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]) -> None:
         if layer in chosen:
-            found = scores(decoder.layers[layer], weights, gradients)
-            kept[layer] = tuple(map(highest, found, left(decoder.layers[layer], ratio, of_channels)))
+            importances = scores(decoder.layers[layer], weights, gradients)
+            selected[layer] = tuple(map(highest, importances, left(decoder.layers[layer], ratio, of_channels)))
 
     taylor(decoder, ids, norms=False, micro_batch=len(ids), visit=choose, progress=progress)
-    for layer, (heads, inner) in kept.items():
+    for layer, (heads, inner) in selected.items():
         slice_heads(decoder.layers[layer], heads)
         slice_channels(decoder.layers[layer], inner)
     settle(model)
@@ -120,13 +120,13 @@ def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = L
     check_layout(model)
     _check_spared(len(layers), first, last)
     pruned, layer = len(layers) - first - last, layers[first]
-    wanted = count / pruned
-    if 0 < wanted < 1:
+    ratio = count / pruned
+    if 0 < ratio < 1:
         attention, mlp = (sum(p.numel() for p in part.parameters()) for part in (layer.self_attn, layer.mlp))
-        heads = 1 - left(layer, wanted)[0] / key_heads(layer)
-        of_channels = (wanted * sum(p.numel() for p in layer.parameters()) - heads * attention) / mlp
+        heads = 1 - left(layer, ratio)[0] / key_heads(layer)
+        of_channels = (ratio * sum(p.numel() for p in layer.parameters()) - heads * attention) / mlp
         if 0 < of_channels < 1:
-            return wanted, of_channels
+            return ratio, of_channels
     raise UserValueError(
         f"LLM-Pruner cannot take as many parameters as {count} layers have out of {pruned} layers; take fewer or spare fewer"
     )
@@ -173,9 +173,9 @@ def scores(
 
     heads = key_heads(layer)
     parts = {"q_proj": 1, "k_proj": 1, "v_proj": 1, "o_proj": 0}
-    found = sum(importance(f"self_attn.{name}.weight", dim).view(heads, -1).sum(1) for name, dim in parts.items())
+    by_head = sum(importance(f"self_attn.{name}.weight", dim).view(heads, -1).sum(1) for name, dim in parts.items())
     if hasattr(layer.mlp, "experts"):
-        both = importance("mlp.experts.gate_up_proj", 2).unflatten(1, (2, channels(layer))).sum(1)
-        return found, both + importance("mlp.experts.down_proj", 1)
-    inner = importance("mlp.gate_proj.weight", 1) + importance("mlp.up_proj.weight", 1)
-    return found, inner + importance("mlp.down_proj.weight", 0)
+        by_channel = importance("mlp.experts.gate_up_proj", 2).unflatten(1, (2, channels(layer))).sum(1)
+        return by_head, by_channel + importance("mlp.experts.down_proj", 1)
+    by_channel = importance("mlp.gate_proj.weight", 1) + importance("mlp.up_proj.weight", 1)
+    return by_head, by_channel + importance("mlp.down_proj.weight", 0)

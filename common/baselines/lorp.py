@@ -50,9 +50,10 @@ class LoRP(Selection):
         def search() -> list[list[float]]:
             return token_similarity(context.decoder, context.windows(), **context.pass_options).tolist()
 
-        found = torch.tensor(context.searched("similarity", context.recipe.calibration, search))
-        context.details["lorp"] = {"locality": round(locality(found.double()), 4)}
-        return lorp(found.double(), self.count, self.clusters, self.seed or 0)
+        rows = context.searched("similarity", context.recipe.calibration, search)
+        similarity = torch.tensor(rows).double()
+        context.details["lorp"] = {"locality": round(locality(similarity), 4)}
+        return lorp(similarity, self.count, self.clusters, self.seed or 0)
 
 
 @torch.no_grad()
@@ -111,10 +112,10 @@ def _clustered(similarity: Tensor, clusters: int, seed: int) -> list[list[int]]:
         affinity = ((similarity + 1) / 2).numpy()
         options = {"affinity": "precomputed", "random_state": seed, "assign_labels": "kmeans"}
         labels = SpectralClustering(clusters, **options).fit_predict(affinity)
-    found: dict[int, list[int]] = {}
+    members: dict[int, list[int]] = {}
     for layer, label in enumerate(labels.tolist()):
-        found.setdefault(label, []).append(layer)
-    return list(found.values())
+        members.setdefault(label, []).append(layer)
+    return list(members.values())
 
 
 def _by_redundancy(similarity: Tensor, members: Sequence[int]) -> list[int]:

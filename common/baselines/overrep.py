@@ -38,7 +38,7 @@ from common.pruning.pipeline import Context
 from common.pruning.recipe import register
 from common.pruning.selection import runs
 from common.pruning.trained_repair import TrainedRepair, note_training
-from common.training.distillation import Distillation, train
+from common.training.distillation import Distillation, standing_in, train
 from common.training.fitting import Fitting
 from common.utils.errors import UserError, UserValueError
 
@@ -169,15 +169,9 @@ class RecoveryLayers(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Run both layers on the hidden states [batch, tokens, channels]."""
-        decoder, dtype = self._decoder[0], hidden.dtype
-        own = [decoder.layers[place] for place in self.places]
-        try:
-            for place, layer in zip(self.places, self.layers, strict=True):
-                decoder.layers[place] = layer
-            return decoder.run(hidden.float(), layers=self.places).to(dtype)
-        finally:
-            for place, layer in zip(self.places, own, strict=True):
-                decoder.layers[place] = layer
+        decoder = self._decoder[0]
+        with standing_in(decoder, dict(zip(self.places, self.layers, strict=True))):
+            return decoder.run(hidden.float(), layers=self.places).to(hidden.dtype)
 
     def merge(self) -> list[nn.Module]:
         """Return both layers as plain decoder layers."""

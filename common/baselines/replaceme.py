@@ -70,13 +70,17 @@ class _Sums:
     def add(self, crossing: Crossing, store: bool) -> None:
         m, gap = crossing.watched.double(), crossing.after.double() - crossing.before.double()
         self.regression.add(m, gap + m, crossing.after, crossing.keep)
-        kept = gap.flatten(0, -2) if crossing.keep is None else gap[crossing.keep.to(gap.device)]
-        self.error += kept.square().sum().item()
-        self.shift = self.shift + kept.sum(0)
+        gap_rows = _counted(gap, crossing)
+        self.error += gap_rows.square().sum().item()
+        self.shift = self.shift + gap_rows.sum(0)
         if store:
             states = (crossing.watched, crossing.before - crossing.watched, crossing.after)
-            rows = [v.flatten(0, -2) if crossing.keep is None else v[crossing.keep.to(v.device)] for v in states]
-            self.stored.append(tuple(row.cpu() for row in rows))
+            self.stored.append(tuple(_counted(state, crossing).cpu() for state in states))
+
+
+def _counted(states: Tensor, crossing: Crossing) -> Tensor:
+    """Return the states [tokens, channels] of the tokens that count."""
+    return states.flatten(0, -2) if crossing.keep is None else states[crossing.keep.to(states.device)]
 
 
 @torch.no_grad()
@@ -134,21 +138,21 @@ def replace_me(
     options = {"padding": padding, "first": first, "batch_size": batch_size, "progress": progress}
     for crossing in crossings(decoder, ids, cuts, watch=True, **options):
         sums[crossing.run].add(crossing, adam)
-    found: dict[Run, tuple[Tensor, Tensor | None]] = {}
-    for run, one in sums.items():
+    solutions: dict[Run, tuple[Tensor, Tensor | None]] = {}
+    for run, run_sums in sums.items():
         if adam:
             options = {"epochs": epochs, "rate": learning_rate, "seed": seed, "device": decoder.device}
-            found[run] = _adam(one.stored, stream=objective == "cosine-stream", **options).double(), None
+            solutions[run] = _adam(run_sums.stored, stream=objective == "cosine-stream", **options).double(), None
         elif objective == "bias":
-            eye = torch.eye(decoder.hidden_size, dtype=torch.float64, device=one.shift.device)
-            found[run] = eye, one.shift / one.regression.tokens
+            eye = torch.eye(decoder.hidden_size, dtype=torch.float64, device=run_sums.shift.device)
+            solutions[run] = eye, run_sums.shift / run_sums.regression.tokens
         else:
-            solved = one.regression.solved(alpha, absolute=True)
-            found[run] = (solved[:-1], solved[-1]) if bias else (solved, None)
+            solved = run_sums.regression.solved(alpha, absolute=True)
+            solutions[run] = (solved[:-1], solved[-1]) if bias else (solved, None)
     if bias or objective == "bias":
         add_biases(model, "mlp_bias")
-    reports = [_report(run, sums[run], *found[run]) for run in cuts]
-    for (start, _), (matrix, shift) in found.items():
+    reports = [_report(run, sums[run], *solutions[run]) for run in cuts]
+    for (start, _), (matrix, shift) in solutions.items():
         fuse(decoder, start - 1, matrix, shift)
     remove_layers(model, removed)
     return reports
@@ -216,11 +220,11 @@ def _adam(
     optimizer = torch.optim.Adam([matrix], lr=rate)
     for _ in range(epochs):
         for chosen in torch.randperm(len(m), generator=generator).split(STEP_TOKENS):
-            inputs, rest, wanted = (states[chosen].to(device, torch.float32) for states in (m, r, y))
+            inputs, rest, targets = (states[chosen].to(device, torch.float32) for states in (m, r, y))
             with torch.enable_grad():
                 mapped = inputs @ matrix
-                one, two = (rest + mapped, wanted) if stream else (mapped, wanted - rest)
-                loss = -F.cosine_similarity(one, two, dim=-1).mean()
+                estimate, target = (rest + mapped, targets) if stream else (mapped, targets - rest)
+                loss = -F.cosine_similarity(estimate, target, dim=-1).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -28,7 +28,7 @@ from common.hooks import register_patch
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers, replace_runs
 from common.pruning.selection import runs
-from common.training.distillation import TARGETS, Distillation, Run, train
+from common.training.distillation import TARGETS, Distillation, Run, standing_in, train
 from common.training.fitting import VALIDATE_EVERY, Fitting
 from common.utils.errors import UserValueError, unknown
 
@@ -95,23 +95,23 @@ class FeedForward(nn.Module):
     def like(cls, config, seed: int = 0, spare_massive: bool = False) -> FeedForward:
         """Return a network of the size of the model's MLP, float32, initialised like the model: N(0, range^2)."""
         activation = getattr(config, "hidden_activation", None) or config.hidden_act
-        made = cls(config.hidden_size, config.intermediate_size, activation, spare_massive)
+        network = cls(config.hidden_size, config.intermediate_size, activation, spare_massive)
         generator = torch.Generator().manual_seed(seed)
-        for parameter in made.parameters():
+        for parameter in network.parameters():
             nn.init.normal_(parameter, std=config.initializer_range, generator=generator)
-        return made
+        return network
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the network's output for hidden states [..., channels]."""
         own = hidden.to(self.gate_proj.weight.dtype)
-        made = self.down_proj(self.activation(self.gate_proj(own)) * self.up_proj(own)).to(hidden.dtype)
-        return torch.where(massive(hidden)[..., None], hidden, made) if self.spare_massive else made
+        output = self.down_proj(self.activation(self.gate_proj(own)) * self.up_proj(own)).to(hidden.dtype)
+        return torch.where(massive(hidden)[..., None], hidden, output) if self.spare_massive else output
 
 
 def _load(tensors: dict[str, Tensor], options: dict) -> FeedForward:
-    made = FeedForward(**options).to(next(iter(tensors.values())).dtype)
-    made.load_state_dict(tensors)
-    return made.requires_grad_(False)
+    network = FeedForward(**options).to(next(iter(tensors.values())).dtype)
+    network.load_state_dict(tensors)
+    return network.requires_grad_(False)
 
 
 register_patch(KIND, _load)
@@ -127,12 +127,8 @@ class _Layer(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         decoder, position = self._decoder[0], self._position
-        own = decoder.layers[position]
-        decoder.layers[position] = self.layer
-        try:
+        with standing_in(decoder, {position: self.layer}):
             return decoder.run(hidden.float(), layers=[position]).to(hidden.dtype)
-        finally:
-            decoder.layers[position] = own
 
 
 def replace_with_ffn(
@@ -162,9 +158,9 @@ def replace_with_ffn(
         The report of `common.training.fitting.fit`, with the runs and positions. A training that diverges is a result:
         the report says so, and the network is the last whose loss was finite (or the best on ``validation``).
     """
-    made = _networks(model, removed, settings.seed, settings.spare_massive)
-    report = _train(model, made, windows, validation, settings, folder, progress)
-    return report | {"replaced": _inserted(model, made)}
+    networks = _networks(model, removed, settings.seed, settings.spare_massive)
+    report = _train(model, networks, windows, validation, settings, folder, progress)
+    return report | {"replaced": _inserted(model, networks)}
 
 
 def insert_ffn(model: nn.Module, removed: Collection[int], seed: int = 0) -> list[dict]:
@@ -172,8 +168,7 @@ def insert_ffn(model: nn.Module, removed: Collection[int], seed: int = 0) -> lis
 
     Sizes and times can be measured without training.
     """
-    made = _networks(model, removed, seed)
-    return _inserted(model, made)
+    return _inserted(model, _networks(model, removed, seed))
 
 
 def replace_with_layer(
@@ -194,10 +189,10 @@ def replace_with_layer(
     Raises:
         UserError: the layers are no block of at least two.
     """
-    found = runs(removed)
-    if len(found) != 1 or len(removed) < 2:
+    blocks = runs(removed)
+    if len(blocks) != 1 or len(removed) < 2:
         raise UserValueError(f"one layer can replace one block of two or more layers, not {sorted(removed)}")
-    start, stop = found[0]
+    start, stop = blocks[0]
     decoder = Decoder(model)
     stand_in = _Layer(decoder, start)
     report = _train(model, {(start, stop): stand_in}, windows, validation, settings, folder, progress)

@@ -33,10 +33,8 @@ class _Streamline(TrainedRepair):
         count = HELD_OUT if code and self.validation is None else self.validation
         if count:
             held_out = crops(context, replace(context.calibration, count=count), seed=SEED, stretch="validation")
-        said = self.said(*names)
-        if code:
-            said = {"validate_every": fitting.steps(len(windows))} | said  # at the end of its one epoch
-        settings = streamline.StreamlineSettings(fitting=fitting, **said)
+        usual = {"validate_every": fitting.steps(len(windows))} if code else {}  # at the end of its one epoch
+        settings = streamline.StreamlineSettings(fitting=fitting, **usual | self.stated(*names))
         options = {"folder": context.folder / "streamline", "progress": context.progress}
         report = method(context.model, context.removed, windows, settings, validation=held_out, **options)
         note_training(context, report)

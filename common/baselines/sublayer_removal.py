@@ -69,11 +69,11 @@ def similarities(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress
     return {half: total / ids.numel() for half, total in totals.items()}
 
 
-def most_similar(found: dict[Half, float], count: int, kind: str = "both") -> list[Half]:
+def most_similar(similarity_by_half: dict[Half, float], count: int, kind: str = "both") -> list[Half]:
     """Return the ``count`` sub-layers whose output is most similar to their input.
 
     Args:
-        found: Similarity by sub-layer, from `similarities`.
+        similarity_by_half: Similarity by sub-layer, from `similarities`.
         count: Number of sub-layers.
         kind: 'attention', 'mlp' or 'both'.
 
@@ -82,15 +82,15 @@ def most_similar(found: dict[Half, float], count: int, kind: str = "both") -> li
     """
     if kind not in (*HALVES, "both"):
         raise unknown("kind of halves", kind, (*HALVES, "both"))
-    able = [half for half in found if kind in (half[1], "both")]
-    check_count(count, len(able))
-    return sorted(able, key=lambda half: -found[half])[:count]
+    candidates = [half for half in similarity_by_half if kind in (half[1], "both")]
+    check_count(count, len(candidates))
+    return sorted(candidates, key=lambda half: -similarity_by_half[half])[:count]
 
 
-def check_count(count: int, there: int) -> None:
+def check_count(count: int, total: int) -> None:
     """Refuse a number of sub-layers that leaves none."""
-    if not 0 < count < there:
-        raise UserValueError(f"cannot remove {count} of {there} halves of layers; choose 1..{there - 1}")
+    if not 0 < count < total:
+        raise UserValueError(f"cannot remove {count} of {total} halves of layers; choose 1..{total - 1}")
 
 
 @torch.no_grad()
@@ -128,18 +128,18 @@ def greedy(
     Returns:
         (layer, kind) in order of removal.
     """
-    there = halves_of(decoder)
-    check_count(count, len(there))
+    halves = halves_of(decoder)
+    check_count(count, len(halves))
     removed = list(begun[:count])
     steps = range(len(removed), count)
     for _ in track(steps, name, total=count, initial=len(removed), unit="half", shown=progress, each=True):
-        alive = [half for half in there if half not in removed]
-        costs = {half: 0.0 for half in alive if not spared(half, len(removed))} or dict.fromkeys(alive, 0.0)
+        remaining = [half for half in halves if half not in removed]
+        costs = {half: 0.0 for half in remaining if not spared(half, len(removed))} or dict.fromkeys(remaining, 0.0)
         for number, batch in enumerate(ids.split(batch_size)):
             cost = judge(number, batch)
-            for place, (half, hidden) in enumerate(states(decoder, batch, alive)):
+            for place, (half, hidden) in enumerate(states(decoder, batch, remaining)):
                 if half in costs:
-                    for later, kind in alive[place + 1 :]:
+                    for later, kind in remaining[place + 1 :]:
                         hidden = hidden + decoder.added(hidden, later, kind)
                     costs[half] += cost(hidden)
         removed.append(lowest(costs))
@@ -178,7 +178,7 @@ def linear_maps(
     Returns:
         Layer -> (bound, weight [out, in], bias [out]).
     """
-    found, order = {}, halves_of(decoder)
+    maps, order = {}, halves_of(decoder)
     batches = [decoder.embed_tokens(batch).cpu() for batch in ids.split(batch_size)]
     for layer in track(range(decoder.num_layers), "NBL", unit="layer", shown=progress):
         norm = decoder.layers[layer].get_submodule(decoder.spec.attention.norm)
@@ -188,12 +188,12 @@ def linear_maps(
             if (layer, ATTENTION) in order:
                 added = decoder.added(hidden, layer, ATTENTION)
                 rows = [value.flatten(0, 1).double() for value in (norm(hidden), added, hidden, hidden + added)]
-                one = _moments(*rows)
-                moments = one if moments is None else [a + b for a, b in zip(moments, one)]
+                batch_moments = _moments(*rows)
+                moments = batch_moments if moments is None else [a + b for a, b in zip(moments, batch_moments)]
             batches[index] = decoder.run(hidden, layer, layer + 1).cpu()
         if moments is not None:
-            found[layer] = _fitted(*moments)
-    return found
+            maps[layer] = _fitted(*moments)
+    return maps
 
 
 def nearest_linear(maps: dict[int, tuple[float, Tensor, Tensor]], count: int) -> list[int]:
@@ -232,5 +232,5 @@ def _centred(tokens: int, a: Tensor, b: Tensor, aa: Tensor, bb: Tensor, ab: Tens
 def _inverse_root(matrix: Tensor) -> Tensor:
     """Return the symmetric inverse square root, of what is not rounding."""
     values, vectors = torch.linalg.eigh(matrix)
-    kept = values > values.max() * len(values) * torch.finfo(values.dtype).eps
-    return (vectors[:, kept] / values[kept].sqrt()) @ vectors[:, kept].T
+    significant = values > values.max() * len(values) * torch.finfo(values.dtype).eps
+    return (vectors[:, significant] / values[significant].sqrt()) @ vectors[:, significant].T

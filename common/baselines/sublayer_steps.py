@@ -105,8 +105,8 @@ class LlmDrop(_Halves):
 
     def choose(self, context: Context) -> list[sublayer_removal.Half]:
         """Return the sub-layers to remove."""
-        found = sublayer_removal.similarities(context.decoder, context.windows(), **context.pass_options)
-        return sublayer_removal.most_similar(found, self.count, self.kind or "both")
+        similarities = sublayer_removal.similarities(context.decoder, context.windows(), **context.pass_options)
+        return sublayer_removal.most_similar(similarities, self.count, self.kind or "both")
 
 
 class _Greedy(_Halves):
@@ -127,8 +127,8 @@ class _Greedy(_Halves):
             return self.search(reading, begun=[tuple(half) for half in begun or ()], after=keep)
 
         facts = self.to_json() | {"count": None, "calibration": reading.recipe.calibration}
-        found = context.searched(self.method, facts, search, count=self.count, onward=True)
-        return [tuple(half) for half in found[: self.count]]
+        removed = context.searched(self.method, facts, search, count=self.count, onward=True)
+        return [tuple(half) for half in removed[: self.count]]
 
 
 @register("blockpruner")
@@ -188,14 +188,14 @@ class EntroDrop(Pruning):
         def search() -> list[float]:
             return entrodrop.entropies(context.decoder, context.windows(), bins=bins, progress=context.progress)
 
-        found = context.searched("entropies", {"calibration": context.recipe.calibration, "bins": bins}, search)
-        chosen = entrodrop.least_increase(found, present(context.model), self.count, kind, self.start)
+        entropies = context.searched("entropies", {"calibration": context.recipe.calibration, "bins": bins}, search)
+        chosen = entrodrop.least_increase(entropies, present(context.model), self.count, kind, self.start)
         if kind == entrodrop.LAYER:
             remove_layers(context.model, chosen)
-            context.details |= {"removed": chosen, "entropies": found}
+            context.details |= {"removed": chosen, "entropies": entropies}
         else:
             drop_halves(context.model, chosen)
-            context.details |= {"removed": [], "halves": [list(half) for half in chosen], "entropies": found}
+            context.details |= {"removed": [], "halves": [list(half) for half in chosen], "entropies": entropies}
 
 
 @register("nbl")

@@ -123,20 +123,20 @@ def losses_without_windows(
     """
     refuse_patches(decoder.model, "trying a model without a block")
     starts = sorted(starts)
-    found, last = {start: [] for start in starts}, starts[-1] + (count if entering else 0)
+    losses, last = {start: [] for start in starts}, starts[-1] + (count if entering else 0)
     batches = track(ids.split(batch_size), "trial losses", unit="batch", leave=False, shown=progress, each=True)
     for batch in batches:
         dense, begun = decoder.embed_tokens(batch), {}
         for layer in range(last + 1):
-            if layer in found:
+            if layer in losses:
                 begun[layer] = dense
             for start in [start for start in begun if entering is None or start + count == layer]:
                 trial = begun.pop(start)
                 hidden = decoder.run(entering(trial, dense) if entering else trial, start + count)
-                found[start].append(next_token_loss(decoder, hidden, batch).double().cpu())
+                losses[start].append(next_token_loss(decoder, hidden, batch).double().cpu())
             if layer < last:
                 dense = decoder.run(dense, layer, layer + 1)
-    return {start: torch.cat(losses) for start, losses in found.items()}
+    return {start: torch.cat(parts) for start, parts in losses.items()}
 
 
 @torch.no_grad()
@@ -310,17 +310,17 @@ def taylor(
                     leaving = decoder.run(entering, layers=[layer])
                 upstream = gradients[index].to(leaving.device)
                 # an expert that no token chose has no gradient
-                found = torch.autograd.grad(leaving, [entering, *weights], upstream, allow_unused=True)
+                passed, *own = torch.autograd.grad(leaving, [entering, *weights], upstream, allow_unused=True)
                 gain = (gains or {}).get(layer, 1.0)  # linear: its gradient is its transpose
                 gain = gain.T if isinstance(gain, Tensor) and gain.ndim == 2 else gain
-                gradients[index] = gained(found[0], gain).cpu()
+                gradients[index] = gained(passed, gain).cpu()
                 if absolute == "elementwise":
-                    scores[place] += _saliency(weights, found[1:])
+                    scores[place] += _saliency(weights, own)
                 elif total is None:
-                    total = list(found[1:])
+                    total = own
                 else:
-                    total = [a if b is None else b if a is None else a.add_(b) for a, b in zip(total, found[1:])]
-                del found  # or a third set would exist while the next batch's is made
+                    total = [a if b is None else b if a is None else a.add_(b) for a, b in zip(total, own)]
+                del passed, own  # or a third set would exist while the next batch's is made
             if total is not None:
                 scores[place] = _saliency(weights, total)
                 if visit is not None:

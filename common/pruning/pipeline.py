@@ -31,7 +31,7 @@ from common.utils.paths import ROOT
 
 log = logging.getLogger(__name__)
 
-_KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
+_REMEMBERED = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
 # Least squares' matrices of a pass that takes their factors come along, and are kept on disk, while they are of so many bytes
 # at most: a row of factors is mostly followed by one of the matrix, and the next pass would cost as much again.
 _MATRICES = 2**28
@@ -158,31 +158,27 @@ class Context:
                 the result so far, so that an interruption loses one step at most.
         """
         if not self.keep:
-            return search(None, lambda found: None) if onward else search()
-        path = self._kept_path(name, facts, ".json")
-        begun = None
+            return search(None, lambda result: None) if onward else search()
+        path = self._work_file(name, facts, ".json")
 
-        def kept() -> Any:
-            nonlocal begun
-            found = self._kept(path, lambda: json.loads(path.read_text()))
-            if found is None or steps(found) >= count:
-                return found
-            begun = found
-            return None
+        def read() -> Any:
+            return self._read_work(path, lambda: json.loads(path.read_text()))
 
-        def keep(found: Any) -> None:
-            self._keep(path, json.dumps(found, indent=1).encode() + b"\n")
+        def keep(result: Any) -> None:
+            self._write_work(path, json.dumps(result, indent=1).encode() + b"\n")
 
-        if (found := kept()) is None:
+        result = read()
+        if result is None or steps(result) < count:
             with _alone(path):
-                if (found := kept()) is None:  # another process may have searched meanwhile
-                    if onward and begun and self.progress:
-                        say(f"continuing an earlier search ({name}) after {plural(steps(begun), 'step')}")
-                    found = search(begun, keep) if onward else search()
-                    keep(found)
-        return found
+                result = read()  # another process may have searched meanwhile
+                if result is None or steps(result) < count:
+                    if onward and result and self.progress:
+                        say(f"continuing an earlier search ({name}) after {plural(steps(result), 'step')}")
+                    result = search(result, keep) if onward else search()
+                    keep(result)
+        return result
 
-    def _kept_path(self, name: str, facts: Any, suffix: str) -> Path:
+    def _work_file(self, name: str, facts: Any, suffix: str) -> Path:
         """Return the file of work that depends on these facts, the model, its weights and its type."""
         recipe = self.recipe
         whole = [recipe.profile, recipe.model, recipe.weights, str(self.model.dtype), name, facts]
@@ -193,11 +189,8 @@ class Context:
         digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
         return (self.kept_in or work_folder() / recipe.model) / f"{name}-{digest}{suffix}"
 
-    def _kept(self, path: Path, read: Callable[[], Any]) -> Any:
-        """Return what a file of kept work holds.
-
-        None where there is none, none that can be read, or none that may be used.
-        """
+    def _read_work(self, path: Path, read: Callable[[], Any]) -> Any:
+        """Return the content of a file of kept work; None if the file is missing, unreadable, or made before ``force``."""
         if self.force and path not in _MADE:
             return None
         try:
@@ -208,7 +201,7 @@ class Context:
             log.warning("%s is unreadable (%s); doing its work again", path, error)
             return None
 
-    def _keep(self, path: Path, content: bytes) -> None:
+    def _write_work(self, path: Path, content: bytes) -> None:
         """Write kept work whole or not at all; a folder that cannot be written to costs the next run the same work."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -265,39 +258,40 @@ class Context:
         memory and on disk. Call it before layers are removed. ``options`` are those of `calibration.collect`.
         """
         layers, kinds = self.decoder.num_layers, tuple(kinds)
-        wanted = {"span": span, "kinds": kinds} | options
+        needed = {"span": span, "kinds": kinds} | options
         if not self.keep or self.calibration_ids is not None:
-            return self._collected(wanted)
+            return self._collected(needed)
         facts = [self.recipe.calibration, self.batch_size]
         facts += [{"skip": options["skip"]}] if options.get("skip") else []
-        path = self._kept_path("statistics", facts, ".safetensors")
-        known = [one for where, one in _STATISTICS if where == path]
+        path = self._work_file("statistics", facts, ".safetensors")
+        passes = [statistics for file, statistics in _STATISTICS if file == path]
         pairs = calibration.default_pairs(layers, span)
 
-        def enough() -> calibration.Statistics | None:
-            return next((one for one in known if one.holds(pairs, **wanted)), None)
+        def sufficient() -> calibration.Statistics | None:
+            return next((statistics for statistics in passes if statistics.holds(pairs, **needed)), None)
 
-        def look() -> None:
-            if read := self._kept(path, lambda: calibration.Statistics.read(path)):
-                known.append(read)
+        def read() -> None:
+            if statistics := self._read_work(path, lambda: calibration.Statistics.read(path)):
+                passes.append(statistics)
 
-        if not known:
-            look()
-        if (found := enough()) is None:
+        if not passes:
+            read()
+        if (statistics := sufficient()) is None:
             with _alone(path) as waited:
-                if waited or not known:  # another process has collected, for as much perhaps
-                    look()
-                if (found := enough()) is None:
-                    longest = max([span, layers // 3, *(one.span for one in known)])
-                    kinds = tuple(dict.fromkeys([*kinds, *(kind for one in known for kind in one.kinds)]))
+                if waited or not passes:  # another process has collected, for as much perhaps
+                    read()
+                if (statistics := sufficient()) is None:
+                    longest = max([span, layers // 3, *(earlier.span for earlier in passes)])
+                    kinds = tuple(dict.fromkeys([*kinds, *(kind for earlier in passes for kind in earlier.kinds)]))
                     more = {"span": longest, "kinds": kinds, "pairs": calibration.all_pairs(layers, longest)}
                     named = [*options.get("matrices", ()), *options.get("moments", ())]
                     if 2 * 8 * self.decoder.hidden_size**2 * len(named) <= _MATRICES:
                         more["matrices"] = named
-                    found = self._collected(wanted | more).joined(known, _MATRICES)
-                    self._keep(path, found.to_bytes(_MATRICES))
-        _STATISTICS[:] = [entry for entry in _STATISTICS if entry[1] is not found][1 - _KEPT :] + [(path, found)]
-        return found
+                    statistics = self._collected(needed | more).joined(passes, _MATRICES)
+                    self._write_work(path, statistics.to_bytes(_MATRICES))
+        others = [entry for entry in _STATISTICS if entry[1] is not statistics]
+        _STATISTICS[:] = others[1 - _REMEMBERED :] + [(path, statistics)]
+        return statistics
 
     def _collected(self, options: Mapping) -> calibration.Statistics:
         return calibration.collect(self.decoder, self.windows(), **options, **self.pass_options)
@@ -328,10 +322,10 @@ def around(
             kept on disk.
         recipe: Other fields of `Recipe`.
     """
-    known = {"model": "at hand", "profile": "at hand"} | recipe
+    facts = {"model": "at hand", "profile": "at hand"} | recipe
     parameters = sum(p.numel() for p in model.parameters())
-    kept = {"keep": kept_in is not None, "kept_in": kept_in}
-    return Context(model, tokenizer, Recipe(**known), parameters, progress=True, calibration_ids=windows, **kept)
+    options = {"calibration_ids": windows, "keep": kept_in is not None, "kept_in": kept_in}
+    return Context(model, tokenizer, Recipe(**facts), parameters, progress=True, **options)
 
 
 class Cut(Repair):

@@ -52,8 +52,8 @@ class Options:
 
     def to_json(self) -> dict:
         """Return the mapping that a recipe holds."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: _spelled(value) for name, value in found.items() if value is not None}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: _spelled(value) for name, value in values.items() if value is not None}
 
     def options(self, *left_out: str) -> dict:
         """Return the options that are given, but for those named; a step's method is none."""
@@ -67,13 +67,13 @@ class Options:
 
     def describe(self) -> str:
         """Return one line for people."""
-        said = [f"{name} {_said(value)}" for name, value in self.options().items()]
-        return f"{self.title()}: {', '.join(said)}" if said else self.title()
+        options = [f"{name} {_readable(value)}" for name, value in self.options().items()]
+        return f"{self.title()}: {', '.join(options)}" if options else self.title()
 
 
-def _said(value: Any) -> str:
+def _readable(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"({', '.join(f'{name} {_said(part)}' for name, part in value.items())})"
+        return f"({', '.join(f'{name} {_readable(part)}' for name, part in value.items())})"
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -92,12 +92,12 @@ def _read(kind: type[Options] | None, value: Any) -> Any:
 @cache
 def _inner(cls: type) -> dict[str, type[Options]]:
     """Return the fields of a class that are options themselves."""
-    found = {}
-    for name, hint in typing.get_type_hints(cls).items():
-        for kind in typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,):
-            if isinstance(kind, type) and issubclass(kind, Options):
-                found[name] = kind
-    return found
+    return {
+        name: kind
+        for name, hint in typing.get_type_hints(cls).items()
+        for kind in (typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
+        if isinstance(kind, type) and issubclass(kind, Options)
+    }
 
 
 @dataclass(frozen=True)
@@ -131,15 +131,15 @@ class Calibration(Options):
         names = names or self.corpus.split(MIXED)
         if len(names) == 1:
             return [self]
-        found = []
+        entries = []
         for place, name in enumerate(names[: self.count]):  # of fewer sequences than texts the last texts have none
             options = {"corpus": name}
             if self.count is not None:
                 options["count"] = share(self.count, place, len(names))
                 if self.apart:  # the last ones, of whichever text they are
                     options["apart"] = options["count"] - share(self.count - self.apart, place, len(names))
-            found.append(replace(self, **options))
-        return found
+            entries.append(replace(self, **options))
+        return entries
 
     def reads(self) -> Iterator[tuple[str, str]]:
         """Yield the kind and the name of each text that calibration reads."""

@@ -33,10 +33,10 @@ def lowest(scores: Mapping[Key, float]) -> Key:
     Raises:
         UserError: no score is a number.
     """
-    found = min(scores, key=lambda key: (math.isnan(scores[key]), scores[key]))
-    if math.isnan(scores[found]):
+    best = min(scores, key=lambda key: (math.isnan(scores[key]), scores[key]))
+    if math.isnan(scores[best]):
         raise UserError(f"none of {len(scores)} trials has a score that is a number; try another --dtype")
-    return found
+    return best
 
 
 def best_window(
@@ -100,8 +100,8 @@ def sleb(
     check_count(count, decoder.num_layers)
     removed = list(begun[:count])
     alive = [layer for layer in range(decoder.num_layers) if layer not in removed]
-    left = range(len(removed), count)
-    steps = track(left, "SLEB", total=count, initial=len(removed), unit="layer", shown=progress, each=True)
+    numbers = range(len(removed), count)
+    steps = track(numbers, "SLEB", total=count, initial=len(removed), unit="layer", shown=progress, each=True)
     for _ in steps:
         candidates = alive[1:-1]
         losses = losses_without_each(decoder, ids, alive, candidates, batch_size=batch_size, progress=progress)
@@ -114,10 +114,6 @@ def sleb(
 
 def runs(removed: Collection[int]) -> list[tuple[int, int]]:
     """Return the removed layers as maximal runs [start, stop) of adjacent layers, in ascending order."""
-    found: list[list[int]] = []
-    for layer in sorted(removed):
-        if found and found[-1][1] == layer:
-            found[-1][1] += 1
-        else:
-            found.append([layer, layer + 1])
-    return [(start, stop) for start, stop in found]
+    starts = (layer for layer in sorted(removed) if layer - 1 not in removed)
+    stops = (layer + 1 for layer in sorted(removed) if layer + 1 not in removed)
+    return list(zip(starts, stops, strict=True))

@@ -41,8 +41,7 @@ class Sleb(Selection):
 
         # The search is greedy: the first layers of a longer removal are those of a shorter one.
         facts = self.calibration.to_json()
-        found = context.searched("sleb", facts, search, count=self.count, onward=True)
-        return found[: self.count]
+        return context.searched("sleb", facts, search, count=self.count, onward=True)[: self.count]
 
 
 @register("bi")
@@ -100,7 +99,7 @@ class WindowLoss(Selection):
         def search() -> list[list]:
             ids = context.windows()[: self.samples]
             losses = importance.losses_without_windows(decoder, ids, self.count, starts, **context.pass_options)
-            return [[start, each.mean().item()] for start, each in losses.items()]
+            return [[start, values.mean().item()] for start, values in losses.items()]
 
         facts = {"calibration": context.recipe.calibration, "count": self.count, "samples": self.samples}
         losses = dict(context.searched("window-losses", facts, search))

@@ -43,13 +43,13 @@ class TrainedRepair(Repair):
     loss_scaling: bool | None = None
     save_every: int | None = None
 
-    def said(self, *names: str) -> dict[str, Any]:
+    def stated(self, *names: str) -> dict[str, Any]:
         """Return those of the named options that are given."""
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def fitting(self, default: Fitting, *, without: Sequence[str] = ()) -> Fitting:
         """Return the settings of the training."""
-        return replace(default, **self.said(*(f.name for f in fields(Fitting) if f.name not in without)))
+        return replace(default, **self.stated(*(f.name for f in fields(Fitting) if f.name not in without)))
 
     def tokens(self, context: Context) -> int:
         """Return the number of tokens to train on; 0 without a number of samples."""
@@ -64,7 +64,7 @@ class TrainedRepair(Repair):
         if context.calibration is None or self.samples is None:
             raise UserError("a repair that trains needs the recipe's calibration entry and a number of samples")
         count = min(self.samples, context.recipe.limit or sys.maxsize)
-        return context.tokens(replace(context.calibration, count=count, **self.said("length")))
+        return context.tokens(replace(context.calibration, count=count, **self.stated("length")))
 
 
 def note_training(context: Context, report: dict) -> None:

@@ -182,6 +182,19 @@ def train(
 
 
 @contextmanager
+def standing_in(decoder: Decoder, layers: Mapping[int, nn.Module]) -> Iterator[None]:
+    """Put other layers at these places of the decoder while the context is open: they get its masks and positions."""
+    originals = {place: decoder.layers[place] for place in layers}
+    try:
+        for place, layer in layers.items():
+            decoder.layers[place] = layer
+        yield
+    finally:
+        for place, layer in originals.items():
+            decoder.layers[place] = layer
+
+
+@contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
     """Freeze all parameters and set eval mode while the context is open; both are restored afterwards."""
     wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}

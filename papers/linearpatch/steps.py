@@ -161,7 +161,7 @@ class DistilledPatch(TrainedRepair):
 
     def settings(self, context: Context) -> distill.DistillationSettings:
         """Return the settings of the distillation."""
-        changes = self.said("trainable", "target", "top_k", "store_dtype")
+        changes = self.stated("trainable", "target", "top_k", "store_dtype")
         return distill.settings_of(context.fidelity, fitting=self.fitting(Fitting()), **changes)
 
     def distill(

@@ -191,7 +191,7 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
 def test_a_greedy_search_that_is_killed_goes_on_with_its_next_step(tmp_path, monkeypatch, make_tiny, selection):
     monkeypatch.setitem(pipeline.SAMPLERS, "counted", lambda *_: torch.arange(3, 43).reshape(2, 20))
     monkeypatch.setattr(steps, "lines", lambda *_: torch.arange(3, 43).reshape(2, 20))
-    kept, keep = [], Context._keep
+    kept, keep = [], Context._write_work
 
     def killed(self, path, content, after=None):
         keep(self, path, content)
@@ -203,7 +203,7 @@ def test_a_greedy_search_that_is_killed_goes_on_with_its_next_step(tmp_path, mon
         kept.clear()
         monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / folder))
         monkeypatch.setattr(pipeline, "_MADE", set())
-        monkeypatch.setattr(Context, "_keep", partialmethod(killed, after=after))
+        monkeypatch.setattr(Context, "_write_work", partialmethod(killed, after=after))
         asked = Recipe("tiny", "paper", selection=selection | {"count": 3}, calibration=TEXT)
         made = Context(make_tiny(), None, asked, 0)
         made.recipe.step("selection").apply(made)
