@@ -11,8 +11,7 @@ from importlib.util import find_spec
 
 def load_steps() -> None:
     """Import every paper's steps and measures, so that recipes and tables can name them."""
-    for found in pkgutil.iter_modules(__path__, f"{__name__}."):
-        names = [f"{found.name}.{part}" for part in ("steps", "measures")] if found.ispkg else [found.name]
-        for name in names:
-            if find_spec(name):
-                importlib.import_module(name)
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        names = [f"{module.name}.{part}" for part in ("steps", "measures")] if module.ispkg else [module.name]
+        for name in filter(find_spec, names):
+            importlib.import_module(name)

@@ -39,6 +39,14 @@ def run(main: Callable[..., int], *arguments) -> int:
         _answer(signal.default_int_handler, signal.SIG_IGN)
 
 
+def tool(package: str) -> int:
+    """Run a package's pruning tool and return its exit status; Ctrl-C is answered before anything slow is imported."""
+    guard()
+    from common.cli import command
+
+    return run(command.main, package)
+
+
 @contextmanager
 def nothing_begun() -> Iterator[None]:
     """Let Ctrl-C, SIGTERM and SIGHUP end the process at once while the context is open; for late imports."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -118,10 +118,6 @@ class Collapse:
     layers: int
     layer_executions: int
 
-    def as_dict(self) -> dict:
-        """Return the fields as plain JSON types."""
-        return asdict(self)
-
 
 def pointer(layers: int, C: int, L: int, H: int, I: int) -> Generator[tuple[int, int], bool, None]:
     """Run lines 8-22 of Algorithm 1 without a model.
@@ -206,8 +202,8 @@ class _Search:
 
     def walk(self, T: float) -> tuple[tuple, list[Attempt]]:
         """Return one run of Algorithm 1's loop: the accepted merges, and every attempt."""
-        chosen = self.settings
-        moves = pointer(self.layers, chosen.C, chosen.L, chosen.H, chosen.I)
+        settings = self.settings
+        moves = pointer(self.layers, settings.C, settings.L, settings.H, settings.I)
         state, trace, count = (), [], self.layers
         try:
             l, K = next(moves)

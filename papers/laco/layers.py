@@ -24,12 +24,11 @@ MERGED = {"Eq. 1": "paper", "the code's merge": "code"}
 
 def matrices(layer: nn.Module) -> dict[str, Tensor]:
     """Return a layer's matrices (stacked experts count as one) by their module's name, such as `q_proj` or `W_pack`."""
-    found = {}
-    for name, parameter in layer.named_parameters():
-        if parameter.ndim > 1:
-            path = name.removesuffix(".weight")
-            found[path.rpartition(".")[2]] = parameter.detach()
-    return found
+    return {
+        name.removesuffix(".weight").rpartition(".")[2]: parameter.detach()
+        for name, parameter in layer.named_parameters()
+        if parameter.ndim > 1
+    }
 
 
 def adjacent_distances(model: nn.Module) -> dict[str, dict[str, list[float]]]:
@@ -42,13 +41,13 @@ def adjacent_distances(model: nn.Module) -> dict[str, dict[str, list[float]]]:
         `uncorrelated`, sqrt(|W_l|^2 + |W_{l+1}|^2), which independent matrices of these norms would have.
     """
     layers = [matrices(layer) for layer in layer_list(model)]
-    found = {name: {"distance": [], "uncorrelated": []} for name in layers[0]}
-    for one, two in zip(layers, layers[1:]):
-        for name, matrix in one.items():
-            a, b = matrix.float(), two[name].float()
-            found[name]["distance"].append((a - b).norm().item())
-            found[name]["uncorrelated"].append(math.hypot(a.norm().item(), b.norm().item()))
-    return found
+    distances = {name: {"distance": [], "uncorrelated": []} for name in layers[0]}
+    for layer, following in zip(layers, layers[1:]):
+        for name, matrix in layer.items():
+            a, b = matrix.float(), following[name].float()
+            distances[name]["distance"].append((a - b).norm().item())
+            distances[name]["uncorrelated"].append(math.hypot(a.norm().item(), b.norm().item()))
+    return distances
 
 
 def merged_norms(model: nn.Module, followers: int = 3) -> dict[str, list[float] | float]:
@@ -105,12 +104,12 @@ def orthogonal_cosines(model: nn.Module, tokenizer, sentences: Sequence[str]) ->
     """
     decoder = Decoder(model)
     states = _states(decoder, tokenizer, sentences)
-    found = []
+    cosines = []
     for boundary in range(1, decoder.num_layers):
-        pairs = [(each[boundary][0].double(), each[boundary + 1][0].double()) for each in states]
-        lengths = [(one.norm(dim=-1), (two - one).norm(dim=-1)) for one, two in pairs]  # both [tokens]
-        found.append(torch.cat([stream / torch.hypot(stream, added) for stream, added in lengths]).mean().item())
-    return found
+        pairs = [(sentence[boundary][0].double(), sentence[boundary + 1][0].double()) for sentence in states]
+        lengths = [(before.norm(dim=-1), (after - before).norm(dim=-1)) for before, after in pairs]  # both [tokens]
+        cosines.append(torch.cat([stream / torch.hypot(stream, added) for stream, added in lengths]).mean().item())
+    return cosines
 
 
 def shuffled(layer: nn.Module, generator: torch.Generator) -> nn.Module:
@@ -118,12 +117,12 @@ def shuffled(layer: nn.Module, generator: torch.Generator) -> nn.Module:
 
     Each keeps its norm and its singular values, and loses all similarity with those of other layers.
     """
-    made = copy.deepcopy(layer)
-    for parameter in made.parameters():
+    shuffled_layer = copy.deepcopy(layer)
+    for parameter in shuffled_layer.parameters():
         if parameter.ndim > 1:
             rows, columns = (torch.randperm(size, generator=generator) for size in parameter.shape[-2:])
             parameter.data = parameter.data[..., rows.to(parameter.device), :][..., columns.to(parameter.device)]
-    return made
+    return shuffled_layer
 
 
 @torch.no_grad()
@@ -152,16 +151,18 @@ def uncorrelated_outputs(
     _check_window(decoder.num_layers, followers)
     states = _states(decoder, tokenizer, sentences)
     generator = torch.Generator().manual_seed(seed)
-    found = []
+    similarities = []
     for start in range(decoder.num_layers - followers):
         group = decoder.layers[start : start + followers + 1]
-        held = Merge([group[0], *(shuffled(layer, generator) for layer in group[1:])], "paper")
+        merge = Merge([group[0], *(shuffled(layer, generator) for layer in group[1:])], "paper")
         try:
             outputs = [decoder.run(sentence[start], start, start + 1)[0] for sentence in states]
         finally:
-            held.undo()
-        found.append(output_similarity(outputs, [sentence[start + followers + 1][0] for sentence in states], cosine))
-    return found
+            merge.undo()
+        similarities.append(
+            output_similarity(outputs, [sentence[start + followers + 1][0] for sentence in states], cosine)
+        )
+    return similarities
 
 
 @torch.no_grad()
@@ -190,7 +191,7 @@ def merged_outputs(
     decoder = Decoder(model)
     _check_window(decoder.num_layers, followers)
     states = _states(decoder, tokenizer, sentences)
-    found: dict[str, list[float]] = {name: [] for name in (*MERGED, "first layer alone", "no layer")}
+    similarities: dict[str, list[float]] = {name: [] for name in (*MERGED, "first layer alone", "no layer")}
     for start in range(decoder.num_layers - followers):
         target = [sentence[start + followers + 1][0] for sentence in states]
 
@@ -198,15 +199,15 @@ def merged_outputs(
             return output_similarity([h[0] for h in hidden], target, cosine)
 
         inputs = [sentence[start] for sentence in states]
-        for name, merge in MERGED.items():
-            held = Merge(decoder.layers[start : start + followers + 1], merge)
+        for name, rule in MERGED.items():
+            merge = Merge(decoder.layers[start : start + followers + 1], rule)
             try:
-                found[name].append(against([decoder.run(hidden, start, start + 1) for hidden in inputs]))
+                similarities[name].append(against([decoder.run(hidden, start, start + 1) for hidden in inputs]))
             finally:
-                held.undo()
-        found["first layer alone"].append(against([sentence[start + 1] for sentence in states]))
-        found["no layer"].append(against(inputs))
-    return found
+                merge.undo()
+        similarities["first layer alone"].append(against([sentence[start + 1] for sentence in states]))
+        similarities["no layer"].append(against(inputs))
+    return similarities
 
 
 def _check_window(layers: int, followers: int) -> None:

@@ -42,17 +42,11 @@ def _equation_1(thetas: Sequence[Tensor]) -> Tensor:
     return total.to(thetas[0].dtype)
 
 
-def _last(thetas: Sequence[Tensor]) -> Tensor:
-    """Return the last layer's values, which the notebooks' loop leaves (the tensor itself unless on another device)."""
-    return thetas[-1].to(thetas[0].device)
-
-
-def _first(thetas: Sequence[Tensor]) -> Tensor:
-    """Return the base layer's own values."""
-    return thetas[0]
-
-
-RULES = {"paper": _equation_1, "code": _last, "drop": _first}
+RULES = {
+    "paper": _equation_1,
+    "code": lambda thetas: thetas[-1].to(thetas[0].device),  # which the notebooks' loop leaves
+    "drop": lambda thetas: thetas[0],
+}
 NORMS = {"paper": "merge", "code": "first", "drop": "first"}  # what each does with the norms of the residual stream
 
 
@@ -112,9 +106,9 @@ def check_alike(layers: Sequence[nn.Module]) -> None:
     shapes = [{name: list(tensor.shape) for name, tensor in _tensors(layer).items()} for layer in layers]
     for other in shapes[1:]:
         for name in sorted(shapes[0].keys() | other.keys()):
-            if (one := shapes[0].get(name)) != (two := other.get(name)):
+            if (first_shape := shapes[0].get(name)) != (other_shape := other.get(name)):
                 raise UserValueError(
-                    f"cannot merge layers of different shapes: {name} is {one} in one and {two} in another; "
+                    f"cannot merge layers of different shapes: {name} is {first_shape} in one and {other_shape} in another; "
                     "LaCo needs layers of one shape"
                 )
 

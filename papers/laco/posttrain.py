@@ -83,9 +83,9 @@ def train(options: PostTrainingCommand) -> None:
 
 
 @answering
-def main(given: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status."""
-    train(parse(PostTrainingCommand, given, prog="python -m papers.laco.posttrain", description=__doc__))
+    train(parse(PostTrainingCommand, arguments, prog="python -m papers.laco.posttrain", description=__doc__))
     return 0
 
 

@@ -8,7 +8,8 @@ are two of them, kept as evidence and not used. Here they are complete sentences
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import islice
 
 from common.calibration import corpora
 from common.utils.errors import UserError
@@ -38,23 +39,17 @@ def draw(documents: Sequence[str], count: int, seed: int) -> list[str]:
     """
     if count < 1:
         raise UserError(f"{count} calibration sentences measure nothing; draw 1 or more (the paper: ten)")
-    found = list(_drawn(documents, count, random.Random(seed)))
-    if len(found) < count:
+    rng = random.Random(seed)
+    order = rng.sample(range(len(documents)), len(documents))
+    candidates = filter(None, (plain_sentences(documents[index]) for index in order))
+    sentences = [rng.choice(plain) for plain in islice(candidates, count)]
+    if len(sentences) < count:
         raise UserError(
-            f"only {len(found)} of {count} calibration sentences were found, one in each paragraph at most; a sentence has 8 "
-            "to 30 words, begins with a capital letter and ends with a full stop (Chinese: 15 to 80 characters): use a text "
-            "with more of them, or ask for fewer"
+            f"only {len(sentences)} of {count} calibration sentences were found, one in each paragraph at most; a sentence "
+            "has 8 to 30 words, begins with a capital letter and ends with a full stop (Chinese: 15 to 80 characters): use a "
+            "text with more of them, or ask for fewer"
         )
-    return found
-
-
-def _drawn(documents: Sequence[str], count: int, rng: random.Random) -> Iterator[str]:
-    for index in rng.sample(range(len(documents)), len(documents)):
-        if not count:
-            return
-        if candidates := plain_sentences(documents[index]):
-            count -= 1
-            yield rng.choice(candidates)
+    return sentences
 
 
 def calibration_sentences(corpus: str | Sequence[str], count: int = 10, seed: int = 0) -> list[str]:

@@ -57,7 +57,7 @@ class CollapseOptions(Options):
         options = self.options("left_out")
         texts, before = sentences(context), context.decoder.num_layers
         result = self.collapse(context.model, context.tokenizer, texts, progress=context.progress)
-        attempts = {"settings": options, "sentences": texts, "before": before} | result.as_dict()
+        attempts = {"settings": options, "sentences": texts, "before": before} | dataclasses.asdict(result)
         context.details.setdefault("laco", []).append(attempts)
         return result.removed
 
@@ -66,8 +66,8 @@ class CollapseOptions(Options):
 
         ``more`` are further options of `papers.laco.algorithm.collapse` or `collapse_to`.
         """
-        chosen = collapse if self.layers is None else collapse_to
-        return chosen(model, tokenizer, texts, **self.options("left_out"), **more)
+        search = collapse if self.layers is None else collapse_to
+        return search(model, tokenizer, texts, **self.options("left_out"), **more)
 
 
 @register("laco")
@@ -86,8 +86,7 @@ class LayerCollapse(CollapseOptions, Pruning):
         if not self.left_out:
             context.details["removed"] = self.run(context)
             return
-        tried = dataclasses.replace(context, model=copy.deepcopy(context.model))
-        context.details["removed"] = self.run(tried)
+        context.details["removed"] = self.run(dataclasses.replace(context, model=copy.deepcopy(context.model)))
         remove_layers(context.model, context.removed)
 
 
@@ -124,8 +123,8 @@ class PostTraining(Training):
 
         Recipes that differ only in the steps after training share the training.
         """
-        alone = dataclasses.replace(context.recipe, training=dataclasses.replace(self, reprune=None), limit=None)
-        folder = dataclasses.replace(context, recipe=alone).folder
+        trained = dataclasses.replace(context.recipe, training=dataclasses.replace(self, reprune=None), limit=None)
+        folder = dataclasses.replace(context, recipe=trained).folder
         tokenizer, data = context.tokenizer, self.data
         shared = {"length": data.length, "seed": data.seed}
         names = data.corpus.split(MIXED)

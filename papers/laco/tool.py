@@ -1,5 +1,7 @@
 """LaCo as a tool: merge layers of a model into earlier ones."""
 
+from dataclasses import asdict
+
 from common.cli import Job, Method
 from common.pruning.selection import runs
 from common.utils.errors import UserError
@@ -36,10 +38,10 @@ def refuse(job: Job, count: int | None) -> None:
     """Refuse a number of layers that no merges add up to; with None, refuse merges that do not fit the model."""
     C, interval = combined(job, count), job.options.interval
     CollapseSettings(C=C, I=interval).within(job.layers)
-    if count not in (None, *(gone := takes(C, interval, job.layers))):
+    if count not in (None, *(removable := takes(C, interval, job.layers))):
         raise UserError(
             f"--remove {count}: merges of C = {C} layers at an interval of {interval} can take "
-            f"{', '.join(map(str, gone))} of {job.layers}; choose one of these, or another --combine or --interval"
+            f"{', '.join(map(str, removable))} of {job.layers}; choose one of these, or another --combine or --interval"
         )
 
 
@@ -77,16 +79,16 @@ def apply(job: Job) -> dict:
     step = LayerCollapse(
         C=combined(job, job.count), I=options.interval, merge=options.merge, T=options.threshold, layers=left
     )
-    found = step.collapse(job.model, job.tokenizer, sentences, chosen=job.chosen, progress=True)
-    if not found.removed:
-        best = max((a.similarity for a in found.trace if a.similarity is not None), default=None)
+    collapsed = step.collapse(job.model, job.tokenizer, sentences, chosen=job.chosen, progress=True)
+    if not collapsed.removed:
+        best = max((a.similarity for a in collapsed.trace if a.similarity is not None), default=None)
         reason = "none was a number" if best is None else f"the most similar was {best:.4f}"
         raise UserError(f"--threshold {options.threshold}: no merge is so similar ({reason}); lower it")
     job.notes.append(
         f"up to {step.C} layers at a time became one (C), merges {step.I} layers apart at least (I), where the outputs "
-        f"stayed more alike than {found.threshold:.4f}; merged as the {step.merge} does"
+        f"stayed more alike than {collapsed.threshold:.4f}; merged as the {step.merge} does"
     )
-    return found.as_dict() | {"sentences": sentences}
+    return asdict(collapsed) | {"sentences": sentences}
 
 
 def _given(job: Job) -> dict:

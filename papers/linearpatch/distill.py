@@ -118,12 +118,12 @@ def distill(
     decoder = Decoder(model)
     for run, patch in patches.items():
         _prepare(decoder, run, patch, settings.trainable)
-    kept = None
+    teacher = None
     if store is not None:
         options = {"tokenizer": tokenizer, "facts": facts, "dtype": settings.store_dtype}
-        kept = TeacherStore(store, decoder, windows, settings.top_k, **options)
-        kept.fill(progress)
-    task = Distillation(decoder, patches, windows, target=settings.target, k=settings.top_k, store=kept)
+        teacher = TeacherStore(store, decoder, windows, settings.top_k, **options)
+        teacher.fill(progress)
+    task = Distillation(decoder, patches, windows, target=settings.target, k=settings.top_k, store=teacher)
     parameters = {f"{a}-{b}": patch.weight for (a, b), patch in patches.items()}
     spared = {f"{a}-{b}": patch.options["acts_on"] for (a, b), patch in patches.items() if "acts_on" in patch.options}
     identity = {"trainable": settings.trainable} | ({"acts_on": spared} if spared else {}) | dict(start or {})
@@ -131,7 +131,7 @@ def distill(
     for patch in patches.values():
         _fold(patch)
     report["trainable"] = settings.trainable
-    return report | ({"store_bytes_per_token": kept.bytes_per_token()} if kept else {})
+    return report | ({"store_bytes_per_token": teacher.bytes_per_token()} if teacher else {})
 
 
 def distill_cuts(
@@ -169,10 +169,10 @@ def distill_cuts(
     usual = {"kind": TRAINABLE[settings.trainable][0], "estimator": "ratio-of-means"}
     kind = kind or usual["kind"]
     start = {name: value for name, value in {"kind": kind, "estimator": estimator}.items() if value != usual[name]}
-    made = cut_patches(statistics, removed, kind=kind, estimator=estimator, acts_on=acts_on)
-    report = distill(model, made, windows, settings, start=start, **options)
-    positions = replace_runs(model, made, "linearpatch")
-    return report | {"patches": [{"run": list(run), "position": p} for run, p in zip(made, positions)]}
+    patches = cut_patches(statistics, removed, kind=kind, estimator=estimator, acts_on=acts_on)
+    report = distill(model, patches, windows, settings, start=start, **options)
+    positions = replace_runs(model, patches, "linearpatch")
+    return report | {"patches": [{"run": list(run), "position": p} for run, p in zip(patches, positions)]}
 
 
 def _prepare(decoder: Decoder, run: tuple[int, int], patch: LinearPatch, part: str) -> None:
@@ -180,8 +180,8 @@ def _prepare(decoder: Decoder, run: tuple[int, int], patch: LinearPatch, part: s
     kind = patch.options["kind"]
     check_fit(patch, decoder)
     if kind not in TRAINABLE[part]:
-        wanted = " or ".join(map(repr, TRAINABLE[part]))
-        raise UserValueError(f"training {part!r} starts from a patch of kind {wanted}, not {kind!r}")
+        startable = " or ".join(map(repr, TRAINABLE[part]))
+        raise UserValueError(f"training {part!r} starts from a patch of kind {startable}, not {kind!r}")
     if part == "matrix-from-diagonal":
         patch.weight = nn.Parameter(patch.matrix(), requires_grad=False)
     if part in ("matrix", "matrix-from-diagonal"):

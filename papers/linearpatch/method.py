@@ -65,12 +65,12 @@ def check_model(model: nn.Module) -> None:
     Raises:
         UserError: floating-point matrices of several dtypes; the message names them.
     """
-    found: dict[str, str] = {}
+    name_by_dtype: dict[str, str] = {}
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and parameter.ndim > 1:
-            found.setdefault(str(parameter.dtype).removeprefix("torch."), name)
-    if len(found) > 1:
-        where = ", ".join(f"{dtype} ({name})" for dtype, name in found.items())
+            name_by_dtype.setdefault(str(parameter.dtype).removeprefix("torch."), name)
+    if len(name_by_dtype) > 1:
+        where = ", ".join(f"{dtype} ({name})" for dtype, name in name_by_dtype.items())
         raise UserValueError(f"the model mixes dtypes: {where}; bring it to one with model.to(dtype)")
 
 

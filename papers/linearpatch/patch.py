@@ -136,17 +136,17 @@ class LinearPatch(nn.Module):
             raise unknown("patch kind", kind, KINDS)
         if acts_on not in TOKENS:
             raise unknown("tokens of a patch", acts_on, TOKENS)
-        shape = {"scalar": 0, "matrix": 2}.get(kind, 1)
-        if values.ndim != shape or (shape == 2 and len(set(values.shape)) > 1):
-            wanted = ("one number", "one scale per channel", "a square matrix")[shape]
+        dimensions = {"scalar": 0, "matrix": 2}.get(kind, 1)
+        if values.ndim != dimensions or (dimensions == 2 and len(set(values.shape)) > 1):
+            expected_values = ("one number", "one scale per channel", "a square matrix")[dimensions]
             raise UserValueError(
-                f"a patch of kind {kind!r} cannot hold values of shape {list(values.shape)}; give it {wanted}"
+                f"a patch of kind {kind!r} cannot hold values of shape {list(values.shape)}; give it {expected_values}"
             )
         if not torch.isfinite(values).all():
             raise UserValueError(
                 "the scales of a patch must be finite numbers; some are not: calibrate in float32 or bfloat16"
             )
-        channels = values.shape[-1] if shape else channels
+        channels = values.shape[-1] if dimensions else channels
         if channels is None:
             raise UserValueError("a patch of kind 'scalar' has to be told the residual stream's width: channels=...")
         self.options = {"kind": kind, "channels": channels} | ({} if acts_on == "all" else {"acts_on": acts_on})
@@ -312,17 +312,17 @@ def patch_cuts(
             or an error of `patch_values`. The model is unchanged then.
     """
     decoder = Decoder(model)
-    found = (statistics.layers, statistics.magnitudes[False].shape[-1])
-    if found != (decoder.num_layers, decoder.hidden_size):
+    shape = (statistics.layers, statistics.magnitudes[False].shape[-1])
+    if shape != (decoder.num_layers, decoder.hidden_size):
         raise UserValueError(
-            f"the statistics are of a model of {found[0]} layers and {found[1]} channels, this one has "
+            f"the statistics are of a model of {shape[0]} layers and {shape[1]} channels, this one has "
             f"{decoder.num_layers} and {decoder.hidden_size}; collect them from this model, before its surgery"
         )
     if not ends:
         check_cuts(removed, decoder.num_layers)
-    made = cut_patches(statistics, removed, acts_on=acts_on, **options)
+    patches = cut_patches(statistics, removed, acts_on=acts_on, **options)
     summaries = []
-    for run, position in zip(made, replace_runs(model, made, "linearpatch"), strict=True):
+    for run, position in zip(patches, replace_runs(model, patches, "linearpatch"), strict=True):
         d = patch_values(statistics, *run, **options)
         d = d.diagonal() if d.ndim == 2 else d
         scales = {"mean": d.mean().item(), "min": d.min().item(), "max": d.max().item()}

@@ -61,11 +61,11 @@ def piece_matrix(
     rotated, plain = rotation * scales["hadamard"] @ rotation.T, torch.diag(scales["diagonal"])
     eye = torch.eye(len(plain)).to(plain)
     massive = massive_channels(statistics.magnitude(start)).to(plain.device)[:, None]
-    found = {
+    matrix = {
         "A": rotated,
         "d": plain,
         "factor": scales["hadamard"].mean() * eye,
         "massive": torch.where(massive, rotated, plain),
         "others": torch.where(massive, plain, rotated),
     }[piece]
-    return eye + strength * (found - eye)
+    return eye + strength * (matrix - eye)

@@ -19,13 +19,13 @@ MODELS = {
 @cache
 def published_windows() -> dict[tuple[str, int, str], tuple[int, int]]:
     """Return Table 9's blocks: (registry name, layers removed, variant ``L`` or ``S``) -> [start, end)."""
-    found: dict[tuple[str, int, str], dict[str, int]] = {}
+    ends: dict[tuple[str, int, str], dict[str, int]] = {}
     for line in csv_rows.read(TABLE):
         if line["column"] in ("start", "end"):
             for variant in line["variant"].split("/"):
                 key = (MODELS[line["model"]], int(line["sparsity"].partition("/")[0]), variant)
-                found.setdefault(key, {})[line["column"]] = int(line["value"])
-    return {key: (window["start"], window["end"]) for key, window in found.items()}
+                ends.setdefault(key, {})[line["column"]] = int(line["value"])
+    return {key: (window["start"], window["end"]) for key, window in ends.items()}
 
 
 def published_window(model: str, count: int, variant: str = "L") -> tuple[int, int]:

@@ -110,9 +110,11 @@ class Probe(Repair):
         cuts, options = runs(context.removed), {"piece": self.piece, "estimator": self.estimator}
         more = named_statistics("hadamard", self.estimator, cuts) | ({} if self.first else {"skip": 1})
         statistics = context.calibrated_on(self.calibration).statistics(len(context.removed), **more)
-        found = {cut: piece_matrix(statistics, *cut, strength=self.strength, **options) for cut in cuts}
-        made = {cut: LinearPatch(matrix, "matrix", acts_on=self.acts_on or "all") for cut, matrix in found.items()}
-        positions = replace_runs(context.model, made, "linearpatch")
+        matrices = {cut: piece_matrix(statistics, *cut, strength=self.strength, **options) for cut in cuts}
+        patches = {
+            cut: LinearPatch(matrix, "matrix", acts_on=self.acts_on or "all") for cut, matrix in matrices.items()
+        }
+        positions = replace_runs(context.model, patches, "linearpatch")
         context.details["patches"] = [
             {
                 "run": list(cut),
@@ -120,7 +122,7 @@ class Probe(Repair):
                 "diagonal": matrix.diagonal().mean().item(),
                 "massive": massive_channels(statistics.magnitude(cut[0])).nonzero().flatten().tolist(),
             }
-            for (cut, matrix), position in zip(found.items(), positions, strict=True)
+            for (cut, matrix), position in zip(matrices.items(), positions, strict=True)
         ]
 
 
@@ -151,9 +153,9 @@ class DistilledPatch(TrainedRepair):
         facts = {name: value for name, value in context.recipe.calibration.items() if name not in ("count", "length")}
         store = None
         if teacher == "stored" and settings.target == "logits":
-            known = [context.recipe.weights, str(context.model.dtype), facts, list(windows.shape)]
-            known += [settings.top_k, settings.store_dtype]
-            name = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+            identity = [context.recipe.weights, str(context.model.dtype), facts, list(windows.shape)]
+            identity += [settings.top_k, settings.store_dtype]
+            name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
             store = work_folder() / context.recipe.model / f"teacher-{name}"
         where = {"store": store, "facts": facts, "folder": context.folder / "distillation"}
         report = self.distill(context, statistics, windows, **where)

@@ -90,16 +90,16 @@ def fuse_factors(model: nn.Module, factors: Mapping[int, float]) -> None:
         return
     writers = {layer: decoder.residual_writers(layer) for layer in range(last)}
     if not decoder.streamed:
-        check_loaded([decoder.embed.weight, *(writer.tensor for found in writers.values() for writer in found)])
-    whole = math.prod(factors.values())
+        check_loaded([decoder.embed.weight, *(writer.tensor for tensors in writers.values() for writer in tensors)])
+    all_factors = math.prod(factors.values())
     for writer in decoder.embedding_writers():
-        writer.scale_(whole)
+        writer.scale_(all_factors)
     if decoder.tied:
         for gain in decoder.final_gains():
-            gain.scale_(1 / whole)
-    for layer, found in writers.items():
+            gain.scale_(1 / all_factors)
+    for layer, tensors in writers.items():
         product = math.prod(factor for position, factor in factors.items() if position > layer)
-        for writer in found:
+        for writer in tensors:
             writer.scale_(product)
 
 
@@ -144,18 +144,17 @@ def check_scale_invariance(decoder: Decoder, stop: int | None = None) -> None:
     They would undo the factor. Each norm of the layer is given a large random input and its double; epsilon does not
     matter there.
     """
-    stop = decoder.num_layers if stop is None else stop
-    if stop:
+    if stop != 0:
         check_architecture(decoder.architecture)
-    for index in range(stop):
+    for index in range(decoder.num_layers if stop is None else stop):
         layer = at_hand(decoder.layers[index])
-        gone = [
+        removed_halves = [
             half
             for half in decoder.spec.halves.values()
             if hasattr(getattr(layer, half.module or half.writer, None), "state")
         ]
         # Identities now (`common.models.layers.sublayers`).
-        idle = {name for half in gone for name in (half.norm, half.post)}
+        idle = {name for half in removed_halves for name in (half.norm, half.post)}
         for name, norm in layer.named_children():
             if "norm" not in name or (name in idle and isinstance(norm, nn.Identity)):
                 continue

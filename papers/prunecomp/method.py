@@ -87,9 +87,11 @@ def prune_and_compensate(
     """
     decoder = Decoder(model)
     keep = None if protected is None else frozenset(protected)
-    windows, own = (metric_windows, None) if windows is None and not compensate else (windows, metric_windows)
-    own = None if own is windows else own
-    search = Search(metric, fidelity, compensate, keep, windows, own, batch_size, progress, tuple(known))
+    if windows is None and not compensate:
+        windows, metric_windows = metric_windows, None
+    elif metric_windows is windows:
+        metric_windows = None
+    search = Search(metric, fidelity, compensate, keep, windows, metric_windows, batch_size, progress, tuple(known))
     check(search, decoder, count, layers)
     began = decoder.executions
     given, chosen = None if layers is None else list(layers), chosen or (lambda removed: None)
@@ -127,14 +129,14 @@ def remove_and_compensate(
         UserError: the last layer is removed, so that a factor would have no effect.
     """
     decoder = Decoder(model)
-    found = runs(removed)
-    for _, stop in found:
+    removed_runs = runs(removed)
+    for _, stop in removed_runs:
         check_cut(stop, decoder.num_layers)
-    check_scale_invariance(decoder, found[-1][0] if found else 0)
-    cuts, gone = {}, 0
-    for start, stop in found:
-        cuts[start - gone] = magnitude_factor(statistics, start, stop, how=window_factor)
-        gone += stop - start
+    check_scale_invariance(decoder, removed_runs[-1][0] if removed_runs else 0)
+    cuts, removed_before = {}, 0
+    for start, stop in removed_runs:
+        cuts[start - removed_before] = magnitude_factor(statistics, start, stop, how=window_factor)
+        removed_before += stop - start
     remove_layers(model, removed)
     fuse_factors(model, cuts)
     return {"cuts": [list(cut) for cut in cuts.items()]}
@@ -154,15 +156,16 @@ def repeat(model: nn.Module, removed: Sequence[int], factors: Sequence[float | N
 
 
 def _window(search: Search, decoder: Decoder, count: int, window_factor: str, chosen: Callable) -> dict:
-    """CosSim(CL), Eq. 5: the block that changes the residual stream least, at once; one factor across it."""
+    """Run CosSim(CL), Eq. 5: the block that changes the residual stream least, at once; one factor across it."""
     kind = "channel" if search.fidelity == "code" else "token"
     options = {"span": count, "rotate": False, "batch_size": search.batch_size, "progress": search.progress}
-    statistics = collect(decoder, search.windows if search.own is None else search.own, kinds=(kind,), **options)
+    metric_windows = search.windows if search.metric_windows is None else search.metric_windows
+    statistics = collect(decoder, metric_windows, kinds=(kind,), **options)
     sparing = {"exclude_ends": search.fidelity == "code", "protect": search.protected or ()}
     start, stop = best_window(statistics, count, kind, **sparing)
     factor = None
     if search.compensate and stop < decoder.num_layers:
-        if search.own is not None:
+        if search.metric_windows is not None:
             statistics = collect(decoder, search.windows, kinds=(), pairs=(), **options)
         factor = magnitude_factor(statistics, start, stop, how=window_factor)
     elif search.compensate:
@@ -184,24 +187,28 @@ def _streamed(
     begun: Sequence[tuple[int, float | None]],
     after: Callable,
 ) -> dict:
-    """Return all other metrics: the model stays whole while layers are chosen, and is cut and fused once at the end."""
+    """Run all other metrics: the model stays whole while layers are chosen, and is cut and fused once at the end."""
     stream, metric_stream = search.streams(decoder)
+    streams = {id(stream): stream, id(metric_stream): metric_stream}.values()
     order = given or ([] if iterative else search.lowest(metric_stream, count))
-    alphas: dict[int, float] = {}
-    if not iterative:
-        alphas = {layer: stream.factor(layer) for layer in order} if search.compensate else {}
+    alphas = {layer: stream.factor(layer) for layer in order} if search.compensate and not iterative else {}
     removed: list[int] = []
     factors: list[float | None] = []
-    both = {id(stream): stream, id(metric_stream): metric_stream}.values()
-    for layer, alpha in begun[: count if iterative else 0]:
-        for one in both:
-            if alpha is not None:  # as where it was measured: an interface's state is rounded after each factor
-                one.states(one.layers.index(layer) + 1)
-            one.remove(layer, 1.0 if alpha is None else alpha)
+
+    def remove(layer: int, alpha: float | None) -> None:
+        for shortened in streams:
+            shortened.remove(layer, 1.0 if alpha is None else alpha)
         removed.append(layer)
         factors.append(alpha)
-    left, done = range(len(removed), count), len(removed)
-    steps = track(left, "Prune&Comp", total=count, initial=done, unit="layer", shown=search.progress, each=True)
+
+    for layer, alpha in begun[: count if iterative else 0]:
+        for shortened in streams if alpha is not None else ():
+            # as where it was measured: an interface's state is rounded after each factor
+            shortened.states(shortened.layers.index(layer) + 1)
+        remove(layer, alpha)
+    left = range(len(removed), count)
+    options = {"unit": "layer", "shown": search.progress, "each": True}
+    steps = track(left, "Prune&Comp", total=count, initial=len(removed), **options)
     for step in steps:
         layer = order[step] if order else search.lowest(metric_stream)[0]
         alpha = None
@@ -209,10 +216,7 @@ def _streamed(
             _nothing_follows(layer)
         elif search.compensate:
             alpha = stream.factor(layer) if iterative else alphas[layer]
-        for one in both:
-            one.remove(layer, 1.0 if alpha is None else alpha)
-        removed.append(layer)
-        factors.append(alpha)
+        remove(layer, alpha)
         after(removed, factors)
         steps.note(f"layer {layer} removed" + ("" if alpha is None else f", factor {alpha:.4f}"))
     chosen(removed)
@@ -231,8 +235,7 @@ def _in_place(search: Search, decoder: Decoder, count: int, given: list[int] | N
         stream, metric_stream = search.streams(decoder)
         if given is None:
             eligible = [names.index(layer) for layer in search.eligible(names, total)]
-            scores = search.scores(metric_stream, eligible)
-            place = lowest(scores)
+            place = lowest(search.scores(metric_stream, eligible))
         else:
             place = names.index(given[step])
         alpha = None

@@ -32,8 +32,8 @@ class Search:
         fidelity: ``paper`` or ``code``, the official code's protections.
         compensate: Whether each removal is followed by its magnitude factor.
         protected: Layers that stay; None for the metric's own rule.
-        windows: Calibration tokens [samples, tokens], for the factors and, without ``own``, the metric.
-        own: Calibration tokens of the metric alone, if they differ.
+        windows: Calibration tokens [samples, tokens], for the factors and, without ``metric_windows``, the metric.
+        metric_windows: Calibration tokens of the metric alone, if they differ.
         batch_size: Sequences per pass.
         progress: Show progress bars.
         known: Layers in order of their score in the original model, lowest first, if that order is already known.
@@ -44,7 +44,7 @@ class Search:
     compensate: bool = False
     protected: frozenset[int] | None = None
     windows: Tensor | None = None
-    own: Tensor | None = None
+    metric_windows: Tensor | None = None
     batch_size: int = 8
     progress: bool = False
     known: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ class Search:
         """Return the residual streams for the factors and for the metric; they are mostly the same."""
         options = {"batch_size": self.batch_size, "progress": self.progress}
         stream = Stream(decoder, self.windows, **options)
-        return stream, stream if self.own is None else Stream(decoder, self.own, **options)
+        return stream, stream if self.metric_windows is None else Stream(decoder, self.metric_windows, **options)
 
     def eligible(self, layers: list[int], total: int) -> list[int]:
         """Return the remaining layers that may be removed next.
@@ -75,20 +75,20 @@ class Search:
         """
         decoder, layers = stream.decoder, stream.layers
         if self.metric == "bi":
-            found = dict(zip(layers, (1 - stream.cosines()).tolist()))
+            scores = 1 - stream.cosines()
         elif self.metric == "mag+":
-            found = dict(zip(layers, magnitude(decoder, layers=layers, factors=stream.products()).tolist()))
+            scores = magnitude(decoder, layers=layers, factors=stream.products())
         elif self.metric == "taylor+":
             options = {"micro_batch": stream.batch_size, "gains": stream.factors, "progress": self.progress}
             scores = taylor(decoder, stream.ids, layers=layers, inputs=stream.states(), **options)
-            found = dict(zip(layers, scores.tolist()))
         else:
             inputs = stream.states(layers.index(eligible[-1]))
             inputs = None if any(state is None for state in inputs[0]) else inputs  # not all kept: run them in passing
             options = {"batch_size": stream.batch_size, "gains": stream.factors, "progress": self.progress}
             losses = losses_without_each(decoder, stream.ids, layers, eligible, inputs=inputs, **options)
-            found = dict(zip(eligible, losses.tolist()))
-        return {layer: found[layer] for layer in eligible}
+            return dict(zip(eligible, losses.tolist()))
+        by_layer = dict(zip(layers, scores.tolist()))
+        return {layer: by_layer[layer] for layer in eligible}
 
     def lowest(self, stream: Stream, count: int = 1) -> list[int]:
         """Return the ``count`` eligible layers of lowest score, lowest first; ties go to the earlier layer."""
@@ -161,14 +161,14 @@ def choose(
     if metric == "cl":
         raise UserError("CosSim(CL) removes one block at once; find it with common.pruning.selection.best_window")
     check(search, stream.decoder, 1 if count is None else count)
-    layers, whole = stream.layers, stream.decoder.num_layers
-    return search.lowest(stream, len(search.eligible(layers, whole)) if count is None else count)
+    layers, layer_count = stream.layers, stream.decoder.num_layers
+    return search.lowest(stream, len(search.eligible(layers, layer_count)) if count is None else count)
 
 
 def check(search: Search, decoder: Decoder, count: int, given: Sequence[int] | None = None) -> None:
     """Refuse an impossible search before any layer runs. given: layers to remove instead of a selection."""
     search.check(decoder.num_layers, count, given)
-    if search.windows is None and search.own is None and search.metric != "mag+":
+    if search.windows is None and search.metric_windows is None and search.metric != "mag+":
         raise UserError(f"the metric {search.metric!r} needs calibration tokens [samples, tokens]; pass windows")
     if search.windows is None and search.compensate:
         raise UserError("compensation needs calibration tokens [samples, tokens]; pass windows, or compensate=False")

@@ -91,9 +91,11 @@ class PruneAndComp(Pruning):
         if self.metric == "cl" or context.fidelity == "code":
             return self.search(context, chosen=chosen)
         layers = context.decoder.num_layers
+        own = self.calibration and self.calibration.to_json()
+        facts = {"calibration": context.recipe.calibration, "own": own, "choice": self.options("count", "calibration")}
         report = context.searched(
             "prunecomp",
-            self._facts(context),
+            facts,
             lambda *kept: self.search(context, chosen=chosen, **(self._onward(*kept) if kept else {})),
             count=self.count,
             steps=lambda report: len(report["removed"]),
@@ -107,27 +109,25 @@ class PruneAndComp(Pruning):
     def search(self, context: Context, **options) -> dict:
         """Remove and compensate, in place, without reuse of results; ``options``: more of `prune_and_compensate`."""
         options |= {"fidelity": context.fidelity} | context.pass_options
-        own = None if self.calibration is None else context.tokens(self.calibration)
+        metric_windows = None if self.calibration is None else context.tokens(self.calibration)
         windows = context.windows() if context.calibrated else None
-        kept = context.keep and context.fidelity == "paper" and self.protected is None
-        if self.metric in COSTLY and kept and "layers" not in options:
+        known_to_all = context.keep and context.fidelity == "paper" and self.protected is None
+        if self.metric in COSTLY and known_to_all and "layers" not in options:
             options["known"] = ranking(context, self.metric, self.calibration or context.calibration)
         choice = self.options("count", "calibration")
-        return prune_and_compensate(context.model, windows, self.count, metric_windows=own, **choice, **options)
+        return prune_and_compensate(
+            context.model, windows, self.count, metric_windows=metric_windows, **choice, **options
+        )
 
     def _onward(self, begun: dict | None, keep: Callable[[dict], object]) -> dict:
         """Options of the loop: to go on from what another one found, and to keep what it finds."""
-        gone = begun["removed"] if begun else []
-        factors = begun["factors"] if begun and self.compensate else [None] * len(gone)
+        removed_before = begun["removed"] if begun else []
+        factors_before = begun["factors"] if begun and self.compensate else [None] * len(removed_before)
 
-        def after(removed: list[int], found: list[float | None]) -> None:
-            keep({"removed": removed, "factors": found if self.compensate else []})
+        def after(removed: list[int], factors: list[float | None]) -> None:
+            keep({"removed": removed, "factors": factors if self.compensate else []})
 
-        return {"begun": list(zip(gone, factors, strict=True)), "after": after}
-
-    def _facts(self, context: Context) -> dict:
-        own = self.calibration and self.calibration.to_json()
-        return {"calibration": context.recipe.calibration, "own": own, "choice": self.options("count", "calibration")}
+        return {"begun": list(zip(removed_before, factors_before, strict=True)), "after": after}
 
 
 @register("prunecomp-metric")

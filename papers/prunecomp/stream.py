@@ -83,10 +83,10 @@ class Stream:
     def received(self, layer: int) -> list[Tensor]:
         """Return the input of one remaining layer, per batch."""
         place = self.layers.index(layer)
-        found = [states[: place + 1] for states in self.states(place)]
-        for states in found:
+        states_by_batch = [states[: place + 1] for states in self.states(place)]
+        for states in states_by_batch:
             fill_states(self.decoder, states, self.layers, self.factors)
-        return [states[-1] for states in found]
+        return [states[-1] for states in states_by_batch]
 
     def cosines(self) -> Tensor:
         """Return the mean token cosine between each remaining layer's input and output, float64 [layers] (Eq. 4)."""
@@ -118,8 +118,8 @@ class Stream:
         for states in self._states:
             if len(states) == place + 1 and not _is_one(gain):
                 states[place] = gained(states[place], gain)
-        for gone in [layer, *self.layers[place:]]:
-            self._changes.pop(gone, None)
+        for changed_layer in [layer, *self.layers[place:]]:
+            self._changes.pop(changed_layer, None)
 
     def products(self) -> dict[int, float]:
         """Return, by remaining layer, the product of all scalar factors at later interfaces.

@@ -36,20 +36,20 @@ def refuse(job: Job, count: int) -> None:
 def apply(job: Job) -> dict:
     """Remove layers and rescale; return the report of `prune_and_compensate`."""
     options = job.options
-    found = _shorter(job) or _pruned(job)
+    report = _shorter(job) or _pruned(job)
     job.only_removed = options.no_compensation
-    if found["cuts"]:
+    if report["cuts"]:
         job.notes.append("the embedding and the writers before each interface are multiplied by its factor")
         if job.decoder.tied:
             job.notes.append("the head stays tied to the embedding; the final norm takes the factors back out")
-    if None in found["factors"]:
+    if None in report["factors"]:
         job.notes.append(
             "where the last layer was removed, nothing is rescaled: only the final norm follows, which undoes a factor"
         )
     if not job.cut and not options.no_evaluation:
-        job.cut = _without_factors(job, found)
-    job.removed = found["removed"]
-    return found
+        job.cut = _without_factors(job, report)
+    job.removed = report["removed"]
+    return report
 
 
 def _pruned(job: Job) -> dict:
@@ -57,11 +57,11 @@ def _pruned(job: Job) -> dict:
     step = PruneAndComp(options.metric, job.count, not options.one_shot, not options.no_compensation)
     context = around(job.model, job.tokenizer, job.windows, fidelity=options.fidelity, **_kept(job, step))
     if job.given is None:
-        found = step.run_recipe(context, job.chosen)
+        report = step.run_recipe(context, job.chosen)
     else:
-        found = step.search(context, layers=job.given, chosen=job.chosen)
-    job.kept["found"] = found
-    return found
+        report = step.search(context, layers=job.given, chosen=job.chosen)
+    job.kept["report"] = report
+    return report
 
 
 def _kept(job: Job, step: PruneAndComp) -> dict:
@@ -74,7 +74,7 @@ def _kept(job: Job, step: PruneAndComp) -> dict:
 
 def _shorter(job: Job) -> dict | None:
     """In a sweep, the beginning of a longer removal that was found before: the searches are greedy."""
-    before, options = job.kept.get("found"), job.options
+    before, options = job.kept.get("report"), job.options
     if before is None or len(before["removed"]) < job.count or options.metric == "cl" or options.fidelity == "code":
         return None
     removed, factors = before["removed"][: job.count], before["factors"][: job.count]
@@ -82,10 +82,10 @@ def _shorter(job: Job) -> dict | None:
     return repeat(job.model, removed, factors)
 
 
-def _without_factors(job: Job, found: dict) -> dict:
+def _without_factors(job: Job, report: dict) -> dict:
     """Return no repair, where weights were scaled while layers were chosen: each factor taken back at its interface."""
     with ExitStack() as stack:
-        for position, factor in found["cuts"]:
+        for position, factor in report["cuts"]:
             stack.enter_context(scale_stream(job.model, position, 1 / factor))
         return measure.perplexity(job, job.model, "without a repair")
 

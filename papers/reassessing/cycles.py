@@ -39,24 +39,24 @@ class Cycles:
         remove_layers(self.model, state["removed"])
         if "lm_head.weight" in stored and Decoder(self.model).tied:
             untie_embeddings(self.model)
-        there = dict(self.model.named_parameters())
+        parameters = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, value in stored.items():
-                there[name].copy_(value)
-        self._trained = {id(there[name]) for name in stored}
+                parameters[name].copy_(value)
+        self._trained = {id(parameters[name]) for name in stored}
         return state["removed"], state["reports"]
 
     def done(self, removed: list[int], reports: list) -> None:
         """Save the model's current state, and delete the files of the cycle's training."""
         cycle = self.folder / f"cycle-{len(reports) - 1}"
-        there = dict(self.model.named_parameters())
+        parameters = dict(self.model.named_parameters())
         with safe_open(cycle / TRAINED, "pt") as file:
             names = list(file.keys())
-        if not there.keys() >= set(names):
+        if not parameters.keys() >= set(names):
             return  # adapters
-        self._trained |= {id(there[name]) for name in names}
-        kept = {name: p.detach().cpu().contiguous() for name, p in there.items() if id(p) in self._trained}
+        self._trained |= {id(parameters[name]) for name in names}
+        trained = {name: p.detach().cpu().contiguous() for name, p in parameters.items() if id(p) in self._trained}
         temporary = self.path.with_suffix(".tmp")
-        save_file(kept, temporary, {"state": json.dumps({"removed": removed, "reports": reports})})
+        save_file(trained, temporary, {"state": json.dumps({"removed": removed, "reports": reports})})
         os.replace(temporary, self.path)
         shutil.rmtree(cycle, ignore_errors=True)

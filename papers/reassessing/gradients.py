@@ -5,7 +5,10 @@ state. It is a language model (`of_model`) or a small pre-LN or post-LN transfor
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from operator import mul
 
 import torch
 from torch import Tensor, nn
@@ -96,10 +99,8 @@ def toy(
 
 def states(stack: Stack) -> list[Tensor]:
     """Return the states X[0] .. X[N], each [batch, tokens, channels]."""
-    found = [stack.start]
-    for layer in range(len(stack.layers)):
-        found.append(stack.step(layer, found[-1]))
-    return found
+    layers = range(len(stack.layers))
+    return list(accumulate(layers, lambda hidden, layer: stack.step(layer, hidden), initial=stack.start))
 
 
 def gradient_norms(stack: Stack) -> dict[str, list[float]]:
@@ -129,15 +130,15 @@ def gradient_norms(stack: Stack) -> dict[str, list[float]]:
     try:
         with torch.enable_grad():
             start = stack.start.detach().clone().requires_grad_(True)
-            path = states(Stack(stack.layers, stack.step, stack.loss, start))
+            path = states(replace(stack, start=start))
             for state in path[1:]:
                 state.retain_grad()
             (SCALE * stack.loss(path[-1])).backward()
     finally:
         for handle in handles:
             handle.remove()
-        for parameter, wanted, gradient in frozen:
-            parameter.requires_grad_(wanted)
+        for parameter, required, gradient in frozen:
+            parameter.requires_grad_(required)
             parameter.grad = gradient
     stream = [float(torch.linalg.vector_norm(state.grad.double())) / SCALE for state in path]
     return {"stream": stream, "parameters": [square**0.5 / SCALE for square in squares]}
@@ -151,15 +152,11 @@ def layer_norms(stack: Stack, *, iterations: int = 30, seed: int = 0) -> list[fl
     `model.set_experts_implementation("eager")` on a mixture of experts first.
     """
     generator = torch.Generator().manual_seed(seed)
-    found = []
+    norms = []
     with sdpa_kernel(SDPBackend.MATH):
         path = [state.detach() for state in states(stack)]
         for layer in range(len(stack.layers)):
-
-            def step(hidden: Tensor, layer: int = layer) -> Tensor:
-                return stack.step(layer, hidden)
-
-            start = path[layer]
+            step, start = partial(stack.step, layer), path[layer]
             vector = torch.randn(start.shape, generator=generator, dtype=start.dtype).to(start.device)
             _, pull = torch.func.vjp(step, start)
             size = 0.0
@@ -168,8 +165,8 @@ def layer_norms(stack: Stack, *, iterations: int = 30, seed: int = 0) -> list[fl
                 image = torch.func.jvp(step, (start,), (vector,))[1]
                 size = float(torch.linalg.vector_norm(image.detach()))
                 vector = pull(image)[0]
-            found.append(size)
-    return found
+            norms.append(size)
+    return norms
 
 
 def bound(factors: Sequence[float], last: float) -> list[float]:
@@ -182,10 +179,7 @@ def bound(factors: Sequence[float], last: float) -> list[float]:
     Returns:
         For l = 0 .. N, ``last`` times the factors of the layers after X[l].
     """
-    found = [last]
-    for factor in reversed(factors):
-        found.append(found[-1] * factor)
-    return found[::-1]
+    return list(accumulate(reversed(factors), mul, initial=last))[::-1]
 
 
 @torch.no_grad()

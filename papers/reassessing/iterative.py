@@ -63,9 +63,9 @@ def prune_iteratively(
     while len(removed) < total:
         positions = choose(decoder, min(step, total - len(removed)))
         remove_layers(model, positions)
-        gone = [alive[position] for position in positions]
-        removed += gone
-        alive = [layer for layer in alive if layer not in gone]
+        cycle_layers = [alive[position] for position in positions]
+        removed += cycle_layers
+        alive = [layer for layer in alive if layer not in cycle_layers]
         reports.append(tune(model, len(reports)))
         done(removed, reports)
     return removed, reports

@@ -124,11 +124,12 @@ def scores(
         return importance.taylor(decoder, ids, norms=code, micro_batch=len(ids), progress=progress)
     if metric == "ppl":
         return importance.perplexity_importance(decoder, ids, progress=progress)
-    statistics = collect(decoder, ids, kinds=("flat-batch" if code else "token",), rotate=False, batch_size=len(ids))
-    found = importance.block_influence(statistics, "flat-batch" if code else "token")
+    cosine = "flat-batch" if code else "token"
+    statistics = collect(decoder, ids, kinds=(cosine,), rotate=False, batch_size=len(ids))
+    influence = importance.block_influence(statistics, cosine)
     if code:
-        found[-1] = math.inf
-    return found
+        influence[-1] = math.inf
+    return influence
 
 
 def select(
@@ -148,7 +149,6 @@ def select(
     layers = decoder.num_layers
     selection.check_count(count, layers)
     if metric == "random" and fidelity == "code":
-        kept = random.Random(seed).sample(range(layers), layers - count)
-        return sorted(set(range(layers)) - set(kept))
-    found = scores(metric, decoder, ids, fidelity=fidelity, seed=seed, progress=progress)
-    return selection.one_shot(found, count)
+        remaining = random.Random(seed).sample(range(layers), layers - count)
+        return sorted(set(range(layers)) - set(remaining))
+    return selection.one_shot(scores(metric, decoder, ids, fidelity=fidelity, seed=seed, progress=progress), count)

@@ -23,7 +23,6 @@ from common.utils.errors import UserError, UserValueError
 
 BITS = (2, 3, 4, 8)
 PACKAGES = ("gptqmodel", "optimum")
-MIB = 2**20
 
 
 def require() -> None:
@@ -75,16 +74,16 @@ def quantize(
     with tempfile.TemporaryDirectory(prefix="gptq-") as folder, _quiet():
         checkpoint.save(model, tokenizer, folder)
         try:
-            made = transformers.AutoModelForCausalLM.from_pretrained(
+            quantized = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, quantization_config=config, device_map=str(model.device), dtype=model.dtype
             ).eval()
             # the matrices are laid out for their kernel in the first pass, which breaks where several threads make it at once
             with torch.inference_mode():
-                made(torch.zeros(1, 1, dtype=torch.long, device=made.device), use_cache=False)
+                quantized(torch.zeros(1, 1, dtype=torch.long, device=quantized.device), use_cache=False)
         except (ValueError, RuntimeError, NotImplementedError, ImportError, KeyError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"GPTQ failed: {reason}") from error
-    return made
+    return quantized
 
 
 def held_mib(model: nn.Module) -> float:
@@ -93,7 +92,7 @@ def held_mib(model: nn.Module) -> float:
     Every floating-point number counts 16 bits; packed integers count as they are.
     """
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}.values()
-    return sum(t.numel() * (2 if t.is_floating_point() else t.element_size()) for t in tensors) / MIB
+    return sum(t.numel() * (2 if t.is_floating_point() else t.element_size()) for t in tensors) / 2**20
 
 
 @contextlib.contextmanager

@@ -56,5 +56,5 @@ def partial_finetune(
     Raises:
         UserError: more layers than remain, or bad rows.
     """
-    chosen = Settings.of({**settings, "method": "partial", "last": last})
-    return finetune(model, tokenizer, train, valid, chosen, folder, progress)
+    partial = Settings.of({**settings, "method": "partial", "last": last})
+    return finetune(model, tokenizer, train, valid, partial, folder, progress)

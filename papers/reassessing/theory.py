@@ -107,17 +107,17 @@ def counterexamples(eps: float = 1e-5) -> list[dict]:
     Returns:
         For each, the `statement`, the input `x`, `eps`, and the `stated` and the `measured` value.
     """
-    found = []
+    examples = []
 
     def add(statement: str, x: list[float], stated: float, measured: float) -> None:
-        found.append({"statement": statement, "x": x, "eps": eps, "stated": stated, "measured": measured})
+        examples.append({"statement": statement, "x": x, "eps": eps, "stated": stated, "measured": measured})
 
     def norm(kind: str, x: list[float]) -> float:
         return spectral_norm(jacobian(kind, torch.tensor(x), eps))
 
-    one, two = [2.0], [1.0, -1.0]
-    add("Theorem 4.1, d = 1", one, stated_norm("rms", torch.tensor(one), eps), norm("rms", one))
-    add("Theorem 4.2, d = 2", two, stated_norm("layer", torch.tensor(two), eps), norm("layer", two))
+    single, opposite = [2.0], [1.0, -1.0]
+    add("Theorem 4.1, d = 1", single, stated_norm("rms", torch.tensor(single), eps), norm("rms", single))
+    add("Theorem 4.2, d = 2", opposite, stated_norm("layer", torch.tensor(opposite), eps), norm("layer", opposite))
     small = [0.02, -0.02, 0.02, -0.02]  # a token embedding's size: sigma = 0.02, mean 0
     add("Eq. 14, B_RMS <= B_LN (stated: B_LN)", small, norm("layer", small), norm("rms", small))
     add("Eq. 14, B_LN < 1 (stated: 1)", small, 1.0, norm("layer", small))
@@ -125,4 +125,4 @@ def counterexamples(eps: float = 1e-5) -> list[dict]:
     x = torch.tensor(small)
     wrong = spectral_norm(stated_rms_jacobian(x, eps) - jacobian("rms", x, eps))
     add("Eq. 6 (stated: no difference to the Jacobian)", small, 0.0, wrong)
-    return found
+    return examples

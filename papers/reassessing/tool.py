@@ -47,10 +47,9 @@ def check(job: Job) -> None:
     if options.finetune == "qlora":
         four_bit()
     if options.finetune != "none":
-        if is_file(_source(options)):
-            _examples(_source(options))
-        elif _source(options) not in instructions.SOURCES:
-            raise UserError(f"--data {_source(options)}: use {', '.join(instructions.SOURCES)} or a JSON-lines file")
+        source = _source(options)
+        if not is_file(source) and source not in instructions.SOURCES:
+            raise UserError(f"--data {source}: use {', '.join(instructions.SOURCES)} or a JSON-lines file")
         train, valid = job.kept["rows"] = _rows(job)
         _settings(job, len(train))
         tokens = options.epochs * sum(len(row["input_ids"]) for row in train)
@@ -100,13 +99,12 @@ def apply(job: Job) -> dict:
     reached = f"{report.get('peak_rate', math.nan):.2g} reached, warm-up of {settings.warmup_steps} steps"
     job.notes.append(
         f"{len(train):,} examples of {Path(_source(options)).name}, {report['steps']:,} steps, learning rate "
-        f"{settings.learning_rate:g} ({reached}), "
-        f"{report['seconds']:,.0f} s"
+        f"{settings.learning_rate:g} ({reached}), {report['seconds']:,.0f} s"
     )
     if report["store"]["bytes"]:
         calls = ", ".join(f"{epoch['layer_executions']:,}" for epoch in report["epochs"])
-        kept = f"{report['store']['bytes'] / 2**20:,.0f} MiB in {report['store']['kind']}"
-        job.notes.append(f"layer calls by epoch: {calls} (what frozen layers put out was kept: {kept})")
+        stored_size = f"{report['store']['bytes'] / 2**20:,.0f} MiB in {report['store']['kind']}"
+        job.notes.append(f"layer calls by epoch: {calls} (what frozen layers put out was kept: {stored_size})")
     return facts | {"training": report, "data_sha256": instructions.digest(train)}
 
 
@@ -149,11 +147,11 @@ def _settings(job: Job, rows: int, tied: bool = False) -> Settings:
     and stays so in a partial fine-tuning unless it is to be untied.
     """
     renamed = {"method": "finetune", "first": "train_at", "untie": "untie_head"}
-    asked = job.asked("last", "epochs", "batch", "learning_rate", "seed", **renamed)
-    asked["untie"] = asked["untie"] or not (tied and asked["method"] == "partial")
-    chosen = (STANDIN if job.standin else {}) | asked
-    batch = chosen.get("batch", Settings.batch)
-    settings = Settings(**chosen, micro_batch=max(size for size in (1, 2, 4) if batch % size == 0))
+    requested = job.asked("last", "epochs", "batch", "learning_rate", "seed", **renamed)
+    requested["untie"] = requested["untie"] or not (tied and requested["method"] == "partial")
+    changes = (STANDIN if job.standin else {}) | requested
+    batch = changes.get("batch", Settings.batch)
+    settings = Settings(**changes, micro_batch=max(size for size in (1, 2, 4) if batch % size == 0))
     steps = math.ceil(settings.epochs * math.ceil(rows / batch))
     often = {name: max(1, min(getattr(settings, name), steps // 2)) for name in ("evaluate_every", "save_every")}
     return replace(settings, warmup_steps=min(settings.warmup_steps, steps // 10), **often)
@@ -184,13 +182,13 @@ def _rows(job: Job) -> tuple[list[dict], list[dict]]:
     """Training and validation rows: of a file one in ten, at most 2,000, is held out."""
     options = job.options
     source = _source(options)
-    wanted = options.rows or (STANDIN_ROWS if job.standin else None)
+    count = options.rows or (STANDIN_ROWS if job.standin else None)
     if not is_file(source):
         held_out = 32 if source == "standin" else 2000
-        return instructions.load(job.tokenizer, source, count=wanted, held_out=held_out)
+        return instructions.load(job.tokenizer, source, count=count, held_out=held_out)
     examples = _examples(source)
     train, valid = instructions.split(examples, max(1, min(2000, len(examples) // 10)))
-    return tuple(instructions.rows(job.tokenizer, part) for part in (train[:wanted], valid))
+    return instructions.rows(job.tokenizer, train[:count]), instructions.rows(job.tokenizer, valid)
 
 
 def _work(job: Job) -> float:
