@@ -221,7 +221,7 @@ def _check_room(job: Job) -> None:
         return
     out = job.options.out
     try:
-        folder = atomic_files.tried(out.resolve())
+        folder = atomic_files.try_beside(out.resolve())
     except OSError as error:
         raise UserError(f"cannot save to {out}: {error.strerror or error}; choose another directory") from error
     # beside an earlier one, which goes only when the new one is there

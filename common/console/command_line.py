@@ -33,7 +33,7 @@ HIDDEN = argparse.SUPPRESS  # as an option's help: leave it out of --help
 WIDEST = 112  # columns of --help
 _KEY = "option"
 # What argparse says, and how it is said here.
-_OURS = (
+_WORDINGS = (
     (r"argument (\S+): invalid int value: (.*)", r"\1 \2 is not a whole number. Write digits alone, as in \1 8"),
     (r"argument (\S+): invalid float value: (.*)", r"\1 \2 is not a number. Write it as in \1 0.5"),
     (r"argument (\S+): invalid share value: (.*)", r"\1 \2 is not a share. Write it as in \1 10%"),
@@ -126,22 +126,22 @@ def add(to: Parser, kind: type) -> None:
     """Add the fields of a dataclass to a parser, under their groups in the order of its GROUPS."""
     hints = typing.get_type_hints(kind)
     groups = {name: to.add_argument_group(name) for name in getattr(kind, "GROUPS", ())}
-    shown = []
-    for each in fields(kind):
-        about = each.metadata.get(_KEY, OptionFacts())
+    usage = []
+    for entry in fields(kind):
+        about = entry.metadata.get(_KEY, OptionFacts())
         if about.group and about.group not in groups:
             groups[about.group] = to.add_argument_group(about.group)
-        name = each.name if about.positional else about.name or f"--{each.name.replace('_', '-')}"
-        settings = _settings(each, about, hints[each.name])
+        name = entry.name if about.positional else about.name or f"--{entry.name.replace('_', '-')}"
+        settings = _settings(entry, about, hints[entry.name])
         groups.get(about.group, to).add_argument(name, **settings)
         for old in about.old:
             to.add_argument(f"--{old}", nargs="?", action=_Renamed, const=name, default=HIDDEN, help=HIDDEN)
-        value = settings.get("metavar") or each.name.upper()
+        value = settings.get("metavar") or entry.name.upper()
         if about.positional:
-            shown.append(f"[{value}]" if settings.get("nargs") in ("?", "*") else value)
+            usage.append(f"[{value}]" if settings.get("nargs") in ("?", "*") else value)
         elif settings.get("required"):
-            shown.append(f"{name} {value}")
-    to.usage = " ".join([to.prog, *shown, "[options]"])
+            usage.append(f"{name} {value}")
+    to.usage = " ".join([to.prog, *usage, "[options]"])
 
 
 def add_commands(to: Parser, kinds: Mapping[str, type]) -> dict[str, Parser]:
@@ -150,12 +150,12 @@ def add_commands(to: Parser, kinds: Mapping[str, type]) -> dict[str, Parser]:
     The attribute ``command`` of the options is the subcommand's name.
     """
     commands = to.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    found = {}
+    parsers = {}
     for name, kind in kinds.items():
         text = inspect.getdoc(kind) or ""
-        found[name] = commands.add_parser(name, description=text, help=text.splitlines()[0].rstrip("."))
-        add(found[name], kind)
-    return found
+        parsers[name] = commands.add_parser(name, description=text, help=text.splitlines()[0].rstrip("."))
+        add(parsers[name], kind)
+    return parsers
 
 
 def answering(main: Callable[..., int]) -> Callable[..., int]:
@@ -196,23 +196,23 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args=None, namespace=None):
         """Refuse empty values, so that an unset shell variable does not start a run with the default."""
-        given = sys.argv[1:] if args is None else list(args)
+        arguments = sys.argv[1:] if args is None else list(args)
         names = _options(self)
-        for before, value in zip(["", *given], given):
+        for before, value in zip(["", *arguments], arguments):
             if before.startswith("--") and not value or value.startswith("--") and value.endswith("="):
                 self.error(f"{value[:-1] or before} has an empty value. Give it a value, or leave it out")
-        for name in (value.partition("=")[0] for value in given):
+        for name in (value.partition("=")[0] for value in arguments):
             if re.match(r"--\w", name) and name not in names:
                 self.error(self._unknown(name))
-        return super().parse_known_args(given, namespace)
+        return super().parse_known_args(arguments, namespace)
 
     def error(self, message: str):
         """Print the error and exit with 2."""
         if match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message, re.S):
             near = difflib.get_close_matches(match[1], re.findall(r"'([^']*)'", match[2]), 1, 0.7)
             message = f"{message}. Did you mean {near[0]}?" if near else message
-        for pattern, ours in _OURS:
-            message = re.sub(pattern, ours, message, flags=re.S)
+        for pattern, wording in _WORDINGS:
+            message = re.sub(pattern, wording, message, flags=re.S)
         if match := re.fullmatch(r"unrecognized arguments: (.*)", message, re.S):
             message = self._unknown(match[1].split()[0] if match[1].split() else match[1])
         ended = message if message.endswith(("?", ".")) else f"{message}."
@@ -224,7 +224,7 @@ class Parser(argparse.ArgumentParser):
             return f"{name!r} is no option and belongs to none. Quote a value that holds a space"
         if owner := self.owners().get(name):
             return f"there is no option {name} here. It belongs to {owner}"
-        near = difflib.get_close_matches(name, _options(self, shown=True), 1, 0.7)
+        near = difflib.get_close_matches(name, _options(self, visible=True), 1, 0.7)
         return f"there is no option {name}." + (f" Did you mean {near[0]}?" if near else "")
 
 
@@ -248,15 +248,15 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         return "\n\n".join(raw(p, width, indent) if "\n " in p else filled(self, p, width, indent) for p in parts)
 
 
-def _settings(each: Any, about: OptionFacts, hint: Any) -> dict:
+def _settings(entry: Any, about: OptionFacts, hint: Any) -> dict:
     """Return the options of `add_argument` for a field."""
     kind, many = _kind(hint)
-    required = each.default is MISSING and each.default_factory is MISSING
+    required = entry.default is MISSING and entry.default_factory is MISSING
     if kind is bool:
         return {"action": "store_true", "help": about.help}
     settings: dict[str, Any] = {"type": _reader(about, kind), "help": about.help}
     if about.name:
-        settings["dest"] = each.name
+        settings["dest"] = entry.name
     if about.choices:
         settings["choices"] = tuple(about.choices)
     metavar = about.metavar or {int: "N", float: "X"}.get(kind, "")
@@ -265,13 +265,13 @@ def _settings(each: Any, about: OptionFacts, hint: Any) -> dict:
     if about.positional:
         if many:
             return settings | {"nargs": "+" if required else "*"}
-        return settings if required else settings | {"nargs": "?", "default": each.default}
+        return settings if required else settings | {"nargs": "?", "default": entry.default}
     if many:  # some values after the option, or, where there are none by default, the option again and again
-        default = each.default_factory()
+        default = entry.default_factory()
         return settings | {"default": default} | ({"nargs": "+"} if default else {"action": "append"})
     if about.bare is not None:
         settings |= {"nargs": "?", "const": about.bare}
-    default = None if required else each.default
+    default = None if required else entry.default
     usual = about.usual or default
     if usual not in (None, "") and about.help != HIDDEN:
         settings["help"] = f"{about.help} (default: {usual})".strip().replace("%", "%%")
@@ -283,7 +283,7 @@ def _settings(each: Any, about: OptionFacts, hint: Any) -> dict:
 def _kind(hint: Any) -> tuple[type, bool]:
     """Return a field's type without None, of a list its elements', and whether it is a list."""
     if isinstance(hint, types.UnionType):
-        hint = next(one for one in typing.get_args(hint) if one is not types.NoneType)
+        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
     if typing.get_origin(hint) is list:
         return typing.get_args(hint)[0], True
     return hint, False
@@ -303,12 +303,12 @@ def _reader(about: OptionFacts, kind: type) -> Callable[[str], Any]:
     return read
 
 
-def _options(parser: argparse.ArgumentParser, shown: bool = False) -> list[str]:
-    """Return the long options of a parser and of its subcommands; shown: those of --help alone."""
-    found = []
+def _options(parser: argparse.ArgumentParser, visible: bool = False) -> list[str]:
+    """Return the long options of a parser and of its subcommands; visible: those of --help alone."""
+    names = []
     for action in parser._actions:
-        if not (shown and action.help == HIDDEN):
-            found += [name for name in action.option_strings if name.startswith("--")]
+        if not (visible and action.help == HIDDEN):
+            names += [name for name in action.option_strings if name.startswith("--")]
         if isinstance(action, argparse._SubParsersAction):
-            found += [name for sub in action.choices.values() for name in _options(sub, shown)]
-    return found
+            names += [name for sub in action.choices.values() for name in _options(sub, visible)]
+    return names

@@ -20,7 +20,9 @@ from typing import Generic, TypeVar
 from tqdm import tqdm
 
 MOMENT, MINUTE = 5.0, 60.0  # seconds between two lines: of long steps, of short ones
-_TOLD = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"  # without tqdm's own estimate of the time that is left
+_FORMAT = (
+    "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"  # without tqdm's own estimate of the time that is left
+)
 Item = TypeVar("Item")
 tqdm.set_lock(threading.RLock())  # no process shares a bar; a lock of processes would be said to leak when one is ended
 
@@ -66,10 +68,10 @@ class track(Generic[Item]):  # noqa: N801 - used like range
             unit=unit,
             leave=leave,
             disable=not shown or self.lines,
-            bar_format=None if left is None else _TOLD,
+            bar_format=None if left is None else _FORMAT,
         )
         self.started = time.monotonic()
-        self.said: float | None = None
+        self.last_line: float | None = None
 
     def __iter__(self) -> Iterator[Item]:
         with self:
@@ -95,7 +97,7 @@ class track(Generic[Item]):  # noqa: N801 - used like range
         self.text = text
         self._show(refresh=True)
         if say:
-            self._say(first=self.said is None)
+            self._say(first=self.last_line is None)
 
     def update(self, steps: int = 1) -> None:
         """Report that ``steps`` more steps are done."""
@@ -107,21 +109,21 @@ class track(Generic[Item]):  # noqa: N801 - used like range
 
     def _show(self, refresh: bool) -> None:
         """Set what stands behind the bar."""
-        left = None if self.left is None or self.bar.disable else self._seconds_left(0.0)
-        told = "" if left is None else f"about {clock(left)} left"
-        self.bar.set_postfix_str(", ".join(filter(None, (self.text, told))), refresh=refresh)
+        seconds = None if self.left is None or self.bar.disable else self._seconds_left(0.0)
+        estimate = "" if seconds is None else f"about {clock(seconds)} left"
+        self.bar.set_postfix_str(", ".join(filter(None, (self.text, estimate))), refresh=refresh)
 
     def _say(self, first: bool = False) -> None:
         now = time.monotonic()
-        if self.lines and (first or now - (self.said or self.started) >= (MOMENT if self.each else MINUTE)):
-            self.said = now
+        if self.lines and (first or now - (self.last_line or self.started) >= (MOMENT if self.each else MINUTE)):
+            self.last_line = now
             print(self._line(now - self.started), file=sys.stderr, flush=True)
 
     def _line(self, elapsed: float) -> str:
         of = f" of {self.total:,}" if self.total else ""
         parts = [f"{self.what}: {self.unit} {self.count:,}{of}", self.text, f"{clock(elapsed)} elapsed"]
-        if (left := self._seconds_left(elapsed)) is not None:
-            parts.append(f"about {clock(left)} left")
+        if (seconds := self._seconds_left(elapsed)) is not None:
+            parts.append(f"about {clock(seconds)} left")
         return ", ".join(part for part in parts if part)
 
     def _seconds_left(self, elapsed: float) -> float | None:

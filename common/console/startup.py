@@ -7,8 +7,8 @@ answers signals before its own import is done.
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 INTERRUPTED = 130
 ENDING = (signal.SIGTERM, signal.SIGHUP)  # as a scheduler, `timeout` or a closed terminal end a process
@@ -47,30 +47,28 @@ def tool(package: str) -> int:
     return run(command.main, package)
 
 
-@contextmanager
-def nothing_begun() -> Iterator[None]:
+def nothing_begun() -> AbstractContextManager[None]:
     """Let Ctrl-C, SIGTERM and SIGHUP end the process at once while the context is open; for late imports."""
-    guarded = [number for number in (signal.SIGINT, *ENDING) if _answer(signal.default_int_handler, _leave, number)]
-    try:
-        yield
-    finally:
-        for number in guarded:
-            _answer(_leave, signal.default_int_handler, number)
+    return _answering(signal.default_int_handler, _leave, (signal.SIGINT, *ENDING))
 
 
-@contextmanager
-def ended_as_by_ctrl_c() -> Iterator[None]:
+def ended_as_by_ctrl_c() -> AbstractContextManager[None]:
     """Treat SIGTERM and SIGHUP like Ctrl-C while the context is open.
 
     Signals that the caller ignores (nohup) stay ignored. Off the main thread it has no effect.
     """
-    answers = (signal.SIG_DFL, signal.default_int_handler)
-    answered = [number for number in ENDING if _answer(*answers, number)]
+    return _answering(signal.SIG_DFL, signal.default_int_handler, ENDING)
+
+
+@contextmanager
+def _answering(before, after, numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    """Exchange the answers that are `before` while the context is open."""
+    exchanged = [number for number in numbers if _answer(before, after, number)]
     try:
         yield
     finally:
-        for number in answered:
-            _answer(*reversed(answers), number)
+        for number in exchanged:
+            _answer(after, before, number)
 
 
 def _answer(before, after, number: int = signal.SIGINT) -> bool:

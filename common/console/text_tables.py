@@ -68,8 +68,8 @@ class TextTable:
 
     def latex(self) -> str:
         r"""Return the table as a ``tabular`` with the rules of booktabs; special characters are escaped."""
-        others = len(self.header) - self.labels
-        text = self._frame().to_latex(index=False, escape=True, column_format="l" * self.labels + "r" * others)
+        numbers = len(self.header) - self.labels
+        text = self._frame().to_latex(index=False, escape=True, column_format="l" * self.labels + "r" * numbers)
         for character, command in LATEX.items():
             text = text.replace(character, command)
         return "% Compile with LuaLaTeX and a font for these characters.\n" * (max(text) > LAST) + text.strip()
@@ -122,9 +122,9 @@ class TextTable:
 
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
         for column in columns:
-            other, size = self.numbers and column >= self.labels, self._size(column)
-            side = "right" if other and size <= SENTENCE else "left"
-            width = min(size, room) if other and room else None
+            numeric, size = self.numbers and column >= self.labels, self._size(column)
+            side = "right" if numeric and size <= SENTENCE else "left"
+            width = min(size, room) if numeric and room else None
             table.add_column(Text(self.header[column]), justify=side, width=width, overflow="fold")
         for line in self.lines:
             table.add_row(*(Text(line[column], style=getattr(line[column], "style", "")) for column in columns))
@@ -133,19 +133,19 @@ class TextTable:
 
 def _packed(sizes: Sequence[int], first: int, room: int) -> list[list[int]]:
     """Return the columns from the first on, in order, as many in each part as there is room for, and at least one."""
-    parts, left = [], 0
+    parts, free = [], 0
     for column, size in enumerate(sizes, first):
-        if not parts or size > left:
-            parts, left = [*parts, []], room
+        if not parts or size > free:
+            parts, free = [*parts, []], room
         parts[-1].append(column)
-        left -= size
+        free -= size
     return parts
 
 
 def terminal_width() -> int | None:
     """Return the characters in a line of the terminal, or of ``COLUMNS``; None, without limit, if neither exists."""
-    given = os.environ.get("COLUMNS", "")
-    if not sys.stdout.isatty() and not (given.isdecimal() and int(given)):
+    columns = os.environ.get("COLUMNS", "")
+    if not sys.stdout.isatty() and not (columns.isdecimal() and int(columns)):
         return None
     return max(NARROWEST, shutil.get_terminal_size().columns)
 
@@ -169,7 +169,7 @@ def laid_out(blocks: Iterable[str | TextTable], width: int | None = None, colour
     from rich.console import Console
     from rich.text import Text
 
-    def shown(part: object) -> str:
+    def rendered(part: object) -> str:
         out = StringIO()
         colour = "standard" if colours else None
         console = Console(file=out, width=width or UNLIMITED, color_system=colour, legacy_windows=False)
@@ -183,7 +183,7 @@ def laid_out(blocks: Iterable[str | TextTable], width: int | None = None, colour
     parts = []
     for block in blocks:
         parts += block.terminal(width) if isinstance(block, TextTable) else [paragraph(block)]
-    return "\n\n".join(map(shown, parts)) + "\n"
+    return "\n\n".join(map(rendered, parts)) + "\n"
 
 
 def markdown(header: Sequence[object], lines: Iterable[Sequence[object]], align: str) -> str:

@@ -10,9 +10,9 @@ place, and clears away the rest. What NAME was before never comes back by itself
 its successor was moved away. The standard library has `os.replace` for files alone; no library writes directories whole.
 """
 
+import glob
 import json
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -54,14 +54,14 @@ def put(path: Path, write: Callable[[Path], object]) -> None:
     with locks.locked(_lock(path)):
         try:
             _recover(path)
-            made, aside = _beside(path, "new"), _beside(path, "old")
-            made.mkdir()
-            write(made)
-            _settle(made)
+            staged, aside = _beside(path, "new"), _beside(path, "old")
+            staged.mkdir()
+            write(staged)
+            _settle(staged)
             if path.exists():
                 path.rename(aside)
             try:
-                made.rename(path)
+                staged.rename(path)
             except BaseException:  # an interrupt too
                 if aside.exists() and not path.exists():
                     aside.rename(path)
@@ -80,7 +80,7 @@ def rewrite(directory: Path, texts: Mapping[str, str]) -> None:
         os.replace(temporary, directory / name)
 
 
-def tried(path: Path) -> Path:
+def try_beside(path: Path) -> Path:
     """Create and remove the temporary files of `put` beside `path`, in the nearest existing folder; return that folder.
 
     Errors of the file system are passed on: no directory, not writable, a name too long.
@@ -90,16 +90,16 @@ def tried(path: Path) -> Path:
         folder = folder.parent
     if not folder.is_dir():
         raise NotADirectoryError(0, f"{folder} is no directory")
-    made = folder / _beside(path, "new").name
-    made.mkdir()
-    made.rmdir()
+    probe = folder / _beside(path, "new").name
+    probe.mkdir()
+    probe.rmdir()
     return folder
 
 
 def recover(path: Path) -> None:
     """Undo a `put` to `path` that a killed process left: nothing is lost, and temporary files are deleted."""
     with suppress(OSError):
-        if not (_lock(path).exists() or _left(path)) or (lock := locks.take(_lock(path))) is None:
+        if not (_lock(path).exists() or _leftovers(path, "*")) or (lock := locks.take(_lock(path))) is None:
             return  # there is nothing, or another process writes
         try:
             _recover(path)
@@ -111,8 +111,8 @@ def recover(path: Path) -> None:
 def files(directory: Path) -> set[str] | None:
     """Return the files that `put` wrote into a finished directory, without the marker; None for other directories."""
     marker = _marker(directory)
-    named = marker.get("files") if marker else None
-    return set(named) if isinstance(named, list) and marker.get("format") == FORMAT else None
+    names = marker.get("files") if marker else None
+    return set(names) if isinstance(names, list) and marker.get("format") == FORMAT else None
 
 
 def changed(directory: Path) -> set[str]:
@@ -121,32 +121,33 @@ def changed(directory: Path) -> set[str]:
     Directories of earlier versions record no sizes and times; nothing of them counts as changed.
     """
     written = (_marker(directory) or {}).get("written")
-    known = written if isinstance(written, dict) else {}
-    return {name for name, state in known.items() if (directory / name).exists() and _state(directory / name) != state}
+    states = written if isinstance(written, dict) else {}
+    return {name for name, state in states.items() if (directory / name).exists() and _state(directory / name) != state}
 
 
 def contents(directory: Path) -> set[str]:
     """Return every file below a directory, and every empty folder, by its path in it."""
-    found = set()
-    for folder, folders, names in os.walk(directory):
-        inside = [*names, *(name for name in folders if (Path(folder) / name).is_symlink())]
-        if not inside and not folders:
-            found.add(Path(folder).relative_to(directory).as_posix() + "/")
-        found |= {(Path(folder) / name).relative_to(directory).as_posix() for name in inside}
-    return found - {MARKER, "./"}
+    paths = set()
+    for entry in directory.rglob("*"):
+        path = entry.relative_to(directory).as_posix()
+        if entry.is_symlink() or not entry.is_dir():
+            paths.add(path)
+        elif not any(entry.iterdir()):
+            paths.add(f"{path}/")
+    return paths - {MARKER}
 
 
 def _recover(path: Path) -> None:
     """Put a whole new directory in place where there is none; the lock is held."""
-    waiting = [found for found in _left(path, "new") if (files(found) or {""}) <= contents(found)]
-    if waiting and not path.exists():
-        max(waiting, key=lambda found: found.stat().st_mtime).rename(path)
+    finished = [candidate for candidate in _leftovers(path, "new") if (files(candidate) or {""}) <= contents(candidate)]
+    if finished and not path.exists():
+        max(finished, key=lambda candidate: candidate.stat().st_mtime).rename(path)
 
 
 def _clear(path: Path) -> None:
     """Delete what lies beside `path`; the lock is held. What was there before may be all that a failing disk has left."""
-    for found in [*_left(path, "new"), *(_left(path, "old") if path.exists() else [])]:
-        shutil.rmtree(found, ignore_errors=True)
+    for stale in [*_leftovers(path, "new"), *(_leftovers(path, "old") if path.exists() else [])]:
+        shutil.rmtree(stale, ignore_errors=True)
     with suppress(OSError):
         _lock(path).unlink(missing_ok=True)  # who waits for it makes another
 
@@ -159,26 +160,24 @@ def _beside(path: Path, kind: str) -> Path:
     return path.with_name(f".{path.name}.{kind}-{secrets.token_hex(4)}")
 
 
-def _left(path: Path, kind: str = "new|old") -> list[Path]:
-    """Return the directories of our names beside `path`."""
-    name = re.compile(rf"\.{re.escape(path.name)}\.({kind})-[0-9a-f]{{8}}")
-    if not path.parent.is_dir():
-        return []
-    return [one for one in path.parent.iterdir() if name.fullmatch(one.name) and one.is_dir() and not one.is_symlink()]
+def _leftovers(path: Path, kind: str) -> list[Path]:
+    """Return the directories beside `path` that `_beside` named."""
+    pattern = f".{glob.escape(path.name)}.{kind}-{'[0-9a-f]' * 8}"
+    return [entry for entry in path.parent.glob(pattern) if entry.is_dir() and not entry.is_symlink()]
 
 
 def _marker(directory: Path) -> dict | None:
     try:
-        found = json.loads((directory / MARKER).read_text(encoding="utf-8"))
+        content = json.loads((directory / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _state(file: Path) -> list[int]:
     """Return what differs once a file was written again: its size, and the nanosecond of the last change."""
-    found = file.stat()
-    return [found.st_size, found.st_mtime_ns]
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns]
 
 
 def _settle(directory: Path) -> None:

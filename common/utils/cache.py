@@ -23,15 +23,15 @@ def folder() -> Path:
 
     It is ``$LAYERLAB_CACHE``, else ``~/.cache/layerlab`` (``$XDG_CACHE_HOME/layerlab`` if that is set).
     """
-    chosen = os.environ.get(VARIABLE)
+    override = os.environ.get(VARIABLE)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(chosen or Path(base) / "layerlab").expanduser()
+    return Path(override or Path(base) / "layerlab").expanduser()
 
 
 def once(path: Path, make: Callable[[Path, Path], None], what: str) -> Path:
-    """Return `path`, after `make(work, made)` has filled it if it does not exist.
+    """Return `path`, after `make(work, result)` has filled it if it does not exist.
 
-    `make` writes the result to the empty directory `made`, and may use the empty directory `work` beside it. `made`
+    `make` writes the result to the empty directory `result`, and may use the empty directory `work` beside it. `result`
     becomes `path` by one rename, so that a kill leaves no incomplete result; the next process that makes `path` deletes
     the rest. A second process waits for the first and takes its result.
 
@@ -55,27 +55,27 @@ def once(path: Path, make: Callable[[Path, Path], None], what: str) -> Path:
     return path
 
 
-def forget(held: dict[Key, Value], size: Callable[[Value], int], most: int) -> None:
-    """Drop the oldest entries of `held`, in place, until the sizes of the others come to `most` at most."""
-    total = sum(map(size, held.values()))
-    for key in list(held):
+def forget(entries: dict[Key, Value], size: Callable[[Value], int], most: int) -> None:
+    """Drop the oldest entries of `entries`, in place, until the sizes of the others come to `most` at most."""
+    total = sum(map(size, entries.values()))
+    for key in list(entries):
         if total <= most:
             return
-        total -= size(held.pop(key))
+        total -= size(entries.pop(key))
 
 
 def _make(path: Path, make: Callable[[Path, Path], None]) -> None:
     prefix = f".{path.name}.making-"
     for stale in path.parent.glob(f"{prefix}*"):  # nobody else makes it now: the lock is ours
         shutil.rmtree(stale, ignore_errors=True)
-    work, made = (Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent)) for _ in range(2))
+    work, result = (Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent)) for _ in range(2))
     try:
-        make(work, made)
-        made.chmod(0o755)  # mkdtemp makes it private
+        make(work, result)
+        result.chmod(0o755)  # mkdtemp makes it private
         shutil.rmtree(work)  # first, so that a kill between the two leaves nothing that is never swept
-        made.rename(path)
+        result.rename(path)
     finally:
-        for directory in (work, made):
+        for directory in (work, result):
             shutil.rmtree(directory, ignore_errors=True)
 
 

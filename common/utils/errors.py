@@ -55,12 +55,12 @@ def one_line(error: object) -> str:
 def quiet_logging(verbose: bool = False) -> None:
     """Log to standard error as the command lines do: this project's warnings, and only the errors of libraries."""
     level, root = logging.DEBUG if verbose else logging.WARNING, logging.getLogger()
-    others = list(root.handlers)  # of a program around this one: they keep what they are told
+    foreign = list(root.handlers)  # of a program around this one: they keep what they are told
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.ERROR)
     for handler in root.handlers:
-        if handler not in others:
+        if handler not in foreign:
             handler.addFilter(_Once())  # a sweep reads the same model again and again
 
 
@@ -69,12 +69,12 @@ class _Once(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: set[str] = set()
+        self.seen: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        new = text not in self.said
-        self.said.add(text)
+        new = text not in self.seen
+        self.seen.add(text)
         return new
 
 
@@ -87,31 +87,31 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
     "unknown model 'llama2-7b'; did you mean 'llama-2-7b'?"
     """
     known = sorted(set(known))
-    given = name if len(str(name)) <= _NAME else f"{str(name)[:_NAME]}..."
-    likeness = {other: _likeness(str(name).lower()[:_NAME], other.lower()) for other in known}
-    nearest = sorted(known, key=lambda other: -likeness[other])
+    quoted = name if len(str(name)) <= _NAME else f"{str(name)[:_NAME]}..."
+    likeness = {candidate: _likeness(str(name).lower()[:_NAME], candidate.lower()) for candidate in known}
+    nearest = sorted(known, key=lambda candidate: -likeness[candidate])
     best = max(likeness.values(), default=0.0)
-    near = [other for other in nearest if likeness[other] >= max(0.55, best - 0.05)][:3]
-    listed = ", ".join(known)
-    more = f"; {where}" if where and len(near) != 1 else ""
+    near = [candidate for candidate in nearest if likeness[candidate] >= max(0.55, best - 0.05)][:3]
+    all_names = ", ".join(known)
+    hint = f"; {where}" if where and len(near) != 1 else ""
     if near:
-        return UserError(f"unknown {kind} {given!r}; did you mean {_either(near)}?{more.removeprefix(';')}")
-    if len(known) <= _FEW and len(listed) <= LONGEST // 2:
-        return UserError(f"unknown {kind} {given!r}; known: {listed or 'none'}")
-    return UserError(f"unknown {kind} {given!r}; the nearest of {len(known):,}: {_either(nearest[:3])}{more}")
+        return UserError(f"unknown {kind} {quoted!r}; did you mean {_either(near)}?{hint.removeprefix(';')}")
+    if len(known) <= _FEW and len(all_names) <= LONGEST // 2:
+        return UserError(f"unknown {kind} {quoted!r}; known: {all_names or 'none'}")
+    return UserError(f"unknown {kind} {quoted!r}; the nearest of {len(known):,}: {_either(nearest[:3])}{hint}")
 
 
-def first_of(names: Sequence[str], shown: int) -> str:
-    """Return the first ``shown`` names of a list, and how many more there are."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return f"{', '.join(names[:shown])}{more}"
+def first_of(names: Sequence[str], count: int) -> str:
+    """Return the first ``count`` names of a list, and how many more there are."""
+    rest = f" and {len(names) - count} more" if len(names) > count else ""
+    return f"{', '.join(names[:count])}{rest}"
 
 
 def _either(names: list[str]) -> str:
     return " or ".join(map(repr, names))
 
 
-def _likeness(name: str, other: str) -> float:
+def _likeness(name: str, candidate: str) -> float:
     """From 0 to 1; what begins as the name does is near, however much longer it is."""
-    begins = 0.75 if len(name) > 2 and other.startswith(name) else 0.0
-    return max(begins, difflib.SequenceMatcher(None, name, other).ratio())
+    begins = 0.75 if len(name) > 2 and candidate.startswith(name) else 0.0
+    return max(begins, difflib.SequenceMatcher(None, name, candidate).ratio())

@@ -32,7 +32,7 @@ def rows(name: str, text: str) -> list[dict]:
         whole = [whole]
     if isinstance(whole, list) and whole and all(isinstance(row, dict) for row in whole):
         return whole
-    found = []
+    objects = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -42,10 +42,10 @@ def rows(name: str, text: str) -> list[dict]:
             raise UserError(f"cannot read {name}: line {number} is no JSON ({error}). {_FIX}") from error
         if not isinstance(row, dict):
             raise UserError(f"cannot read {name}: line {number} is no JSON object. {_FIX}")
-        found.append(row)
-    if not found:
+        objects.append(row)
+    if not objects:
         raise UserError(f"cannot read {name}: it holds no JSON object. {_FIX}")
-    return found
+    return objects
 
 
 _FIX = "One JSON object a line is needed"
@@ -53,7 +53,7 @@ _FIX = "One JSON object a line is needed"
 
 def _parsed(text: str) -> dict | list | None:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict | list) else None
+    return value if isinstance(value, dict | list) else None
