@@ -65,7 +65,7 @@ def capture(model: nn.Module, layers: Iterable[int], callback: Callable[[int, Te
 
     with ExitStack() as stack:
         for boundary in layers:
-            stack.enter_context(_handle(boundary_module(model, boundary).register_forward_pre_hook(watch(boundary))))
+            stack.enter_context(boundary_module(model, boundary).register_forward_pre_hook(watch(boundary)))
         yield
 
 
@@ -77,16 +77,8 @@ def scale_stream(model: nn.Module, layer: int, factor: float | Tensor) -> Iterat
         scale = factor.to(args[0]) if isinstance(factor, Tensor) else factor
         return (args[0] * scale, *args[1:])
 
-    with _handle(boundary_module(model, layer).register_forward_pre_hook(hook)):
+    with boundary_module(model, layer).register_forward_pre_hook(hook):
         yield
-
-
-@contextmanager
-def _handle(handle) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 class PatchHook:
@@ -99,8 +91,8 @@ class PatchHook:
     def __call__(self, _receiver: nn.Module, args: tuple):
         """Return the arguments of the layer with the patched hidden states."""
         hidden = args[0]
-        held = next(self.module.parameters(), None)
-        if held is not None and held.device != hidden.device:
+        parameter = next(self.module.parameters(), None)
+        if parameter is not None and parameter.device != hidden.device:
             with torch.inference_mode(False):  # else the moved parameters could never be trained again
                 self.module.to(hidden.device)
         return (self.module(hidden).to(hidden.dtype), *args[1:])
@@ -129,9 +121,9 @@ def attach_patch(model: nn.Module, position: int, module: nn.Module, kind: str |
         raise UserError(f"cannot attach {type(module).__name__}: it has no kind; pass kind= or give the class one")
     check_one_basis(model)
     receiver = boundary_module(model, position)
-    held = next(receiver.parameters(), None)
-    if held is not None and not held.is_meta:  # meta: offloaded, the layer's weights come when it runs
-        module.to(held.device)
+    parameter = next(receiver.parameters(), None)
+    if parameter is not None and not parameter.is_meta:  # meta: offloaded, the layer's weights come when it runs
+        module.to(parameter.device)
     receiver.register_forward_pre_hook(PatchHook(module, kind))
     return Patch(position, kind, module)
 
@@ -153,19 +145,11 @@ def refuse_patches(model: nn.Module, what: str) -> None:
     Raises:
         UserError: the model carries a patch.
     """
-    if found := patches(model):
+    if attached := patches(model):
         raise UserError(
-            f"{what} needs a model without patches, and this one has a {found[0].kind} patch before layer "
-            f"{found[0].position}; take the model that it was made for, and patch it afterwards"
+            f"{what} needs a model without patches, and this one has a {attached[0].kind} patch before layer "
+            f"{attached[0].position}; take the model that it was made for, and patch it afterwards"
         )
-
-
-def detach_patches(model: nn.Module) -> list[Patch]:
-    """Remove all patches from the model and return them, in order of execution."""
-    found = patches(model)
-    for position in range(len(layer_list(model)) + 1):
-        take_patch_hooks(boundary_module(model, position))
-    return found
 
 
 def patch_hooks(receiver: nn.Module) -> list[PatchHook]:
@@ -175,7 +159,7 @@ def patch_hooks(receiver: nn.Module) -> list[PatchHook]:
 
 def take_patch_hooks(receiver: nn.Module) -> list[PatchHook]:
     """Remove the patch hooks of one module and return them, in order of execution."""
-    taken = patch_hooks(receiver)
+    hooks = patch_hooks(receiver)
     for key in [key for key, hook in receiver._forward_pre_hooks.items() if isinstance(hook, PatchHook)]:
         del receiver._forward_pre_hooks[key]
-    return taken
+    return hooks

@@ -5,6 +5,8 @@ import weakref
 import torch
 from torch import nn
 
+from common.hooks import Patch, patches
+
 
 @torch.no_grad()
 def logits(model: nn.Module, ids: torch.Tensor, **options) -> torch.Tensor:
@@ -33,6 +35,14 @@ def streams(model: nn.Module, ids: torch.Tensor) -> list[torch.Tensor]:
     for hook in hooks:
         hook.remove()
     return seen
+
+
+def detach_patches(model: nn.Module) -> list[Patch]:
+    """Remove all patches from the model and return them, in order of execution."""
+    attached = patches(model)
+    for module in [*model.model.layers, model.model.norm]:
+        module._forward_pre_hooks.clear()
+    return attached
 
 
 def watch_head(model: nn.Module) -> tuple[list[int], list[int]]:

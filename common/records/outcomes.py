@@ -66,8 +66,10 @@ def write(path: Path, outcomes: Mapping[Key, Mapping[str, np.ndarray]]) -> None:
         OSError: The file cannot be written; the earlier one is unchanged.
     """
     shapes = {
-        key: tuple((name, found[name].shape, found[name].dtype.str) for name in sorted(found))
-        for key, found in outcomes.items()
+        key: tuple(
+            (name, arrays_by_name[name].shape, arrays_by_name[name].dtype.str) for name in sorted(arrays_by_name)
+        )
+        for key, arrays_by_name in outcomes.items()
     }
     if not shapes:
         path.unlink(missing_ok=True)

@@ -113,12 +113,6 @@ class Published:
             lines.read[recipe_hash] = self._fields(model, lines.rows[recipe_hash])
         return lines.read.get(recipe_hash)
 
-    def of_recipe(self, model: str, recipe_hash: str) -> Iterator[dict]:
-        """Yield the fields of each record of a recipe, by benchmark."""
-        for benchmark in self.benchmarks(model):
-            if (found := self.get(model, recipe_hash, benchmark)) is not None:
-                yield found
-
     def of_benchmark(self, model: str, benchmark: str) -> Iterator[dict]:
         """Yield the fields of each record of a benchmark on a model."""
         for recipe_hash in self._lines(self.records_file(model, benchmark), "recipe").rows:
@@ -142,8 +136,8 @@ class Published:
         Raises:
             Unreadable: The archive is damaged.
         """
-        found = self._cached(self.items_file(model, benchmark), _outcomes)
-        return found.get(recipe_hash, mark) if found else {}
+        outcomes = self._cached(self.items_file(model, benchmark), _outcomes)
+        return outcomes.get(recipe_hash, mark) if outcomes else {}
 
     def models(self) -> list[str]:
         """List the models that have results, as recipes name them."""
@@ -170,10 +164,10 @@ class Published:
     def _cached(self, path: Path, read):
         """Return what `read` makes of a file, read again once the file is another; None where there is none."""
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             return None
-        state = found.st_ino, found.st_mtime_ns
+        state = status.st_ino, status.st_mtime_ns
         if self._files.get(path, (None,))[0] != state:
             self._files[path] = state, read(path)
         return self._files[path][1]
@@ -203,19 +197,19 @@ def compact(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def fold(folder: Path, found: Iterable[tuple[Mapping, str, Mapping]]) -> None:
+def fold(folder: Path, results: Iterable[tuple[Mapping, str, Mapping]]) -> None:
     """Add results to the published ones, replacing earlier ones of the same recipe and benchmark.
 
     Args:
         folder: The published results.
-        found: For each result its fields as `common.records.record_json.read` gives them, its mark, and its outcomes
+        results: For each result its fields as `common.records.record_json.read` gives them, its mark, and its outcomes
             per item.
 
     Raises:
         OSError: A file cannot be written; earlier published results stay readable.
     """
     by_model: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
-    for fields, mark, items in found:
+    for fields, mark, items in results:
         by_model[fields["recipe"]["model"]][fields["benchmark"]].append((fields, mark, items))
     published = Published(folder)
     for model, by_benchmark in sorted(by_model.items()):
@@ -238,16 +232,16 @@ def _fold_model(published: Published, model: str, by_benchmark: Mapping[str, lis
         records = Lines(published.records_file(model, benchmark), "recipe")
         file, earlier, added = published.items_file(model, benchmark), {}, {}
         if file.exists() or any(items for *_, items in entries):
-            known = _outcomes(file)
-            earlier = {key: known.get(*key) for key in known.records()}
+            archive = _outcomes(file)
+            earlier = {key: archive.get(*key) for key in archive.records()}
             added = {(fields["recipe_hash"], mark): items for fields, mark, items in entries if items}
         if added:  # the earlier records' outcomes go when the records have gone
             outcomes.write(file, earlier | added)
         records.rows |= packed[benchmark]
         records.save()
-        left = {key: found for key, found in earlier.items() if key[0] not in packed[benchmark]} | added
-        if left.keys() != (earlier | added).keys():
-            outcomes.write(file, left)
+        remaining = {key: arrays for key, arrays in earlier.items() if key[0] not in packed[benchmark]} | added
+        if remaining.keys() != (earlier | added).keys():
+            outcomes.write(file, remaining)
 
 
 def _outcomes(path: Path) -> Outcomes:
@@ -276,8 +270,8 @@ def _packed(fields: Mapping, tables: Mapping[str, Lines]) -> dict:
             if source := (task.get("metadata") or {}).get("config_source"):
                 task["metadata"]["config_source"] = _INSTALLED.sub("", source)
         results = evaluated.get("results")  # a published record has none that repeat its values
-        said = {} if results is None or _repeats(results, content) else {"results": results}
-        details["lm_eval"] = tables["task_configs"].keep(config) | said
+        own_results = {} if results is None or _repeats(results, content) else {"results": results}
+        details["lm_eval"] = tables["task_configs"].keep(config) | own_results
     return {name: value for name, value in content.items() if name not in DEFAULTS or value != DEFAULTS[name]} | {
         "recipe": digest
     }
@@ -287,10 +281,10 @@ def _repeats(results: Mapping, content: Mapping) -> bool:
     """Return whether lm-eval's results say nothing but a record's own values and standard errors."""
     if len(results) != 1:
         return False
-    (found,) = results.values()
-    numbers = {name.partition(",")[0]: number for name, number in found.items() if "," in name}
-    told = content["values"] | {f"{name}_stderr": number for name, number in content["stderr"].items()}
-    return numbers == told
+    (scores,) = results.values()
+    numbers = {name.partition(",")[0]: number for name, number in scores.items() if "," in name}
+    stored = content["values"] | {f"{name}_stderr": number for name, number in content["stderr"].items()}
+    return numbers == stored
 
 
 def _resolved(value: object, lines: Lines) -> object:

@@ -95,12 +95,12 @@ class Store:
     def __init__(self, user: Path | None = None, published: Path | None = PUBLISHED) -> None:
         self.user = user or user_folder()
         self.published = published and Published(published)
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._known: dict[str, tuple[tuple[int, ...], Record]] = {}  # records as read, each with its file's state
 
-    def path(self, recipe: Recipe, benchmark: str, folder: Path | None = None) -> Path:
-        """Return the file of one measurement."""
-        return Path(folder or self.user, _place(recipe, benchmark))
+    def path(self, recipe: Recipe, benchmark: str) -> Path:
+        """Return the user's file of one measurement."""
+        return self.user / _place(recipe, benchmark)
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
         """Return the result of a measurement: the user's if it has a value, else the published one, else the user's.
@@ -111,22 +111,22 @@ class Store:
         own = self._read(os.path.join(self.user, _place(recipe, benchmark)))
         if own is not None and own.status == "ok":
             return own
-        theirs = self._of_published(lambda shelf: shelf.get(recipe.model, recipe.hash, benchmark))
-        return theirs if theirs is not None and (theirs.status == "ok" or own is None) else own
+        published = self._of_published(lambda shelf: shelf.get(recipe.model, recipe.hash, benchmark))
+        return published if published is not None and (published.status == "ok" or own is None) else own
 
     def pruned(self, recipe: Recipe) -> Record | None:
         """Return a result of this recipe, of any benchmark, that names the removed layers; None if there is none.
 
         A measured result has priority: a part of another one (``part_of``) may say less about how the model was made.
         """
-        found = None
+        part = None
         for record in self._of_recipe(recipe):
             if record is None or record.status != "ok" or "removed" not in record.details:
                 continue
             if "part_of" not in record.provenance:
                 return record
-            found = found or record
-        return found
+            part = part or record
+        return part
 
     def _of_recipe(self, recipe: Recipe) -> Iterator[Record | None]:
         for path in sorted(self.path(recipe, "any").parent.glob("*.json")):
@@ -226,10 +226,10 @@ class Store:
                 f"cannot write records to {self.user}: {error.strerror}; name another folder in LAYERLAB_RESULTS"
             ) from error
 
-    def _of_published(self, read: Callable[[Published], dict | None]) -> Record | None:
+    def _of_published(self, lookup: Callable[[Published], dict | None]) -> Record | None:
         """Return a published record; None where there is none, or (with a warning) none that can be read."""
         try:
-            fields = read(self.published) if self.published else None
+            fields = lookup(self.published) if self.published else None
         except Unreadable as problem:
             self._warn(f"a published record is unreadable ({problem}); it is ignored. Restore it with git")
             return None
@@ -237,9 +237,9 @@ class Store:
 
     def _warn(self, message: str) -> None:
         """Log a warning, once."""
-        if message not in self._told:
+        if message not in self._warned:
             log.warning("%s", message)
-        self._told.add(message)
+        self._warned.add(message)
 
     def read_file(self, path: Path) -> Record | None:
         """Return the result in one file of the user's; None, with a warning, if it holds none."""
@@ -275,7 +275,7 @@ class Store:
             return {}
         try:
             with numpy.load(path, allow_pickle=False) as arrays:
-                found, comment = dict(arrays), arrays.zip.comment.decode()
+                outcomes, comment = dict(arrays), arrays.zip.comment.decode()
         except FileNotFoundError:  # just moved beside its record
             return {}
         except PermissionError as error:
@@ -284,7 +284,9 @@ class Store:
             log.debug("%s: %r", path, error)
             self._set_aside(path, Unreadable("items", "it is no whole archive of arrays"))
             return {}
-        return found if comment in ("", mark(record)) else {}  # those without a mark were written by earlier versions
+        return (
+            outcomes if comment in ("", mark(record)) else {}
+        )  # those without a mark were written by earlier versions
 
     def _set_aside(self, path: Path, problem: Unreadable) -> None:
         """Move a damaged file of the user's out of the way; say so, once."""
@@ -300,13 +302,13 @@ class Store:
         self._warn(f"record {path} is unreadable ({problem.reason}); {outcome}")
 
 
-def publish(folder: Path, found: Iterable[tuple[Record, Mapping]]) -> None:
+def publish(folder: Path, entries: Iterable[tuple[Record, Mapping]]) -> None:
     """Add results with their outcomes per item to a folder of published results; see `common.records.published.fold`.
 
     Raises:
         OSError: A file cannot be written; earlier published results stay readable.
     """
-    fold(folder, ((record.content(), mark(record), items) for record, items in found))
+    fold(folder, ((record.content(), mark(record), items) for record, items in entries))
 
 
 def _place(recipe: Recipe, benchmark: str) -> str:
@@ -320,8 +322,8 @@ def _state(path: str | Path) -> tuple[int, ...] | None:
     None where there is none. UserError where its folder does not let anybody look.
     """
     try:
-        found = os.stat(path)
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        status = os.stat(path)
+        return status.st_ino, status.st_size, status.st_mtime_ns
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -346,8 +348,8 @@ def mark(record: Record) -> str:
 
     They stay the same if the recipe's form changes.
     """
-    told = {"values": record.values, "measured_at": record.provenance.get("measured_at")}
-    return hashlib.sha256(record_json.write(told).encode()).hexdigest()[:16]
+    identity = {"values": record.values, "measured_at": record.provenance.get("measured_at")}
+    return hashlib.sha256(record_json.write(identity).encode()).hexdigest()[:16]
 
 
 def _write_items(path: Path, items: Mapping, comment: str) -> None:
@@ -399,9 +401,9 @@ def now() -> str:
 
 def peak_memory() -> dict[str, int | None]:
     """Return the process's peak memory so far and, for GPUs, the peak since the last reset."""
-    found = {"peak_memory_bytes": peak_memory_bytes()}
+    peaks = {"peak_memory_bytes": peak_memory_bytes()}
     torch = sys.modules.get("torch")  # what measures has loaded it; showing a table should not
     if torch is not None and torch.cuda.is_available():
         devices = range(torch.cuda.device_count())
-        found["peak_device_memory_bytes"] = sum(map(torch.cuda.max_memory_allocated, devices))
-    return found
+        peaks["peak_device_memory_bytes"] = sum(map(torch.cuda.max_memory_allocated, devices))
+    return peaks

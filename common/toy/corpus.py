@@ -121,13 +121,13 @@ def _source_files() -> list[tuple[str, str, str, str]]:
                 f"the toy model's corpus needs the package '{package}', which is not installed; "
                 "`make setup` installs every pinned package"
             )
-    found = []
+    files = []
     for package, domain, folder, base in roots:
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(base).with_suffix("").parts
             if SKIPPED_FOLDERS.isdisjoint(parts):
-                found.append((str(path), package, domain, ".".join(parts).removesuffix(".__init__")))
-    return found
+                files.append((str(path), package, domain, ".".join(parts).removesuffix(".__init__")))
+    return files
 
 
 def _documents_of_file(job: tuple[str, str, str, str]) -> list[Document]:
@@ -139,12 +139,10 @@ def _documents_of_file(job: tuple[str, str, str, str]) -> list[Document]:
             tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return []
-    found: list[Document] = []
-    _walk(tree, (), found, (package, domain, module))
-    return found
+    return list(_walk(tree, (), (package, domain, module)))
 
 
-def _walk(node: ast.AST, scope: tuple[str, ...], found: list[Document], where: tuple[str, str, str]) -> None:
+def _walk(node: ast.AST, scope: tuple[str, ...], where: tuple[str, str, str]) -> Iterator[Document]:
     names = {ast.Module: "module", ast.ClassDef: "class", ast.FunctionDef: "function", ast.AsyncFunctionDef: "function"}
     kind = names.get(type(node))
     if kind is not None:
@@ -155,10 +153,10 @@ def _walk(node: ast.AST, scope: tuple[str, ...], found: list[Document], where: t
             parameters = tuple(a.arg for a in arguments.args + arguments.kwonlyargs) if arguments else ()
             package, domain, module = where
             text = "\n".join(line.rstrip() for line in text.splitlines())
-            found.append(Document(text, package, domain, module, ".".join(inner), kind, split_of(text), parameters))
+            yield Document(text, package, domain, module, ".".join(inner), kind, split_of(text), parameters)
         scope = inner
     for child in ast.iter_child_nodes(node):
-        _walk(child, scope, found, where)
+        yield from _walk(child, scope, where)
 
 
 def _extract() -> list[Document]:
@@ -177,16 +175,16 @@ def without_duplicates(documents: Iterable[Document]) -> list[Document]:
     for document in documents:
         unique.setdefault(normalise(document.text), document)
     held_out = {key: _shingles(d.text) for key, d in unique.items() if d.split != "train"}
-    wanted = set().union(*held_out.values()) if held_out else set()
+    held_out_shingles = set().union(*held_out.values())
     # Only shingles that some held-out document has can matter: the seen-set stays small.
-    seen: set[int] = set()
+    trained: set[int] = set()
     for document in unique.values():
         if document.split == "train":
-            seen |= _shingles(document.text) & wanted
+            trained |= _shingles(document.text) & held_out_shingles
     return [
         document
         for key, document in unique.items()
-        if document.split == "train" or len(held_out[key] & seen) <= MAX_SEEN_SHARE * len(held_out[key])
+        if document.split == "train" or len(held_out[key] & trained) <= MAX_SEEN_SHARE * len(held_out[key])
     ]
 
 
@@ -209,13 +207,13 @@ def documents() -> tuple[Document, ...]:
     stamp = {"format": FORMAT_VERSION, "sources": sources()}
     key = hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()[:12]
     path = cache.folder() / f"docstrings-{key}.jsonl"
-    if (found := _cached(path)) is not None:
-        return found
+    if (corpus := _cached(path)) is not None:
+        return corpus
     with locks.locked(path.with_suffix(".lock")):  # several processes would each read every package
-        if (found := _cached(path)) is None:
-            found = tuple(_extract())
-            _write(path, found)
-    return found
+        if (corpus := _cached(path)) is None:
+            corpus = tuple(_extract())
+            _write(path, corpus)
+    return corpus
 
 
 def _cached(path: Path) -> tuple[Document, ...] | None:
@@ -233,12 +231,12 @@ def _read(path: Path) -> Iterator[Document]:
             yield Document(**{**fields, "parameters": tuple(fields["parameters"])})
 
 
-def _write(path: Path, found: Iterable[Document]) -> None:
+def _write(path: Path, documents: Iterable[Document]) -> None:
     # A cache that cannot be written costs time, nothing else.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_files.whole(path) as file:
-            file.write_text("".join(json.dumps(asdict(document)) + "\n" for document in found), encoding="utf-8")
+            file.write_text("".join(json.dumps(asdict(document)) + "\n" for document in documents), encoding="utf-8")
     except OSError as error:
         log.warning("the docstrings are not cached (%s); they will be read again next time", error)
 
@@ -257,13 +255,13 @@ def domain_documents(domain: str, split: str = "test", limit: int | None = 400_0
 
     They come in the order of a hash of their text, so that a limited selection mixes all packages of its domain.
     """
-    chosen, size = [], 0
+    selected, size = [], 0
     for document in sorted(split_documents(split, domain), key=lambda d: hashlib.sha256(d.text.encode()).digest()):
-        chosen.append(document)
+        selected.append(document)
         size += len(document.passage) + 2
         if limit is not None and size >= limit:
             break
-    return chosen
+    return selected
 
 
 def domain_text(domain: str, split: str = "test", limit: int | None = 400_000) -> str:

@@ -53,15 +53,15 @@ def halves(document: Document) -> tuple[str, str] | None:
 @lru_cache(maxsize=2)
 def _rows(split: str) -> dict[str, list[dict]]:
     """Return {subject: rows}; examples ('valid') of subjects with few documents come from their category."""
-    found: dict[str, list[tuple[Document, str, str]]] = {}
+    by_subject: dict[str, list[tuple[Document, str, str]]] = {}
     for document in sorted(corpus.split_documents(split), key=lambda d: hashlib.sha256(d.text.encode()).digest()):
         if parts := halves(document):
-            found.setdefault(subject_of(document), []).append((document, *parts))
+            by_subject.setdefault(subject_of(document), []).append((document, *parts))
     rows = {}
     for subjects in CATEGORIES.values():
-        shared = [entry for subject in subjects for entry in found.get(subject, [])]
+        shared = [entry for subject in subjects for entry in by_subject.get(subject, [])]
         for subject in subjects:
-            own = found.get(subject, [])
+            own = by_subject.get(subject, [])
             rows[subject] = _questions(subject, own if len(own) > SHOTS else shared)
     return rows
 
@@ -71,9 +71,9 @@ def _questions(subject: str, entries: list[tuple[Document, str, str]]) -> list[d
     rows = []
     for document, start, ending in entries:
         rng = random.Random(f"exam:{corpus.normalise(document.text)}")
-        others = [other for other in endings if other != ending]
-        if len(others) >= 3:
-            options = rng.sample([ending, *rng.sample(others, 3)], 4)
+        wrong = [candidate for candidate in endings if candidate != ending]
+        if len(wrong) >= 3:
+            options = rng.sample([ending, *rng.sample(wrong, 3)], 4)
             question = f"{document.header}\n\n{start}"
             rows.append({"question": question, "subject": subject, "choices": options, "answer": options.index(ending)})
     return rows

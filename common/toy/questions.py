@@ -95,8 +95,8 @@ def sentences(document: Document) -> list[str]:
 
 def _with_context(document: Document) -> list[tuple[str, str]]:
     """Return each plain sentence but the first, with the sentence before it."""
-    found = sentences(document)
-    return list(zip(found, found[1:], strict=False))
+    plain = sentences(document)
+    return list(zip(plain, plain[1:], strict=False))
 
 
 def _before(document: Document, position: int) -> str:
@@ -130,9 +130,9 @@ def _continuation_parts(document: Document) -> tuple[str, str] | None:
 
 def pools(documents: Iterable[Document]) -> dict[str, Pool]:
     """Return the wrong choices that documents offer, by domain."""
-    found: dict[str, Pool] = {}
+    by_domain: dict[str, Pool] = {}
     for document in documents:
-        pool = found.setdefault(document.domain, Pool())
+        pool = by_domain.setdefault(document.domain, Pool())
         if parts := _continuation_parts(document):
             pool.continuations.append(parts[1])
         if len(summary(document).split()) >= 5:
@@ -144,7 +144,7 @@ def pools(documents: Iterable[Document]) -> dict[str, Pool]:
             if len(entry.text.split()) >= 4:
                 pool.descriptions.append(entry.text)
         pool.words += [w for s in sentences(document) for w in re.findall(r"(?<= )[a-z]{4,}(?=[ .,])", s)]
-    return found
+    return by_domain
 
 
 def continuation(document: Document, pool: Pool, rng: random.Random) -> Item | None:
@@ -162,61 +162,65 @@ def summary_of_name(document: Document, pool: Pool, rng: random.Random) -> Item 
 
 def parameter_name(document: Document, pool: Pool, rng: random.Random) -> Item | None:
     """Ask which parameter is documented next. The signature stands in the question."""
-    known = [e for e in entries(document) if e.name in document.parameters]
-    if len(known) < 2 or not known[0].numpy:
+    documented = [e for e in entries(document) if e.name in document.parameters]
+    if len(documented) < 2 or not documented[0].numpy:
         return None
-    entry = rng.choice(known[1:])
-    between = document.text[known[known.index(entry) - 1].start : entry.start]
+    entry = rng.choice(documented[1:])
+    between = document.text[documented[documented.index(entry) - 1].start : entry.start]
     return _item(f"{document.header}\n\n{tail(between, 25)}", f"{entry.name} :", pool.names, rng)
 
 
 def parameter_type(document: Document, pool: Pool, rng: random.Random) -> Item | None:
     """Ask which type has this parameter."""
-    found = [e for e in entries(document) if e.numpy and len(e.type) <= 40]
-    if not found:
+    typed = [e for e in entries(document) if e.numpy and len(e.type) <= 40]
+    if not typed:
         return None
-    entry = rng.choice(found)
+    entry = rng.choice(typed)
     return _item(tail(_before(document, entry.start)) + f"\n{entry.name} :", entry.type, pool.types, rng)
 
 
 def parameter_meaning(document: Document, pool: Pool, rng: random.Random) -> Item | None:
     """Ask which description belongs to this parameter."""
-    found = [e for e in entries(document) if len(e.text.split()) >= 4]
-    if not found:
+    described = [e for e in entries(document) if len(e.text.split()) >= 4]
+    if not described:
         return None
-    entry = rng.choice(found)
-    shown = f"{entry.name} : {entry.type}\n   " if entry.numpy else f"{entry.name} ({entry.type}):"
-    return _item(tail(_before(document, entry.start), 25) + f"\n{shown}", entry.text, pool.descriptions, rng)
+    entry = rng.choice(described)
+    lead = f"{entry.name} : {entry.type}\n   " if entry.numpy else f"{entry.name} ({entry.type}):"
+    return _item(tail(_before(document, entry.start), 25) + f"\n{lead}", entry.text, pool.descriptions, rng)
 
 
 def word(document: Document, pool: Pool, rng: random.Random) -> Item | None:
     """Ask which word fits here."""
     pattern = r"(?<= )[a-z]{4,}(?=[ .,])"
-    found = [(c, s, m) for c, s in _with_context(document) for m in re.finditer(pattern, s)]
-    found = [(c, s, m) for c, s, m in found if len(s[: m.start()].split()) >= 5]
-    if not found:
+    places = [
+        (context, sentence, match)
+        for context, sentence in _with_context(document)
+        for match in re.finditer(pattern, sentence)
+        if len(sentence[: match.start()].split()) >= 5
+    ]
+    if not places:
         return None
-    context, sentence, match = rng.choice(found)
+    context, sentence, match = rng.choice(places)
     return _item(f"{context} {sentence[: match.start()].rstrip()}", match[0], pool.words, rng)
 
 
 def section(document: Document, pool: Pool, rng: random.Random) -> Item | None:
     """Ask which section comes next."""
     pattern = rf"\n\n({'|'.join(SECTIONS)})\n-{{4,}}\n"
-    found = list(re.finditer(pattern, document.text))
-    if not found:
+    headings = list(re.finditer(pattern, document.text))
+    if not headings:
         return None
-    match = rng.choice(found)
+    match = rng.choice(headings)
     titles = [f"{title}\n{'-' * len(title)}" for title in SECTIONS]
     return _item(tail(_before(document, match.start())), f"{match[1]}\n{'-' * len(match[1])}", titles, rng)
 
 
 def intact(document: Document, pool: Pool, rng: random.Random) -> Item | None:
     """Ask which of two sentences is intact. The other has two neighbouring words exchanged."""
-    found = _with_context(document)
-    if not found:
+    pairs = _with_context(document)
+    if not pairs:
         return None
-    context, sentence = rng.choice(found)
+    context, sentence = rng.choice(pairs)
     words = sentence.split()
     at = rng.randrange(1, len(words) - 2)
     if words[at].lower() == words[at + 1].lower():
@@ -227,11 +231,11 @@ def intact(document: Document, pool: Pool, rng: random.Random) -> Item | None:
 
 def agreement(document: Document, pool: Pool, rng: random.Random) -> Item | None:
     """Ask which form is right here (is or are, a or an, this or these, ...)."""
-    found = [(c, s.split()) for c, s in _with_context(document)]
-    found = [(c, words, i) for c, words in found for i, w in enumerate(words) if w in OTHER_FORM and i >= 2]
-    if not found:
+    pairs = [(context, sentence.split()) for context, sentence in _with_context(document)]
+    places = [(c, words, at) for c, words in pairs for at, word in enumerate(words) if word in OTHER_FORM and at >= 2]
+    if not places:
         return None
-    context, words, at = rng.choice(found)
+    context, words, at = rng.choice(places)
     rest = words[at + 1 : at + 6]
     choices = (" ".join([words[at], *rest]), " ".join([OTHER_FORM[words[at]], *rest]))
     return Item(f"{context} {' '.join(words[:at])}", choices)

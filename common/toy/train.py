@@ -158,14 +158,14 @@ def train(setting: Setting, out: Path, *, compiled: bool, save_every: int, eval_
 
     model = build_model(setting)
     decayed = [p for p in model.parameters() if p.ndim == 2]
-    others = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": setting.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    undecayed = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": setting.weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=True)
     first, seconds = 0, 0.0
     if (out / "checkpoint.pt").exists():
         state = torch.load(out / "checkpoint.pt", weights_only=True)
-        kept = {k: v for k, v in state["setting"].items() if k not in ("tokens", "decay_share")}
-        if any(asdict(setting)[k] != v for k, v in kept.items()):
+        settings = {k: v for k, v in state["setting"].items() if k not in ("tokens", "decay_share")}
+        if any(asdict(setting)[k] != v for k, v in settings.items()):
             raise UserError(f"{out} holds a run with other settings {state['setting']}; choose another --out")
         model.load_state_dict(state["model"])
         optimiser.load_state_dict(state["optimiser"])

@@ -4,9 +4,10 @@ import copy
 
 import pytest
 import torch
+from heads import detach_patches
 from torch import nn
 
-from common.hooks import attach_patch, capture, detach_patches, patch_parameters, patches, scale_stream
+from common.hooks import attach_patch, capture, patch_parameters, patches, scale_stream
 from common.models.decoder import Decoder
 from common.utils.errors import UserError
 

@@ -17,6 +17,7 @@ import pytest
 import scipy.stats
 import torch
 import yaml
+from heads import detach_patches
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tools import method_of, module_of
@@ -28,7 +29,6 @@ from common.cli import Job, main, measure, sweep
 from common.cli.card import card as card_of
 from common.cli.card import source_facts
 from common.evaluation import significance
-from common.hooks import detach_patches
 from common.models import checkpoint
 from common.models import loading as models
 from common.models.surgery import remove_layers

@@ -7,11 +7,12 @@ import sys
 
 import pytest
 import torch
+from heads import detach_patches
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from common import hooks
-from common.hooks import attach_patch, detach_patches, patches
+from common.hooks import attach_patch, patches
 from common.models import checkpoint
 from common.models.surgery import remove_layers
 from common.utils.errors import UserError
