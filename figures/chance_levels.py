@@ -15,7 +15,7 @@ class ScoredRow(Protocol):
     """Numbers of a point, in percent; interval: of ``above``, or None."""
 
     retained: float
-    guessing: float
+    chance_level: float
     above: float
     interval: tuple[float, float] | None
 

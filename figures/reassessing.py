@@ -50,7 +50,7 @@ def _error(records: dict, task: str | None) -> float:
     return 100 * math.hypot(*errors) / len(errors)
 
 
-def _guessing(entry: dict, tasks: list[str], task: str | None) -> float | None:
+def _chance_level(entry: dict, tasks: list[str], task: str | None) -> float | None:
     """Return chance level on a task, or on average over all; None where that is not known."""
     known = [entry.get("chance", {}).get(name) for name in (tasks if task is None else [task])]
     return None if None in known else 100 * sum(known) / len(known)
@@ -78,7 +78,7 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
             beside = [0.12 * side + n if n else n for n in removed_layers]  # of two methods not on one another
             axes.plot(beside, accuracies, color=color, marker=marker, ls=line, ms=4, label=name)
             axes.errorbar(beside, accuracies, errors, fmt="none", ecolor=color, elinewidth=1, capsize=2)
-        if (level := _guessing(entries[0], tasks, task)) is not None:
+        if (level := _chance_level(entries[0], tasks, task)) is not None:
             axes.axhline(level, color=GREY, ls=":", lw=1.2, label="chance level")
         title = "mean" if task is None else task.partition("@")[0].removeprefix("docstring_").replace("_", " ")
         axes.set_title(title, fontsize=9, fontweight="bold" if task is None else "normal")

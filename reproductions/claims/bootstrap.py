@@ -87,7 +87,7 @@ class Resampled(Looked):
         """Ids of the tasks on which the original model is at chance level, and of columns that follow from them alone."""
         models = {row.model for row, _, _ in self._measured}
         columns = list(self._columns.values())
-        found = {label for model in models for label in derived_columns.at_guessing(columns, model, self._measured)}
+        found = {label for model in models for label in derived_columns.at_chance_level(columns, model, self._measured)}
         return frozenset(found | {column.id for column in columns if column.of and found.issuperset(column.of)})
 
     def shown(self, group: str, sparsity: str, method: str, column: str) -> float | None:

@@ -80,13 +80,13 @@ def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Me
 
     Columns that fewer than two thirds of the model's rows have run are left out, so that a task that is being measured
     does not remove the average of many rows. The original model's row belongs to many tables, so columns that only it
-    has run are left out, too. So are tasks on which the original model is at chance (`at_guessing`), for retained
+    has run are left out, too. So are tasks on which the original model is at chance (`at_chance_level`), for retained
     accuracy and for averages that say so (`Column.known`). Exceptions are the papers' models, whose tables count every
     task, and a column of one task. If it is at chance on all tasks, none is left.
     """
     names, everything = _run(column, columns, model, rows)
     if everything > 1 and (column.known or column.derived not in ("average", FLIPS)):
-        unknown = at_guessing(columns, model, rows)
+        unknown = at_chance_level(columns, model, rows)
         names = [name for name in names if name not in unknown]
     return names, everything
 
@@ -102,7 +102,7 @@ def _run(column: Column, columns: Sequence[Column], model: str | None, rows: Mea
     return names, len(everything)
 
 
-def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) -> list[str]:
+def at_chance_level(columns: Sequence[Column], model: str | None, rows: Measured) -> list[str]:
     """Return the tasks on which the original model is at most two standard errors above chance level.
 
     Retained accuracy means nothing there. A pruned model that guesses otherwise "retains" more than 100 %: SmolLM2

@@ -21,7 +21,7 @@ DOCUMENTS = (
     "docs/findings.md",
     "docs/tables.md",
     "docs/league.md",
-    "docs/guessing.md",
+    "docs/chance-level.md",
     "docs/comparing.md",
 )
 FILES = tuple(ROOT / name for name in DOCUMENTS)
@@ -119,8 +119,8 @@ def parts(names: Iterable[str]) -> dict[str, str]:
     names = set(names)
     if names & {"papers", "chance", "findings"}:
         found |= findings.parts(store)
-    if "guessing" in names:
-        found["guessing"] = chance_levels.summary()
+    if "chance-level" in names:
+        found["chance-level"] = chance_levels.summary()
     if "machines" in names:
         found["machines"] = machine_comparison.text(store)
     if "tables" in names:

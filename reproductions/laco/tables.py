@@ -25,7 +25,7 @@ AGAIN = (
     "Pruned again: the same C and I, and the highest threshold that leaves the printed 17 layers (the toy model: 8), for the "
     "paper prints no settings."
 )
-KEPT = "What is kept includes chance level; docs/guessing.md has what is left without it."
+KEPT = "What is kept includes chance level; docs/chance-level.md has what is left without it."
 WRITTEN = (
     "Greedy, side by side. The paper shows one XSum prompt and no dense answer: line breaks alone for LLMPru., 'of the "
     "19900s of the 1900s of the 1900s of the 1900s.' for SliceGPT, two sentences of the prompt, all but a word, for LaCo."

@@ -6,7 +6,7 @@ stays of what it is above chance level:
 
     sum of (score - guess) / sum of (dense score - guess)
 
-Where guessing gives more than is taken for it here (LaCo's C3 has items of fewer than four options), the share is lower
+Where chance gives more than is taken for it here (LaCo's C3 has items of fewer than four options), the share is lower
 still. The Open LLM Leaderboard has ranked by scores above chance level since its second version (huggingface.co/docs/
 leaderboards, Scores Normalization); of these papers' tables it was found nowhere.
 """
@@ -85,7 +85,7 @@ _UNCHECKED = {"CMNLI": 12_241}  # by size of its development set; no printed sha
 class Kept:
     """One row, in percent.
 
-    method: its label. id: its id. own: whether the method is the paper's. retained: as printed, or measured. guessing:
+    method: its label. id: its id. own: whether the method is the paper's. retained: as printed, or measured. chance_level:
     retained accuracy of random answers. above: see the module. interval: of a measured one, paired over items.
     """
 
@@ -93,7 +93,7 @@ class Kept:
     sparsity: str
     method: str
     retained: float
-    guessing: float
+    chance_level: float
     above: float
     interval: tuple[float, float] | None = None
     id: str = ""
@@ -165,7 +165,7 @@ def measured(source: Source, store: Store, subject: settings.Subject) -> list[Ke
     if not guess:
         return []
     wholes = {task: dense["replicates"](task) for task in guess}
-    guessing = _retained(source, guess, dense["scores"], guess)
+    chance_level = _retained(source, guess, dense["scores"], guess)
     found = []
     for entry in entries:
         if not entry["dense"]:
@@ -174,7 +174,9 @@ def measured(source: Source, store: Store, subject: settings.Subject) -> list[Ke
             interval = significance.interval(above(replicates, wholes, guess))
             retained = _retained(source, entry["scores"], dense["scores"], guess)
             model = subject.label.partition(",")[0]
-            row = Kept(model, entry["sparsity"], entry["name"], retained, guessing, value, interval, entry["method"])
+            row = Kept(
+                model, entry["sparsity"], entry["name"], retained, chance_level, value, interval, entry["method"]
+            )
             found.append(row)
     return found
 
@@ -211,7 +213,7 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
     shown |= {f"LaCo's Table 2, {rows[0].model} (95 %)": rows} if rows else {}
     printed_in = [registry.get(source.target).title.partition(":")[0] for source in SOURCES if printed(source)]
     sizes = [f"{rows[0].model}, {rows[0].sparsity} layers removed"] if rows else []
-    return style.save(chance_levels.draw(shown, "; ".join([*printed_in, *sizes])), "guessing", folder)
+    return style.save(chance_levels.draw(shown, "; ".join([*printed_in, *sizes])), "chance-level", folder)
 
 
 def shown(row: Kept) -> str:
@@ -221,14 +223,14 @@ def shown(row: Kept) -> str:
 
 
 def summary() -> str:
-    """Write the table of docs/guessing.md: retained by chance, and each paper's rows that retain most and least."""
+    """Write the table of docs/chance-level.md: retained by chance, and each paper's rows that retain most and least."""
     lines, turns = [], []
     for source in _first():
         title, rows = printed_rows.title_of(source.paper), of_paper(source.paper)
         turns.append("{} of {} ({})".format(*turned(rows), title))
         ends = [end(rows, key=lambda row: row.retained) for end in (max, min)]
         cells = [f"{row.retained:.1f} → {shown(row)} ({row.model}, {row.method}, {row.sparsity})" for row in ends]
-        by_chance = sorted({f"{row.guessing:.1f}" for row in rows}, key=float)
+        by_chance = sorted({f"{row.chance_level:.1f}" for row in rows}, key=float)
         lines.append([f"{title} ({source.measure})", " to ".join(by_chance[:: max(len(by_chance) - 1, 1)]), *cells])
     head = [
         "Paper",

@@ -121,7 +121,7 @@ def _facts(
     """Return what the JSON form says of a subject."""
     labels = {column.id: column.label for column in columns}
     model = next((row.model for row, _, _ in own), None)
-    unknown = [labels[name] for name in derived_columns.at_guessing(columns, model, own)]
+    unknown = [labels[name] for name in derived_columns.at_chance_level(columns, model, own)]
     known = [c.label for c in columns if c.known or (str(c.derived).startswith("retained") and len(c.of) != 1)]
     scored = {name for _, _, scores in own for name, found in scores.items() if isinstance(found, Score)}
     return {

@@ -90,7 +90,7 @@ class Grid:
     """The rows of one subject.
 
     compared: with reported numbers. size: measured part of tasks and texts; '': all. left_out: tasks that a column of
-    retained accuracy does not count, and why. shape: whether all unreported numbers follow from shapes. guessing:
+    retained accuracy does not count, and why. shape: whether all unreported numbers follow from shapes. chance_level:
     scores of chance, by column, if known. absent: columns without any number, which are left out.
     """
 
@@ -103,7 +103,7 @@ class Grid:
     size: str = ""
     left_out: str = ""
     shape: bool = False
-    guessing: Mapping[str, float] = field(default_factory=dict)
+    chance_level: Mapping[str, float] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
 
 

@@ -21,7 +21,7 @@ RESULTS = (
     "compare",
     "audit",
 )
-JUDGED = ("docs/comparing", "docs/guessing", "docs/glossary")
+JUDGED = ("docs/comparing", "docs/chance-level", "docs/glossary")
 REFERENCE = ("docs/python-api", "CONTRIBUTING", "CHANGELOG", "docs/changelog-archive")
 # The packages whose names are stable: docs/python-api.md
 API = (

@@ -166,7 +166,7 @@ class Site:
                 heading = grid.headings[at]
                 caption = f"{self.evidence.tables[target][0].title}: {heading.label} {heading.better} on {grid.title}"
                 caption += f"; {left_out} not drawn" if left_out else ""
-                return pictures.dots(entries, grid.guessing.get(column)), caption
+                return pictures.dots(entries, grid.chance_level.get(column)), caption
         return "", ""
 
     def _targets(self, paper: str) -> list[str]:

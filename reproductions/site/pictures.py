@@ -57,7 +57,7 @@ def bar(parts: Sequence[tuple[str, int, str]], width: int = 160) -> Markup:
     )
 
 
-def dots(entries: Sequence[tuple[str, float, float | None, bool]], guessing: float | None = None) -> Markup:
+def dots(entries: Sequence[tuple[str, float, float | None, bool]], chance_level: float | None = None) -> Markup:
     """Draw values as dots on one axis, with lines of two standard errors.
 
     The axis has its numbers below; it is logarithmic where the largest value is many times the least. The style sheet
@@ -66,11 +66,11 @@ def dots(entries: Sequence[tuple[str, float, float | None, bool]], guessing: flo
     Args:
         entries: (label, value, standard error, is the reference) each. The reference, the original model, is also a
             dashed line through all rows.
-        guessing: Chance level, a dotted line; None for none.
+        chance_level: Chance level, a dotted line; None for none.
     """
     lows = [value - 2 * (error or 0) for _, value, error, _ in entries]
     highs = [value + 2 * (error or 0) for _, value, error, _ in entries]
-    known = [] if guessing is None else [guessing]
+    known = [] if chance_level is None else [chance_level]
     low, high = min(lows + known), max(highs + known)
     log = low > 0 and high > MANY_TIMES * low
     scale = math.log if log else float
@@ -84,7 +84,7 @@ def dots(entries: Sequence[tuple[str, float, float | None, bool]], guessing: flo
 
     reference = next((place(value) for _, value, _, is_reference in entries if is_reference), "")
     line = f'<i class="reference" style="left:{reference}"></i>' if reference else ""
-    line += f'<i class="guess" style="left:{place(guessing)}"></i>' if known else ""
+    line += f'<i class="guess" style="left:{place(chance_level)}"></i>' if known else ""
     rows = []
     for name, value, error, is_reference in entries:
         ends = [value - 2 * error, value + 2 * error] if error else []

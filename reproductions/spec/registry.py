@@ -38,7 +38,7 @@ class Column:
         only: ``printed`` for the paper's models alone, ``one model`` for other models alone.
         hidden: Measured for derived columns, but not shown.
         known: An average leaves out tasks on which the measured original model is at chance, as retained accuracy does
-            (`derived.at_guessing`).
+            (`derived.at_chance_level`).
         scale: Factor of the shown value (accuracies are stored as shares).
         compare: Comparison with a reported number: ``accuracy`` within two standard errors, ``perplexity`` within 1 %,
             ``exact`` to the printed digits.
@@ -147,7 +147,7 @@ class Claim:
             (`reproductions.spec.comparisons.Comparison`); none if numbers are missing.
         only_reported: It is about the paper's printed numbers alone.
         known: Comparisons of tasks on which the measured original model is at chance level are left out, as in averages
-            (`derived.at_guessing`).
+            (`derived.at_chance_level`).
         enough: Function from (comparisons that hold, all of them) to whether the claim does; None: all have to.
     """
 

@@ -265,7 +265,7 @@ def test_the_theme_follows_the_system(opened):
 @pytest.mark.parametrize(
     "words, page",
     [
-        ("retained accuracy chance", "docs/guessing.html"),
+        ("retained accuracy chance", "docs/chance-level.html"),
         ("Table 10 MMLU", "targets/table10-laco.html"),
         ("channel_scales", "api/papers.linearpatch.html"),
     ],

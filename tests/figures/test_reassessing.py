@@ -27,7 +27,7 @@ def test_rates_draw_one_panel_a_task_and_their_mean_from_the_dense_model_on():
     assert panels["task two"].lines[0].get_ydata() == pytest.approx([60, 40, 20])
 
 
-def test_rates_have_standard_errors_and_the_level_of_guessing():
+def test_rates_have_standard_errors_and_the_chance_level():
     def entry(spec, removed, first, second):
         records = {
             "one": {"values": {"acc": first}, "stderr": {"acc": 0.03}},

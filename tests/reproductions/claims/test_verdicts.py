@@ -221,7 +221,7 @@ def test_against_several_rows_every_one_has_to_be_beaten(tmp_path, outcomes):
 
 
 def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
-    """Two choices, and 400 items: above guessing is above 55 of 100."""
+    """Two choices, and 400 items: above chance level is above 55 of 100."""
     columns = [Column(name, name, "acc", scale=100) for name in ("boolq", "piqa")]
     columns += [Column("AVG", derived="average"), Column("KNOWN", derived="average", known=True)]
     columns.append(Column("RP", derived="retained"))

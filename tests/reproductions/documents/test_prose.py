@@ -58,7 +58,7 @@ OTHERWISE = {
     },
     "prunecomp": {"49,152": "tokens", "14.8": "of two averages", "0.9": "about", "1.3": "about", "2.5": "about"},
     "laco": {"11008": "a shape", "4096": "a shape", "98,304": "tokens"},
-    "reassessing": {"33.3": "guessing"} | dict.fromkeys((".82", ".74", ".93", ".98"), "LaCo's Figure 5a"),
+    "reassessing": {"33.3": "chance level"} | dict.fromkeys((".82", ".74", ".93", ".98"), "LaCo's Figure 5a"),
     "league": {
         "1,536": "neurons",
         "0.001": "a ridge",

@@ -1,4 +1,4 @@
-"""What stays above guessing: against the numbers as printed, read and summed up anew, and against guessers themselves."""
+"""What stays above chance level: against the numbers as printed, read and summed up anew, and against guessers themselves."""
 
 import csv
 from pathlib import Path
@@ -27,14 +27,14 @@ def read(paper, table):
     return found
 
 
-def test_linearpatchs_row_is_the_sum_of_what_its_scores_are_above_guessing():
+def test_linearpatchs_row_is_the_sum_of_what_its_scores_are_above_chance_level():
     rows = read("linearpatch", "1")
     own, dense = rows["LLaMA-3-8B", "5/32", "LinearPatch", "L"], rows["LLaMA-3-8B", "0/32", "Dense", ""]
     wanted = 100 * (sum(own[t] for t in NINE) - sum(NINE.values())) / (sum(dense[t] for t in NINE) - sum(NINE.values()))
     keys = {(row.model, row.sparsity, row.id): row for row in chance_levels.printed(chance_levels.SOURCES[0])}
     found = keys["LLaMA-3-8B", "5/32", "LinearPatch[L]"]
     assert found.above == pytest.approx(wanted) and found.retained == own["RP"]
-    assert found.guessing == pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]))
+    assert found.chance_level == pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]))
 
 
 def test_of_laco_tasks_that_the_dense_model_guesses_are_left_out_and_its_own_dense_row_is_compared_with():
@@ -56,7 +56,7 @@ def test_a_guesser_keeps_nothing_the_dense_model_all_and_half_way_is_half():
     assert chance_levels.above(draws, dense, guess).tolist() == [0, 50]
 
 
-def test_a_task_counts_where_the_dense_model_is_two_standard_errors_above_guessing():
+def test_a_task_counts_where_the_dense_model_is_two_standard_errors_above_chance_level():
     guess, dense = {"a": 25.0, "b": 50.0, "c": 50.0}, {"a": 35.0, "b": 54.0, "c": 48.0}
     assert chance_levels.known(dense, guess, {"a": 4.9, "b": 2.1, "c": 0.0}.__getitem__) == {"a": 25.0}
 
@@ -85,7 +85,7 @@ def test_a_measured_row_is_its_published_records_and_its_interval_holds_it():
     store = Store(NOWHERE)
     subject = subjects.of_model(subjects.PUBLISHED_MODELS[0])
     rows = chance_levels.measured(OF_LACO, store, subject)
-    assert rows and len({row.guessing for row in rows}) == 1
+    assert rows and len({row.chance_level for row in rows}) == 1
     for row in rows:
         assert row.interval[0] < row.above < row.interval[1] and row.retained > row.above
 
@@ -101,7 +101,7 @@ def test_the_picture_has_every_printed_row_where_its_numbers_are(monkeypatch):
     for paper, label in (("linearpatch", "LinearPatch, printed"), ("laco", "LaCo, printed")):
         rows = chance_levels.of_paper(paper)
         points = list(zip(*lines[label].get_data(), strict=True))
-        assert points == [(row.retained, row.above) for row in rows] and name == "guessing"
+        assert points == [(row.retained, row.above) for row in rows] and name == "chance-level"
     style.plt.close(figure)
 
 
@@ -125,5 +125,7 @@ def test_a_guesser_retains_by_each_papers_own_measure():
     dense = read("prunecomp", "2")["LLaMA-3-8B", "0/32", "Dense", ""]
     source = next(source for source in chance_levels.SOURCES if source.paper == "prunecomp")
     row = next(row for row in chance_levels.printed(source) if row.model == "LLaMA-3-8B")
-    assert row.guessing == pytest.approx(100 * sum(NINE.values()) / sum(dense[t] for t in NINE))  # a share of the means
-    assert row.guessing != pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]), abs=0.05)
+    assert row.chance_level == pytest.approx(
+        100 * sum(NINE.values()) / sum(dense[t] for t in NINE)
+    )  # a share of the means
+    assert row.chance_level != pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]), abs=0.05)

@@ -389,7 +389,7 @@ def test_a_picture_of_values_drops_no_bad_row_and_says_which_it_leaves_out(site)
 @pytest.mark.parametrize("values, log", [([40.0, 50.0, 45.0], False), ([30.0, 3000.0, 300.0], True)])
 def test_a_picture_of_values_has_an_axis_with_numbers_at_their_places(values, log):
     entries = [(f"row {value}", value, None, not at) for at, value in enumerate(values)]
-    page = BeautifulSoup(pictures.dots(entries, guessing=42.0), "lxml")
+    page = BeautifulSoup(pictures.dots(entries, chance_level=42.0), "lxml")
 
     def place(tag):
         return float(re.search(r"left:([\d.-]+)%", tag["style"])[1])
@@ -408,7 +408,7 @@ def test_a_picture_of_values_has_an_axis_with_numbers_at_their_places(values, lo
     assert ("log scale" in page.get_text()) == log and "chance level, 42.00" in page.get_text()
 
 
-def test_guessing_has_its_line_in_a_picture_of_accuracies(site):
+def test_chance_level_has_its_line_in_a_picture_of_accuracies(site):
     """SmolLM2 was asked six of eight tasks: PIQA and WinoGrande have two choices, HellaSwag, OpenbookQA and ARC four."""
     card = parsed(site / "index.md").select_one('section[aria-labelledby="f-reassessing"]')
     assert f"chance level, {100 * (2 * 1 / 2 + 4 * 1 / 4) / 6:.2f}" in card.get_text()
