@@ -66,8 +66,7 @@ def best(entries: list[dict]) -> dict[str, list[dict]]:
     """Return each repair's entry of lowest perplexity over all selections, by number of removed layers.
 
     The best repair at the largest number comes first. There is every repair of a paper, and "none"; of extensions those
-    measured at every number of layers, so that variants tried at some are left to the tables. Repairs measured at a
-    single number are left out if others are at several.
+    measured at every number of layers, so that variants tried at some are left to the tables.
     """
     found: dict[str, dict[int, dict]] = {}
     for entry in entries:
@@ -76,8 +75,6 @@ def best(entries: list[dict]) -> dict[str, list[dict]]:
             if count not in by_count or before(entry, by_count[count]):
                 by_count[count] = entry
     lines = {repair: [by_count[count] for count in sorted(by_count)] for repair, by_count in found.items()}
-    if any(len(points) > 1 for points in lines.values()):
-        lines = {repair: points for repair, points in lines.items() if len(points) > 1}
     most = max(map(len, lines.values()), default=0)
     kept = [repair for repair, points in lines.items() if not points[0]["spec"].own_repair or len(points) == most]
     kept.sort(key=lambda repair: (-_removed(lines[repair][-1]), lines[repair][-1]["scores"][COLUMN]))
