@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 from extensions.league import rows
@@ -19,35 +20,29 @@ LABELS = {name: label.removeprefix("+ ") for name, (label, _) in _ALL.items()}
 COMPARED = (*pairwise(rows.ABLATION), *((rows.REFIT_LONG, variant) for variant in rows.VARIANTS))
 
 
-def _counts(subject: Subject) -> tuple[int, ...]:
-    return () if subject.printed else subject.counts(*rows.SHARES[2:], standin=rows.STANDIN_COUNTS[2:])
-
-
-def ablation(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return the rows of the refit's ablation.
+def ablation(subject: Subject, limit: int | None = None) -> Iterator[Row]:
+    """Yield the rows of the refit's ablation.
 
     These are the original model and, for each larger number of layers of the league, [L]'s block with no repair and
     with every variant of the refit.
     """
-    found = [] if subject.printed else [rows.dense(subject, limit)]
-    for count in _counts(subject):
-        chosen = rows.selections(count)[rows.WINDOW]
+    yield from rows.original(subject, limit)
+    for count in rows.larger_counts(subject):
+        block = rows.selections(count)[rows.WINDOW]
         for repair, step in ({rows.NONE: None} | STEPS).items():
             spec = rows.LeagueSpec(rows.WINDOW, repair)
-            found.append(rows.pruned(subject, limit, count, spec, selection=chosen, repair=step))
-    return found
+            yield rows.pruned(subject, limit, count, spec, selection=block, repair=step)
 
 
-def draws(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return the same block repaired by every variant from five draws of the league's text."""
-    found = [] if subject.printed else [rows.dense(subject, limit)]
-    for count in _counts(subject):
+def draws(subject: Subject, limit: int | None = None) -> Iterator[Row]:
+    """Yield the same block repaired by every variant from five draws of the league's text."""
+    yield from rows.original(subject, limit)
+    for count in rows.larger_counts(subject):
         for repair, step in STEPS.items():
             for seed in rows.SEEDS:
                 spec = rows.LeagueSpec(rows.WINDOW, repair, rows.FIRST, seed)
                 text = {"corpus": rows.BUDGET[subject.profile]["corpus"], "seed": seed}
-                found.append(rows.reading(subject, limit, count, spec, step=step, **text))
-    return found
+                yield rows.reading(subject, limit, count, spec, step=step, **text)
 
 
 def columns(profile: str) -> list[Column]:
@@ -60,8 +55,8 @@ def _both(repair: str, before: str) -> tuple[str, str]:
 
 
 def _each_draw_lower(repair: str, before: str) -> comparisons.Check:
-    pairs = [tuple(rows.drawn(one, rows.FIRST, seed) for one in (repair, before)) for seed in rows.SEEDS]
-    return comparisons.every(*(comparisons.beats(*pair, column="PPL AVG", lower=True) for pair in pairs))
+    pairs = [tuple(rows.drawn(variant, rows.FIRST, seed) for variant in (repair, before)) for seed in rows.SEEDS]
+    return comparisons.each_beats(pairs, column="PPL AVG", lower=True)
 
 
 NOTE = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from extensions.league import rows
 from extensions.league.tables import AVERAGE
@@ -23,7 +23,7 @@ NATS = "nats per 1,000 characters"
 RIGHT, WRONG, GAP = "{}/right", "{}/wrong", "{}/gap"
 
 
-def answers(subject: Subject, limit: int | None = None) -> list[Row]:
+def answers(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the league's rows of the leaders and of no repair, after [L] and [S], at its larger numbers of layers.
 
     Two of them are calibrated on text like HellaSwag's. The toy model has none, because its league is calibrated on
@@ -32,11 +32,9 @@ def answers(subject: Subject, limit: int | None = None) -> list[Row]:
     shown = {
         rows.name(selection, repair) for selection in (rows.WINDOW, rows.LOWEST_BI) for repair in (rows.NONE, *REPAIRS)
     }
-    return rows.larger(subject, limit, shown, lambda count: [_from_task(subject, limit, count, one) for one in AGAIN])
-
-
-def _from_task(subject: Subject, limit: int | None, count: int, repair: str) -> Row:
-    return rows.reading(subject, limit, count, rows.LeagueSpec(rows.WINDOW, repair, rows.ITEMS), corpus=TASK_TEXT)
+    specs = [rows.LeagueSpec(rows.WINDOW, repair, rows.ITEMS) for repair in AGAIN]
+    from_task = lambda count: (rows.reading(subject, limit, count, spec, corpus=TASK_TEXT) for spec in specs)  # noqa: E731
+    return rows.larger(subject, limit, shown, from_task)
 
 
 def columns(profile: str) -> list[Column]:
@@ -45,29 +43,24 @@ def columns(profile: str) -> list[Column]:
     Losses of endings are in nats per 1,000 characters.
     """
     label, protocol = TEXTS[profile]
-    found = [
+    scaled, exact = f"scaled@{protocol}", {"compare": "exact"}
+    shown = [
         Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity"),
-        Column(
-            SCALED.format(label),
-            f"scaled@{protocol}",
-            "perplexity",
-            compare="perplexity",
-            label=f"{label}, logits scaled",
-        ),
-        Column(FACTOR.format(label), f"scaled@{protocol}", "factor", compare="exact", label=f"{label}, best factor"),
+        Column(SCALED.format(label), scaled, "perplexity", compare="perplexity", label=f"{label}, logits scaled"),
+        Column(FACTOR.format(label), scaled, "factor", label=f"{label}, best factor", **exact),
     ]
     scores = {column.id: column for column in tasks(profile)}
     for task in ASKED[profile]:
         endings = f"endings@{scores[task].benchmark}"
-        found.append(scores[task])
+        shown.append(scores[task])
         for name, key in ((RIGHT, "right"), (WRONG, "wrong"), (GAP, "gap")):
             label = f"{scores[task].label}, {key}"
-            found.append(Column(name.format(task), endings, key, scale=1000, compare="exact", label=label))
-    return [*found, Column(AVERAGE, derived="average", of=ASKED[profile], label="AVG of these")]
+            shown.append(Column(name.format(task), endings, key, scale=1000, label=label, **exact))
+    return [*shown, Column(AVERAGE, derived="average", of=ASKED[profile], label="AVG of these")]
 
 
 def _better(columns_: list[str], **how) -> comparisons.Check:
-    """Return each repair against no repair, after each choice, in each of the columns; how: options of `checks.beats`."""
+    """Compare each repair with no repair, after each choice, in each of the columns; how: options of `beats`."""
     return comparisons.every(
         *(
             comparisons.beats(rows.name(selection, repair), rows.name(selection, rows.NONE), column=column, **how)
@@ -84,11 +77,11 @@ def _from_task_better(column: str, repairs: Sequence[str] = AGAIN, text: bool = 
         (rows.name(rows.WINDOW, repair, rows.ITEMS), rows.name(rows.WINDOW, repair if text else rows.NONE))
         for repair in repairs
     ]
-    return comparisons.every(*(comparisons.beats(*pair, column=column, **how) for pair in pairs))
+    return comparisons.each_beats(pairs, column=column, **how)
 
 
 _TEXT_LABELS = [label for label, _ in TEXTS.values()]
-_ASKED = [task for asked in ASKED.values() for task in asked]
+_ASKED = [task for tasks_ in ASKED.values() for task in tasks_]
 
 ANSWERS = Table(
     target="league-answers",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from extensions.league import rows, texts
 from extensions.league.tables import AVERAGE
 from reproductions.spec import comparisons
@@ -15,46 +17,33 @@ ALONE, BOTH = (rows.name(rows.WINDOW, repair, rows.BOTH) for repair in REPAIRS)
 LEFT_BOTH = rows.name(rows.LEAST_LEFT, rows.DISTILLED_REFIT, rows.BOTH)
 
 
-def distilled(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return no repair, the refit from both texts, and the same with training.
+def distilled(subject: Subject, limit: int | None = None) -> Iterator[Row]:
+    """Yield no repair, the refit from both texts, and the same with training.
 
     After the contiguous block; at the largest number also after least-residual selection. The toy model
     reads its own calibration text in all rows.
     """
-    if subject.printed:
-        return []
-    found = [rows.dense(subject, limit)]
-    counts = subject.counts(*rows.SHARES[2:], standin=rows.STANDIN_COUNTS[2:])
+    yield from rows.original(subject, limit)
+    counts = rows.larger_counts(subject)
     repairs = {rows.REFIT_LONG: rows.REPAIRS[rows.REFIT_LONG]} | REPAIRS
     for count in counts:
-        chosen = rows.selections(count)
-        none, block = rows.LeagueSpec(rows.WINDOW, rows.NONE), {"selection": chosen[rows.WINDOW]}
-        found.append(rows.pruned(subject, limit, count, none, **block))
+        selections = rows.selections(count)
+        block, left = ({"selection": selections[name]} for name in (rows.WINDOW, rows.LEAST_LEFT))
+        yield rows.pruned(subject, limit, count, rows.LeagueSpec(rows.WINDOW, rows.NONE), **block)
         if subject.standin:
             for repair, step in repairs.items():
-                found.append(
-                    rows.pruned(subject, limit, count, rows.LeagueSpec(rows.WINDOW, repair), repair=step, **block)
-                )
+                yield rows.pruned(subject, limit, count, rows.LeagueSpec(rows.WINDOW, repair), repair=step, **block)
             continue
         both = texts.both(subject.profile)
         for repair, step in repairs.items():
             spec = rows.LeagueSpec(rows.WINDOW, repair, rows.BOTH)
-            found.append(rows.reading(subject, limit, count, spec, step=step, corpus=both))
+            yield rows.reading(subject, limit, count, spec, step=step, corpus=both)
         if count == max(counts):
-            left = {"selection": chosen[rows.LEAST_LEFT]}
-            found.append(rows.pruned(subject, limit, count, rows.LeagueSpec(rows.LEAST_LEFT, rows.NONE), **left))
+            yield rows.pruned(subject, limit, count, rows.LeagueSpec(rows.LEAST_LEFT, rows.NONE), **left)
+            calibration = rows.BUDGET[subject.profile] | {"corpus": both}
             for repair in (rows.REFIT_LONG, rows.DISTILLED_REFIT):
                 spec = rows.LeagueSpec(rows.LEAST_LEFT, repair, rows.BOTH)
-                fields = left | {
-                    "repair": repairs[repair],
-                    "calibration": rows.BUDGET[subject.profile] | {"corpus": both},
-                }
-                found.append(rows.pruned(subject, limit, count, spec, **fields))
-    return found
-
-
-def _better(pairs: tuple[tuple[str, str], ...], column: str, lower: bool = False) -> comparisons.Check:
-    return comparisons.every(*(comparisons.beats(one, other, column=column, lower=lower) for one, other in pairs))
+                yield rows.pruned(subject, limit, count, spec, repair=repairs[repair], calibration=calibration, **left)
 
 
 _NONE = (BOTH, texts.NONE), (LEFT_BOTH, texts.LEFT_NONE)
@@ -71,27 +60,27 @@ DISTILLED = Table(
         Claim(
             "distilled-answers-more-than-none",
             "extension: the refit with 100 steps of distillation is more accurate than no repair",
-            _better(_NONE, AVERAGE),
+            comparisons.each_beats(_NONE, column=AVERAGE),
         ),
         Claim(
             "distilled-answers-more-than-refit",
             "extension: the refit with 100 steps of distillation is more accurate than the refit alone",
-            _better(_REFIT, AVERAGE),
+            comparisons.each_beats(_REFIT, column=AVERAGE),
         ),
         Claim(
             "distilled-lowers-perplexity",
             "extension: the refit with 100 steps of distillation has a lower perplexity than the refit alone",
-            _better(_REFIT, "PPL AVG", lower=True),
+            comparisons.each_beats(_REFIT, column="PPL AVG", lower=True),
         ),
         Claim(
             "distilled-needs-refit",
             "extension: 100 steps of distillation leave a lower perplexity after a refit than without one",
-            _better(((BOTH, ALONE),), "PPL AVG", lower=True),
+            comparisons.each_beats(((BOTH, ALONE),), column="PPL AVG", lower=True),
         ),
         Claim(
             "distilled-answers-with-refit",
             "extension: 100 steps of distillation leave more accuracy after a refit than without one",
-            _better(((BOTH, ALONE),), AVERAGE),
+            comparisons.each_beats(((BOTH, ALONE),), column=AVERAGE),
         ),
     ),
     note=f"{STEPS} steps of four sequences train the last layer before the pruning interface and the three after it towards "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from extensions.league import rows
 from extensions.league.answers import ASKED
 from extensions.league.tables import AVERAGE, with_average
@@ -23,28 +25,27 @@ LEFT_REFIT = rows.name(rows.LEAST_LEFT, rows.REFIT_LONG)
 CHOSEN_BOTH = rows.name(rows.WITH_THEM, rows.CARRIED_REFIT)
 
 
-def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return the rows with and without neuron grafting.
+def grafts(subject: Subject, limit: int | None = None) -> Iterator[Row]:
+    """Yield the rows with and without neuron grafting.
 
     By number of layers: least-residual selection without and with grafting. At the larger numbers also the contiguous block,
     which contains the layer of the massive activation, with no repair, the refit and other repairs.
     """
     if subject.printed:
-        return []
-    found = [rows.dense(subject, limit)]
+        return
+    yield from rows.original(subject, limit)
     larger = subject.counts(*SHARES, standin=rows.STANDIN_COUNTS[2:])
     for count in subject.counts(*EVERY, standin=rows.STANDIN_COUNTS):
         after = {rows.LEAST_LEFT: BEFORE, rows.WITH_THEM: rows.GRAFTS}
         if count in larger:
-            own = {rival: rows.REPAIRS[rival] for rival in RIVALS}
-            carried = {THEN.format(rival): {"method": "graft", "then": step} for rival, step in own.items()}
-            after = {rows.WINDOW: BEFORE | rows.GRAFTS | own | carried} | after
-        chosen = rows.selections(count) | {rows.WITH_THEM: rows.with_them(count)}
+            rivals = {rival: rows.REPAIRS[rival] for rival in RIVALS}
+            grafted = {THEN.format(rival): {"method": "graft", "then": step} for rival, step in rivals.items()}
+            after = {rows.WINDOW: BEFORE | rows.GRAFTS | rivals | grafted} | after
+        selections = rows.selections(count) | {rows.WITH_THEM: rows.with_them(count)}
         for selection, repairs in after.items():
             for repair, step in repairs.items():
-                fields = {"selection": chosen[selection], "repair": step}
-                found.append(rows.pruned(subject, limit, count, rows.LeagueSpec(selection, repair), **fields))
-    return found
+                fields = {"selection": selections[selection], "repair": step}
+                yield rows.pruned(subject, limit, count, rows.LeagueSpec(selection, repair), **fields)
 
 
 def columns(profile: str) -> list[Column]:
@@ -52,13 +53,8 @@ def columns(profile: str) -> list[Column]:
     return with_average(profile, UNREAD if profile == "paper" else ASKED[profile])
 
 
-def _lower(better: str, worse: str) -> comparisons.Check:
-    return comparisons.beats(better, worse, column="PPL AVG", lower=True)
-
-
-def _answers(better: str, worse: str) -> comparisons.Check:
-    return comparisons.beats(better, worse, column=AVERAGE)
-
+_GRAFTED = ((GRAFT, NONE), (BOTH, REFIT))
+_RIVALS_GRAFTED = ((rows.name(rows.WINDOW, THEN.format(rival)), rows.name(rows.WINDOW, rival)) for rival in RIVALS)
 
 GRAFTS = Table(
     target="league-graft",
@@ -72,34 +68,27 @@ GRAFTS = Table(
             "carried-lowers-perplexity",
             "extension: after the contiguous block, neuron grafting lowers the perplexity of no repair, the refit and "
             "every baseline",
-            comparisons.every(
-                _lower(GRAFT, NONE),
-                _lower(BOTH, REFIT),
-                *(
-                    _lower(rows.name(rows.WINDOW, THEN.format(rival)), rows.name(rows.WINDOW, rival))
-                    for rival in RIVALS
-                ),
-            ),
+            comparisons.each_beats((*_GRAFTED, *_RIVALS_GRAFTED), column="PPL AVG", lower=True),
         ),
         Claim(
             "chosen-with-them-lowers-perplexity",
             "extension: with the refit, the least-residual set selected with grafting has a lower perplexity",
-            _lower(CHOSEN_BOTH, LEFT_REFIT),
+            comparisons.beats(CHOSEN_BOTH, LEFT_REFIT, column="PPL AVG", lower=True),
         ),
         Claim(
             "carried-answers-more",
             "extension: neuron grafting is more accurate than no repair after the contiguous block",
-            _answers(GRAFT, NONE),
+            comparisons.beats(GRAFT, NONE, column=AVERAGE),
         ),
         Claim(
             "carried-refit-answers-more",
             "extension: neuron grafting with the refit is more accurate than the refit alone",
-            _answers(BOTH, REFIT),
+            comparisons.beats(BOTH, REFIT, column=AVERAGE),
         ),
         Claim(
             "chosen-with-them-answers-more",
             "extension: with the refit, the least-residual set selected with grafting is more accurate than the one without",
-            _answers(CHOSEN_BOTH, LEFT_REFIT),
+            comparisons.beats(CHOSEN_BOTH, LEFT_REFIT, column=AVERAGE),
         ),
     ),
     note="The contiguous block contains the layer that writes the first token's massive activation. The "

@@ -1,5 +1,7 @@
 """Two measures that benchmarks leave out: the distance to the original model, and answers written without options."""
 
+from collections.abc import Iterator
+
 from extensions.league import rows, texts
 from extensions.league.answers import TEXTS
 from extensions.league.tables import perplexities
@@ -13,16 +15,11 @@ KL, SAME = "kl", "same-top"
 PICKED, WRITTEN = "retained/picked", "retained/written"  # ids: the share of the original model's right answers
 
 
-def measured(subject: Subject, limit: int | None = None) -> list[Row]:
+def measured(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the league's rows after the contiguous block, at its larger numbers of layers, and the refit from both texts."""
     shown = {rows.name(rows.WINDOW, repair) for repair in REPAIRS}
-    spec = rows.LeagueSpec(rows.WINDOW, rows.REFIT_LONG, rows.BOTH)
-    return rows.larger(
-        subject,
-        limit,
-        shown,
-        lambda count: [rows.reading(subject, limit, count, spec, corpus=texts.both(subject.profile))],
-    )
+    spec, both = rows.LeagueSpec(rows.WINDOW, rows.REFIT_LONG, rows.BOTH), texts.both(subject.profile)
+    return rows.larger(subject, limit, shown, lambda count: [rows.reading(subject, limit, count, spec, corpus=both)])
 
 
 def columns(profile: str) -> list[Column]:
@@ -51,16 +48,8 @@ def columns(profile: str) -> list[Column]:
 
 def _nearer(repairs: tuple[str, ...], others: tuple[str, ...]) -> comparisons.Check:
     """Compare each repair's divergence from the original model with that of each of the others."""
-    return comparisons.every(
-        *(
-            comparisons.beats(
-                rows.name(rows.WINDOW, repair),
-                *(rows.name(rows.WINDOW, other) for other in others),
-                column=KL,
-                lower=True,
-            )
-            for repair in repairs
-        )
+    return comparisons.each_beats(
+        ([rows.name(rows.WINDOW, name) for name in (repair, *others)] for repair in repairs), column=KL, lower=True
     )
 
 

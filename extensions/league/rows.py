@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from reproductions.spec.registry import Row
 from reproductions.spec.shared_recipes import (
@@ -83,10 +84,8 @@ VARIANTS = {
     "ablation-half": ("half of each change", REPAIRS[REFIT_LONG] | {"strength": 0.5}),
 }
 # After [L]: patches that leave massive tokens as they are; the toy model has none.
-SPARED = {
-    "linearpatch-spared": PATCH | {"acts_on": "ordinary"},
-    "least-squares-spared": REPAIRS[WEIGHTED] | {"acts_on": "ordinary"},
-}
+SPARE = "{}-spared"
+SPARED = {SPARE.format(repair): REPAIRS[repair] | {"acts_on": "ordinary"} for repair in (PATCHED, WEIGHTED)}
 OURS = (CARRIED_REFIT, REFIT_LONG, REFIT, ATTENTION, SHARED)
 
 LOWEST_BI, WINDOW, UIDL, LORP, SLEB = "s", "l", "uidl", "lorp", "sleb"
@@ -159,16 +158,8 @@ _OF_OURS = {
     APART: "refit, 3 layers, ridge chosen on separate held-out text (extension)",
     CARRIED: "neuron grafting (extension)",
     CARRIED_REFIT: "neuron grafting, refit, 3 layers, ridge chosen on held-out text (extension)",
-    **dict(
-        zip(
-            SPARED,
-            (
-                "LinearPatch's A, massive tokens unchanged (extension)",
-                "least-squares matrix, massive tokens unchanged (extension)",
-            ),
-            strict=True,
-        )
-    ),
+    SPARE.format(PATCHED): "LinearPatch's A, massive tokens unchanged (extension)",
+    SPARE.format(WEIGHTED): "least-squares matrix, massive tokens unchanged (extension)",
     DISTILLED: "distilled shortly (extension, trained)",
     DISTILLED_REFIT: "refit, 3 layers, ridge chosen on held-out text, distilled shortly (extension, trained)",
     ONE_BY_ONE: "sequential, refit after each layer (extension)",
@@ -288,19 +279,16 @@ def others(count: int, layers: int, profile: str) -> dict[LeagueSpec, dict]:
 
     SLEB reads its own lines, as in LinearPatch's tables.
     """
-    calibration = BUDGET[profile]
-    found = {
+    fields = {
         LeagueSpec(SLEB, NONE): without_training("SLEB", count, profile) | {"calibration": None},
-        LeagueSpec(SLICES, SLICEGPT): {
-            "selection": {"method": "slicegpt", "layers": count},
-            "calibration": calibration,
-        },
-        LeagueSpec(MAPS, NBL): {"selection": {"method": "nbl", "count": 2 * count}, "calibration": calibration},
+        LeagueSpec(SLICES, SLICEGPT): {"selection": {"method": "slicegpt", "layers": count}},
+        LeagueSpec(MAPS, NBL): {"selection": {"method": "nbl", "count": 2 * count}},
     }
     if pruner_can(count, layers):
-        sliced = {"selection": {"method": "llm-pruner", "layers": count}, "calibration": calibration | {"count": BATCH}}
-        found[LeagueSpec(SLICES, PRUNER)] = sliced
-    return found
+        calibration = BUDGET[profile] | {"count": BATCH}
+        selection = {"method": "llm-pruner", "layers": count}
+        fields[LeagueSpec(SLICES, PRUNER)] = {"selection": selection, "calibration": calibration}
+    return fields
 
 
 def trained(count: int, samples: int, learning_rate: float) -> dict[LeagueSpec, dict]:
@@ -322,47 +310,48 @@ def recent(count: int, samples: int) -> dict[LeagueSpec, dict]:
 
     OverRep has the text and the steps of the other trained rows, and its own rate, decay and clipping.
     """
-    chosen = selections(count)
-    found = {
-        LeagueSpec(selection, repair): {"selection": chosen[selection], "repair": step}
-        for selection in (LOWEST_BI, WINDOW)
+    block, wrp = window(count), {"method": "wrp", "count": count}
+    fields = {
+        LeagueSpec(name, repair): {"selection": selection, "repair": step}
+        for name, selection in ((LOWEST_BI, lowest_bi(count)), (WINDOW, block))
         for repair, step in RECENT.items()
     }
-    found[LeagueSpec(PAIRS, COME)] = {"selection": {"method": "come", "count": count}}
-    for repair in AFTER_WRP:
-        found[LeagueSpec(WRP, repair)] = {
-            "selection": {"method": "wrp", "count": count},
-            "repair": REPAIRS[repair],
-        }
-    training = {"samples": samples, "batch_size": 1, "epochs": 1}
-    found[LeagueSpec(WINDOW, OVERREP)] = {"selection": window(count), "repair": {"method": "overrep"} | training}
-    return found
+    fields[LeagueSpec(PAIRS, COME)] = {"selection": {"method": "come", "count": count}}
+    fields |= {LeagueSpec(WRP, repair): {"selection": wrp, "repair": REPAIRS[repair]} for repair in AFTER_WRP}
+    overrep = {"method": "overrep", "samples": samples, "batch_size": 1, "epochs": 1}
+    return fields | {LeagueSpec(WINDOW, OVERREP): {"selection": block, "repair": overrep}}
 
 
 def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
-    for selection, chosen in selections(count).items():
-        for repair in AFTER_LEAST_LOSS if selection == LEAST_LOSS else REPAIRS:
-            yield LeagueSpec(selection, repair), {"selection": chosen, "repair": REPAIRS[repair]}
+    for name, selection in selections(count).items():
+        for repair in AFTER_LEAST_LOSS if name == LEAST_LOSS else REPAIRS:
+            yield LeagueSpec(name, repair), {"selection": selection, "repair": REPAIRS[repair]}
     for repair, step in () if subject.standin else SPARED.items():
         yield LeagueSpec(WINDOW, repair), {"selection": selections(count)[WINDOW], "repair": step}
     for repair, step in GRAFTS.items():
         yield LeagueSpec(WITH_THEM, repair), {"selection": with_them(count), "repair": step}
-    for selection, chosen in halves(count, BUDGET[subject.profile]).items():
-        yield LeagueSpec(selection, HALVES), {"selection": chosen}
+    for name, selection in halves(count, BUDGET[subject.profile]).items():
+        yield LeagueSpec(name, HALVES), {"selection": selection}
     yield from others(count, subject.layers, subject.profile).items()
     one_by_one = {"method": "least-left-refit", "count": count, "following": 3, "ridge": 1e-3}
     yield LeagueSpec("", ONE_BY_ONE), {"selection": one_by_one}
     rate = DISTILLING[subject.size]["learning_rate"]  # as in LinearPatch's tables
     samples = BUDGET[subject.profile]["count"]
     yield from trained(count, samples, rate).items()
-    if count in subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]):
+    if count in larger_counts(subject):
         yield from recent(count, samples).items()
 
 
-def dense(subject: Subject, limit: int | None) -> Row:
-    """Return the first row, the original model."""
-    made = recipe(subject.model, subject, limit)
-    return Row(subject.model, subject.group, f"0/{subject.layers}", "Dense", made, dense=True)
+def original(subject: Subject, limit: int | None) -> Iterator[Row]:
+    """Yield the row of the original model; none for the papers' models, which the league does not cover."""
+    if not subject.printed:
+        untouched = recipe(subject.model, subject, limit)
+        yield Row(subject.model, subject.group, f"0/{subject.layers}", "Dense", untouched, dense=True)
+
+
+def larger_counts(subject: Subject) -> tuple[int, ...]:
+    """Return the larger of the league's numbers of layers; none for the papers' models."""
+    return () if subject.printed else subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:])
 
 
 def pruned(subject: Subject, limit: int | None, count: int, spec: LeagueSpec, **fields) -> Row:
@@ -371,22 +360,19 @@ def pruned(subject: Subject, limit: int | None, count: int, spec: LeagueSpec, **
     ``fields`` are those of its recipe; the calibration is the league's budget if they name none.
     """
     fields = {"calibration": BUDGET[subject.profile]} | fields
-    made = recipe(subject.model, subject, limit, **{key: value for key, value in fields.items() if value})
-    own = {"name": spec.label, "extension": spec.extension, "spec": spec}
-    return Row(subject.model, subject.group, f"{count}/{subject.layers}", spec.method, made, **own)
+    pruning = recipe(subject.model, subject, limit, **{key: value for key, value in fields.items() if value})
+    about = {"name": spec.label, "extension": spec.extension, "spec": spec}
+    return Row(subject.model, subject.group, f"{count}/{subject.layers}", spec.method, pruning, **about)
 
 
-def league(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return the league's rows: the original model, then by number of layers every repair after every selection.
-
-    It is empty for the papers' models, which the league does not cover.
-    """
+def league(subject: Subject, limit: int | None = None) -> Iterator[Row]:
+    """Yield the league's rows: the original model, then by number of layers every repair after every selection."""
     if subject.printed:
-        return []
-    found = [dense(subject, limit)]
+        return
+    yield from original(subject, limit)
     for count in subject.counts(*SHARES, standin=STANDIN_COUNTS):
-        found += [pruned(subject, limit, count, spec, **fields) for spec, fields in _fields(subject, count)]
-    return found
+        for spec, fields in _fields(subject, count):
+            yield pruned(subject, limit, count, spec, **fields)
 
 
 def drawn(repair: str, text: str, seed: int) -> str:
@@ -394,19 +380,13 @@ def drawn(repair: str, text: str, seed: int) -> str:
     return LeagueSpec(WINDOW, repair, text, seed).method
 
 
-def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return the rows of the best repairs after the contiguous block, from two texts and five draws of each."""
-    if subject.printed:
-        return []
+def seeds(subject: Subject, limit: int | None = None) -> Iterator[Row]:
+    """Yield the rows of the best repairs after the contiguous block, from two texts and five draws of each."""
     texts = ((FIRST, BUDGET[subject.profile]["corpus"]), (OTHER, OTHER_TEXT[subject.profile]))
-    found = [dense(subject, limit)]
-    for count in subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]):
-        for repair in LEADERS:
-            for text, corpus in texts:
-                for seed in SEEDS:
-                    spec = LeagueSpec(WINDOW, repair, text, seed)
-                    found.append(reading(subject, limit, count, spec, corpus=corpus, seed=seed))
-    return found
+    yield from original(subject, limit)
+    for count, repair, (text, corpus), seed in product(larger_counts(subject), LEADERS, texts, SEEDS):
+        spec = LeagueSpec(WINDOW, repair, text, seed)
+        yield reading(subject, limit, count, spec, corpus=corpus, seed=seed)
 
 
 def reading(
@@ -421,14 +401,14 @@ def reading(
 
 def larger(
     subject: Subject, limit: int | None, shown: Collection[str], others: Callable[[int], Iterable[Row]]
-) -> list[Row]:
-    """Return the rows ``shown`` (`Row.method`) at the larger numbers of layers, and ``others`` of a number.
+) -> Iterator[Row]:
+    """Yield the rows ``shown`` (`Row.method`) at the larger numbers of layers, and ``others`` of a number.
 
     The toy model has no ``others``: its calibration text is like its tasks.
     """
-    counts = subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]) if not subject.printed else ()
-    whole, found = league(subject, limit), []
-    for count in counts:
-        found += [row for row in whole if row.method in shown and row.sparsity == f"{count}/{subject.layers}"]
-        found += [] if subject.standin else others(count)
-    return [row for row in whole if row.dense] + found
+    yield from original(subject, limit)
+    league_rows = list(league(subject, limit))
+    for count in larger_counts(subject):
+        sparsity = f"{count}/{subject.layers}"
+        yield from (row for row in league_rows if row.method in shown and row.sparsity == sparsity)
+        yield from [] if subject.standin else others(count)

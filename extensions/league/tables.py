@@ -28,21 +28,21 @@ def perplexities(profile: str) -> list[Column]:
     return [*texts, Column("PPL AVG", derived="average", compare="perplexity", of=tuple(_TEXTS[profile]))]
 
 
-def with_average(profile: str, asked: tuple[str, ...], label: str = "AVG of tasks") -> list[Column]:
+def with_average(profile: str, task_ids: tuple[str, ...], label: str = "AVG of tasks") -> list[Column]:
     """Return the league's texts, some tasks, and the average of these tasks."""
     scores = {column.id: column for column in tasks(profile)}
-    average = Column(AVERAGE, derived="average", of=asked, label=label)
-    return [*perplexities(profile), *(scores[task] for task in asked), average]
+    average = Column(AVERAGE, derived="average", of=task_ids, label=label)
+    return [*perplexities(profile), *(scores[task] for task in task_ids), average]
 
 
 def columns(profile: str) -> list[Column]:
     """Return the league's columns: perplexities, accuracies, and each repair's size, text, time and loaders."""
-    chosen = tasks(profile, few=True)
-    labels = tuple(column.id for column in chosen)
+    few_tasks = tasks(profile, few=True)
+    labels = tuple(column.id for column in few_tasks)
     return [
         RATIO,
         *perplexities(profile),
-        *chosen,
+        *few_tasks,
         Column("AVG", derived="average", of=labels),
         Column("RP", derived="retained", of=labels),
         Column("flips", derived="flips", of=labels, compare="exact"),
@@ -56,19 +56,10 @@ def columns(profile: str) -> list[Column]:
     ]
 
 
-def _refit_beats(others: tuple[str, ...], column: str, lower: bool = False) -> comparisons.Check:
-    """After each selection the refit with its default options is better than each of the others."""
-    return comparisons.every(
-        *(
-            comparisons.beats(
-                rows.name(selection, rows.REFIT_LONG),
-                *(rows.name(selection, repair) for repair in others),
-                column=column,
-                lower=lower,
-            )
-            for selection in rows.selections(1)
-        )
-    )
+def _beats(repair: str, others: tuple[str, ...], column: str, lower: bool = False) -> comparisons.Check:
+    """Compare a repair with each of the others, after each selection."""
+    rivals = [[rows.name(selection, name) for name in (repair, *others)] for selection in rows.selections(1)]
+    return comparisons.each_beats(rivals, column=column, lower=lower)
 
 
 def _beats_slices(column: str, lower: bool = False) -> comparisons.Check:
@@ -89,10 +80,10 @@ def _beats_slices(column: str, lower: bool = False) -> comparisons.Check:
 
 
 def _wins_each_draw(rival: str) -> comparisons.Check:
-    """Return the refit is below this rival after every draw of either text."""
+    """Compare the refit with this rival after every draw of either text."""
     draws = [(text, seed) for text in (rows.FIRST, rows.OTHER) for seed in rows.SEEDS]
     pairs = [(rows.drawn(rows.REFIT_LONG, *draw), rows.drawn(rival, *draw)) for draw in draws]
-    return comparisons.every(*(comparisons.beats(ours, other, column="PPL AVG", lower=True) for ours, other in pairs))
+    return comparisons.each_beats(pairs, column="PPL AVG", lower=True)
 
 
 TABLES = [
@@ -108,12 +99,12 @@ TABLES = [
             Claim(
                 "refit-beats-rivals",
                 "extension: the refit has a lower perplexity than each baseline",
-                _refit_beats(rows.RIVALS, "PPL AVG", lower=True),
+                _beats(rows.REFIT_LONG, rows.RIVALS, "PPL AVG", lower=True),
             ),
             Claim(
                 "refit-beats-rivals-on-each-text",
                 "extension: on each text by itself the refit has a lower perplexity than each baseline",
-                comparisons.every(*(_refit_beats(rows.RIVALS, label, lower=True) for label in _LABELS)),
+                comparisons.every(*(_beats(rows.REFIT_LONG, rows.RIVALS, label, lower=True) for label in _LABELS)),
             ),
             Claim(
                 "refit-beats-slices",
@@ -123,7 +114,7 @@ TABLES = [
             Claim(
                 "refit-retains-more-than-rivals",
                 "extension: the refit retains more than every baseline",
-                _refit_beats(rows.RIVALS, "RP"),
+                _beats(rows.REFIT_LONG, rows.RIVALS, "RP"),
             ),
             Claim(
                 "refit-retains-more-than-slices",
@@ -133,7 +124,7 @@ TABLES = [
             Claim(
                 "refit-retains-more-than-none",
                 "extension: the refit retains more than no repair",
-                _refit_beats((rows.NONE,), "RP"),
+                _beats(rows.REFIT_LONG, (rows.NONE,), "RP"),
             ),
             Claim(
                 "least-left-is-best-choice",
@@ -149,32 +140,21 @@ TABLES = [
             Claim(
                 "ghosted-beats-replaceme",
                 "extension: Ghosted Layers has a lower perplexity than ReplaceMe, which is fused, after each selection",
-                comparisons.every(
-                    *(
-                        comparisons.beats(
-                            rows.name(selection, rows.GHOSTED),
-                            rows.name(selection, rows.REPLACEME),
-                            column="PPL AVG",
-                            lower=True,
-                        )
-                        for selection in rows.selections(1)
-                    )
-                ),
+                _beats(rows.GHOSTED, (rows.REPLACEME,), "PPL AVG", lower=True),
             ),
             *(
                 Claim(
-                    f"spared-{spared_id}-beats-{spared_id}",
-                    f"extension: {what} has a lower perplexity after the contiguous block if massive tokens stay unchanged",
+                    f"spared-{short}-beats-{short}",
+                    f"extension: {label} has a lower perplexity after the contiguous block if massive tokens stay unchanged",
                     comparisons.beats(
-                        rows.name(rows.WINDOW, spared), rows.name(rows.WINDOW, plain), column="PPL AVG", lower=True
+                        *(rows.name(rows.WINDOW, repair) for repair in (rows.SPARE.format(plain), plain)),
+                        column="PPL AVG",
+                        lower=True,
                     ),
                 )
-                for spared_id, what, spared, plain in zip(
-                    ("patch", "matrix"),
-                    ("LinearPatch's A", "the least-squares matrix"),
-                    rows.SPARED,
-                    (rows.PATCHED, rows.WEIGHTED),
-                    strict=True,
+                for short, label, plain in (
+                    ("patch", "LinearPatch's A", rows.PATCHED),
+                    ("matrix", "the least-squares matrix", rows.WEIGHTED),
                 )
             ),
         ),

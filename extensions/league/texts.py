@@ -29,7 +29,7 @@ ASKING, BOTH, LEFT_NONE, LEFT_BOTH, TOOLS = (spec.method for spec in (_ASKING, _
 UNREAD = ("ARC-c", "ARC-e", "PIQA", "WG")
 
 
-def texts(subject: Subject, limit: int | None = None) -> list[Row]:
+def texts(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return no repair and the rows that are calibrated on other texts, after the contiguous block.
 
     The toy model has none, because its calibration text is like its tasks. At the largest number also after
@@ -48,16 +48,15 @@ def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
     for spec, corpus in ((_ASKING, TASK_TEXT), (_BOTH, mixed)):
         yield rows.reading(subject, limit, count, spec, corpus=corpus)
     if count == max(subject.counts(*rows.SHARES, standin=rows.STANDIN_COUNTS)):
-        steps = {"repair": rows.REPAIRS[rows.REFIT_LONG]}, {"repair": rows.GRAFTS[rows.CARRIED_REFIT]}
         left, carried = {"selection": rows.selections(count)[rows.LEAST_LEFT]}, {"selection": rows.with_them(count)}
         read = {"calibration": rows.BUDGET[subject.profile] | {"corpus": mixed}}
-        found = {
+        fields_by_spec = {
             _LEFT_NONE: left,
-            _LEFT_BOTH: left | steps[0] | read,
+            _LEFT_BOTH: left | read | {"repair": rows.REPAIRS[rows.REFIT_LONG]},
             _CARRIED: carried | {"repair": rows.GRAFTS[rows.CARRIED]},
-            _TOOLS: carried | steps[1] | read,
+            _TOOLS: carried | read | {"repair": rows.GRAFTS[rows.CARRIED_REFIT]},
         }
-        for spec, fields in found.items():
+        for spec, fields in fields_by_spec.items():
             yield rows.pruned(subject, limit, count, spec, **fields)
 
 
@@ -95,12 +94,7 @@ TEXTS = Table(
         Claim(
             "both-texts-beat-cut",
             "extension: calibrated on both texts, the refit is more accurate than no repair on tasks that it did not read",
-            comparisons.every(
-                *(
-                    comparisons.beats(refitted, cut, column=AVERAGE)
-                    for refitted, cut in ((BOTH, NONE), (LEFT_BOTH, LEFT_NONE))
-                )
-            ),
+            comparisons.each_beats(((BOTH, NONE), (LEFT_BOTH, LEFT_NONE)), column=AVERAGE),
         ),
         Claim(
             "both-texts-beat-plain-text",

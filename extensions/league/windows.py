@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from extensions.league import rows
@@ -12,16 +13,14 @@ from reproductions.spec.subjects import Subject
 SHARES = (*rows.SHARES[:-1], (8, 30), rows.SHARES[-1])
 
 
-def windows(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Return the original model at each of the league's numbers of layers, and at that of LinearPatch's tables."""
+def windows(subject: Subject, limit: int | None = None) -> Iterator[Row]:
+    """Yield the original model at each of the league's numbers of layers, and at that of LinearPatch's tables."""
     if subject.printed:
-        return []
-    found = []
+        return
     for count in subject.counts(*SHARES, standin=rows.STANDIN_COUNTS):
         selection = {"method": "observed-window", "count": count, "cosine": "token"}
         row = rows.pruned(subject, limit, count, rows.LeagueSpec("", rows.NONE), selection=selection)
-        found.append(replace(row, method="every-window", name="every block", spec=None))
-    return found
+        yield replace(row, method="every-window", name="every block", spec=None)
 
 
 def columns(profile: str) -> list[Column]:

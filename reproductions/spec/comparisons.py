@@ -203,10 +203,15 @@ def every(*checks: Check) -> Check:
     return lambda cell, settings: [comparison for one in checks for comparison in one(cell, settings)]
 
 
+def each_beats(rivals: Iterable[tuple[str, ...]], **how) -> Check:
+    """Return a check that the first method of each tuple is better than its others; ``how``: options of `beats`."""
+    return every(*(beats(*methods, **how) for methods in rivals))
+
+
 def ladder(methods: Iterable[str], column: str, lower: bool = False) -> Check:
     """Return a check that each method of a ladder is better than the one before it."""
     steps = list(methods)
-    return every(*(beats(b, a, column=column, lower=lower) for a, b in zip(steps, steps[1:], strict=False)))
+    return each_beats(zip(steps[1:], steps), column=column, lower=lower)
 
 
 def ratio_of(group: str, numerator: str, denominator: str, column: str, least: float) -> Check:

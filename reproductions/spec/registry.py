@@ -2,7 +2,7 @@
 
 import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -184,7 +184,7 @@ class Table:
     paper: str
     number: str
     title: str
-    declared: Callable[[Subject, int | None], list[Row]]  # (subject, limit) -> rows
+    declared: Callable[[Subject, int | None], Iterable[Row]]  # (subject, limit) -> rows
     columns: Callable[[str], list[Column]]  # profile -> columns
     claims: tuple[Claim, ...] = ()
     note: str = ""
