@@ -26,24 +26,26 @@ def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
     items. Rows without losses of endings are left out.
     """
     texts = {name.removesuffix(SCALED) for entry in entries for name in entry["scores"] if name.endswith(SCALED)}
-    found = {}
+    changes_by_row = {}
     for entry in entries:
         none = alone(entry, entries)
-        both = [name for name in entry["scores"] if name in none["scores"]] if none is not None else []
-        changes = {name: difference(entry, none, name) for name in both if name.endswith((RIGHT, WRONG, GAP, AVERAGE))}
-        changes |= {name: ratio(entry, none, name) for name in both if name.removesuffix(SCALED) in texts}
+        shared = [name for name in entry["scores"] if name in none["scores"]] if none is not None else []
+        changes = {
+            name: difference(entry, none, name) for name in shared if name.endswith((RIGHT, WRONG, GAP, AVERAGE))
+        }
+        changes |= {name: ratio(entry, none, name) for name in shared if name.removesuffix(SCALED) in texts}
         if any(name.endswith(GAP) for name in changes):
-            found[entry["sparsity"], entry["method"]] = changes
-    return found
+            changes_by_row[entry["sparsity"], entry["method"]] = changes
+    return changes_by_row
 
 
 def alone(entry: dict, entries: list[dict]) -> dict | None:
     """Return the row with the same layers removed and no repair; None for that row itself, and if there is none."""
     if entry["dense"] or entry["spec"].repair == NONE:
         return None
-    place = (entry["group"], entry["sparsity"], entry["spec"].selection, NONE)
-    cuts = (e for e in entries if not e["dense"])
-    return next((e for e in cuts if (e["group"], e["sparsity"], e["spec"].selection, e["spec"].repair) == place), None)
+    place = lambda row: (row["group"], row["sparsity"], row["spec"].selection)  # noqa: E731
+    unrepaired = (row for row in entries if not row["dense"] and row["spec"].repair == NONE)
+    return next((row for row in unrepaired if place(row) == place(entry)), None)
 
 
 def ratio(entry: dict, none: dict, column: str) -> Change:
@@ -66,13 +68,13 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     (nats per 1,000 characters; open: wrong ones), of the gap between wrong and right ones, and of the tasks' average. A
     column with several marks has a legend below. None if there is nothing to show.
     """
-    found = against_none(entries)
-    if not found:
+    changes_by_row = against_none(entries)
+    if not changes_by_row:
         return None
     by_size: dict[str, dict[str, Changes]] = {}
-    for (sparsity, method), changes in found.items():
+    for (sparsity, method), changes in changes_by_row.items():
         by_size.setdefault(sparsity, {})[method] = changes
-    columns = dict.fromkeys(name for changes in found.values() for name in changes)
+    columns = dict.fromkeys(name for changes in changes_by_row.values() for name in changes)
     specs = {entry["method"]: entry["spec"] for entry in entries}
     tasks = [name.removesuffix(GAP) for name in columns if name.endswith(GAP)]
     heights = [len(rows) for rows in by_size.values()]
@@ -87,9 +89,9 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     for axes, (sparsity, rows) in zip(grid, by_size.items(), strict=True):
         for place, changes in enumerate(rows.values()):
             _line(axes, place, changes, tasks)
-        for one in axes:
-            one.axvline(0, color=GREY, lw=0.8)
-            one.set(ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=[])
+        for panel in axes:
+            panel.axvline(0, color=GREY, lw=0.8)
+            panel.set(ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=[])
         axes[0].set_yticklabels([_short(specs[method]) for method in rows])
         axes[0].set_ylabel(f"{sparsity} removed")
     labels = (
@@ -101,7 +103,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     for axes, label in zip(grid[-1], labels, strict=True):
         axes.set_xlabel(label)
     _legends(figure, grid[-1], tasks)
-    caption(figure, [entry for entry in entries if (entry["sparsity"], entry["method"]) in found])
+    caption(figure, [entry for entry in entries if (entry["sparsity"], entry["method"]) in changes_by_row])
     return figure
 
 

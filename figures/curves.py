@@ -40,11 +40,11 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
     """
     panels: dict[tuple[str, str], list[tuple[str, str, dict]]] = {}
     entries = list(entries)
-    several = len({(entry["model"], entry["sparsity"]) for entry in entries}) > 1
+    settings_differ = len({(entry["model"], entry["sparsity"]) for entry in entries}) > 1
     for entry in entries:
         curve = trained(entry)
         if curve is not None:
-            label = f"{entry['name']}, {entry['model']} {entry['sparsity']}" if several else entry["name"]
+            label = f"{entry['name']}, {entry['model']} {entry['sparsity']}" if settings_differ else entry["name"]
             panels.setdefault((group(entry), curve.get("loss", "ce")), []).append((entry["method"], label, curve))
     if not panels:
         figure = plt.figure(figsize=(4.4, 1))
@@ -60,19 +60,19 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
         )
         less = {} if base is None else dict(enumerate(base))
         # One label looks the same in all panels; of a method that was trained towards several losses, one look a loss.
-        known = list(dict.fromkeys(label for own in panels.values() for _, label, _ in own))
+        labels_in_order = list(dict.fromkeys(label for panel_lines in panels.values() for _, label, _ in panel_lines))
         for place, (_, label, curve) in enumerate(lines):
-            number = known.index(label)
+            number = labels_in_order.index(label)
             look = {
                 "color": COLOURS[number % len(COLOURS)],
                 "linestyle": STYLES[number % len(STYLES)],
-                "linewidth": WIDEST - (WIDEST - 1) * number / max(1, len(known) - 1),
+                "linewidth": WIDEST - (WIDEST - 1) * number / max(1, len(labels_in_order) - 1),
                 "marker": MARKS[number % len(MARKS)],
                 "markeredgecolor": "white",
                 "markeredgewidth": 0.5,
                 "markersize": 5,
             }
-            marked = [] if below else _marked(len(curve["losses"]), number / len(known))
+            marked = [] if below else _marked(len(curve["losses"]), number / len(labels_in_order))
             _line(axes[0], label, curve, look | {"markevery": marked}, less, kind != "ce")
             if below:
                 apart = FARTHEST * max(len(curve["losses"]) * curve.get("steps_per_point", 1) for *_, curve in lines)
@@ -90,8 +90,8 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
         axes[0].set_xlabel("step (smoothed)" if less else "step (faint: raw; line: smoothed)")
         if below:
             axes[1].set(xlabel="step (marks of one step side by side)", xlim=axes[0].get_xlim())
-            taken = {step for *_, curve in lines for step, _ in curve.get("validation", ())}
-            axes[1].xaxis.set_major_locator(FixedLocator(sorted(taken), nbins=8))
+            validated_steps = {step for *_, curve in lines for step, _ in curve.get("validation", ())}
+            axes[1].xaxis.set_major_locator(FixedLocator(sorted(validated_steps), nbins=8))
         handles, labels = axes[0].get_legend_handles_labels()
         axes[-1].legend(handles, labels, loc="upper left", bbox_to_anchor=(-0.12, -0.2), fontsize=7.5, handlelength=3)
     return figure
@@ -99,11 +99,8 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
 
 def trained(entry: dict) -> dict | None:
     """Return the training details of an entry's results; they are the same in all of them."""
-    for record in entry["records"].values():
-        curve = record["details"].get("training")
-        if curve and curve.get("losses"):
-            return curve
-    return None
+    curves = (record["details"].get("training") or {} for record in entry["records"].values())
+    return next((curve for curve in curves if curve.get("losses")), None)
 
 
 def _line(axis, label: str, curve: dict, look: dict, less: dict[int, float], logarithmic: bool) -> None:

@@ -30,11 +30,11 @@ WINDOWS = {
 }
 
 
-def _name(entry: dict, several: bool) -> str:
+def _name(entry: dict, name_model: bool) -> str:
     """Return how a row merges, by its recipe; with its model where there are several."""
     recipe = next(iter(entry["records"].values()))["recipe"]
     merge = MERGES[recipe["selection"]["merge"]]
-    return f"{entry['model']}, {merge}" if several else merge
+    return f"{entry['model']}, {merge}" if name_model else merge
 
 
 def _whole(axes) -> None:
@@ -70,7 +70,7 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
                 measured, apart = distances[name]["distance"], distances[name]["uncorrelated"]
                 axes.plot(measured, color=colour, lw=width, alpha=0.45, label=name)
                 axes.plot(apart, ":", color="black", lw=1.2, zorder=3)
-                shares = [100 * one / other for one, other in zip(measured, apart, strict=True)]
+                shares = [100 * distance / whole for distance, whole in zip(measured, apart, strict=True)]
                 below.plot(shares, mark, color=colour, ms=3.5, mfc="none", ls="")
         axes.plot([], [], ":", color="black", label="if uncorrelated")
         axes.set(ylabel="L2 distance", ylim=(0, None))
@@ -118,19 +118,17 @@ def search(entries: list[dict], profile: str) -> plt.Figure:
     figure, panels = plt.subplots(
         rows, columns, figsize=(3.1 * columns, 2.5 * rows), sharex=True, sharey=True, squeeze=False
     )
-    several = len({entry["model"] for entry in entries}) > 1
+    name_model = len({entry["model"] for entry in entries}) > 1
     for axes, entry in zip(panels.flat, entries):
-        found = entry["records"]["laco-search"]["details"]["laco"][-1]
-        tried = [attempt for attempt in found["trace"] if attempt["similarity"] is not None]
+        collapsed = entry["records"]["laco-search"]["details"]["laco"][-1]
+        tried = [attempt for attempt in collapsed["trace"] if attempt["similarity"] is not None]
         for accepted, face, label in ((True, BLUE, "accepted"), (False, "white", "rejected")):
-            chosen = [attempt for attempt in tried if attempt["accepted"] == accepted]
-            points = [a["l"] for a in chosen], [a["similarity"] for a in chosen]
+            attempts = [attempt for attempt in tried if attempt["accepted"] == accepted]
+            points = [a["l"] for a in attempts], [a["similarity"] for a in attempts]
             axes.plot(*points, "o", mfc=face, mec=BLUE, ms=5, label=label)
-        axes.axhline(found["threshold"], color=VERMILION, lw=1, label="threshold T")
-        axes.set_title(
-            f"{_name(entry, several)}: T = {found['threshold']:.2f}, {found['before']} to {found['layers']} layers",
-            fontsize=8,
-        )
+        axes.axhline(collapsed["threshold"], color=VERMILION, lw=1, label="threshold T")
+        layers = f"{collapsed['before']} to {collapsed['layers']} layers"
+        axes.set_title(f"{_name(entry, name_model)}: T = {collapsed['threshold']:.2f}, {layers}", fontsize=8)
         axes.xaxis.set_tick_params(labelbottom=True)
         _whole(axes)
     panels.flat[len(entries) - 1].legend(fontsize=7)

@@ -33,15 +33,15 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     lines = best(measured)
     if not lines or dense is None:
         return None
-    shown = [entry for found in lines.values() for entry in found]
+    shown = [entry for points in lines.values() for entry in points]
     counts = sorted(set(map(_removed, shown)))
-    labels = [_label(found) for found in lines.values()]
+    labels = [_label(points) for points in lines.values()]
     tall = sum(0.1 + 0.14 * (label.count("\n") + 1) for label in labels)
     figure, row = plt.subplots(1, len(counts), figsize=(9.6, 1.5 + tall), sharey=True, squeeze=False)
     for axes, count in zip(row[0], counts, strict=True):
         lowest = []
-        for place, found in enumerate(lines.values()):
-            for entry in found:
+        for place, points in enumerate(lines.values()):
+            for entry in points:
                 if _removed(entry) == count:
                     lowest.append(_mark(axes, place, entry, dense, KINDS[_kind(entry)]))
         axes.axvline(min(lowest), color=GREY, ls=":", lw=1)
@@ -51,13 +51,13 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         round_ticks(axes, "x")
     row[0, 0].set_ylim(len(lines) - 0.5, -0.6)
     row[0, 0].set_yticks(range(len(lines)), labels, fontsize=7.5)
-    said = (
+    title = (
         f"average perplexity, times the dense model's of {dense['scores'][COLUMN]:.1f} "
         "(bars: 95 %, paired with it; each axis has its own logarithmic scale)"
     )
-    here = dict.fromkeys(_kind(found[0]) for found in lines.values())
-    handles = [Line2D([], [], ls="none", ms=5, label=kind, **look) for kind, look in KINDS.items() if kind in here]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, title=said)
+    kinds = dict.fromkeys(_kind(points[0]) for points in lines.values())
+    handles = [Line2D([], [], ls="none", ms=5, label=kind, **look) for kind, look in KINDS.items() if kind in kinds]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, title=title)
     caption(figure, shown)
     return figure
 
@@ -68,17 +68,17 @@ def best(entries: list[dict]) -> dict[str, list[dict]]:
     The best repair at the largest number comes first. There is every repair of a paper, and "none"; of extensions those
     measured at every number of layers, so that variants tried at some are left to the tables.
     """
-    found: dict[str, dict[int, dict]] = {}
+    by_repair: dict[str, dict[int, dict]] = {}
     for entry in entries:
         if not entry["dense"] and entry["spec"].repair not in LEFT_OUT:
-            by_count, count = found.setdefault(entry["spec"].repair, {}), _removed(entry)
+            by_count, count = by_repair.setdefault(entry["spec"].repair, {}), _removed(entry)
             if count not in by_count or before(entry, by_count[count]):
                 by_count[count] = entry
-    lines = {repair: [by_count[count] for count in sorted(by_count)] for repair, by_count in found.items()}
+    lines = {repair: [by_count[count] for count in sorted(by_count)] for repair, by_count in by_repair.items()}
     most = max(map(len, lines.values()), default=0)
-    kept = [repair for repair, points in lines.items() if not points[0]["spec"].own_repair or len(points) == most]
-    kept.sort(key=lambda repair: (-_removed(lines[repair][-1]), lines[repair][-1]["scores"][COLUMN]))
-    return {repair: lines[repair] for repair in kept}
+    repairs = [repair for repair, points in lines.items() if not points[0]["spec"].own_repair or len(points) == most]
+    repairs.sort(key=lambda repair: (-_removed(lines[repair][-1]), lines[repair][-1]["scores"][COLUMN]))
+    return {repair: lines[repair] for repair in repairs}
 
 
 def _label(entries: list[dict]) -> str:
@@ -90,10 +90,10 @@ def _label(entries: list[dict]) -> str:
     for entry in entries:
         by_selection.setdefault(entry["spec"].selected, []).append(str(_removed(entry)))
     spec = entries[0]["spec"]
-    whole = len(by_selection) == 1
-    chosen = "; ".join(name + ("" if whole else f" at {', '.join(at)}") for name, at in by_selection.items())
+    several = len(by_selection) > 1
+    selections = "; ".join(name + (f" at {', '.join(at)}" if several else "") for name, at in by_selection.items())
     after = "" if {entry["spec"].selection for entry in entries} == {SLICES} else "after "
-    return textwrap.fill(f"{'no repair' if spec.repair == NONE else spec.repaired}, {after}{chosen}", LABEL_WIDTH)
+    return textwrap.fill(f"{'no repair' if spec.repair == NONE else spec.repaired}, {after}{selections}", LABEL_WIDTH)
 
 
 def _kind(entry: dict) -> str:
@@ -122,8 +122,8 @@ def _band(entry: dict, dense: dict) -> tuple[float, float] | None:
 
     None where none is known.
     """
-    own, whole = (one["replicates"](COLUMN) for one in (entry, dense))
-    if own is None or whole is None or not np.ndim(own) or not np.isfinite(own).all():
+    pruned, original = (row["replicates"](COLUMN) for row in (entry, dense))
+    if pruned is None or original is None or not np.ndim(pruned) or not np.isfinite(pruned).all():
         return None
-    low, high = np.percentile(own / whole, (2.5, 97.5))
+    low, high = np.percentile(pruned / original, (2.5, 97.5))
     return float(low), float(high)

@@ -1,6 +1,7 @@
 """LinearPatch's figures, from records: entries are rows of `reproductions.render.show.drawn`."""
 
 import math
+from operator import itemgetter
 from statistics import median_high
 
 from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, above, break_axis, plt, round_ticks
@@ -10,12 +11,8 @@ LEAST = 0.1  # where Figure 4's lower axis ends; what lies below stands at its e
 _NAMES = {"none": "no repair", "d": "scaled by d", "A": "multiplied by A"}
 
 
-def _record(entry: dict, benchmark: str) -> dict:
-    return entry["records"][benchmark]
-
-
 def _window_of(entry: dict) -> str:
-    start, stop = _record(entry, next(iter(entry["records"])))["details"]["window"]
+    start, stop = next(iter(entry["records"].values()))["details"]["window"]
     return f"{entry['model']}, {entry['sparsity']} removed: layers [{start}, {stop})"
 
 
@@ -52,7 +49,7 @@ def figure1a(entries: list[dict], profile: str) -> plt.Figure:
     """Draw the mismatch: mean |X| per channel over calibration tokens, on both sides of the block."""
     figure, panels = _panels(entries)
     for entry, axes in zip(entries, panels, strict=True):
-        details = _record(entry, "magnitudes")["details"]
+        details = entry["records"]["magnitudes"]["details"]
         start, stop = details["window"]
         curves = {
             "after": (f"$X^{{({stop})}}$, expected", ORANGE, "."),
@@ -72,14 +69,14 @@ def figure1b(entries: list[dict], profile: str) -> plt.Figure | None:
         return None
     figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 5.2 * len(entries)))
     for index, entry in enumerate(entries):
-        details = _record(entry, "magnitudes")["details"]
+        details = entry["records"]["magnitudes"]["details"]
         start, stop = details["window"]
         curves = {
             "after": (f"$X^{{({stop})}}$, expected", ORANGE, "."),
             "scaled": (f"$X^{{({start})}}\\cdot d$, received", BLUE, "-"),
         }
         _by_channel(panels[2 * index], details["channels"]["plain"], curves)
-        sweep = _record(entry, "alpha")["details"]
+        sweep = entry["records"]["alpha"]["details"]
         axes = panels[2 * index + 1]
         looks = {"none": (GREY, "^:"), "d": (BLUE, "o-"), "A": (VERMILION, "s--")}
         lowest = min(min(curve) for curve in sweep["curves"].values())
@@ -100,18 +97,18 @@ def figure1b(entries: list[dict], profile: str) -> plt.Figure | None:
 def _by_token(entries: list[dict], basis: str, colour: str) -> plt.Figure:
     figure, panels = _panels(entries)
     for entry, axes in zip(entries, panels, strict=True):
-        details, values = (_record(entry, "magnitudes")[part] for part in ("details", "values"))
+        details, values = itemgetter("details", "values")(entry["records"]["magnitudes"])
         tokens = details["tokens"]
         size = 2.5 if len(tokens[basis]) > 1000 else 5
         axes.plot(tokens[basis], ".", color=colour, ms=size, mew=0, label="a token")
         axes.axhline(median_high(tokens[basis]), color="black", lw=1, ls="--", label="median token")
         start = details["window"][0]
-        what = f"X^{{({start})}}" + ("H" if basis == "rotated" else "")
-        both = [value for values_of in tokens.values() for value in values_of]
-        axes.set(xlabel="position of the token", ylabel=f"largest $|{what}|$ over channels", ylim=(0, 1.05 * max(both)))
+        state = f"X^{{({start})}}" + ("H" if basis == "rotated" else "")
+        highest = max(map(max, tokens.values()))
+        axes.set(xlabel="position of the token", ylabel=f"largest $|{state}|$ over channels", ylim=(0, 1.05 * highest))
         sigma = values[f"sigma_{basis}"]
-        said = f"$\\sigma_d$ = {sigma:.1f} (what entries near zero decide)"
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, title=said, markerscale=3)
+        title = f"$\\sigma_d$ = {sigma:.1f} (what entries near zero decide)"
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, title=title, markerscale=3)
     return _caption(figure, list(map(_window_of, entries)))
 
 
@@ -129,7 +126,7 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
     """Draw mean |X| at every layer's input, with the removed layers shaded."""
     figure, panels = _panels(entries, 2.4)
     for entry, axes in zip(entries, panels, strict=True):
-        details = _record(entry, "magnitudes")["details"]
+        details = entry["records"]["magnitudes"]["details"]
         start, stop = details["window"]
         layers = details["layers"]
         axes.axvspan(start, stop, color=ORANGE, alpha=0.25, lw=0)
@@ -154,7 +151,7 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
     """
     figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 6.0 * len(entries)))
     for index, entry in enumerate(entries):
-        rows = _record(entry, "cut-factors")["details"]["rows"]
+        rows = entry["records"]["cut-factors"]["details"]["rows"]
         starts = [row["window"][0] for row in rows]
         upper, lower = panels[2 * index : 2 * index + 2]
         factors = {
@@ -192,5 +189,5 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
             axes.set_xlabel(f"first of the {length} layers removed")
             axes.legend(loc="lower left", bbox_to_anchor=(-0.15, 1.0), ncols=2, columnspacing=0.8, handletextpad=0.3)
             axes.xaxis.get_major_locator().set_params(integer=True)
-    told = "no intervals, since no losses per sequence were recorded"
-    return _caption(figure, [*(f"{entry['model']}, {entry['sparsity']} layers removed" for entry in entries), told])
+    models = [f"{entry['model']}, {entry['sparsity']} layers removed" for entry in entries]
+    return _caption(figure, [*models, "no intervals, since no losses per sequence were recorded"])

@@ -3,8 +3,7 @@
 Entries are of `reproductions.render.show`.
 """
 
-import numpy as np
-
+from figures.answers import Change, ratio
 from figures.style import BLUE, GREY, ORANGE, above, plt, removed, whiskers
 
 ALONE = "cut"  # what the others are held against
@@ -13,8 +12,6 @@ CUTS = {"L": "[L], contiguous block", "S": "[S], lowest block influence"}  # by 
 LOOKS = (("o", BLUE), ("s", ORANGE))  # one a pruning interface
 REACH = 3.0  # the axis ends at so many times the third quartile of |change|; what is beyond is written
 
-Change = tuple[float, float, float]  # percent, and the ends of its 95 % interval
-
 
 def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
     """Return the change of perplexity against no repair of the same layers, by (group, sparsity, method).
@@ -22,19 +19,14 @@ def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
     The interval is that of the ratio on the same draws of sequences. Rows without a number for no repair are left out.
     """
     alone = {(e["group"], e["sparsity"]): e for e in entries if e["method"] == ALONE and e["scores"]}
-    found = {}
+    change_by_row = {}
     for entry in entries:
         cut = alone.get((entry["group"], entry["sparsity"]))
         if cut is None or entry is cut or not entry["scores"]:
             continue
-        ((column, value),) = entry["scores"].items()
-        ratios = entry["replicates"](column) / cut["replicates"](column)
-        ends = np.percentile(ratios, (2.5, 97.5))
-        ratio = value / cut["scores"][column]
-        found[entry["group"], entry["sparsity"], entry["method"]] = tuple(
-            100 * (float(one) - 1) for one in (ratio, *ends)
-        )
-    return found
+        (column,) = entry["scores"]
+        change_by_row[entry["group"], entry["sparsity"], entry["method"]] = ratio(entry, cut, column)
+    return change_by_row
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
@@ -42,18 +34,18 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
 
     None if there is nothing to show.
     """
-    found = changes(entries)
-    if not found:
+    change_by_row = changes(entries)
+    if not change_by_row:
         return None
-    cuts = list(dict.fromkeys(key[:2] for key in found))
+    cuts = list(dict.fromkeys(key[:2] for key in change_by_row))
     of = {(entry["group"], entry["sparsity"]): entry for entry in entries}
     labels = {entry["method"]: entry["name"] for entry in entries}
-    names = list(dict.fromkeys(key[2] for key in found))
+    names = list(dict.fromkeys(key[2] for key in change_by_row))
     figure, axes = plt.subplots(figsize=(6.4, 1.3 + 0.27 * len(names)))
-    sizes = sorted(abs(change[0]) for change in found.values())
+    sizes = sorted(abs(change[0]) for change in change_by_row.values())
     reach = REACH * max(sizes[3 * len(sizes) // 4], 1.0)
     for place, (cut, (mark, colour)) in enumerate(zip(cuts, LOOKS, strict=False)):
-        for (*setting, method), (value, low, high) in found.items():
+        for (*setting, method), (value, low, high) in change_by_row.items():
             if tuple(setting) != cut:
                 continue
             y = names.index(method) + 0.3 * (place - (len(cuts) - 1) / 2)
@@ -67,11 +59,11 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     axes.axvline(0, color=GREY, lw=0.8)
     if FEWER in names:
         axes.axhline(names.index(FEWER) - 0.5, color=GREY, lw=0.8, ls=":")
-        told = {"xycoords": axes.get_yaxis_transform(), "xytext": (-3, -2), "textcoords": "offset points"}
+        corner = {"xycoords": axes.get_yaxis_transform(), "xytext": (-3, -2), "textcoords": "offset points"}
         axes.annotate(
             "scales from 32 other sequences",
             (1, names.index(FEWER) - 0.5),
-            **told,
+            **corner,
             ha="right",
             va="top",
             fontsize=7,
@@ -79,8 +71,8 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         )
     left, right = -reach, reach
     if sizes[-1] <= reach:  # nothing is written at an end of the axis
-        left = min(0.0, *(low for _, low, _ in found.values()))
-        right = max(0.0, *(high for _, _, high in found.values()))
+        left = min(0.0, *(low for _, low, _ in change_by_row.values()))
+        right = max(0.0, *(high for _, _, high in change_by_row.values()))
     margin = 0.05 * (right - left)
     axes.set(xlim=(left - margin, right + margin), ylim=(len(names) - 0.5, -0.5))
     axes.set(

@@ -32,9 +32,9 @@ def average(entry: dict, entries: list[dict]) -> float | None:
     None if one of them diverged, or if a text is missing that another entry has.
     """
     texts = [record["values"] for name, record in entry["records"].items() if name.startswith("perplexity")]
-    most = max(sum(name.startswith("perplexity") for name in one["records"]) for one in entries)
-    found = [values.get("perplexity", math.nan) for values in texts]
-    mean = sum(found) / len(found) if found and len(found) == most else math.nan
+    most = max(sum(name.startswith("perplexity") for name in other["records"]) for other in entries)
+    perplexities = [values.get("perplexity", math.nan) for values in texts]
+    mean = sum(perplexities) / len(perplexities) if perplexities and len(perplexities) == most else math.nan
     return mean if math.isfinite(mean) else None
 
 
@@ -63,13 +63,13 @@ def figure1(entries: list[dict], profile: str) -> plt.Figure:
     settings = list(dict.fromkeys(e["sparsity"] for e in entries if e["method"] in _BARS))
     for index, (method, (label, colour)) in enumerate(_BARS.items()):
         for place, sparsity in enumerate(settings):
-            found = [e for e in entries if (e["method"], e["sparsity"]) == (method, sparsity)]
-            value = average(found[0], entries) if found else None
+            matching = [e for e in entries if (e["method"], e["sparsity"]) == (method, sparsity)]
+            value = average(matching[0], entries) if matching else None
             x = place + (index - 1.5) * 0.2
             if value is None:
-                _absent(axes, x, found, colour)
+                _absent(axes, x, matching, colour)
             else:
-                error = average_error(found[0])
+                error = average_error(matching[0])
                 axes.bar(x, value, 0.18, yerr=error, ecolor="black", color=colour, label=label)
                 label = None
                 axes.text(x, value + (error or 0), f"{value:.1f}", ha="center", va="bottom", fontsize=7)
@@ -85,9 +85,9 @@ def figure1(entries: list[dict], profile: str) -> plt.Figure:
     return figure
 
 
-def _absent(axes: plt.Axes, x: float, found: list[dict], colour: str) -> None:
+def _absent(axes: plt.Axes, x: float, rows: list[dict], colour: str) -> None:
     """Say in a bar's place why it is not there."""
-    values = [record["values"].get("perplexity", 0.0) for entry in found for record in entry["records"].values()]
+    values = [record["values"].get("perplexity", 0.0) for entry in rows for record in entry["records"].values()]
     why = "not run" if all(map(math.isfinite, values)) else "diverged"
     where = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "rotation": 90}
     axes.annotate(why, (x, 0), **where, fontsize=8, fontweight="bold", color=colour)
@@ -147,15 +147,13 @@ def grid(entries: list[dict], profile: str) -> plt.Figure | None:
             cells[f"{row.metric}, {row.schedule}", row.repair] = average(entry, entries)
     dense = next((average(entry, entries) for entry in entries if entry["method"] == "Dense"), None)
     names = list(dict.fromkeys(name for name, _ in cells))
-    if not names:
-        return None
     repairs = [repair for repair in _COLUMNS if any(cells.get((name, repair)) is not None for name in names)]
     values = [[cells.get((name, repair)) for repair in repairs] for name in names]
-    known = [value for row in values for value in row if value is not None]
-    usual = sorted(known)[len(known) // 2] if known else 0
-    scale = (
-        LogNorm(0.95 * min([dense or math.inf, *known]), min(max(known), MOST * usual), clip=True) if known else None
-    )
+    measured = [value for row in values for value in row if value is not None]
+    if not measured:
+        return None
+    most = MOST * sorted(measured)[len(measured) // 2]
+    scale = LogNorm(0.95 * min([dense or math.inf, *measured]), min(max(measured), most), clip=True)
     figure, axes = plt.subplots(figsize=(2.7 + 0.7 * max(len(repairs), 3), 0.34 * len(names) + 1.6))
     shown = [[math.nan if value is None else value for value in row] for row in values]
     image = axes.imshow(shown, cmap="Blues_r", aspect="auto", norm=scale)
@@ -174,7 +172,7 @@ def grid(entries: list[dict], profile: str) -> plt.Figure | None:
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.set_xlabel("column by column: what is put at each interface,\nand what it is estimated from")
-    bar = figure.colorbar(image, ax=axes, pad=0.02, extend="max" if known and max(known) > MOST * usual else "neither")
+    bar = figure.colorbar(image, ax=axes, pad=0.02, extend="max" if max(measured) > most else "neither")
     bar.set_label(" ".join(filter(None, ("average perplexity", texts_of(entries), "(log scale)"))), fontsize=8)
     ticks = [value for value in (20, 30, 40, 50, 60, 80, 100, 150, 200, 500, 1e3, 1e4) if bar.vmin < value < bar.vmax]
     bar.set_ticks(ticks, labels=[f"{value:g}" for value in ticks], minor=False)

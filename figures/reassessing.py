@@ -12,25 +12,23 @@ _LOOKS = [(BLUE, "o", "-"), (VERMILION, "s", "--"), (GREEN, "^", "-."), (PURPLE,
 def theory(entries: list[dict], profile: str) -> plt.Figure:
     """Draw gradients of parameters and of the residual stream by layer, the bound of Eq. 16, and pre-LN and post-LN toys."""
     records = next(e["records"] for e in entries if "gradients@trained" in e["records"])
-    model = short(entries[0]["model"])
+    labels = {"random": "same shape, random weights", "toy-pre": "pre-LN", "toy-post": "post-LN"}
+    labels["trained"] = f"{short(entries[0]['model'])}, trained"
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.0))
     for axes, names in ((left, ("trained", "random")), (right, ("toy-pre", "toy-post"))):
         for name, (color, marker, line) in zip(names, _LOOKS):
             details = records[f"gradients@{name}"]["details"]
             norms = details["gradient_of_parameters"]
-            label = {"trained": f"{model}, trained", "random": "same shape, random weights"}.get(
-                name, {"toy-pre": "pre-LN", "toy-post": "post-LN"}.get(name)
-            )
-            axes.plot(range(len(norms)), norms, color=color, marker=marker, ls=line, ms=3.5, label=label)
+            axes.plot(range(len(norms)), norms, color=color, marker=marker, ls=line, ms=3.5, label=labels[name])
         axes.set(xlabel="layer $l$", ylabel=r"$\|\partial L/\partial\theta_l\|$", ylim=(0, None))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=7)
     left.set_title("gradient of a layer's weights", fontsize=9)
     right.set_title("random toys, 16 layers", fontsize=9)
     details = records["gradients@trained"]["details"]
-    bound, one = details["bound_one"], details["gradient_of_stream_one"]
+    bound, stream_norms = details["bound_one"], details["gradient_of_stream_one"]
     middle.semilogy(range(len(bound)), bound, color=GREY, ls="--", marker=".", label="Eq. 16's bound")
-    middle.semilogy(range(len(one)), one, color=BLUE, marker="o", ms=3.5, label="measured")
+    middle.semilogy(range(len(stream_norms)), stream_norms, color=BLUE, marker="o", ms=3.5, label="measured")
     middle.set(xlabel="boundary $l$", ylabel=r"$\|\partial L/\partial X_l\|$")
     middle.set_title("gradient of the residual stream, trained", fontsize=9)
     middle.legend(fontsize=7)
@@ -39,21 +37,21 @@ def theory(entries: list[dict], profile: str) -> plt.Figure:
 
 def _accuracy(records: dict, task: str | None) -> float:
     """Return a task's accuracy in percent; None: the mean over the tasks."""
-    found = {name: record["values"]["acc"] for name, record in records.items() if "acc" in record["values"]}
-    return 100 * (sum(found.values()) / len(found) if task is None else found[task])
+    accuracies = {name: record["values"]["acc"] for name, record in records.items() if "acc" in record["values"]}
+    return 100 * (sum(accuracies.values()) / len(accuracies) if task is None else accuracies[task])
 
 
 def _error(records: dict, task: str | None) -> float:
     """Return the standard error of `_accuracy`, tasks taken as independent; NaN, which is not drawn, if a result has none."""
-    found = [record for name, record in records.items() if "acc" in record["values"] and task in (None, name)]
-    errors = [record.get("stderr", {}).get("acc", math.nan) for record in found]
+    task_records = [record for name, record in records.items() if "acc" in record["values"] and task in (None, name)]
+    errors = [record.get("stderr", {}).get("acc", math.nan) for record in task_records]
     return 100 * math.hypot(*errors) / len(errors)
 
 
 def _chance_level(entry: dict, tasks: list[str], task: str | None) -> float | None:
     """Return chance level on a task, or on average over all; None where that is not known."""
-    known = [entry.get("chance", {}).get(name) for name in (tasks if task is None else [task])]
-    return None if None in known else 100 * sum(known) / len(known)
+    levels = [entry.get("chance", {}).get(name) for name in (tasks if task is None else [task])]
+    return None if None in levels else 100 * sum(levels) / len(levels)
 
 
 def rates(entries: list[dict], profile: str) -> plt.Figure:
@@ -69,10 +67,10 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
     figure, panels = plt.subplots(*shape, figsize=size, squeeze=False, sharex=True)
     for axes, task in zip(panels.flat, [*tasks, None]):
         for side, (name, (color, marker, line)) in enumerate(zip(names, _LOOKS)):
-            chosen = [*dense, *(e for e in entries if e["spec"] and e["spec"].metric == name)]
+            rows = [*dense, *(e for e in entries if e["spec"] and e["spec"].metric == name)]
             points = sorted(
                 (int(e["sparsity"].split("/")[0]), _accuracy(e["records"], task), _error(e["records"], task))
-                for e in chosen
+                for e in rows
             )
             removed_layers, accuracies, errors = zip(*points)
             beside = [0.12 * side + n if n else n for n in removed_layers]  # of two methods not on one another
@@ -123,11 +121,11 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
     for axes, name, color in zip(panels[0], names, (BLUE, VERMILION)):
         sets = records[name]["details"]["sets"]
         ticks, row = [], 0
-        for samples, found in sorted(sets.items(), key=lambda item: int(item[0])):
-            ticks.append((row + (len(found) - 1) / 2, f"{samples}"))
-            for chosen in found:
+        for samples, seed_sets in sorted(sets.items(), key=lambda item: int(item[0])):
+            ticks.append((row + (len(seed_sets) - 1) / 2, f"{samples}"))
+            for layer_set in seed_sets:
                 axes.scatter(range(layers), [row] * layers, s=6, color="#dddddd", marker="s")
-                axes.scatter(chosen, [row] * len(chosen), s=26, color=color, marker="s")
+                axes.scatter(layer_set, [row] * len(layer_set), s=26, color=color, marker="s")
                 row += 1
             row += 1
         axes.set(xlabel="layer (a row a seed; filled: removed)", xlim=(-0.7, layers - 0.3))
@@ -137,9 +135,9 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
     count = len(records[names[0]]["details"]["seeds"])
     panels[0][0].set_ylabel(f"calibration samples ({count} seeds each)")
     panels[0][0].invert_yaxis()
-    drawn = (found for name in names for found in records[name]["details"]["sets"].values())
-    gone = sorted({len(chosen) for found in drawn for chosen in found})
-    above(figure, f"{entries[0]['model']}, {' or '.join(map(str, gone))} of {layers} layers selected")
+    drawn = (seed_sets for name in names for seed_sets in records[name]["details"]["sets"].values())
+    counts = sorted({len(layer_set) for seed_sets in drawn for layer_set in seed_sets})
+    above(figure, f"{entries[0]['model']}, {' or '.join(map(str, counts))} of {layers} layers selected")
     return figure
 
 

@@ -44,9 +44,9 @@ def draw(groups: Mapping[str, Sequence[ClaimLine]], sides: Mapping[str, str]) ->
     axes.set(xlim=(0, max(sum(widths), _LEAST)), ylim=(height, 0))
     axes.axis("off")
     places = [(sum(widths[: place + 1]), width) for place, width in enumerate(widths[1:])]
-    for (left, width), (side, what) in zip(places, sides.items(), strict=True):
+    for (left, width), (side, description) in zip(places, sides.items(), strict=True):
         _write(axes, left + width / 2, 0.45, side, ha="center", weight="bold")
-        _write(axes, left + width / 2, 1.0, what, ha="center", size=8, color=GREY)
+        _write(axes, left + width / 2, 1.0, description, ha="center", size=8, color=GREY)
     top = 1.3
     for title, lines in groups.items():
         _write(axes, 0.1, top + 0.55, title, weight="bold", size=11)
@@ -56,23 +56,23 @@ def draw(groups: Mapping[str, Sequence[ClaimLine]], sides: Mapping[str, str]) ->
         top += 1
         for line in lines:
             _write(axes, 0.1, top + 0.5, _wrapped(line.claim, _LETTERS), size=8.5)
-            for (left, width), (verdict, more) in zip(places, line.sides, strict=True):
-                _box(axes, left, width, top, verdict, more)
+            for (left, width), (verdict, detail) in zip(places, line.sides, strict=True):
+                _box(axes, left, width, top, verdict, detail)
             top += 1
     _legend(axes, top + 0.6)
     return figure
 
 
-def _box(axes: plt.Axes, left: float, width: float, top: float, verdict: str, more: str) -> None:
+def _box(axes: plt.Axes, left: float, width: float, top: float, verdict: str, detail: str) -> None:
     colour, mark, letters = LOOKS.get(verdict, _OPEN)
     _patch(axes, left + 0.05, width - 0.1, top, colour)
-    said, fits = f"{mark}  {more}".strip(), _BOX * width / _MODEL
-    if len(more) > 1.3 * fits:  # in two lines
-        broken = said.replace(", 95 % CI", ",\n95 % CI")
-        said = broken if "\n" in broken else _wrapped(said, int(1.2 * fits))
-        fits = 0.85 * len(more)
-    size = 8.5 * min(1.0, fits / max(1, len(more)))
-    _write(axes, left + width / 2, top + 0.5, said, ha="center", size=size, color=letters)
+    text, fits = f"{mark}  {detail}".strip(), _BOX * width / _MODEL
+    if len(detail) > 1.3 * fits:  # in two lines
+        broken = text.replace(", 95 % CI", ",\n95 % CI")
+        text = broken if "\n" in broken else _wrapped(text, int(1.2 * fits))
+        fits = 0.85 * len(detail)
+    size = 8.5 * min(1.0, fits / max(1, len(detail)))
+    _write(axes, left + width / 2, top + 0.5, text, ha="center", size=size, color=letters)
 
 
 def _wrapped(text: str, letters: int) -> str:
@@ -86,11 +86,11 @@ def _legend(axes: plt.Axes, top: float) -> None:
         _write(axes, left + 0.14, top + 0.5, mark, ha="center", color=letters)
         _write(axes, left + 0.36, top + 0.5, verdict)
         left += 1.3
-    told = (
+    explanation = (
         "beside the mark: how many of a claim's comparisons support it; then the one that favours it least\n"
         "(of points more is better, of perplexity lower; CI: confidence interval, paired over items)"
     )
-    _write(axes, left + 0.3, top + 0.5, told, size=8, color=GREY)
+    _write(axes, left + 0.3, top + 0.5, explanation, size=8, color=GREY)
 
 
 def _patch(axes: plt.Axes, left: float, width: float, top: float, colour: str) -> None:

@@ -30,52 +30,56 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     the first token's massive activation are shaded. Triangles above the axis are values off its scale, a line for each
     kind. None if nothing is measured.
     """
-    found = [(entry, record) for entry in entries for record in _records(entry)]
-    if not found:
+    measured = [
+        (entry, record) for entry in entries for name, record in entry["records"].items() if name.startswith("windows@")
+    ]
+    if not measured:
         return None
-    across = 2 if len(found) > 1 else 1
-    down = -(-len(found) // across)
+    across = 2 if len(measured) > 1 else 1
+    down = -(-len(measured) // across)
     figure, grid = plt.subplots(
         down, across, figsize=(1.0 + 3.4 * across, 0.9 + 2.5 * down), squeeze=False, sharey=True
     )
-    for axes in grid.flat[len(found) :]:
+    for axes in grid.flat[len(measured) :]:
         axes.set_visible(False)
-    for axes, (entry, record) in zip(grid.flat, found, strict=False):
+    for axes, (entry, record) in zip(grid.flat, measured, strict=False):
         _panel(axes, entry, record)
     highest = [
         values["dense"]
         * math.exp(min(max(row["plain"]["more"] + Z * row["plain"]["se"] for row in rows), math.log(MOST)))
-        for values, rows in ((record["values"], record["details"]["rows"]) for _, record in found)
+        for values, rows in ((record["values"], record["details"]["rows"]) for _, record in measured)
     ]
-    grid[0, 0].set_ylim(0.85 * min(record["values"]["dense"] for _, record in found), 1.05 * max(highest))
+    grid[0, 0].set_ylim(0.85 * min(record["values"]["dense"] for _, record in measured), 1.05 * max(highest))
     for row in grid:
         row[0].set_ylabel("perplexity without the block\n(log scale; bars: 95 % CI)")
-    for axes in grid.flat[: len(found)]:
+    handle_by_label = {}  # of all panels, since not each has every line
+    for axes in grid.flat[: len(measured)]:
         round_ticks(axes)
-    known = {}  # label -> handle: of all panels, since not each has every line
-    for axes in grid.flat[: len(found)]:
-        known |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        handle_by_label |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if any(line.get_marker() == "^" for axes in grid.flat for line in axes.lines):
-        known[f"off the scale, above {MOST} times dense"] = Line2D([], [], marker="^", color=GREY, ms=4, ls="")
+        handle_by_label[f"off the scale, above {MOST} times dense"] = Line2D(
+            [], [], marker="^", color=GREY, ms=4, ls=""
+        )
     figure.legend(
-        known.values(), known, loc="outside lower center", ncols=2, fontsize=8, title=CHOSEN, title_fontsize=8
+        handle_by_label.values(),
+        handle_by_label,
+        loc="outside lower center",
+        ncols=2,
+        fontsize=8,
+        title=CHOSEN,
+        title_fontsize=8,
     )
-    above(figure, f"{removed(entries)}; {_text(found[0])}")
+    above(figure, f"{removed(entries)}; {_text(measured[0][1])}")
     return figure
 
 
-def _text(found: tuple[dict, dict]) -> str:
+def _text(record: dict) -> str:
     """Return what was read: how many sequences of which text."""
-    _, record = found
     protocol, tokens = record["benchmark"].partition("@")[2], record["details"]["tokens"]
     if protocol not in TEXTS:
         return f"{tokens} tokens of {protocol}"
     window, name = TEXTS[protocol]
     return f"{tokens // window} sequences of {window} tokens of {name}"
-
-
-def _records(entry: dict) -> list[dict]:
-    return [record for name, record in entry["records"].items() if name.startswith("windows@")]
 
 
 def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:

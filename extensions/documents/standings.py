@@ -28,42 +28,44 @@ SHORT += (rows.SHIFT, rows.COME, rows.OVERREP, rows.TRAINED_PATCH, rows.TRAINED_
 def entries(store: Store, subject: Subject, target: str = "league") -> list[dict]:
     """Return the measured rows that have both perplexities; see `show.entries`."""
     table = registry.get(target)
-    found = show.entries(table, store, subject, table.rows(subject))
-    return [entry for entry in found if PERPLEXITY in entry["scores"]]
+    return [e for e in show.entries(table, store, subject, table.rows(subject)) if PERPLEXITY in e["scores"]]
 
 
-def best(found: Iterable[dict]) -> dict[str, dict[str, dict]]:
+def best(measured: Iterable[dict]) -> dict[str, dict[str, dict]]:
     """Return the best selection of each repair, by sparsity.
 
     Returns:
         Sparsity -> repair -> its best entry over all selections of layers; the repair of lowest perplexity first.
     """
     by_count: dict[str, dict[str, dict]] = {}
-    for entry in found:
+    for entry in measured:
         if entry["dense"]:
             continue
-        known, repair = by_count.setdefault(entry["sparsity"], {}), entry["spec"].repair
-        if repair not in known or before(entry, known[repair]):
-            known[repair] = entry
+        by_repair, repair = by_count.setdefault(entry["sparsity"], {}), entry["spec"].repair
+        if repair not in by_repair or before(entry, by_repair[repair]):
+            by_repair[repair] = entry
     order = sorted(by_count, key=lambda sparsity: int(sparsity.partition("/")[0]))
     return {
         count: dict(sorted(by_count[count].items(), key=lambda pair: pair[1]["scores"][PERPLEXITY])) for count in order
     }
 
 
-def choices(found: Iterable[dict]) -> tuple[int, int]:
+def choices(measured: Iterable[dict]) -> tuple[int, int]:
     """Count the selections between layers, and those that come out the same on either half of the sequences.
 
     One selection is that of a repair at a number of layers, among two different sets of layers or more. Each half has every
     second sequence of each text. The outcome is the same if the same layers are removed.
     """
     rivals: dict[tuple[str, str], list[tuple[dict, list[float]]]] = {}
-    for entry in found:
+    for entry in measured:
         if not entry["dense"] and removed(entry) and (halves := _halves(entry)):
             rivals.setdefault((entry["sparsity"], entry["spec"].repair), []).append((entry, halves))
-    made = [several for several in rivals.values() if any(removed(one) != removed(several[0][0]) for one, _ in several)]
-    chosen = [[min(several, key=lambda one, half=half: one[1][half])[0] for half in (0, 1)] for several in made]
-    return len(made), sum(removed(one) == removed(other) for one, other in chosen)
+    count = same = 0
+    for candidates in rivals.values():
+        if any(removed(entry) != removed(candidates[0][0]) for entry, _ in candidates):
+            first, second = (min(candidates, key=lambda pair, half=half: pair[1][half])[0] for half in (0, 1))
+            count, same = count + 1, same + (removed(first) == removed(second))
+    return count, same
 
 
 def _halves(entry: dict) -> list[float] | None:
@@ -78,12 +80,17 @@ def _halves(entry: dict) -> list[float] | None:
 def compared(entry: dict, rival: dict) -> tuple[float, tuple[float, float] | None, bool]:
     """Return one row's average perplexity as a share of another's, its 95 % interval, and whether that is paired."""
     share = entry["scores"][PERPLEXITY] / rival["scores"][PERPLEXITY]
-    one, other = (np.asarray(found["replicates"](PERPLEXITY)) for found in (entry, rival))
-    if entry["method"] == rival["method"] or one.ndim == 0 or other.ndim == 0:
+    if (pair := _replicates(entry, rival, PERPLEXITY)) is None:
         return share, None, False
     looked_up = entry["replicates"].func  # the `Resampled` of all rows
-    paired = looked_up.paired(tuple((*found["replicates"].args, PERPLEXITY) for found in (entry, rival)))
-    return share, interval(one / other), paired
+    paired = looked_up.paired(tuple((*row["replicates"].args, PERPLEXITY) for row in (entry, rival)))
+    return share, interval(pair[0] / pair[1]), paired
+
+
+def _replicates(entry: dict, other: dict, column: str) -> list[np.ndarray] | None:
+    """Return two rows' replicates of a column; None if one has none, or for a row and itself."""
+    pair = [np.asarray(row["replicates"](column)) for row in (entry, other)]
+    return pair if entry["method"] != other["method"] and all(values.ndim for values in pair) else None
 
 
 def ratio(entry: dict, rival: dict) -> str:
@@ -92,42 +99,43 @@ def ratio(entry: dict, rival: dict) -> str:
     return f"{share:.3f} [{ends[0]:.3f}, {ends[1]:.3f}]" + ("" if paired else "~") if ends else f"{share:.3f}"
 
 
-def table(found: Sequence[dict], texts: Sequence[str]) -> str:
+def table(measured: Sequence[dict], texts: Sequence[str]) -> str:
     """Return a Markdown table of well-known repairs and of the refit, with most layers removed.
 
     Args:
-        found: The rows of one model, as `entries` returns them.
+        measured: The rows of one model, as `entries` returns them.
         texts: Columns of perplexities to show.
     """
-    header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {found[0]['over'][ACCURACY]}", *HEADER[5:]]
-    lines = [_line(dense, "dense", ("", ""), texts) for dense in found if dense["dense"]]
-    alone = {(e["sparsity"], e["spec"].selection): e for e in found if e["spec"] and e["spec"].repair == rows.NONE}
-    for repairs in list(best(found).values())[-FEW:]:
+    header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {measured[0]['over'][ACCURACY]}", *HEADER[5:]]
+    lines = [_line(dense, "dense", ("", ""), texts) for dense in measured if dense["dense"]]
+    pruned = [entry for entry in measured if entry["spec"]]
+    unrepaired = {(e["sparsity"], e["spec"].selection): e for e in pruned if e["spec"].repair == rows.NONE}
+    for repairs in list(best(measured).values())[-FEW:]:
         rivals = [entry for repair, entry in repairs.items() if repair in rows.TRAINING_FREE]
         for repair, entry in repairs.items():
             if repair in SHORT:
                 share = ratio(entry, rivals[0]) if rivals else ""
                 label = f"**{NAMES[repair]}**" if repair in NAMES else entry["spec"].repaired
-                verdict = answers(entry, alone.get((entry["sparsity"], entry["spec"].selection)))
+                verdict = answers(entry, unrepaired.get((entry["sparsity"], entry["spec"].selection)))
                 lines.append(_line(entry, label, (share, verdict), texts))
     return markdown(header, lines, "rll" + "r" * (len(texts) + 3))
 
 
-def answers(entry: dict, alone: dict | None) -> str:
+def answers(entry: dict, unrepaired: dict | None) -> str:
     """Compare a row's accuracy with no repair of the same layers; '' if one of them has none.
 
     Significant differences come first; otherwise equivalent, if two one-sided tests place the difference within
     `MARGIN` points.
     """
-    if alone is None or entry["method"] == alone["method"] or not all(ACCURACY in e["scores"] for e in (entry, alone)):
+    if unrepaired is None or not all(ACCURACY in row["scores"] for row in (entry, unrepaired)):
         return ""
-    one, other = (np.asarray(found["replicates"](ACCURACY)) for found in (entry, alone))
-    if one.ndim == 0 or other.ndim == 0:
+    if (pair := _replicates(entry, unrepaired, ACCURACY)) is None:
         return ""
-    low, high = interval(one - other)
+    difference = pair[0] - pair[1]
+    low, high = interval(difference)
     if low > 0 or high < 0:
         return HIGHER if low > 0 else LOWER
-    return EQUIVALENT if equivalent(one - other, MARGIN) else INCONCLUSIVE
+    return EQUIVALENT if equivalent(difference, MARGIN) else INCONCLUSIVE
 
 
 def _line(entry: dict, repair: str, words: tuple[str, str], texts: Sequence[str]) -> tuple[str, ...]:
@@ -144,10 +152,11 @@ def _line(entry: dict, repair: str, words: tuple[str, str], texts: Sequence[str]
 
 def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
     """Return the part `standings` of docs/league.md: each measured model's short table, and the names of the others."""
-    found = {subject: entries(store, subject) for subject in subjects}
-    measured = [subject for subject in subjects if not all(entry["dense"] for entry in found[subject])]
+    entries_of = {subject: entries(store, subject) for subject in subjects}
+    measured = [subject for subject in subjects if not all(entry["dense"] for entry in entries_of[subject])]
     tables = [
-        f"{subject.label}{_stable(found[subject])}:\n\n{table(found[subject], _texts(subject))}" for subject in measured
+        f"{subject.label}{_stable(entries_of[subject])}:\n\n{table(entries_of[subject], _texts(subject))}"
+        for subject in measured
     ]
     missing = [
         f"{HEADS[subject.name]} has no results here yet. `python -m reproductions run league --model {subject.name}` "
@@ -158,11 +167,13 @@ def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
     return {"standings": "\n\n".join([*tables, *missing])}
 
 
-def _stable(found: Sequence[dict]) -> str:
+def _stable(measured: Sequence[dict]) -> str:
     """Return how many selections stay the same where half of the sequences chooses; '' where none was chosen."""
-    made, same = choices(found)
+    count, same = choices(measured)
     return (
-        f". Both halves of the sequences select the same layers for {same} of {made} repairs and sizes" if made else ""
+        f". Both halves of the sequences select the same layers for {same} of {count} repairs and sizes"
+        if count
+        else ""
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from common.calibration.layer_inputs import ATTENTION, MLP
 from common.calibration.least_squares import WIDE_BYTES
@@ -53,12 +54,11 @@ class Cost:
             # the dense residual stream, which the repaired one is until the first interface
             calls = next(k for k in range(max(plan) + 1, job.layers + 1) if k not in removed) * sum(halves.values())
             for k in range(min(plan), max(plan) + 1):
-                seen = k == min(plan) and k < min(removed)
                 if k not in removed:
-                    calls += _repeated(plan.get(k, ()), halves, again, seen)
+                    calls += _repeated(plan.get(k, ()), halves, again, k == min(plan) and k < min(removed))
         operations, most = 0.0, 0
         solved = len(RIDGES) if options.held_out else 1
-        for name in (name for names in plan.values() for name in names):
+        for name in chain.from_iterable(plan.values()):
             n = inputs[name]
             if tokens < n:
                 operations += tokens * n * (tokens + 2 * width) + solved * tokens**2 * (tokens / 3 + 2 * width)
@@ -72,17 +72,17 @@ class Cost:
         return cls(calls / sum(halves.values()) / job.layers, operations, most)
 
 
-def _repeated(names: Sequence[str], halves: Mapping[str, int], again: Mapping[str, int], seen: bool) -> int:
+def _repeated(names: Sequence[str], halves: Mapping[str, int], again: Mapping[str, int], inputs_known: bool) -> int:
     """Return how many weights multiply each token of the repaired residual stream in one layer.
 
     names: matrices that are refitted. halves: weights of attention and MLP. again: weights that run once more after a
-    refit. seen: whether the dense pass shows the inputs of the first matrix.
+    refit. inputs_known: whether the dense pass shows the inputs of the first matrix.
     """
     total = 0
     for name in halves:
         if name in names:
-            total += (again if seen else halves)[name] + again[name]
-            seen = False
-        elif not seen:
+            total += (again if inputs_known else halves)[name] + again[name]
+            inputs_known = False
+        elif not inputs_known:
             total += halves[name]
     return total

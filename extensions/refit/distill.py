@@ -17,6 +17,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -35,18 +36,13 @@ BATCH = 4  # sequences in a step, run one at a time
 # channels, as the best and largest of 1e-4, 3e-4 and 1e-3 on held-out text of SmolLM2-135M-Instruct without 7 of its 30
 # layers. No other width was tried.
 RATE = 0.576
-HOW = Fitting(final_share=0.1, weight_decay=0.0, warmup_share=0.1, clip=1.0, accumulate=BATCH, save_every=25)
+FITTING = Fitting(final_share=0.1, weight_decay=0.0, warmup_share=0.1, clip=1.0, accumulate=BATCH, save_every=25)
 TRAINED_BYTES = 24  # of a parameter in float32: weight, gradient, two moments and two copies to go back to
 
 
-class _Student:
-    """The pruned model's layers at these positions, in float32, called on the hidden states before them."""
-
-    def __init__(self, decoder: Decoder, positions: Sequence[int]) -> None:
-        self.decoder, self.positions = decoder, positions
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return self.decoder.run(hidden.float(), layers=self.positions).to(hidden.dtype)
+def _run_student(decoder: Decoder, positions: Sequence[int], hidden: Tensor) -> Tensor:
+    """Run the pruned model's layers at these positions, which are in float32."""
+    return decoder.run(hidden.float(), layers=positions).to(hidden.dtype)
 
 
 def neighbours(layers: int, removed: Sequence[int], following: int) -> list[int]:
@@ -58,13 +54,13 @@ def neighbours(layers: int, removed: Sequence[int], following: int) -> list[int]
     return list(plan_of(layers, removed, following, "both", 0.0))
 
 
-def how_for(channels: int) -> Fitting:
+def fitting_for(channels: int) -> Fitting:
     """Return the learning rate, schedule and batch size for a model of ``channels`` channels.
 
-    >>> round(how_for(4096).learning_rate, 6)
+    >>> round(fitting_for(4096).learning_rate, 6)
     0.000141
     """
-    return replace(HOW, learning_rate=RATE / channels)
+    return replace(FITTING, learning_rate=RATE / channels)
 
 
 def distill(
@@ -76,7 +72,7 @@ def distill(
     *,
     following: int = FOLLOWING,
     held_out: Tensor | None = None,
-    how: Fitting | None = None,
+    fitting: Fitting | None = None,
     seed: int = 0,
     start: Mapping | None = None,
     folder: str | os.PathLike | None = None,
@@ -93,7 +89,7 @@ def distill(
         following: Layers after each interface that train.
         held_out: Token ids [samples, tokens]. If their divergence does not fall, the initial weights are restored, as
             after a step that diverged.
-        how: Learning rate, schedule and batch size; None: those of `how_for`.
+        fitting: Learning rate, schedule and batch size; None: those of `fitting_for`.
         seed: Seed of the order of sequences.
         start: JSON-able origin of the weights of ``model``, if they may differ in their last bits between runs.
         folder: Folder for checkpoints. An unfinished training with the same settings continues there, a finished one is
@@ -108,31 +104,31 @@ def distill(
         UserError: no layer to train, or an error of the checkpoints.
     """
     teacher, student = Decoder(original), Decoder(model)
-    how = how or how_for(teacher.hidden_size)
+    fitting = fitting or fitting_for(teacher.hidden_size)
     if steps == 0:
         return {"status": "finished", "steps": 0, "losses": [], "layers": [], "kept": False}
-    kept = [layer for layer in range(teacher.num_layers) if layer not in removed]
+    kept_layers = [layer for layer in range(teacher.num_layers) if layer not in removed]
     layers = neighbours(teacher.num_layers, removed, following)
     if not layers:
         raise UserError("no layer is next to an interface. Raise following, or distil nothing")
     replacements = {
-        (a, b): _Student(student, [kept.index(layer) for layer in range(a, b) if layer in layers])
+        (a, b): partial(_run_student, student, [kept_layers.index(layer) for layer in range(a, b) if layer in layers])
         for a, b in runs(sorted({*layers, *removed}))
     }
-    count = steps * how.batch_size * how.accumulate
+    count = steps * fitting.batch_size * fitting.accumulate
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(len(windows), generator=generator) for _ in range(-(-count // len(windows)))]
     task = Distillation(teacher, replacements, windows[torch.cat(orders)[:count]], k=None)
     judge = None if held_out is None else Distillation(teacher, replacements, held_out, k=None)
     identity = {"following": following, "start": model_digest(model) if start is None else dict(start)}
-    trained = {layer: student.layers[kept.index(layer)] for layer in layers}
-    parameters = {f"{layer}.{name}": p for layer, one in trained.items() for name, p in one.named_parameters()}
+    trained = {layer: student.layers[kept_layers.index(layer)] for layer in layers}
+    parameters = {f"{layer}.{name}": p for layer, part in trained.items() for name, p in part.named_parameters()}
     first = [parameter.detach().clone() for parameter in parameters.values()]
     with _widened(parameters.values()):
         before = None if judge is None else judge.mean_loss()
         options = {"identity": identity, "held_out": judge, "folder": folder, "progress": progress}
-        report = train(task, parameters, how, validate_every=steps, **options)
-    report |= {"kept": report["status"] == "finished", "learning_rate": how.learning_rate}
+        report = train(task, parameters, fitting, validate_every=steps, **options)
+    report |= {"kept": report["status"] == "finished", "learning_rate": fitting.learning_rate}
     if judge is not None and report["kept"]:
         after = report.pop("validation")[-1][1]
         report |= {"before": before, "after": after, "kept": after is not None and after < before}
@@ -146,8 +142,8 @@ def distill(
 def sharing(job: Job, removed: Sequence[int]) -> nn.Module:
     """Return a copy of the model that has weights of its own only where a refit without these layers writes."""
     near = neighbours(job.layers, removed, job.options.following)
-    own = {id(p) for layer in near for p in job.decoder.layers[layer].parameters()}
-    return copy.deepcopy(job.model, {id(p): p for p in job.model.parameters() if id(p) not in own})
+    own_weights = {id(p) for layer in near for p in job.decoder.layers[layer].parameters()}
+    return copy.deepcopy(job.model, {id(p): p for p in job.model.parameters() if id(p) not in own_weights})
 
 
 def distilled(job: Job, original: nn.Module, removed: Sequence[int]) -> dict:
@@ -166,12 +162,14 @@ def distilled(job: Job, original: nn.Module, removed: Sequence[int]) -> dict:
         folder=job.folder("distillation"),
         progress=True,
     )
-    what = f"{len(report['layers'])} layers next to the interface trained for {report['steps']:,} steps"
+    outcome = f"{len(report['layers'])} layers next to the interface trained for {report['steps']:,} steps"
     if report["status"] != "finished":
-        what += f": {report['reason']}"
+        outcome += f": {report['reason']}"
     elif job.apart:
-        what += f": divergence from the original {report['before']:.4g} -> {report['after']:.4g} nats on held-out text"
-    job.notes.append(what if report["kept"] else f"{what}; the untrained weights were kept")
+        outcome += (
+            f": divergence from the original {report['before']:.4g} -> {report['after']:.4g} nats on held-out text"
+        )
+    job.notes.append(outcome if report["kept"] else f"{outcome}; the untrained weights were kept")
     return report
 
 
@@ -195,6 +193,6 @@ def _widened(parameters: Collection[nn.Parameter]) -> Iterator[None]:
     try:
         yield
     finally:
-        for parameter, (dtype, wanted) in before.items():
+        for parameter, (dtype, required) in before.items():
             parameter.data, parameter.grad = parameter.data.to(dtype), None
-            parameter.requires_grad_(wanted)
+            parameter.requires_grad_(required)

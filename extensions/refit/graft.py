@@ -115,22 +115,22 @@ class Observed:
         less than that length in the host.
         """
         writer = self.norms.writer
-        kept = [layer for layer in range(writer or 0) if layer not in removed]
-        if writer not in removed or not kept or not self.able:
+        kept_layers = [layer for layer in range(writer or 0) if layer not in removed]
+        if writer not in removed or not kept_layers or not self.able:
             return None
-        host, least = kept[-1], self.norms.median[writer + 1]
+        host, least = kept_layers[-1], self.norms.median[writer + 1]
         neurons = (self.features[writer].abs().mean(0) * self._lengths(writer) > least).nonzero().flatten()
         down = self._matrix(writer, MLP).weight[:, neurons].T.float().cpu()
         matrices: dict[str, tuple[Tensor, Tensor | None]] = {MLP: (down, None)}
         gains = [self._matrix(layer, self.decoder.spec.mlp.norm).weight.float().cpu() for layer in (writer, host)]
-        exchange, given = torch.where(gains[1] == 0, 0, gains[0] / gains[1]), {}
+        exchange, activations = torch.where(gains[1] == 0, 0, gains[0] / gains[1]), {}
         for name in (GATE, UP):
             linear = self._matrix(writer, name)
             rows, biases = linear.weight[neurons].float().cpu() * exchange, linear.bias
             biases = None if biases is None else biases[neurons].float().cpu()
             matrices[name] = rows, biases
-            given[name] = nn.functional.linear(self.read[host], rows, biases)
-        copies = self.decoder.layers[host].mlp.act_fn(given[GATE]) * given[UP]
+            activations[name] = nn.functional.linear(self.read[host], rows, biases)
+        copies = self.decoder.layers[host].mlp.act_fn(activations[GATE]) * activations[UP]
         wrote, writes = ((of @ down).norm(dim=-1).mean().item() for of in (self.features[writer][:, neurons], copies))
         if writes < least:
             return None

@@ -65,15 +65,15 @@ class LeastLeft(Selection):
         check_count(self.count, layers)
         # One pass for both shapes and every count up to the papers' largest share, as `Context.statistics` does.
         longest = max(self.count, layers // 3)
-        found = self._lefts(context, longest)
+        errors = self._lefts(context, longest)
         if self.carried:
-            found |= self._lefts(context, longest, graft=True)
+            errors |= self._lefts(context, longest, graft=True)
         if self.shape == "window":
-            chosen = [min((run for run in found if run[1] - run[0] == self.count), key=found.__getitem__)]
+            chosen_runs = [min((run for run in errors if run[1] - run[0] == self.count), key=errors.__getitem__)]
         else:
-            chosen = least_set(found, self.count)
-        context.details["left"] = [[*run, round(found[run], 6)] for run in chosen]
-        return [layer for run in chosen for layer in range(*run)]
+            chosen_runs = least_set(errors, self.count)
+        context.details["left"] = [[*run, round(errors[run], 6)] for run in chosen_runs]
+        return [layer for run in chosen_runs for layer in range(*run)]
 
     def _lefts(self, context: Context, longest: int, graft: bool = False) -> dict[Run, float]:
         lengths, options = range(1, longest + 1), {"ridge": self.ridge} | context.pass_options
@@ -81,10 +81,10 @@ class LeastLeft(Selection):
         def search() -> list[list]:
             decoder, ids = context.decoder, context.windows()
             if graft:
-                found = carried(decoder, ids, lengths, Observed(decoder, ids).carrier, **options)
+                errors = carried(decoder, ids, lengths, Observed(decoder, ids).carrier, **options)
             else:
-                found = leftovers(decoder, ids, lengths, **options)
-            return [[*run, share] for run, share in found.items()]
+                errors = leftovers(decoder, ids, lengths, **options)
+            return [[*run, share] for run, share in errors.items()]
 
         facts = {"calibration": context.recipe.calibration, "ridge": self.ridge, "longest": longest}
         rows = context.searched("leftovers-carried" if graft else "leftovers", facts, search)
@@ -125,13 +125,13 @@ def leftovers(
     runs = [(a, a + n) for a in range(1, layers - 1) for n in sorted(set(lengths)) if n > 0 and a + n < layers]
     if not runs:
         raise UserValueError(f"no run of {list(lengths)} layers leaves the first and last of {layers} in place")
-    found: dict[Run, float] = {}
+    errors: dict[Run, float] = {}
     for part in _parts(runs, decoder.hidden_size):
         sums = _ResidualSums(part)
         for crossing in crossings(decoder, ids, part, batch_size=batch_size, progress=progress):
             sums.add(crossing)
-        found |= sums.left(ridge)
-    return found
+        errors |= sums.left(ridge)
+    return errors
 
 
 @torch.no_grad()
@@ -168,35 +168,35 @@ def carried(
     sums = _ResidualSums(runs)
     for crossing in crossings(decoder, ids, runs, first=False, batch_size=batch_size, progress=progress):
         sums.add(crossing)
-        sums.found[crossing.run].target += crossing.after[:, 0].double().square().sum().item()
+        sums.regressions[crossing.run].target += crossing.after[:, 0].double().square().sum().item()
     return sums.left(ridge)
 
 
-def least_set(found: Mapping[Run, float], count: int) -> list[Run]:
+def least_set(errors: Mapping[Run, float], count: int) -> list[Run]:
     """Return runs of ``count`` layers in total whose residual errors have the smallest sum, in ascending order.
 
     At least one kept layer is between any two runs.
 
     Args:
-        found: Run -> residual error, from `leftovers`.
+        errors: Run -> residual error, from `leftovers`.
         count: Number of layers.
 
     Raises:
         UserError: the given runs cannot be combined to ``count`` layers.
     """
-    last = max(stop for _, stop in found)
+    last = max(stop for _, stop in errors)
     # best[stop][n]: (sum, runs) of n layers in runs that end at `stop` or before
     best: list[dict[int, tuple[float, list[Run]]]] = [{0: (0.0, [])}]
     for stop in range(1, last + 1):
-        here = dict(best[stop - 1])
-        for (a, b), share in found.items():
+        best_here = dict(best[stop - 1])
+        for (a, b), share in errors.items():
             if b != stop:
                 continue
             for n, (total, runs) in best[max(a - 1, 0)].items():
                 size = n + b - a
-                if size <= count and total + share < here.get(size, (float("inf"), []))[0]:
-                    here[size] = (total + share, [*runs, (a, b)])
-        best.append(here)
+                if size <= count and total + share < best_here.get(size, (float("inf"), []))[0]:
+                    best_here[size] = (total + share, [*runs, (a, b)])
+        best.append(best_here)
     if count not in best[-1]:
         raise UserValueError(f"no set of {count} layers can be made of runs with kept layers between them")
     return best[-1][count][1]
@@ -207,12 +207,12 @@ def _parts(runs: Sequence[Run], channels: int) -> Iterator[list[Run]]:
     part: list[Run] = []
     used = 0
     for start in dict.fromkeys(a for a, _ in runs):
-        own = [run for run in runs if run[0] == start]
-        size = 8 * channels**2 * (1 + len(own))
+        same_start = [run for run in runs if run[0] == start]
+        size = 8 * channels**2 * (1 + len(same_start))
         if part and used + size > MOMENT_BYTES:
             yield part
             part, used = [], 0
-        part, used = [*part, *own], used + size
+        part, used = [*part, *same_start], used + size
     yield part
 
 
@@ -221,16 +221,16 @@ class _ResidualSums:
 
     def __init__(self, runs: Sequence[Run]):
         self.leading = {a: (a, b) for a, b in reversed(runs)}
-        self.found = {run: Regression(shared=run != self.leading[run[0]]) for run in runs}
+        self.regressions = {run: Regression(shared=run != self.leading[run[0]]) for run in runs}
 
     def add(self, crossing: Crossing) -> None:
         before, after = crossing.before, crossing.after
-        self.found[crossing.run].add(before, after.double() - before.double(), after, crossing.keep)
+        self.regressions[crossing.run].add(before, after.double() - before.double(), after, crossing.keep)
 
     def left(self, ridge: float) -> dict[Run, float]:
-        for run, one in self.found.items():
-            one.share(self.found[self.leading[run[0]]])
-        return {run: one.fitted(ridge)[1] / one.target for run, one in self.found.items()}
+        for run, regression in self.regressions.items():
+            regression.share(self.regressions[self.leading[run[0]]])
+        return {run: regression.fitted(ridge)[1] / regression.target for run, regression in self.regressions.items()}
 
 
 @register("least-left-refit")
@@ -275,9 +275,9 @@ def prune(model: nn.Module, ids: Tensor, count: int, **options) -> dict:
     removed, lefts, reports = [], [], []
     shared = {name: options[name] for name in ("ridge", "batch_size") if name in options}
     for _ in range(count):
-        found = choices(model, dense, alive, ids, **shared)
-        place = min(found, key=found.__getitem__)
-        lefts.append(round(found[place], 6))
+        errors = choices(model, dense, alive, ids, **shared)
+        place = min(errors, key=errors.__getitem__)
+        lefts.append(round(errors[place], 6))
         layer = alive[place]
         reports += [
             {"removed": layer} | r for r in refit.refit(model, ids, [place], dense=dense, alive=alive, **options)
@@ -310,16 +310,16 @@ def choices(
         ridge: Ridge as a share of the mean eigenvalue.
         batch_size: Samples per batch.
     """
-    ours, theirs = Decoder(model), Decoder(dense)
-    sums = {place: Regression() for place in range(1, ours.num_layers - 1)}
+    current, original = Decoder(model), Decoder(dense)
+    sums = {place: Regression() for place in range(1, current.num_layers - 1)}
     for batch in ids.split(batch_size):
-        wanted, hidden = {}, theirs.embed_tokens(batch)
+        targets, hidden = {}, original.embed_tokens(batch)
         for layer in range(alive[-1]):
-            hidden = theirs.run(hidden, layer, layer + 1)
-            wanted[layer + 1] = hidden
-        hidden = ours.embed_tokens(batch)
-        for place, one in sums.items():
-            hidden = ours.run(hidden, place - 1, place)
-            target = wanted[alive[place + 1]]
-            one.add(hidden, target.double() - hidden.double(), target)
-    return {place: one.fitted(ridge)[1] / one.target for place, one in sums.items()}
+            hidden = original.run(hidden, layer, layer + 1)
+            targets[layer + 1] = hidden
+        hidden = current.embed_tokens(batch)
+        for place, regression in sums.items():
+            hidden = current.run(hidden, place - 1, place)
+            target = targets[alive[place + 1]]
+            regression.add(hidden, target.double() - hidden.double(), target)
+    return {place: regression.fitted(ridge)[1] / regression.target for place, regression in sums.items()}

@@ -187,8 +187,8 @@ def refit(
         for layer in track(range(min(plan), max(plan) + 1), "refitting", unit="layer", shown=progress):
             if layer not in removed:
                 after = next(i for i in range(layer + 1, decoder.num_layers + 1) if i not in removed)
-                own = graft if graft is not None and graft.host == layer else None
-                reports += streams.through(layer, after, plan.get(layer, ()), own)
+                layer_graft = graft if graft is not None and graft.host == layer else None
+                reports += streams.through(layer, after, plan.get(layer, ()), layer_graft)
     remove_layers(model, removed)
     return reports
 
@@ -291,12 +291,12 @@ def plan_of(
         if layer in removed:
             left = following
             continue
-        own = MATRICES[matrices] if left else ()
+        refitted = MATRICES[matrices] if left else ()
         if before and layer + 1 in removed:  # whatever else, this layer makes up for the removed ones
-            own = (ATTENTION, MLP) if share > 0 or ATTENTION in own else (MLP,)
+            refitted = (ATTENTION, MLP) if share > 0 or ATTENTION in refitted else (MLP,)
         left = max(left - 1, 0)
-        if own:
-            plan[layer] = own
+        if refitted:
+            plan[layer] = refitted
     return plan
 
 
@@ -354,13 +354,13 @@ class _Streams:
     def _through(self, decoder: Decoder, tokens: Sequence[Tensor], layers: Sequence[int]) -> list[Tensor]:
         """Return what leaves these layers, of each batch of tokens."""
         if not decoder.streamed:
-            stream, found = self.stream if decoder is self.origin else CachedHiddenStates(decoder), []
+            stream, states = self.stream if decoder is self.origin else CachedHiddenStates(decoder), []
             for ids in track(tokens, "layers before", unit="batch", shown=self.progress):
                 hidden = decoder.embed_tokens(ids)
                 for layer in layers:
                     hidden = stream.following(ids, hidden, layer)
-                found.append(self.pool.keep(hidden))
-            return found
+                states.append(self.pool.keep(hidden))
+            return states
         states = [self.pool.keep(decoder.embed_tokens(ids)) for ids in tokens]
         for layer in track(layers, "layers before", unit="layer", shown=self.progress):  # each is read once
             states = [self.pool.keep(decoder.run(state.to(decoder.device), layers=[layer])) for state in states]
@@ -368,7 +368,7 @@ class _Streams:
 
     def through(self, layer: int, after: int, names: Sequence[str], graft: Graft | None) -> list[dict]:
         """Take both residual streams through a kept layer and refit these matrices; ``after``: the next kept layer."""
-        own, ahead = self.alive[layer], self.alive[after]
+        position, ahead = self.alive[layer], self.alive[after]
         summed = self.fit.target == BRANCHES
         # up to the first repair both residual streams are one: the dense pass shows the inputs of the first matrix
         alike = bool(names) and not summed and graft is None and self.batches[0].repaired is self.batches[0].dense
@@ -376,27 +376,27 @@ class _Streams:
         for batch in self.batches if apart else ():
             before = batch.dense.to(self.origin.device)
             if summed:
-                batch.ahead = batch.out = self._with_branches(batch, before, own)
+                batch.ahead = batch.out = self._with_branches(batch, before, position)
                 batch.targets, batch.branches = batch.branches, {}
                 continue
-            with Watched(self.origin, own) as seen:
-                out = self.origin.run(before, own, own + 1)
+            with Watched(self.origin, position) as seen:
+                out = self.origin.run(before, position, position + 1)
             batch.ahead = batch.out = self.pool.keep(out)
             if ATTENTION in names:
                 batch.targets[ATTENTION] = self.pool.keep(seen.middle)
             if alike:
                 batch.middle = None if names[0] == ATTENTION else self.pool.keep(seen.middle)
                 self._note(batch, names[0], seen)
-        for passed in range(own + apart, ahead):
+        for passed in range(position + apart, ahead):
             for batch in self.batches:
-                before = (batch.dense if passed == own else batch.ahead).to(self.origin.device)
-                if summed and passed > own:
+                before = (batch.dense if passed == position else batch.ahead).to(self.origin.device)
+                if summed and passed > position:
                     batch.ahead = self._with_branches(batch, before, passed)
                 else:
                     batch.ahead = self.pool.keep(self.stream.following(batch.ids, before, passed))
         for batch in () if summed else self.batches:
             batch.targets[MLP] = batch.ahead
-            if self.fit.share and ahead > own + 1 and ATTENTION in batch.targets:
+            if self.fit.share and ahead > position + 1 and ATTENTION in batch.targets:
                 change = batch.ahead.float() - batch.out.float()
                 batch.targets[ATTENTION] = self.pool.keep(batch.targets[ATTENTION].float() + self.fit.share * change)
         for batch in self.batches:
@@ -478,7 +478,7 @@ class _Streams:
     ) -> dict:
         if self.decoder.streamed:  # its memory goes to the sums
             self.decoder.model.streamed.let_go()
-        ridge, chosen, error = self.fit.ridge, {}, sums.error
+        ridge, ridge_facts, error = self.fit.ridge, {}, sums.error
         linear = at_hand(self.decoder.layers[layer]).get_submodule(paths(self.decoder.spec)[name])
         pull = {}
         if self.fit.towards == ZERO:  # the change that leaves nothing of the old weights
@@ -486,7 +486,7 @@ class _Streams:
         if held is not None:
             lefts = {r: left / held.target for r, left in sums.lefts(held, RIDGES, **pull).items()}
             ridge = lowest(lefts)
-            chosen = {"ridge": ridge, "held_out": lefts[ridge]}
+            ridge_facts = {"ridge": ridge, "held_out": lefts[ridge]}
             sums = sums.with_(held)
             error = sums.error
         if self.fit.form == ROTATION:
@@ -508,10 +508,10 @@ class _Streams:
                 change *= self.fit.strength
                 left = sums.left(change)
         if change is not None:
-            for own, part in zip(linear.weight.split(ROWS), change.split(ROWS, 1), strict=True):
-                own.copy_(own.double() + part.T.to(own.device))
+            for rows, part in zip(linear.weight.split(ROWS), change.split(ROWS, 1), strict=True):
+                rows.copy_(rows.double() + part.T.to(rows.device))
         shares = {"error": error / sums.target, "left": left / sums.target}
-        return {"layer": self.alive[layer], "matrix": name} | shares | chosen
+        return {"layer": self.alive[layer], "matrix": name} | shares | ridge_facts
 
 
 def _alone(decoder: Decoder) -> AbstractContextManager:

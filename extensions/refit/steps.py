@@ -11,16 +11,16 @@ from common.pruning.pipeline import Context
 from common.pruning.recipe import Repair, register
 from common.pruning.trained_repair import TrainedRepair, note_training
 from common.utils.errors import UserError
-from extensions.refit.distill import distill, how_for
+from extensions.refit.distill import distill, fitting_for
 from extensions.refit.graft import Graft, find
 from extensions.refit.method import FOLLOWING, RIDGE, check_architecture, refit
 
 
 def grafted(context: Context, windows: Tensor) -> Graft | None:
     """Return the graft that the removal needs, and note it in the result's details as ``graft``."""
-    found = find(context.decoder, windows, context.removed)
-    context.details["graft"] = None if found is None else found.report()
-    return found
+    graft = find(context.decoder, windows, context.removed)
+    context.details["graft"] = graft and graft.report()
+    return graft
 
 
 @register("graft")
@@ -37,9 +37,9 @@ class Grafted(Repair):
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
         check_architecture(context.decoder.architecture)
-        found = grafted(context, context.windows())
-        if found is not None:
-            found.into(context.decoder.layers[found.host])
+        graft = grafted(context, context.windows())
+        if graft is not None:
+            graft.into(context.decoder.layers[graft.host])
             context = replace(context, keep=False)  # what is kept is of the dense model
         if self.then is None:
             remove_layers(context.model, context.removed)
@@ -123,7 +123,7 @@ class Distilled(TrainedRepair):
             min(self.steps, context.recipe.limit or self.steps),
             following=self.following,
             held_out=windows[-self.held_out :] if self.held_out else None,
-            how=self.fitting(how_for(context.decoder.hidden_size)),
+            fitting=self.fitting(fitting_for(context.decoder.hidden_size)),
             start={"recipe": context.recipe.hash},
             folder=context.folder,
             progress=context.progress,

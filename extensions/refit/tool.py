@@ -50,8 +50,8 @@ def check(job: Job) -> None:
         dear = options.stream is not None or (options.device == "cpu" and job.config.hidden_size > WIDE)
         options.choose = "cosine" if dear or options.cosine is not None else "best"
     if options.held_out is None:  # of wide models one H'H is all there is room for
-        chosen = options.ridge is None and job.config.intermediate_size < LARGE
-        options.held_out = options.samples // HELD_OUT_OF if chosen else 0
+        choose_ridge = options.ridge is None and job.config.intermediate_size < LARGE
+        options.held_out = options.samples // HELD_OUT_OF if choose_ridge else 0
     job.refuse_patches("refit the model that they were made for")
     if (options.held_out or 0) >= options.samples:
         raise UserError(f"--held-out {options.held_out} leaves none of the {options.samples} samples; use fewer")
@@ -136,21 +136,24 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
         return list(next(iter(named))), []
     apart = job.options.held_out or max(1, len(job.windows) // HELD_OUT_OF)
     windows, judges = job.windows[:-apart], job.windows[-apart:]
-    tried, said, found = [], [], {}
+    tried, notes, perplexity_by_name = [], [], {}
     for layers, names in track(named.items(), "choices of layers", unit="choice", each=True):
         removed = list(layers)
         model = _refitted(job, distill.sharing(job, removed), removed, windows).model
         perplexity = summarise(token_nlls(model, judges))["perplexity"]
         tried.append({"removed": removed, "perplexity": perplexity})
-        said.append(f"{perplexity:.4g} without {_shown(removed)} ({' and '.join(names)})")
-        found |= dict.fromkeys(names, perplexity)
-    taken = min(found.keys() - {COUNTING}, key=lambda name: (found[name], name != PLAIN))
-    if sets.get(COUNTING, sets[PLAIN]) != sets[PLAIN] and found[COUNTING] <= WORSE * found[taken]:
-        taken = COUNTING
+        notes.append(f"{perplexity:.4g} without {_shown(removed)} ({' and '.join(names)})")
+        perplexity_by_name |= dict.fromkeys(names, perplexity)
+    best = min(perplexity_by_name.keys() - {COUNTING}, key=lambda name: (perplexity_by_name[name], name != PLAIN))
+    if (
+        sets.get(COUNTING, sets[PLAIN]) != sets[PLAIN]
+        and perplexity_by_name[COUNTING] <= WORSE * perplexity_by_name[best]
+    ):
+        best = COUNTING
     job.notes.append(
-        f"perplexity on text that no refit had read: {', '.join(said)}. The layers {_shown(sets[taken])} were taken"
+        f"perplexity on text that no refit had read: {', '.join(notes)}. The layers {_shown(sets[best])} were taken"
     )
-    return sets[taken], tried
+    return sets[best], tried
 
 
 def _shown(layers: Sequence[int]) -> str:
@@ -174,10 +177,10 @@ def _least_left(job: Job) -> dict[str, list[int]]:
         job.kept["left_up_to"] = max(job.counts)
         few = job.windows[: -(-FEW * job.decoder.hidden_size // job.length)]
         lengths, where = range(1, max(job.counts) + 1), {"batch_size": job.batch_size, "progress": True}
-        found = leftovers(job.decoder, few, lengths, **where)
+        errors = leftovers(job.decoder, few, lengths, **where)
         carrier = None if job.options.no_graft else Observed(job.decoder, few).carrier
-        job.kept["left"] = [found, found | carried(job.decoder, few, lengths, carrier, **where)]
-    sets = [[layer for run in least_set(found, job.count) for layer in range(*run)] for found in job.kept["left"]]
+        job.kept["left"] = [errors, errors | carried(job.decoder, few, lengths, carrier, **where)]
+    sets = [[layer for run in least_set(errors, job.count) for layer in range(*run)] for errors in job.kept["left"]]
     return dict(zip((PLAIN, COUNTING), sets[:1] if len(job.windows) == 1 else sets, strict=False))
 
 
@@ -196,13 +199,13 @@ def _work(job: Job) -> float:
 def _beside(job: Job) -> tuple[float, int]:
     """Return the float64 operations and the bytes of solving and of least-residual selection."""
     cost, count = Cost.of(job), max(job.counts)
-    held = max(cost.bytes, distill.cost(job)[1])
+    memory = max(cost.bytes, distill.cost(job)[1])
     if job.options.choose not in ("left", "best"):
-        return cost.operations, held
+        return cost.operations, memory
     tokens = min(FEW * job.config.hidden_size, job.options.samples * job.length)
-    each = job.config.hidden_size**2 * (2 * tokens + 2 * job.config.hidden_size)
+    operations = job.config.hidden_size**2 * (2 * tokens + 2 * job.config.hidden_size)
     solved = 2 - job.options.no_graft  # without and with grafting
-    return _refits(job) * cost.operations + solved * job.layers * (count + 1) * each, held
+    return _refits(job) * cost.operations + solved * job.layers * (count + 1) * operations, memory
 
 
 METHOD = Method(

@@ -17,10 +17,10 @@ from common.training import distillation
 from common.utils.errors import UserError
 from extensions import refit
 from extensions.refit import tool
-from extensions.refit.distill import HOW, distill, neighbours
+from extensions.refit.distill import FITTING, distill, neighbours
 
 REMOVED, STEPS = [2, 3], 6
-QUICK = replace(HOW, learning_rate=3e-3, accumulate=2, save_every=2)
+QUICK = replace(FITTING, learning_rate=3e-3, accumulate=2, save_every=2)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def divergence(model, original, ids):
 def test_the_losses_and_weights_are_those_of_a_plain_loop(pair, ids):
     original, model = pair
     plain = copy.deepcopy(model)
-    report = distill(model, original, ids, REMOVED, STEPS, following=1, how=QUICK)
+    report = distill(model, original, ids, REMOVED, STEPS, following=1, fitting=QUICK)
     order = torch.Generator().manual_seed(0)
     samples = torch.cat([torch.randperm(8, generator=order) for _ in range(2)])[: 2 * STEPS]
     trained = [p for layer in (1, 2) for p in plain.model.layers[layer].parameters()]
@@ -75,7 +75,7 @@ def test_held_out_text_is_closer_to_the_original_than_without_training(make_tiny
     refit.refit(model, text[:64], REMOVED, following=1)
     before = divergence(model, original, ids).item()
     how = replace(QUICK, learning_rate=1e-3, accumulate=8)
-    report = distill(model, original, text, REMOVED, 30, following=1, held_out=ids, how=how)
+    report = distill(model, original, text, REMOVED, 30, following=1, held_out=ids, fitting=how)
     after = divergence(model, original, ids).item()
     assert report["kept"] and after < before
     assert (report["before"], report["after"]) == pytest.approx((before, after), rel=1e-3)
@@ -86,7 +86,7 @@ def test_only_the_layers_next_to_an_interface_change(make_tiny, ids):
     model = copy.deepcopy(original)
     refit.refit(model, ids, [1, 4], following=0)
     before = copy.deepcopy(model.state_dict())
-    layers = distill(model, original, ids, [1, 4], 1, following=0, how=QUICK)["layers"]
+    layers = distill(model, original, ids, [1, 4], 1, following=0, fitting=QUICK)["layers"]
     assert layers == neighbours(6, [1, 4], 0) == [0, 3]
     changed = {name.split(".")[2] for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"0", "2"}  # of the four that are left: 0, 2, 3, 5
@@ -98,7 +98,7 @@ def test_no_step_and_no_gain_leave_every_bit(pair, ids):
     before = copy.deepcopy(model.state_dict())
     distill(model, original, ids, REMOVED, 0)
     wild = replace(QUICK, learning_rate=10.0, clip=None)
-    report = distill(model, original, ids[:6], REMOVED, 3, following=1, held_out=ids[6:], how=wild)
+    report = distill(model, original, ids[:6], REMOVED, 3, following=1, held_out=ids[6:], fitting=wild)
     assert not report["kept"] and report["after"] > report["before"]
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -109,7 +109,7 @@ def test_a_half_precision_model_trains_in_float32_and_keeps_its_type(make_tiny, 
     refit.refit(model, ids, REMOVED, following=1)
     slow = replace(QUICK, learning_rate=3e-5)  # each step is below bfloat16's resolution of what is above 0.1
     before = copy.deepcopy(model.state_dict())
-    distill(model, original, ids, REMOVED, 30, following=1, how=slow)
+    distill(model, original, ids, REMOVED, 30, following=1, fitting=slow)
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert any(
         ((value != before[name]) & (before[name].abs() > 0.1)).any() for name, value in model.state_dict().items()
@@ -119,7 +119,7 @@ def test_a_half_precision_model_trains_in_float32_and_keeps_its_type(make_tiny, 
 def test_a_killed_distillation_ends_as_an_uninterrupted_one(pair, ids, tmp_path, monkeypatch):
     original, model = pair
     again = copy.deepcopy(model)
-    report = distill(model, original, ids, REMOVED, STEPS, following=1, how=QUICK)
+    report = distill(model, original, ids, REMOVED, STEPS, following=1, fitting=QUICK)
     loss, calls = distillation.Distillation.loss, []
 
     def die(self, samples):
@@ -128,7 +128,7 @@ def test_a_killed_distillation_ends_as_an_uninterrupted_one(pair, ids, tmp_path,
             raise KeyboardInterrupt
         return loss(self, samples)
 
-    options = {"following": 1, "how": QUICK, "folder": tmp_path, "start": {"removed": REMOVED}}
+    options = {"following": 1, "fitting": QUICK, "folder": tmp_path, "start": {"removed": REMOVED}}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(distillation.Distillation, "loss", die)
         distill(copy.deepcopy(again), original, ids, REMOVED, STEPS, **options)
@@ -194,8 +194,8 @@ def test_a_recipe_distils_what_its_first_repair_left(make_tiny, ids, monkeypatch
             refit.refit(by_hand, text, REMOVED, following=1, ridge=0.3, batch_size=8)
         else:
             remove_layers(by_hand, REMOVED)
-        how = replace(HOW, learning_rate=3e-3)
-        report = distill(by_hand, original, ids, REMOVED, 4, following=1, held_out=ids[:2], how=how)
+        how = replace(FITTING, learning_rate=3e-3)
+        report = distill(by_hand, original, ids, REMOVED, 4, following=1, held_out=ids[:2], fitting=how)
         done = context.details["training"]
         assert done["kept"] and done["steps"] == 4 and done["after"] < done["before"]
         assert (done["before"], done["after"]) == pytest.approx((report["before"], report["after"]), rel=1e-5)
