@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.calibration.block_boundaries import Crossing, Run, crossings
-from common.calibration.least_squares import Regression
+from common.calibration.least_squares import Regression, counted_rows
 from common.models.decoder import Decoder
 from common.models.surgery import add_biases, check_unpatched, remove_layers
 from common.pruning.pipeline import Context
@@ -70,17 +70,12 @@ class _Sums:
     def add(self, crossing: Crossing, store: bool) -> None:
         m, gap = crossing.watched.double(), crossing.after.double() - crossing.before.double()
         self.regression.add(m, gap + m, crossing.after, crossing.keep)
-        gap_rows = _counted(gap, crossing)
+        gap_rows = counted_rows(gap, crossing.keep)
         self.error += gap_rows.square().sum().item()
         self.shift = self.shift + gap_rows.sum(0)
         if store:
             states = (crossing.watched, crossing.before - crossing.watched, crossing.after)
-            self.stored.append(tuple(_counted(state, crossing).cpu() for state in states))
-
-
-def _counted(states: Tensor, crossing: Crossing) -> Tensor:
-    """Return the states [tokens, channels] of the tokens that count."""
-    return states.flatten(0, -2) if crossing.keep is None else states[crossing.keep.to(states.device)]
+            self.stored.append(tuple(counted_rows(state, crossing.keep).cpu() for state in states))
 
 
 @torch.no_grad()

@@ -78,27 +78,26 @@ def crossings(
     paddings = [None] * len(batches) if padding is None else padding.split(batch_size)
     for number, batch in enumerate(track(batches, "calibration", unit="batch", shown=progress)):
         keep = counted(batch, paddings[number], first)
-        hidden, held = decoder.embed_tokens(batch), {}
+        hidden, mlp, entering = decoder.embed_tokens(batch), None, {}
         for boundary in range(last + 1):
-            if boundary:
-                if watch and boundary in starts:
-                    hidden, mlp = _watched(decoder, hidden, boundary - 1, paddings[number])
-                else:
-                    hidden, mlp = stream.following(batch, hidden, boundary - 1, paddings[number]), None
+            if watch and boundary in starts:
+                hidden, mlp = _watched(decoder, hidden, boundary - 1, paddings[number])
+            elif boundary:
+                hidden = stream.following(batch, hidden, boundary - 1, paddings[number])
             if boundary in starts:
-                held[boundary] = (hidden, mlp if watch else None)
+                entering[boundary] = (hidden, mlp)
             for run in runs:
                 if run[1] == boundary:
-                    before, own = held[run[0]]
-                    yield Crossing(run, before, hidden.to(before.device), own, keep)
+                    before, written = entering[run[0]]
+                    yield Crossing(run, before, hidden.to(before.device), written, keep)
 
 
 def _watched(decoder: Decoder, hidden: Tensor, layer: int, padding: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return X[layer + 1], and the contribution of the layer's MLP."""
-    seen: list[Tensor] = []
+    outputs: list[Tensor] = []
     mlp = decoder.layers[layer].get_submodule(decoder.spec.mlp.module)
-    handle = mlp.register_forward_hook(lambda module, args, out: seen.append(out * decoder.multiplier))
+    handle = mlp.register_forward_hook(lambda module, args, out: outputs.append(out * decoder.multiplier))
     try:
-        return decoder.run(hidden, layer, layer + 1, attention_mask=padding), seen[0]
+        return decoder.run(hidden, layer, layer + 1, attention_mask=padding), outputs[0]
     finally:
         handle.remove()

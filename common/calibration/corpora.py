@@ -162,11 +162,12 @@ def _standin_texts(corpus: Corpus) -> tuple[str, ...]:
     from common.toy import corpus as standin  # reads every installed package when its cache is cold
 
     if corpus.domain == "calibration":
-        found = (d for domain in standin.DOMAINS for d in standin.domain_documents(domain, corpus.split))
-        return tuple(document.passage for document in found)
-    if corpus.domain != "all":
+        documents = [d for domain in standin.DOMAINS for d in standin.domain_documents(domain, corpus.split)]
+    elif corpus.domain == "all":
+        documents = standin.split_documents(corpus.split)
+    else:
         return (standin.domain_text(corpus.domain, split=corpus.split),)
-    return tuple(document.passage for document in standin.split_documents(corpus.split))
+    return tuple(document.passage for document in documents)
 
 
 def texts(corpus: str | Corpus) -> list[str]:
@@ -225,28 +226,25 @@ def open_dataset(
         try:
             folder = hub.mirror("datasets", hub_id)
             if folder is not None:
-                path, options = _mirrored(folder, config, split, data_file)
-                return datasets.load_dataset(path, split=split, **options)
+                if data_file and (folder / data_file).exists():
+                    return _load_file(folder / data_file, split)
+                path, name = mirrored_config(folder, config)
+                return datasets.load_dataset(path, name, split=split)
             if data_file:
                 # one file, found again in the cache when offline; the rest, and a loading script, are left alone
                 local = huggingface_hub.hf_hub_download(hub_id, data_file, repo_type="dataset", revision=revision)
-                return datasets.load_dataset(_format(data_file), data_files={split: local}, split=split)
+                return _load_file(local, split)
             return datasets.load_dataset(hub_id, config, split=split, revision=revision)
         except Exception as error:  # ConnectionError, httpx2.HTTPError, FileNotFoundError, ValueError: no common base
             raise unavailable(hub_id, error, blocked) from error
 
 
-def _format(file: str) -> str:
-    """Return the `datasets` reader for a file, by its ending."""
-    return next(reader for ending, reader in _FORMATS.items() if file.endswith(ending))
+def _load_file(file: str | Path, split: str):
+    """Read one file by the `datasets` reader for its ending."""
+    import datasets
 
-
-def _mirrored(folder: Path, config: str | None, split: str, data_file: str | None) -> tuple[str, dict]:
-    """Return `datasets.load_dataset` arguments for a mirror folder: the hub's own layout, or files named after splits."""
-    if data_file and (folder / data_file).exists():
-        return _format(data_file), {"data_files": {split: str(folder / data_file)}}
-    path, name = mirrored_config(folder, config)
-    return path, {"name": name} if name else {}
+    reader = next(reader for ending, reader in _FORMATS.items() if str(file).endswith(ending))
+    return datasets.load_dataset(reader, data_files={split: str(file)}, split=split)
 
 
 def mirrored_config(folder: Path, config: str | None) -> tuple[str, str | None]:

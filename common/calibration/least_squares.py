@@ -57,8 +57,13 @@ def counted(ids: Tensor, padding: Tensor | None = None, first: bool = True) -> T
     """
     if padding is None:
         return None if first else torch.arange(ids.shape[1], device=ids.device).expand(ids.shape) > 0
-    there = padding.bool()
-    return there if first else there & (there.cumsum(1) > 1)
+    tokens = padding.bool()
+    return tokens if first else tokens & (tokens.cumsum(1) > 1)
+
+
+def counted_rows(states: Tensor, keep: Tensor | None) -> Tensor:
+    """Return the rows [tokens, channels] of ``states`` [..., channels] in the mask ``keep`` [...]; None for all."""
+    return states.flatten(0, -2) if keep is None else states[keep.to(states.device)]
 
 
 def silent(magnitudes: Tensor) -> Tensor:
@@ -108,18 +113,17 @@ class Moments:
 
     def add(self, x: Tensor, y: Tensor, keep: Tensor | None = None) -> None:
         """Add a batch: ``x`` and ``y`` [..., channels], of the tokens in the mask ``keep`` [...]; None for all."""
-        x, y = (value.flatten(0, -2) if keep is None else value[keep.to(value.device)] for value in (x, y))
-        x, y = x.double(), y.double()
+        x, y = counted_rows(x, keep).double(), counted_rows(y, keep).double()
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        seen = norm > 0
+        nonzero = norm > 0
         if self.weights == "inverse-norm":
-            x, y = (torch.where(seen, value / norm, 0.0) for value in (x, y))
-        self.tokens += int(seen.sum())
+            x, y = (torch.where(nonzero, value / norm, 0.0) for value in (x, y))
+        self.tokens += int(nonzero.sum())
         self.target += y.square().sum().item()
         for rotated in (False, True):
-            one, two = (hadamard_transform(value) if rotated else value for value in (x, y))
-            self.squares[rotated] = self.squares.get(rotated, 0.0) + one.square().sum(0)
-            self.products[rotated] = self.products.get(rotated, 0.0) + (one * two).sum(0)
+            inputs, targets = (hadamard_transform(value) if rotated else value for value in (x, y))
+            self.squares[rotated] = self.squares.get(rotated, 0.0) + inputs.square().sum(0)
+            self.products[rotated] = self.products.get(rotated, 0.0) + (inputs * targets).sum(0)
         self.dot = self.products[False].sum().item()
         if self.matrices:
             self.gram = x.T @ x if self.gram is None else self.gram + x.T @ x
@@ -127,9 +131,9 @@ class Moments:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every sum that is a tensor, by name."""
-        found = {f"squares.{rotated:d}": value for rotated, value in self.squares.items()}
-        found |= {f"products.{rotated:d}": value for rotated, value in self.products.items()}
-        return found | {name: getattr(self, name) for name in _SQUARE if getattr(self, name) is not None}
+        tensors = {f"squares.{rotated:d}": value for rotated, value in self.squares.items()}
+        tensors |= {f"products.{rotated:d}": value for rotated, value in self.products.items()}
+        return tensors | {name: getattr(self, name) for name in _SQUARE if getattr(self, name) is not None}
 
     def facts(self) -> dict:
         """Return every other field as plain JSON types."""
@@ -249,8 +253,7 @@ class _Weighed:
             target: T [..., channels], the residual stream to reach, whose norm weights the tokens.
             keep: Mask [...] of the tokens that count; None for all.
         """
-        rows = (inputs, missing, target)
-        rows = [value.flatten(0, -2) if keep is None else value[keep.to(value.device)] for value in rows]
+        rows = [counted_rows(states, keep) for states in (inputs, missing, target)]
         few = max(1, WIDE_BYTES // (8 * rows[0].shape[1]))
         for part in zip(*(value.split(few) for value in rows), strict=True):
             self._add(*(value.to(rows[0].device, torch.float64) for value in part))
@@ -385,11 +388,11 @@ class Regression(_Weighed):
 
     def _penalty(self, ridge: float, absolute: bool = False) -> Tensor:
         """Return what is added to the diagonal of H'H, [features]; nothing to an intercept's."""
-        found = self.lower.diagonal().clone()
-        own = found[:-1] if self.intercept else found
-        own.fill_(ridge if absolute else ridge * own.sum().item() / len(own))
-        found[len(own) :] = 0
-        return found
+        penalty = self.lower.diagonal().clone()
+        penalised = penalty[:-1] if self.intercept else penalty
+        penalised.fill_(ridge if absolute else ridge * penalised.sum().item() / len(penalised))
+        penalty[len(penalised) :] = 0
+        return penalty
 
     def left(self, change: Tensor) -> float:
         """Compute the residual error |H D - E|^2 of D = ``change`` [features, channels]."""
@@ -430,13 +433,13 @@ class RowRegression(_Weighed):
         """Return the same as `Regression.lefts`, without computing D."""
         inputs, missing = torch.cat(self.inputs), torch.cat(held.missing)
         lower, crossed = _lower(None, inputs.T), torch.cat(held.inputs) @ inputs.T
-        found = {}
+        errors = {}
         for ridge in ridges:
-            rest = missing if ridge == math.inf else missing - crossed @ self._factors(lower, inputs, ridge)[0]
-            found[ridge] = rest.square().sum().item()
-            if not math.isfinite(found[ridge]):
+            residual = missing if ridge == math.inf else missing - crossed @ self._factors(lower, inputs, ridge)[0]
+            errors[ridge] = residual.square().sum().item()
+            if not math.isfinite(errors[ridge]):
                 raise held._undetermined(inputs.shape[1])
-        return found
+        return errors
 
     def with_(self, other: RowRegression) -> RowRegression:
         """Return the rows of both regressions."""

@@ -33,22 +33,22 @@ class Norms:
     """Mean norms over sequences at the inputs of N layers: of first tokens, and of each sequence's median token."""
 
     def __init__(self, layers: int):
-        self._found: list[list[Tensor]] = [[] for _ in range(layers)]  # batches may pass side by side
+        self._norms: list[list[Tensor]] = [[] for _ in range(layers)]  # batches may pass side by side
 
     def add(self, layer: int, hidden: Tensor) -> None:
         """Add the input ``hidden`` [batch, tokens, channels] of a layer; sequences must be complete."""
         norms = hidden.detach().float().norm(dim=-1)
-        self._found[layer].append(torch.stack([norms[:, 0], norms.median(dim=1).values]).cpu())
+        self._norms[layer].append(torch.stack([norms[:, 0], norms.median(dim=1).values]).cpu())
 
     @property
     def first(self) -> list[float]:
         """Mean norm of first tokens at every layer's input."""
-        return [torch.cat(found, 1)[0].mean().item() for found in self._found]
+        return [torch.cat(parts, 1)[0].mean().item() for parts in self._norms]
 
     @property
     def median(self) -> list[float]:
         """Mean norm of the median token at every layer's input."""
-        return [torch.cat(found, 1)[1].mean().item() for found in self._found]
+        return [torch.cat(parts, 1)[1].mean().item() for parts in self._norms]
 
     def massive_at(self, layer: int) -> bool:
         """Return whether first tokens are massive at a layer's input, compared with a sequence's median token."""

@@ -125,8 +125,8 @@ class _Pass:
         self.named: dict[int, list[int]] = {}  # the same for element-wise ratios
         self.fitted: dict[int, list[int]] = {}  # and for moments
         self.last_use: dict[int, int] = {}
-        for table, wanted in ((self.ending, pairs), (self.named, elementwise), (self.fitted, statistics.moments)):
-            for a, b in dict.fromkeys(wanted):
+        for table, named_pairs in ((self.ending, pairs), (self.named, elementwise), (self.fitted, statistics.moments)):
+            for a, b in dict.fromkeys(named_pairs):
                 table.setdefault(b, []).append(a)
                 self.last_use[a] = max(b, self.last_use.get(a, 0))
 
@@ -136,14 +136,14 @@ class _Pass:
         dots = torch.linalg.vecdot(first[0], second[0])  # [batch, tokens]
         sums.token += (dots / (first[1] * second[1]).clamp_min(eps)).double().sum().item()
         sums.tokens += dots.numel()
-        dot, one, two = (value.double().sum(1) for value in (dots, first[1] ** 2, second[1] ** 2))  # [batch]
-        sums.dot, sums.first, sums.second = (
-            total + value.sum().item() for total, value in ((sums.dot, dot), (sums.first, one), (sums.second, two))
-        )
-        sums.sentence += (dot / (one * two).sqrt().clamp_min(eps)).sum().item()
+        dot, xx, yy = (value.double().sum(1) for value in (dots, first[1] ** 2, second[1] ** 2))  # [batch]
+        sums.dot += dot.sum().item()
+        sums.first += xx.sum().item()
+        sums.second += yy.sum().item()
+        sums.sentence += (dot / (xx * yy).sqrt().clamp_min(eps)).sum().item()
         if "last-token-angle" in self.kinds:
-            one, two = (side[0][:, -1].double() for side in (first, second))  # [batch, channels]
-            cosine = torch.linalg.vecdot(one, two) / (one.norm(dim=-1) * two.norm(dim=-1)).clamp_min(eps)
+            x, y = (side[0][:, -1].double() for side in (first, second))  # [batch, channels]
+            cosine = torch.linalg.vecdot(x, y) / (x.norm(dim=-1) * y.norm(dim=-1)).clamp_min(eps)
             sums.angle += cosine.clamp(-1, 1).arccos().sum().item() / torch.pi
         if first[2] is not None:
             dots = torch.linalg.vecdot(first[0], second[0], dim=1)  # [batch, channels]
@@ -151,9 +151,9 @@ class _Pass:
 
     def add_elementwise(self, a: int, b: int, first: Tensor, second: Tensor) -> None:
         for rotated in self.bases:
-            one, two = (hadamard_transform(x) if rotated else x for x in (first, second))
-            valid = ~silent(one.abs())  # a rotation leaves rounding where there was a zero
-            ratio = torch.where(valid, two.abs() / one.abs(), 0.0).double()
+            before, after = (hadamard_transform(x) if rotated else x for x in (first, second))
+            valid = ~silent(before.abs())  # a rotation leaves rounding where there was a zero
+            ratio = torch.where(valid, after.abs() / before.abs(), 0.0).double()
             sums = torch.stack([ratio, ratio**2, valid.double()]).sum((1, 2))  # [3, channels]
             self.statistics.elementwise[rotated, a, b] = self.statistics.elementwise.get((rotated, a, b), 0.0) + sums
 

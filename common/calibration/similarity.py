@@ -33,8 +33,8 @@ def layer_similarity(decoder: Decoder, ids: Tensor, kind: str = "cka") -> Tensor
         hidden = decoder.run(hidden, layer, layer + 1)
         views.append(_prepared(hidden.flatten(0, 1).double(), kind))
     flat = torch.stack([view.flatten() for view in views])
-    found = flat @ flat.T
-    return found / (ids.numel() if kind == "cosine" else 1)
+    similarity = flat @ flat.T
+    return similarity / (ids.numel() if kind == "cosine" else 1)
 
 
 def _prepared(view: Tensor, kind: str) -> Tensor:

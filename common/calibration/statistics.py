@@ -16,8 +16,8 @@ from common.calibration.least_squares import Moments, silent
 from common.utils.errors import UserValueError, unknown
 
 COSINES = ("token", "channel", "flat-batch", "flat-sentence", "last-token-angle")
-# Those that a pass has to be asked for; the others come with any.
-_ASKED = ("channel", "last-token-angle")
+# Cosines that a pass collects only on request; the others come with any pass.
+_ON_REQUEST = ("channel", "last-token-angle")
 ESTIMATORS = ("ratio-of-means", "pooled-l1", "elementwise", "least-squares")
 
 
@@ -93,7 +93,7 @@ class Statistics:
             raise unknown("cosine", kind, COSINES)
         if (a, b) not in self.cosines:
             raise UserValueError(f"no cosine of X[{a}] and X[{b}] was collected; name the pair in collect(pairs=...)")
-        if kind in _ASKED and kind not in self.kinds:
+        if kind in _ON_REQUEST and kind not in self.kinds:
             raise UserValueError(f'no {kind} cosine was collected; call collect(kinds=("{kind}",))')
         sums = self.cosines[a, b]
         if kind == "token":
@@ -184,7 +184,7 @@ class Statistics:
             span <= self.span
             and skip == self.skip
             and self.cosines.keys() >= set(pairs)
-            and all(kind in self.kinds for kind in _ASKED if kind in kinds)
+            and all(kind in self.kinds for kind in _ON_REQUEST if kind in kinds)
             and self.magnitudes.keys() >= set(bases)
             and self.elementwise.keys() >= {(rotated, a, b) for a, b in elementwise for rotated in bases}
             and self.moments.keys() >= {*moments, *matrices}
@@ -202,13 +202,13 @@ class Statistics:
         device = next(iter(self.magnitudes.values())).device
         for other in others:
             self.elementwise = {key: value.to(device) for key, value in other.elementwise.items()} | self.elementwise
-            for pair, theirs in other.moments.items():
-                if theirs.nbytes > matrices:
-                    theirs = theirs.without_matrices()
-                mine = self.moments.get(pair)
-                if mine is None or (theirs.matrices and not mine.matrices and theirs.counts_as(mine)):
-                    self.moments[pair] = theirs.to(device)
-                    matrices -= theirs.nbytes
+            for pair, added in other.moments.items():
+                if added.nbytes > matrices:
+                    added = added.without_matrices()
+                present = self.moments.get(pair)
+                if present is None or (added.matrices and not present.matrices and added.counts_as(present)):
+                    self.moments[pair] = added.to(device)
+                    matrices -= added.nbytes
         return self
 
     def to_bytes(self, matrices: int) -> bytes:
@@ -217,17 +217,17 @@ class Statistics:
         Matrices that `joined` added last have priority.
         """
         moments = {}
-        for pair, one in reversed(self.moments.items()):
-            moments[pair] = one if one.nbytes <= matrices else one.without_matrices()
+        for pair, sums in reversed(self.moments.items()):
+            moments[pair] = sums if sums.nbytes <= matrices else sums.without_matrices()
             matrices -= moments[pair].nbytes
         tensors = {f"magnitudes.{rotated:d}": value for rotated, value in self.magnitudes.items()}
         tensors |= {f"ratios.{rotated:d}.{d}": value for (rotated, d), value in self.ratios.items()}
         tensors |= {f"elementwise.{rotated:d}.{a}.{b}": value for (rotated, a, b), value in self.elementwise.items()}
-        for (a, b), one in moments.items():
-            tensors |= {f"moments.{a}.{b}.{name}": value for name, value in one.tensors().items()}
+        for (a, b), sums in moments.items():
+            tensors |= {f"moments.{a}.{b}.{name}": value for name, value in sums.tensors().items()}
         sizes = {name: getattr(self, name) for name in ("layers", "span", "kinds", "samples", "tokens", "skip")}
         facts = sizes | {"cosines": [[a, b, asdict(sums)] for (a, b), sums in self.cosines.items()]}
-        facts["moments"] = [[a, b, one.facts()] for (a, b), one in moments.items()]
+        facts["moments"] = [[a, b, sums.facts()] for (a, b), sums in moments.items()]
         return save({name: value.cpu().contiguous() for name, value in tensors.items()}, {"facts": json.dumps(facts)})
 
     @classmethod
@@ -242,20 +242,20 @@ class Statistics:
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         cosines = {(a, b): Cosine(**sums) for a, b, sums in facts.pop("cosines")}
         moments = facts.pop("moments", [])  # files of earlier versions have none
-        found = cls(**facts | {"kinds": tuple(facts["kinds"]), "cosines": cosines})
+        statistics = cls(**facts | {"kinds": tuple(facts["kinds"]), "cosines": cosines})
         of_pairs: dict[tuple[int, int], dict[str, Tensor]] = {}
         for name, value in tensors.items():
             what, *key = name.split(".")
             if what == "magnitudes":
-                found.magnitudes[key[0] == "1"] = value
+                statistics.magnitudes[key[0] == "1"] = value
             elif what == "ratios":
-                found.ratios[key[0] == "1", int(key[1])] = value
+                statistics.ratios[key[0] == "1", int(key[1])] = value
             elif what == "elementwise":
-                found.elementwise[key[0] == "1", int(key[1]), int(key[2])] = value
+                statistics.elementwise[key[0] == "1", int(key[1]), int(key[2])] = value
             else:
                 of_pairs.setdefault((int(key[0]), int(key[1])), {})[".".join(key[2:])] = value
-        found.moments = {(a, b): Moments.of(known, of_pairs[a, b]) for a, b, known in moments}
-        return found
+        statistics.moments = {(a, b): Moments.of(known, of_pairs[a, b]) for a, b, known in moments}
+        return statistics
 
     def _elementwise(self, a: int, b: int, rotated: bool) -> Tensor:
         self._require_rotated(rotated)

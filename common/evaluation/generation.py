@@ -7,6 +7,7 @@ brings along are not used.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import stdev
 
 import numpy as np
 import torch
@@ -117,13 +118,13 @@ def generations(model, tokenizer, name: str) -> tuple[dict, dict, dict]:
     """
     if name not in PROMPT_SETS:
         raise unknown("prompt set", name, PROMPT_SETS)
-    wanted = PROMPT_SETS[name]
-    prompts = wanted.prompts()
-    texts = complete(model, tokenizer, prompts, wanted.tokens)
+    prompt_set = PROMPT_SETS[name]
+    prompts = prompt_set.prompts()
+    texts = complete(model, tokenizer, prompts, prompt_set.tokens)
     shares = [distinct_bigrams(text) or 0.0 for text in texts]
     values = {"distinct_2": sum(shares) / len(shares), "words": sum(len(text.split()) for text in texts) / len(texts)}
     details = {f"text-{number}": text for number, text in enumerate(texts, 1)}
-    return values, {}, details | {"prompts": prompts, "source": wanted.source, "tokens": wanted.tokens}
+    return values, {}, details | {"prompts": prompts, "source": prompt_set.source, "tokens": prompt_set.tokens}
 
 
 LINES, ENDINGS_PER_SUBJECT = 40, 3
@@ -153,13 +154,13 @@ def docstring_generation(model, tokenizer, *, limit: int | None = None) -> tuple
 
     if limit is not None and limit < 1:
         raise UserError(f"a limit of {limit} items measures nothing; use 1 or more")
-    said, wanted = [], []
+    generated, expected = [], []
     for name, (delimiter, tokens) in _LINES.items():
         rows = list(tasks.build(name, LINES))[:limit]
         texts = complete(model, tokenizer, [row["question"] + delimiter for row in rows], tokens)
-        said += [text.strip().split("\n")[0] for text in texts]
-        wanted += [row["choices"][row["answer"]].split("\n")[0] for row in rows]
-    outcomes = {"exact_match": [float(a == b) for a, b in zip(said, wanted, strict=True)]}
+        generated += [text.strip().split("\n")[0] for text in texts]
+        expected += [row["choices"][row["answer"]].split("\n")[0] for row in rows]
+    outcomes = {"exact_match": [float(a == b) for a, b in zip(generated, expected, strict=True)]}
 
     subjects = [subject for group in exam.CATEGORIES.values() for subject in group]
     questions = [row for subject in subjects for row in exam.questions(subject)[:ENDINGS_PER_SUBJECT]][:limit]
@@ -167,23 +168,15 @@ def docstring_generation(model, tokenizer, *, limit: int | None = None) -> tuple
     continued = complete(model, tokenizer, [row["question"] for row in questions], 24)
     continued = [" ".join(text.split("\n\n")[0].split()[:8]) for text in continued]
     scorer = RougeScorer(["rouge1", "rougeL"])
-    found = [scorer.score(right, text) for right, text in zip(endings, continued, strict=True)]
-    outcomes |= {key: [item[n].fmeasure for item in found] for key, n in (("rouge_1", "rouge1"), ("rouge_l", "rougeL"))}
-    values, errors = {}, {}
-    for key, scores in outcomes.items():
-        value, error = _mean_with_error(key, scores)
-        values, errors = values | value, errors | error
+    scored = [scorer.score(right, text) for right, text in zip(endings, continued, strict=True)]
+    outcomes |= {
+        key: [item[n].fmeasure for item in scored] for key, n in (("rouge_1", "rouge1"), ("rouge_l", "rougeL"))
+    }
+    values = {key: sum(scores) / len(scores) for key, scores in outcomes.items()}
+    errors = {key: stdev(scores) / len(scores) ** 0.5 for key, scores in outcomes.items() if len(scores) > 1}
     examples = [
         {"prompt": row["question"], "text": text, "reference": right}
         for row, text, right in zip(questions[:10], continued, endings, strict=False)
     ]
-    details = {"texts": examples, "lines": [said[:10], wanted[:10]], "items": [len(said), len(questions)]}
+    details = {"texts": examples, "lines": [generated[:10], expected[:10]], "items": [len(generated), len(questions)]}
     return values, errors, details | {"outcomes": {key: np.float32(scores) for key, scores in outcomes.items()}}
-
-
-def _mean_with_error(key: str, scores: Sequence[float]) -> tuple[dict, dict]:
-    mean = sum(scores) / len(scores)
-    if len(scores) < 2:
-        return {key: mean}, {}
-    variance = sum((score - mean) ** 2 for score in scores) / (len(scores) - 1)
-    return {key: mean}, {key: (variance / len(scores)) ** 0.5}

@@ -21,7 +21,7 @@ import numpy as np
 
 from common.calibration import corpora
 from common.evaluation import human_eval
-from common.evaluation.multiple_choice import SharedContextLM
+from common.evaluation.multiple_choice import SharedContextLM, errors_only
 from common.evaluation.scores import weighted_mean, weighted_stderr
 from common.models.files import hub
 from common.utils import cache
@@ -106,12 +106,12 @@ def evaluate(
         raise UserError(f"a limit of {limit} items measures nothing; use 1 or more")
     if "humaneval" in tasks:
         human_eval.check_allowed("humaneval")
-    groups = {task: members(task) for task in tasks if isinstance(task, str) and task in GROUPS}
+    groups = _groups(tasks)
     with _lm_eval_quiet(), _templates_compiled_once():
         key = (json.dumps(tasks, default=repr), limit, num_fewshot, os.environ.get(hub.MIRROR_VARIABLE))
-        loaded = _remembered.get(key) or _prepared(tasks, groups, num_fewshot)
+        loaded = _remembered.get(key) or _prepared(_expanded(tasks, groups), num_fewshot)
         lm = lm or SharedContextLM(model, tokenizer, batch_size=batch_size)
-        found = lm_eval.evaluate(
+        results = lm_eval.evaluate(
             lm=lm,
             task_dict={"tasks": loaded, "groups": {}, "group_map": {}},
             limit=limit,
@@ -120,18 +120,28 @@ def evaluate(
         )
     if key not in _remembered and all(isinstance(task, str) for task in tasks):
         _remember(key, loaded)
-    samples = found.pop("samples", {})
-    items = {task: _items(asked) for task, asked in samples.items()}
-    endings = {task: _endings(asked) for task, asked in samples.items()}
-    raw = _jsonable(found)
+    samples = results.pop("samples", {})
+    items = {task: _items(task_samples) for task, task_samples in samples.items()}
+    endings = {task: _endings(task_samples) for task, task_samples in samples.items()}
+    raw = _jsonable(results)
     scores = {name: _scores(raw, name) for name in loaded}
     pooled = {group: _pooled([scores[member] for member in names]) for group, names in groups.items()}
     return {**scores, **pooled, "raw": raw, "items": items, "endings": endings}
 
 
-def _prepared(tasks: Sequence[str | Mapping], groups: Mapping[str, list[str]], num_fewshot: int | None) -> dict:
+def _groups(tasks: Sequence[str | Mapping]) -> dict[str, list[str]]:
+    """Return the tasks of each group that is named."""
+    return {task: members(task) for task in tasks if isinstance(task, str) and task in GROUPS}
+
+
+def _expanded(tasks: Sequence[str | Mapping], groups: Mapping[str, list[str]]) -> list[str | Mapping]:
+    """Return the tasks with groups replaced by their members."""
+    return [member for task in tasks for member in groups.get(str(task), [task])]
+
+
+def _prepared(tasks: Sequence[str | Mapping], num_fewshot: int | None) -> dict:
     """Return lm-eval's tasks by name, with their numbers of examples."""
-    loaded = load_tasks([member for task in tasks for member in groups.get(str(task), [task])])
+    loaded = load_tasks(tasks)
     for task in loaded.values():
         # As lm-eval's command line: a task that fixes its number of shots at 0 keeps it.
         fixed = task.get_config("num_fewshot")
@@ -144,28 +154,27 @@ def _prepared(tasks: Sequence[str | Mapping], groups: Mapping[str, list[str]], n
 
 def _remember(key: tuple, loaded: dict) -> None:
     """Keep tasks with the requests that they have built, for the next model."""
+
+    def drop_answers(task, **_) -> None:  # of the model before
+        for instance in task.instances:
+            instance.resps, instance.filtered_resps = [], {}
+
     for task in loaded.values():
-        task.build_all_requests = partial(_ask_again, task)
+        task.build_all_requests = partial(drop_answers, task)
     _remembered[key] = loaded
-    cache.forget(_remembered, lambda held: sum(len(task.instances) for task in held.values()), REMEMBERED)
-
-
-def _ask_again(task, **_) -> None:
-    """Drop the answers of the model before."""
-    for instance in task.instances:
-        instance.resps, instance.filtered_resps = [], {}
+    cache.forget(_remembered, lambda tasks: sum(len(task.instances) for task in tasks.values()), REMEMBERED)
 
 
 def _items(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
     """Return the outcomes by item, for every metric of a task: right or wrong, or a score where there is more between."""
     ordered = sorted(samples, key=lambda sample: sample["doc_id"])
-    found = {}
+    outcomes = {}
     for name, (metric, kind) in METRICS.items():
-        chosen = [sample[metric] for sample in ordered if metric in sample and sample.get("filter", "none") == kind]
-        if chosen and all(isinstance(value, bool | int | float) for value in chosen):
-            values = np.array(chosen, np.float32)
-            found[name] = values.astype(bool) if np.isin(values, (0, 1)).all() else values
-    return found
+        values = [sample[metric] for sample in ordered if metric in sample and sample.get("filter", "none") == kind]
+        if values and all(isinstance(value, bool | int | float) for value in values):
+            values = np.array(values, np.float32)
+            outcomes[name] = values.astype(bool) if np.isin(values, (0, 1)).all() else values
+    return outcomes
 
 
 def _endings(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
@@ -173,7 +182,7 @@ def _endings(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
 
     Nothing of a task whose items do not give one context several endings.
     """
-    found = []
+    losses_by_item = []
     for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
         pairs, right = sample["arguments"], sample.get("target")
         one_context = len(pairs) > 1 and len({pair[0] for pair in pairs}) == 1
@@ -183,9 +192,9 @@ def _endings(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
             -answer[0] / len(pair[1].lstrip()) for pair, answer in zip(pairs, sample["filtered_resps"], strict=True)
         ]
         wrong = [loss for place, loss in enumerate(losses) if place != int(right)]
-        found.append((losses[int(right)], sum(wrong) / len(wrong)))
-    columns = np.array(found, np.float32).reshape(-1, 2).T
-    return dict(zip(("right", "wrong"), columns, strict=True)) if found else {}
+        losses_by_item.append((losses[int(right)], sum(wrong) / len(wrong)))
+    columns = np.array(losses_by_item, np.float32).reshape(-1, 2).T
+    return dict(zip(("right", "wrong"), columns, strict=True)) if losses_by_item else {}
 
 
 def check(tasks: Sequence[str]) -> None:
@@ -196,9 +205,8 @@ def check(tasks: Sequence[str]) -> None:
     """
     if "humaneval" in tasks:
         human_eval.check_allowed("humaneval")
-    groups = {task: members(task) for task in tasks if task in GROUPS}
     with _lm_eval_quiet():
-        load_tasks([member for task in tasks for member in groups.get(task, [task])])
+        load_tasks(_expanded(tasks, _groups(tasks)))
 
 
 def load_tasks(tasks: Sequence[str | Mapping]) -> dict:
@@ -212,11 +220,11 @@ def load_tasks(tasks: Sequence[str | Mapping]) -> dict:
     """
     standin = _standin_configs(tasks)
     library = [task for task in tasks if isinstance(task, str) and task not in standin]
-    hub_tasks = _load_library(library) if library else {}
+    library_tasks = _load_library(library) if library else {}
     loaded = {}
     for task in tasks:
-        if isinstance(task, str) and task in hub_tasks:
-            loaded[task] = hub_tasks[task]
+        if isinstance(task, str) and task in library_tasks:
+            loaded[task] = library_tasks[task]
         else:
             config = standin[task] if isinstance(task, str) else dict(task)
             loaded |= _manager().load([config])["tasks"]
@@ -240,7 +248,7 @@ def _check_metrics(task) -> None:
             f"the task {name} measures {first_of(dropped, 4)}, which is not reported here. Choose a task with accuracy "
             "(perplexity is measured on the test text), or run lm-eval on the saved model"
         )
-    if dropped := [metric for metric in dropped if metric not in {known for known, _ in METRICS.values()}]:
+    if dropped := [metric for metric in dropped if metric not in {reported for reported, _ in METRICS.values()}]:
         log.warning("%s: %s is not reported, only its other metrics", name, first_of(dropped, 4))
 
 
@@ -251,11 +259,11 @@ def _check_examples(task) -> None:
         NoData: there are fewer, as where a mirror holds the test split alone.
     """
     shots = task.get_config("num_fewshot") or 0
-    if shots and (found := len(list(islice(task.fewshot_docs(), shots)))) < shots:
+    if shots and (available := len(list(islice(task.fewshot_docs(), shots)))) < shots:
         name, split = task.get_config("task"), task.get_config("fewshot_split") or "training"
         raise NoData(
-            f"{name} shows {shots} solved examples of its {split} split, which holds {found} here; put the whole split into "
-            "the mirror, or unset LAYERLAB_HUB"
+            f"{name} shows {shots} solved examples of its {split} split, which holds {available} here; put the whole split "
+            "into the mirror, or unset LAYERLAB_HUB"
         )
 
 
@@ -369,27 +377,27 @@ def _mirrored(hub_id: str, config: str | None) -> dict[str, str | None]:
 def _scores(raw: Mapping, task: str) -> dict[str, float | int | None]:
     """Return a task's scores, standard errors and number of items, from lm-eval's result."""
     values = raw["results"][task]
-    found: dict[str, float | int | None] = {}
+    scores: dict[str, float | int | None] = {}
     for name, (metric, kind) in METRICS.items():
         if name not in ("acc", "acc_norm") and f"{metric},{kind}" not in values:
             continue
-        for key, theirs in ((name, f"{metric},{kind}"), (f"{name}_stderr", f"{metric}_stderr,{kind}")):
-            value = values.get(theirs)
+        for key, raw_key in ((name, f"{metric},{kind}"), (f"{name}_stderr", f"{metric}_stderr,{kind}")):
+            value = values.get(raw_key)
             # lm-eval writes 'N/A' where it has no standard error; n = 1 leaves none either
-            found[key] = float(value) if isinstance(value, int | float) and not math.isnan(value) else None
-    return {**found, "n": int(raw["n-samples"][task]["effective"])}
+            scores[key] = float(value) if isinstance(value, int | float) and not math.isnan(value) else None
+    return {**scores, "n": int(raw["n-samples"][task]["effective"])}
 
 
 def _pooled(subjects: Sequence[Mapping]) -> dict[str, float | int | None]:
     """Return the scores of all items of several tasks, as lm-eval weights a group by size."""
-    sizes = {str(index): scores["n"] for index, scores in enumerate(subjects)}
-    found: dict[str, float | int | None] = {}
+    sizes = {str(index): subject["n"] for index, subject in enumerate(subjects)}
+    pooled: dict[str, float | int | None] = {}
     for metric in ("acc", "acc_norm"):
-        cells = {str(index): scores[metric] for index, scores in enumerate(subjects)}
-        errors = {str(index): scores[f"{metric}_stderr"] for index, scores in enumerate(subjects)}
-        found[metric] = None if None in cells.values() else weighted_mean(cells, sizes)
-        found[f"{metric}_stderr"] = None if found[metric] is None else weighted_stderr(errors, sizes)
-    return {**found, "n": sum(sizes.values())}
+        cells = {str(index): subject[metric] for index, subject in enumerate(subjects)}
+        errors = {str(index): subject[f"{metric}_stderr"] for index, subject in enumerate(subjects)}
+        pooled[metric] = None if None in cells.values() else weighted_mean(cells, sizes)
+        pooled[f"{metric}_stderr"] = None if pooled[metric] is None else weighted_stderr(errors, sizes)
+    return {**pooled, "n": sum(sizes.values())}
 
 
 def _jsonable(result: Mapping) -> dict:
@@ -425,15 +433,13 @@ def _lm_eval_quiet() -> Iterator[None]:
     """Keep lm-eval's remarks on its own options out of the log, and its bar when nobody is watching."""
     import lm_eval.api.task
 
-    logger = logging.getLogger("lm_eval")
-    level, bar = logger.level, lm_eval.api.task.tqdm
-    logger.setLevel(logging.ERROR)
+    bar = lm_eval.api.task.tqdm
     if not sys.stderr.isatty():  # building requests shows a bar that no option turns off
         lm_eval.api.task.tqdm = partial(bar, disable=True)
     try:
-        yield
+        with errors_only("lm_eval"):
+            yield
     finally:
-        logger.setLevel(level)
         lm_eval.api.task.tqdm = bar
 
 

@@ -29,14 +29,16 @@ def check_allowed(task: str) -> None:
         )
 
 
-def config(theirs: Mapping) -> dict:
+def config(original: Mapping) -> dict:
     """Return the configuration of lm-eval's task with this module's metric instead of the hub's.
 
-    ``theirs`` is the content of lm-eval's `humaneval.yaml`.
+    ``original`` is the content of lm-eval's `humaneval.yaml`.
     """
-    kept = {key: value for key, value in theirs.items() if key not in ("metric_list", "filter_list", "unsafe_code")}
+    settings = {
+        key: value for key, value in original.items() if key not in ("metric_list", "filter_list", "unsafe_code")
+    }
     metric = {"metric": "pass_at_1", "aggregation": "mean", "higher_is_better": True}
-    return kept | {"metric_list": [metric], "process_results": passed}
+    return settings | {"metric_list": [metric], "process_results": passed}
 
 
 def passed(doc: Mapping, results: list[str]) -> dict[str, float]:

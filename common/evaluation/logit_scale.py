@@ -36,11 +36,11 @@ def window_nlls(model, windows: Tensor, factors: tuple[float, ...] = FACTORS, *,
     """
     decoder = Decoder(model)
     body = prefix_cache.Body(decoder)
-    found = []
+    losses = []
     for window in track(windows.cpu(), progress or "", unit="window", shown=progress is not None):
         hidden = body(window[None])[0, :-1]
-        found.append(_sums(decoder, hidden, window[1:], factors) / len(hidden))
-    return torch.stack(found)
+        losses.append(_sums(decoder, hidden, window[1:], factors) / len(hidden))
+    return torch.stack(losses)
 
 
 def _sums(decoder: Decoder, hidden: Tensor, targets: Tensor, factors: tuple[float, ...]) -> Tensor:
@@ -49,11 +49,11 @@ def _sums(decoder: Decoder, hidden: Tensor, targets: Tensor, factors: tuple[floa
     for states, tokens in zip(hidden.split(HEAD_ROWS), targets.split(HEAD_ROWS), strict=True):
         logits = decoder.head(states)
         step = ROWS.get(logits.device.type, HEAD_ROWS)
-        for part, asked in zip(logits.split(step), tokens.to(logits.device).split(step), strict=True):
-            part = part.float()
-            chosen = part.gather(1, asked[:, None])[:, 0]
+        for rows, row_targets in zip(logits.split(step), tokens.to(logits.device).split(step), strict=True):
+            rows = rows.float()
+            target_logits = rows.gather(1, row_targets[:, None])[:, 0]
             for place, factor in enumerate(factors):
-                total[place] += float((torch.logsumexp(factor * part, 1) - factor * chosen).double().sum())
+                total[place] += float((torch.logsumexp(factor * rows, 1) - factor * target_logits).double().sum())
     return total
 
 
@@ -69,5 +69,5 @@ def fitted(losses: Tensor, factors: tuple[float, ...] = FACTORS) -> tuple[Tensor
     if len(losses) < 2:
         raise UserValueError("one sequence leaves none to fit a factor on; measure two or more")
     best = [int(losses[1 - half :: 2].mean(0).argmin()) for half in range(2)]
-    found = torch.stack([row[best[place % 2]] for place, row in enumerate(losses)])
-    return found, factors[int(losses.mean(0).argmin())]
+    held_out = torch.stack([row[best[place % 2]] for place, row in enumerate(losses)])
+    return held_out, factors[int(losses.mean(0).argmin())]

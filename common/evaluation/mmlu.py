@@ -16,6 +16,7 @@ dropping and the weighting are the same code.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice
 
 import numpy as np
 
@@ -150,36 +151,37 @@ def evaluate(
         raise UserError(f"a limit of {limit} questions measures nothing; use 1 or more")
     lm = lm or SharedContextLM(model, tokenizer, batch_size=batch_size, max_length=protocol.context)
     letters = letter_tokens(tokenizer) if protocol.answer == "letters" else None
-    asked = {}
+    questions_by_subject = {}
     for subject in protocol.subjects:
         examples = protocol.rows(subject, "dev")
         rows = protocol.rows(subject, "test")[:limit]
-        asked[subject] = [ask(protocol, tokenizer, subject, row, examples, letters) for row in rows]
-    right = iter(_right(lm, [question for questions in asked.values() for question in questions], protocol.answer))
+        questions_by_subject[subject] = [ask(protocol, tokenizer, subject, row, examples, letters) for row in rows]
+    correct = iter(_correct(lm, list(chain(*questions_by_subject.values())), protocol.answer))
     subjects, outcomes = {}, {}
-    for subject, questions in asked.items():
-        outcomes[subject] = correct = [next(right) for _ in questions]
+    for subject, questions in questions_by_subject.items():
+        outcomes[subject] = list(islice(correct, len(questions)))
         subjects[subject] = {
-            "accuracy": sum(correct) / len(correct),
-            "questions": len(correct),
+            "accuracy": sum(outcomes[subject]) / len(questions),
+            "questions": len(questions),
             "shots": sum(question.shots for question in questions) / len(questions),
         }
-    details = {"subjects": subjects, "protocol": protocol.name}
-    for key, members in _groups(protocol).items():
-        details.setdefault("right", {})[key] = np.array([one for subject in members for one in outcomes[subject]])
-    return *summarise(protocol, subjects), details
+    right = {
+        key: np.array(list(chain(*(outcomes[subject] for subject in members))))
+        for key, members in _groups(protocol).items()
+    }
+    return *summarise(protocol, subjects), {"subjects": subjects, "protocol": protocol.name, "right": right}
 
 
-def _right(lm, questions: Sequence[Question], answer: str) -> list[bool]:
+def _correct(lm, questions: Sequence[Question], answer: str) -> list[bool]:
     requests = [
         ((str(number), str(choice)), question.prompt, tokens)
         for number, question in enumerate(questions)
         for choice, tokens in enumerate(question.choices)
     ]
-    found = iter(lm._loglikelihood_tokens(requests, disable_tqdm=False))
+    answers = iter(lm._loglikelihood_tokens(requests, disable_tqdm=False))
     correct = []
     for question in questions:
-        scores = [next(found)[0] for _ in question.choices]
+        scores = [next(answers)[0] for _ in question.choices]
         if answer == "options":
             scores = [score / length for score, length in zip(scores, question.lengths, strict=True)]
         correct.append(scores.index(max(scores)) == question.answer)

@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -30,7 +31,7 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
 from common.console.progress import track
-from common.evaluation.prefix_trees import MIN_SHARED, Tree, cheapest_cuts, grow
+from common.evaluation.prefix_trees import Tree, cheapest_cuts, grow
 from common.forward import prefix_cache
 from common.forward.parallel_batches import side_by_side
 from common.forward.token_log_probs import target_scores
@@ -60,12 +61,6 @@ def generated_together(config, itemsize: int, longest: int, free: int, most: int
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     token = 2 * config.num_hidden_layers * heads * width * itemsize
     return max(1, min(most, int(GENERATION_SHARE * free / (token * longest))))
-
-
-def _asked(request, default: int) -> int:
-    """Return the most tokens that a request wants generated."""
-    wanted = request.args[1] if len(request.args) > 1 else {}
-    return wanted.get("max_gen_toks", default)
 
 
 # Texts whose tokens a process remembers: models that are measured one after another are asked the same. About 100 MB.
@@ -125,7 +120,7 @@ class Batch:
         return indices, [len(self.endings[index]) for index in indices]
 
     @cached_property
-    def asked(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def scored_tokens(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the positions whose logits are needed, and for each token to score its place, its id and its order.
 
         A position is needed once, even if several choices are predicted there. The place is an index into the
@@ -176,7 +171,6 @@ class SharedContextLM(HFLM):
         model: The model.
         tokenizer: Its tokenizer.
         batch_size: Trees (usually: items) in one forward pass, at most; `MAX_TOKENS` bounds it as well.
-        min_shared: See `MIN_SHARED`.
         options: Options of lm-eval's `HFLM`.
 
     Attributes:
@@ -190,17 +184,14 @@ class SharedContextLM(HFLM):
         UserError: an architecture that `common.models.architectures` does not know.
     """
 
-    def __init__(self, model, tokenizer, *, batch_size: int = 16, min_shared: float = MIN_SHARED, **options):
+    def __init__(self, model, tokenizer, *, batch_size: int = 16, **options):
         self.decoder, tokenizer = Decoder(model), open_ended(tokenizer)
-        with _quiet():  # it warns that a model object makes it ignore its options about loading one
+        with errors_only(
+            "lm_eval.models.huggingface"
+        ):  # it warns that a model object makes it ignore its options about loading one
             super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, **options)
         self._max_length = self.max_length  # else looked for in the configuration at each use, twice a request
-        self.min_shared = min_shared
-        self.forward_tokens = 0
-        self.padded_tokens = 0
-        self.head_rows = 0
-        self.layers_saved = 0
-        self.layers_run = 0
+        self.forward_tokens = self.padded_tokens = self.head_rows = self.layers_run = self.layers_saved = 0
         self._encodings: dict[str, list[int]] = {}
         self._shown = False
 
@@ -225,13 +216,12 @@ class SharedContextLM(HFLM):
         if not plain:
             return {}
         key = (_fingerprint(self.tokenizer), tuple(options.items()), hash(tuple(plain)), len(plain))
-        if key not in _remembered:
-            _remembered[key] = (plain, self._token_ids(plain, **options))
+        remembered, ids = _remembered.get(key, ([], []))
+        if remembered != plain:  # unknown, or other texts of the same hash
+            ids = self._token_ids(plain, **options)
+            _remembered[key] = (plain, ids)
             while len(_remembered) > 1 and sum(len(texts) for texts, _ in _remembered.values()) > REMEMBERED:
                 del _remembered[next(iter(_remembered))]
-        known, ids = _remembered[key]
-        if known != plain:  # other texts of the same hash
-            ids = self._token_ids(plain, **options)
         return dict(zip(plain, ids, strict=True))
 
     def _token_ids(self, texts: list[str], add_special_tokens: bool = True) -> list[list[int]]:
@@ -239,7 +229,7 @@ class SharedContextLM(HFLM):
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None or backend.truncation or backend.padding:
             return self.tokenizer(texts, verbose=False, add_special_tokens=add_special_tokens)["input_ids"]
-        return [found.ids for found in backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
+        return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, *args, **options) -> list[int]:
         """Encode a text as lm-eval does."""
@@ -270,7 +260,10 @@ class SharedContextLM(HFLM):
         most, bar = self.batch_size_per_gpu, huggingface.tqdm
         if self.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self.device)
-            lengths = (len(self.tok_encode(one.args[0])) + _asked(one, self.max_gen_toks) for one in requests)
+            lengths = (
+                len(self.tok_encode(prompt)) + next(iter(options), {}).get("max_gen_toks", self.max_gen_toks)
+                for prompt, *options in (request.args for request in requests)
+            )
             longest = min(max(lengths, default=1), self.max_length)
             self.batch_size_per_gpu = generated_together(
                 self.decoder.config, self.model.dtype.itemsize, longest, free, most
@@ -299,13 +292,13 @@ class SharedContextLM(HFLM):
             for batches in groups:
                 self._body.ahead(batches, self._fed)
                 with side_by_side(self._score, batches, self.device) as results:
-                    for batch, found in zip(batches, results, strict=True):
-                        for index, answer in zip(batch.requests[0], found, strict=True):
+                    for batch, batch_answers in zip(batches, results, strict=True):
+                        for index, answer in zip(batch.requests[0], batch_answers, strict=True):
                             answers[index] = answer
                         self.forward_tokens += sum(map(len, batch.trees))
                         self.padded_tokens += batch.fed[0].numel()
-                        self.head_rows += len(batch.asked[0])
-                        bar.update(len(found))
+                        self.head_rows += len(batch.scored_tokens[0])
+                        bar.update(len(batch_answers))
         self.layers_saved += self._body.layers_saved
         self.layers_run += self._body.layers_run
         return answers
@@ -315,16 +308,10 @@ class SharedContextLM(HFLM):
         inputs, endings = [self._input(request) for request in requests], [request[2] for request in requests]
         tokens = np.fromiter(chain.from_iterable(chain(inputs, endings)), np.int64)
         lengths = np.fromiter(map(len, chain(inputs, endings)), np.int64)
-        asked = hashlib.blake2b(tokens.tobytes() + lengths.tobytes(), digest_size=16).digest()
+        digest = hashlib.blake2b(tokens.tobytes() + lengths.tobytes(), digest_size=16).digest()
         kind = self.device.type if self.device.type in MAX_TOKENS else "other"
-        key = (
-            asked,
-            MAX_TOKENS[kind],
-            PASS[kind],
-            self.min_shared,
-            int(self.batch_size),
-            rope_switch(self.decoder.config),
-        )
+        switch = rope_switch(self.decoder.config)
+        key = (digest, MAX_TOKENS[kind], PASS[kind], int(self.batch_size), switch)
         if key not in _planned:
             groups = [
                 [Batch(part, {i: endings[i] for tree in part for i in tree.paths}) for part in self._batches(trees)]
@@ -344,9 +331,9 @@ class SharedContextLM(HFLM):
         switch = rope_switch(self.decoder.config)
         long = [switch is not None and len(tokens) > switch for tokens in inputs]
         groups = []
-        for wanted in sorted(set(long)):
-            indices = [index for index, is_long in enumerate(long) if is_long is wanted]
-            trees = grow([inputs[index] for index in indices], min_shared=self.min_shared)
+        for read_as_long in sorted(set(long)):
+            indices = [index for index, is_long in enumerate(long) if is_long is read_as_long]
+            trees = grow([inputs[index] for index in indices])
             for tree in trees:
                 tree.paths = {indices[place]: path for place, path in tree.paths.items()}
             groups.append(trees)
@@ -372,7 +359,7 @@ class SharedContextLM(HFLM):
     @torch.inference_mode()
     def _score(self, batch: Batch) -> list[tuple[float, bool]]:
         """Return the answers to the requests of one batch."""
-        needed, places, targets, order = batch.asked
+        needed, places, targets, order = batch.scored_tokens
         with self._autocast():
             hidden = self._body(*self._fed(batch)).flatten(0, 1)
             hidden = hidden[needed.to(hidden.device)]
@@ -421,14 +408,13 @@ def _lines(total: int, disable: bool, **_) -> track:
     return track(None, "generating", total=total, unit="answer", shown=not disable)
 
 
-class _quiet:
-    """Keeps lm-eval's model log at errors while its constructor runs."""
-
-    logger = logging.getLogger("lm_eval.models.huggingface")
-
-    def __enter__(self) -> None:
-        self.level = self.logger.level
-        self.logger.setLevel(logging.ERROR)
-
-    def __exit__(self, *_) -> None:
-        self.logger.setLevel(self.level)
+@contextmanager
+def errors_only(logger_name: str) -> Iterator[None]:
+    """Log nothing but errors by this logger while the context is open."""
+    logger = logging.getLogger(logger_name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,5 +1,6 @@
 """Pack requests that begin alike into one sequence, and such sequences into batches."""
 
+import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,11 +69,11 @@ def grow(sequences: Sequence[Sequence[int]], *, min_shared: float = MIN_SHARED, 
     """
     order = sorted(range(len(sequences)), key=lambda index: sequences[index])
     trees: list[Tree] = []
-    before: Sequence[int] = ()
+    before: Sequence[int] = []
     path: list[int] = []
     for index in order:
         sequence = sequences[index]
-        shared = _common_prefix(before, sequence)
+        shared = len(os.path.commonprefix([before, sequence]))  # of any two lists, not of paths alone
         fits = trees and len(trees[-1]) + len(sequence) - shared <= max_tree
         if not (fits and shared >= max(1, min_shared * len(sequence))) and shared < len(sequence):
             trees.append(Tree([], [], {}))
@@ -82,8 +83,8 @@ def grow(sequences: Sequence[Sequence[int]], *, min_shared: float = MIN_SHARED, 
     return sorted(trees, key=len, reverse=True)
 
 
-def cheapest_cuts(lengths: Sequence[int], tokens: int, most: int, each: int) -> list[int]:
-    """Split sequences, the longest first, into batches with the lowest cost: padded tokens plus `each` per batch.
+def cheapest_cuts(lengths: Sequence[int], tokens: int, most: int, pass_cost: int) -> list[int]:
+    """Split sequences, the longest first, into batches with the lowest cost: padded tokens plus `pass_cost` per batch.
 
     A batch has at most `most` sequences and `tokens` padded tokens, or one sequence.
 
@@ -97,7 +98,7 @@ def cheapest_cuts(lengths: Sequence[int], tokens: int, most: int, each: int) -> 
             padded = (stop - start) * lengths[start]
             if padded > tokens and start < stop - 1:
                 break
-            choices.append((cost[start] + padded + each, start))
+            choices.append((cost[start] + padded + pass_cost, start))
         best, start = min(choices)
         cost.append(best)
         begin.append(start)
@@ -106,10 +107,3 @@ def cheapest_cuts(lengths: Sequence[int], tokens: int, most: int, each: int) -> 
         cuts.append(stop)
         stop = begin[stop]
     return cuts[::-1]
-
-
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    for place, (one, other) in enumerate(zip(a, b, strict=False)):
-        if one != other:
-            return place
-    return min(len(a), len(b))

@@ -19,7 +19,7 @@ REPLICATES = 20000
 LEVEL = 0.95
 _AT_ONCE = 1 << 16  # draws that are counted at a time, in the processor's cache
 _IN_CACHE = 1 << 18  # draws that become floats at a time
-KEPT = 2048  # replicates of means that a process keeps, 160 kB each
+REMEMBERED = 2048  # replicates of means that a process keeps, 160 kB each
 _resampled: dict[tuple[str, str, bytes], np.ndarray] = {}
 
 
@@ -35,14 +35,14 @@ def draws(name: str, items: int) -> np.ndarray:
     Rows sum to `items`.
     """
     rng = np.random.default_rng(seed_of(f"{name}/{items}"))
-    found = np.zeros((REPLICATES, items), np.uint8 if items < 1 << 16 else np.uint16)
+    counts = np.zeros((REPLICATES, items), np.uint8 if items < 1 << 16 else np.uint16)
     step = max(1, _AT_ONCE // items)
     for first in range(0, REPLICATES, step):
         rows = min(step, REPLICATES - first)
         drawn = rng.integers(0, items, (rows, items))
         drawn += items * np.arange(rows)[:, None]
-        found[first : first + rows] = np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items)
-    return found
+        counts[first : first + rows] = np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items)
+    return counts
 
 
 def spread(items: int) -> float:
@@ -77,12 +77,12 @@ def resampled_means(name: str, outcomes: np.ndarray, beside: Iterable[np.ndarray
     """
     key = _key(name, outcomes)
     if key not in _resampled:
-        together = {key: outcomes}
+        batch = {key: outcomes}
         if outcomes.dtype == bool:
-            alike = (other for other in beside if other.dtype == bool and len(other) == len(outcomes))
-            together |= {place: other for other in alike if (place := _key(name, other)) not in _resampled}
-        _resampled.update(zip(together, _means(name, list(together.values())), strict=True))
-        for oldest in list(_resampled)[:-KEPT]:
+            similar = (other for other in beside if other.dtype == bool and len(other) == len(outcomes))
+            batch |= {place: other for other in similar if (place := _key(name, other)) not in _resampled}
+        _resampled.update(zip(batch, _means(name, list(batch.values())), strict=True))
+        for oldest in list(_resampled)[:-REMEMBERED]:
             if oldest != key:
                 del _resampled[oldest]
     return _resampled[key]
@@ -111,30 +111,30 @@ def _means(name: str, models: list[np.ndarray]) -> list[np.ndarray]:
     step = max(1, _IN_CACHE // items)
     with _libraries().limit(limits=1, user_api="blas"):
         sums = np.concatenate([drawn[i : i + step] @ values for i in range(0, REPLICATES, step)])
-    found = []
+    replicates = []
     for outcomes, column in zip(models, sums.reshape(REPLICATES, -1).T, strict=True):
         mean, means = outcomes.mean(dtype=np.float64), column.astype(np.float64) / items
         means = mean + spread(items) * (means - mean)
         means.setflags(write=False)
-        found.append(means)
-    return found
+        replicates.append(means)
+    return replicates
 
 
-def of_two(name: str, one: float | np.ndarray, other: float | np.ndarray) -> float | np.ndarray:
+def of_two(name: str, first: float | np.ndarray, second: float | np.ndarray) -> float | np.ndarray:
     """Return the mean of two runs' values; each replicate is drawn from one of the runs.
 
-    Between the runs that spreads replicates by (one - other)^2 / 4, the unbiased estimate of the variance of a mean of
+    Between the runs that spreads replicates by (first - second)^2 / 4, the unbiased estimate of the variance of a mean of
     two. If runs differ more than their items vary, the interval is still too narrow: it spans the two, and the mean of
     all runs lies between two of them half of the time.
 
     Args:
         name: Name of the draw; draws of other names are independent.
-        one: Value or replicates of one run.
-        other: The same of the other run.
+        first: Value or replicates of one run.
+        second: The same of the other run.
     """
-    if np.ndim(one) == np.ndim(other) == 0:
-        return (one + other) / 2
-    return np.where(np.random.default_rng(seed_of(name)).integers(0, 2, REPLICATES) == 0, one, other)
+    if np.ndim(first) == np.ndim(second) == 0:
+        return (first + second) / 2
+    return np.where(np.random.default_rng(seed_of(name)).integers(0, 2, REPLICATES) == 0, first, second)
 
 
 def normal_means(name: str, value: float, error: float) -> np.ndarray:
@@ -158,17 +158,17 @@ def equivalent(replicates: np.ndarray, margin: float) -> bool:
     return bool(-margin < low and high < margin)
 
 
-def mcnemar(one: np.ndarray, two: np.ndarray) -> float:
+def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
     """Return the exact two-sided p of McNemar's test (1947) for two models on the same items.
 
     Only items that one model alone answers correctly distinguish the two. Under the null hypothesis each such item is a
     fair coin.
 
     Args:
-        one: Correct or not, bool [items].
-        two: The same of the other model.
+        first: Correct or not, bool [items].
+        second: The same of the other model.
     """
-    first, second = int(np.sum(one & ~two)), int(np.sum(two & ~one))
-    apart = first + second
-    tail = sum(math.comb(apart, k) for k in range(min(first, second) + 1))
-    return min(1.0, tail / 2 ** (apart - 1)) if apart else 1.0
+    first_only, second_only = int(np.sum(first & ~second)), int(np.sum(second & ~first))
+    items = first_only + second_only
+    tail = sum(math.comb(items, k) for k in range(min(first_only, second_only) + 1))
+    return min(1.0, tail / 2 ** (items - 1)) if items else 1.0

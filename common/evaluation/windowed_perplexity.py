@@ -118,14 +118,12 @@ def joined_windows(protocol: Protocol, tokenizer) -> Tensor:
     return cut(corpora.joined_ids(tokenizer, protocol.source), protocol.window)
 
 
-def every_fourth(protocol: Protocol, tokenizer) -> Tensor:
-    """Return sequences 0, 4, 8, ... of `joined_windows`: a quarter of the time, twice the standard error."""
-    return joined_windows(protocol, tokenizer)[::4]
+def every(step: int) -> Callable:
+    """Return a function that takes sequences 0, step, 2 step, ... of `joined_windows`.
 
-
-def every_eighth(protocol: Protocol, tokenizer) -> Tensor:
-    """Return sequences 0, 8, 16, ... of `joined_windows`: an eighth of the time, about three times the standard error."""
-    return joined_windows(protocol, tokenizer)[::8]
+    A quarter of the sequences take a quarter of the time, and have twice the standard error.
+    """
+    return lambda protocol, tokenizer: joined_windows(protocol, tokenizer)[::step]
 
 
 def spread_over(count: int, length: int) -> list[int]:
@@ -143,8 +141,8 @@ def spread(count: int, windows: Callable[[Protocol, object], Tensor] = joined_wi
     """Return a function that takes ``count`` of a protocol's sequences, evenly spread over the text (all if fewer)."""
 
     def chosen(protocol: Protocol, tokenizer) -> Tensor:
-        found = windows(protocol, tokenizer)
-        return found[spread_over(count, len(found))]
+        sequences = windows(protocol, tokenizer)
+        return sequences[spread_over(count, len(sequences))]
 
     return chosen
 
@@ -158,20 +156,16 @@ def c4_crops(protocol: Protocol, tokenizer, count: int = 256, seed: int = 0) -> 
     documents = corpora.texts(protocol.source)
     rng = random.Random(seed)
     length, crops = protocol.window, []
-    encoded: dict[int, Tensor] = {}
-    short: set[int] = set()
+    encoded: dict[int, Tensor | None] = {}  # None: too short
     while len(crops) < count:
         index = rng.randint(0, len(documents) - 1)
-        if index not in encoded and index not in short:
+        if index not in encoded:
             ids = corpora.encode(tokenizer, documents[index])
-            if len(ids) > length:
-                encoded[index] = ids
-            else:
-                short.add(index)
-        if index in encoded:
-            start = rng.randint(0, len(encoded[index]) - length - 1)
-            crops.append(encoded[index][start : start + length])
-        elif len(short) == len(documents):
+            encoded[index] = ids if len(ids) > length else None
+        if (ids := encoded[index]) is not None:
+            start = rng.randint(0, len(ids) - length - 1)
+            crops.append(ids[start : start + length])
+        elif len(encoded) == len(documents) and not crops:
             raise UserValueError(f"{protocol.corpus}: none of its {len(documents)} documents exceeds {length} tokens")
     return torch.stack(crops)
 
@@ -248,7 +242,7 @@ class Protocol:
 
 
 # What is left of the toy model's text: name -> how it reads, and its sequences.
-_PARTS = {"quarter": ("every fourth window", every_fourth), "thin": ("every eighth window", every_eighth)}
+_PARTS = {"quarter": ("every fourth window", every(4)), "thin": ("every eighth window", every(8))}
 
 
 def _standin(domain: str, label: str, part: str | None = None) -> Protocol:

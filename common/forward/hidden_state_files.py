@@ -63,14 +63,14 @@ class Boundary:
         self.file.write(state.detach().contiguous().view(torch.uint8).numpy())
         self.file.flush()
         self.states[batch] = (self.size, state.shape, state.dtype)
-        self.size += state.numel() * state.element_size()
+        self.size += state.nbytes
 
     def read(self, batch: str) -> Tensor:
         """Read the state of a batch."""
         offset, shape, dtype = self.states[batch]
         state = torch.empty(shape, dtype=dtype)
         self.file.seek(offset)
-        if self.file.readinto(state.view(torch.uint8).numpy()) != state.numel() * state.element_size():
+        if self.file.readinto(state.view(torch.uint8).numpy()) != state.nbytes:
             raise OSError("a file of states is shorter than what was written to it")
         return state
 
@@ -102,12 +102,12 @@ class StateFiles:
         """Return the boundaries whose states the model with these digests should store; it has ``layers`` layers."""
         model = tuple(chain.values())
         if model not in self._plans:
-            parting = max((depth for depth in chain if chain[depth] in self._seen), default=0)
-            if parting:
-                wanted = {depth for depth in chain if chain[depth] in self._boundaries} | {parting}
+            first_difference = max((depth for depth in chain if chain[depth] in self._seen), default=0)
+            if first_difference:
+                depths = {depth for depth in chain if chain[depth] in self._boundaries} | {first_difference}
             else:
-                wanted = {layers * part // (SPREAD + 1) for part in range(1, SPREAD + 1)} & set(chain)
-            self._plans[model] = {chain[depth]: (depth, layers, depth == parting) for depth in wanted}
+                depths = {layers * part // (SPREAD + 1) for part in range(1, SPREAD + 1)} & set(chain)
+            self._plans[model] = {chain[depth]: (depth, layers, depth == first_difference) for depth in depths}
             self._seen.update(model)
         self._models += model != self._last
         self._last = model
@@ -116,39 +116,33 @@ class StateFiles:
     def deepest(self, chain: dict[int, str], batch: str) -> tuple[int, Tensor | None]:
         """Return the deepest boundary whose state is stored for this batch, with that state; (0, None) if none is."""
         with self._lock:
-            return self._deepest(chain, batch)
-
-    def _deepest(self, chain: dict[int, str], batch: str) -> tuple[int, Tensor | None]:
-        for depth in sorted(chain, reverse=True):
-            boundary = self._boundaries.get(chain[depth])
-            if boundary is not None and batch in boundary.states:
-                try:
-                    state = boundary.read(batch)
-                except OSError as error:
-                    self._fail(chain[depth], error)
-                    continue
-                self.hits += 1
-                boundary.used, boundary.proven = self._models, True
-                return depth, state
+            for depth in sorted(chain, reverse=True):
+                boundary = self._boundaries.get(chain[depth])
+                if boundary is not None and batch in boundary.states:
+                    try:
+                        state = boundary.read(batch)
+                    except OSError as error:
+                        self._fail(chain[depth], error)
+                        continue
+                    self.hits += 1
+                    boundary.used, boundary.proven = self._models, True
+                    return depth, state
         return 0, None
 
     def put(self, digest: str, batch: str, state: Tensor) -> None:
         """Store a state of the model that began last, if there is room; a disk that fails only loses its states."""
         with self._lock:
-            self._put(digest, batch, state)
-
-    def _put(self, digest: str, batch: str, state: Tensor) -> None:
-        if digest in self._given_up:
-            return
-        try:
-            if digest not in self._boundaries:
-                self._boundaries[digest] = self._opened(*self._plans[self._last][digest])
-            boundary = self._boundaries[digest]
-            boundary.used = self._models
-            if batch not in boundary.states and self._make_room(state.numel() * state.element_size(), digest):
-                boundary.write(batch, state)
-        except OSError as error:
-            self._fail(digest, error)
+            if digest in self._given_up:
+                return
+            try:
+                if digest not in self._boundaries:
+                    self._boundaries[digest] = self._opened(*self._plans[self._last][digest])
+                boundary = self._boundaries[digest]
+                boundary.used = self._models
+                if batch not in boundary.states and self._make_room(state.nbytes, digest):
+                    boundary.write(batch, state)
+            except OSError as error:
+                self._fail(digest, error)
 
     def _fail(self, digest: str, error: OSError) -> None:
         log.warning("cannot keep states in %s: %s; those layers are run again instead", cache.folder(), error)

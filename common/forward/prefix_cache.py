@@ -53,7 +53,7 @@ class Body:
     def __init__(self, decoder: Decoder, *, shared: bool = True):
         self.decoder = decoder
         self.chain = weights_chain(decoder) if shared and STORE.limit else {}
-        self.kept = sorted(STORE.begin(self.chain, decoder.num_layers)) if self.chain else []
+        self.stored_depths = sorted(STORE.begin(self.chain, decoder.num_layers)) if self.chain else []
         self.layers_saved = 0
         self.layers_run = 0
         self._counting = Lock()
@@ -78,7 +78,7 @@ class Body:
             self.layers_run += decoder.num_layers - start
         hidden = decoder.embed_tokens(ids, positions) if hidden is None else hidden
         context = None if masks is None else decoder.placed(hidden, positions, masks)
-        for stop in [depth for depth in self.kept if depth > start]:
+        for stop in [depth for depth in self.stored_depths if depth > start]:
             hidden = decoder.run(hidden, start, stop, context=context)
             STORE.put(self.chain[stop], batch, hidden)
             start = stop
@@ -93,22 +93,22 @@ class Body:
         decoder = self.decoder
         if not decoder.streamed:
             return
-        states, different, pool = {}, {}, Held(cache.folder(), decoder.model.streamed.states)
+        states, distinct, pool = {}, {}, Held(cache.folder(), decoder.model.streamed.states)
         with torch.inference_mode():
             for item in items:
                 ids, positions, _, *facts = arguments(item)
-                if (key := _key(ids, positions, facts)) not in different:
-                    different[key], states[key] = item, pool.keep(decoder.embed_tokens(ids, positions))
+                if (key := _key(ids, positions, facts)) not in distinct:
+                    distinct[key], states[key] = item, pool.keep(decoder.embed_tokens(ids, positions))
 
         @torch.inference_mode()
         def step(key: str, layer: int) -> None:
-            _, positions, masks, *_ = arguments(different[key])
+            _, positions, masks, *_ = arguments(distinct[key])
             hidden = states[key].to(decoder.device)
             context = None if masks is None else decoder.placed(hidden, positions, masks)
             states[key] = pool.keep(decoder.run(hidden, layer, layer + 1, context=context))
 
         for layer in range(decoder.num_layers):
-            with side_by_side(partial(step, layer=layer), list(different), decoder.device) as results:
+            with side_by_side(partial(step, layer=layer), list(distinct), decoder.device) as results:
                 self.layers_run += sum(1 for _ in results)
         self._ahead = states
 

@@ -41,19 +41,16 @@ class Held:
 
     def _mapped(self, tensor: Tensor) -> Tensor:
         try:
-            return self._written(tensor)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # The file's name goes at once, its content with the mapping.
+            with tempfile.NamedTemporaryFile(dir=self.folder) as file:
+                # written, not copied into a mapping: a full disk is an error here, and would kill the process there
+                file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+                file.flush()
+                mapped = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
         except OSError as error:
             raise UserError(
                 f"cannot keep hidden states in {self.folder}: {error.strerror or error}; free space there, or name another "
                 "folder in LAYERLAB_CACHE (reproductions without --stream: LAYERLAB_WORK)"
             ) from error
-
-    def _written(self, tensor: Tensor) -> Tensor:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        # The file's name goes at once, its content with the mapping.
-        with tempfile.NamedTemporaryFile(dir=self.folder) as file:
-            # written, not copied into a mapping: a full disk is an error here, and would kill the process there
-            file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy())
-            file.flush()
-            mapped = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
         return mapped.view(tensor.shape)

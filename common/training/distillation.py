@@ -197,12 +197,12 @@ def standing_in(decoder: Decoder, layers: Mapping[int, nn.Module]) -> Iterator[N
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
     """Freeze all parameters and set eval mode while the context is open; both are restored afterwards."""
-    wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    required = {parameter: parameter.requires_grad for parameter in model.parameters()}
     training = model.training
     model.requires_grad_(False).eval()
     try:
         yield
     finally:
-        for parameter, needs in wanted.items():
+        for parameter, needs in required.items():
             parameter.requires_grad_(needs)
         model.train(training)

@@ -70,48 +70,48 @@ def rows(tokenizer, examples: Iterable[Example], cutoff: int = CUTOFF) -> list[d
     Raises:
         UserError: an empty response, or no row is left.
     """
-    found = [encode(tokenizer, example, cutoff) for example in examples]
-    kept = [row for row in found if any(label != IGNORE for label in row["labels"])]
-    if not kept:
+    encoded = [encode(tokenizer, example, cutoff) for example in examples]
+    trainable = [row for row in encoded if any(label != IGNORE for label in row["labels"])]
+    if not trainable:
         raise UserError(f"no example has a response within {cutoff} tokens; raise the cutoff")
-    if len(kept) < len(found):
-        log.info("%d of %d examples have no response within %d tokens", len(found) - len(kept), len(found), cutoff)
-    return kept
+    if len(trainable) < len(encoded):
+        log.info(
+            "%d of %d examples have no response within %d tokens", len(encoded) - len(trainable), len(encoded), cutoff
+        )
+    return trainable
 
 
-def from_table(
-    table, columns: Sequence[str] = COLUMNS, *, name: str = "the data", skip_empty: bool = False
-) -> list[Example]:
-    """Return examples from a table with columns for instruction, input and response.
+def from_table(table, *, name: str = "the data", skip_empty: bool = False) -> list[Example]:
+    """Return examples from a table with the columns `COLUMNS`: instruction, input and response.
 
     Args:
         table: A `datasets.Dataset` or a list of mappings.
-        columns: Names of the three columns.
         name: Name of the data in messages.
         skip_empty: Leave out examples without a response, and count them, instead of refusing the data.
 
     Raises:
         UserError: a missing column, an empty response, or a cell that is no text; the message names the row.
     """
-    there = list(table.column_names) if hasattr(table, "column_names") else sorted({k for row in table for k in row})
-    missing = [column for column in columns if column not in there]
-    if missing:
-        raise UserError(f"{name} has no column {' and no column '.join(map(repr, missing))}; it has {', '.join(there)}")
-    found, empty = [], 0
+    columns = list(table.column_names) if hasattr(table, "column_names") else sorted({k for row in table for k in row})
+    if missing := [column for column in COLUMNS if column not in columns]:
+        raise UserError(
+            f"{name} has no column {' and no column '.join(map(repr, missing))}; it has {', '.join(columns)}"
+        )
+    examples, empty = [], 0
     for number, row in enumerate(table):
-        cells = ["" if row.get(column) is None else row[column] for column in columns]
-        if wrong := [column for column, cell in zip(columns, cells, strict=True) if not isinstance(cell, str)]:
+        cells = ["" if row.get(column) is None else row[column] for column in COLUMNS]
+        if wrong := [column for column, cell in zip(COLUMNS, cells, strict=True) if not isinstance(cell, str)]:
             raise UserError(f"row {number} of {name} has no text in {wrong[0]!r}; write it as a string")
-        instruction, given, response = cells
+        instruction, text, response = cells
         if response.strip():
-            found.append(Example(instruction, given, response))
+            examples.append(Example(instruction, text, response))
         elif skip_empty:
             empty += 1
         else:
-            raise UserError(f"row {number} of {name} has an empty {columns[2]!r}; remove it or skip empty responses")
+            raise UserError(f"row {number} of {name} has an empty 'output'; remove it or skip empty responses")
     if empty:
-        log.warning("%d of %d rows of %s have an empty response and are left out", empty, len(found) + empty, name)
-    return found
+        log.warning("%d of %d rows of %s have an empty response and are left out", empty, len(examples) + empty, name)
+    return examples
 
 
 def split(examples: Sequence, held_out: int, seed: int = 42) -> tuple[list, list]:
@@ -147,10 +147,10 @@ def _standin(count: int | None, held_out: int, seed: int) -> tuple[list[Example]
     """
     from common.toy import corpus  # reads every installed package when its cache is cold
 
-    def drawn(split_name: str, wanted: int | None) -> list[Example]:
+    def drawn(split_name: str, limit: int | None) -> list[Example]:
         chosen = [d for d in corpus.split_documents(split_name) if d.kind == "function" and d.parameters]
         chosen.sort(key=lambda document: hashlib.sha256(f"{seed}{document.text}".encode()).digest())
-        return [Example(STANDIN_INSTRUCTION, d.header, d.text.split("\n\n")[0]) for d in chosen[:wanted]]
+        return [Example(STANDIN_INSTRUCTION, d.header, d.text.split("\n\n")[0]) for d in chosen[:limit]]
 
     return drawn("train", count), drawn("valid", held_out)
 

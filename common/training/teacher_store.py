@@ -116,26 +116,24 @@ class TeacherStore:
             "facts": dict(facts or {}),
         }
         top_k(torch.zeros(1, decoder.config.vocab_size), k)  # refuses an impossible K before anything is written
-        self._agree()
+        self._check_manifest()
         self._open = lru_cache(maxsize=4)(self._opened)
 
     def fill(self, progress: bool = False) -> int:
         """Run the teacher over sequences whose shards are missing or unreadable; return the number of these sequences."""
-        missing = [shard for shard in range(self._shards()) if not self._whole(shard)]
-        made = 0
-        for shard in track(missing, "teacher", unit="shard", shown=progress, each=True):
-            made += self._make(shard)
+        missing = [shard for shard in range(self._shards()) if not self._complete(shard)]
+        sequences = sum(map(self._make, track(missing, "teacher", unit="shard", shown=progress, each=True)))
         self._open.cache_clear()
-        return made
+        return sequences
 
     def read(self, samples: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Read the probabilities, float32, and token indices, int64, of samples, both [samples, tokens, K]."""
-        found = []
+        rows = []
         for sample in samples:
             shard, row = divmod(sample, self.manifest["shard_samples"])
             file = self._open(shard)
-            found.append([file.get_slice(name)[row : row + 1] for name in ("probabilities", "indices")])
-        probabilities, indices = (torch.cat(parts) for parts in zip(*found))
+            rows.append([file.get_slice(name)[row : row + 1] for name in ("probabilities", "indices")])
+        probabilities, indices = (torch.cat(parts) for parts in zip(*rows))
         return probabilities.float(), indices.long()
 
     def bytes_per_token(self) -> float:
@@ -143,18 +141,18 @@ class TeacherStore:
         size = sum(self._path(shard).stat().st_size for shard in range(self._shards()))
         return size / self.windows.numel()
 
-    def _agree(self) -> None:
+    def _check_manifest(self) -> None:
         """Write the manifest, or compare with the one that is there."""
         path = self.folder / MANIFEST
         if path.exists():
             try:
-                there = json.loads(path.read_text())
+                manifest = json.loads(path.read_text())
             except (OSError, ValueError) as error:
                 raise UserError(f"cannot read {path}: {error}; delete the folder to make the store again") from error
             for name, value in self.manifest.items():
-                if there.get(name) != value:
+                if manifest.get(name) != value:
                     raise UserError(
-                        f"the store in {self.folder} was made with another {name} ({there.get(name)!r} there, {value!r} "
+                        f"the store in {self.folder} was made with another {name} ({manifest.get(name)!r} there, {value!r} "
                         "here); name another folder, or delete it to make it again"
                     )
             return
@@ -177,7 +175,7 @@ class TeacherStore:
         size = self.manifest["shard_samples"]
         return self.windows[shard * size : (shard + 1) * size]
 
-    def _whole(self, shard: int) -> bool:
+    def _complete(self, shard: int) -> bool:
         """Return whether the shard is there, complete and of the right shape."""
         if not self._path(shard).exists():
             return False

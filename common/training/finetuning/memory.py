@@ -108,8 +108,8 @@ def check_disk(folder: Path, trained: int, settings: Settings) -> int:
     Raises:
         UserError: the disk has less free space; the message says what takes less.
     """
-    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    needed, free = on_disk(trained, settings) - there, shutil.disk_usage(folder).free
+    present = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    needed, free = on_disk(trained, settings) - present, shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
             f"cannot keep a training's checkpoints in {folder}: up to {needed / 2**20:,.0f} MiB more are needed and "
@@ -128,24 +128,23 @@ def _sides(facts: dict, target: str) -> int:
     return hidden + inner if target in ("gate_proj", "up_proj", "down_proj") and not facts["experts"] else 0
 
 
-def check_training(name: str, found: Need, settings: Settings, device: str) -> None:
+def check_training(name: str, needed: Need, settings: Settings, device: str) -> None:
     """Refuse a training that does not fit into memory.
 
     Raises:
         UserError: it needs more than the device has; the message gives the parts, and what takes less.
     """
-    there = capacity(device)
-    if found.bytes <= there:
+    available = capacity(device)
+    if needed.bytes <= available:
         return
-    held = {"weights": found.weights, "gradients": found.gradients, "optimizer": found.optimizer}
-    parts = ", ".join(f"{what} {_gb(size)}" for what, size in held.items())
+    parts = ", ".join(f"{part} {_gb(getattr(needed, part))}" for part in ("weights", "gradients", "optimizer"))
     if settings.method == "full":
         remedies = ["ZeRO-2 over several cards", "an 8-bit optimizer", "LoRA"]
     else:
         remedies = ["a larger card", "QLoRA"]
-    whole = f"training {found.trained / 1e9:.2g} B of {name}'s {found.parameters / 1e9:.2g} B parameters"
+    whole = f"training {needed.trained / 1e9:.2g} B of {name}'s {needed.parameters / 1e9:.2g} B parameters"
     raise UserError(
-        f"{whole} takes {_gb(found.bytes)} ({parts}) and its activations; {device} has {_gb(there)}: "
+        f"{whole} takes {_gb(needed.bytes)} ({parts}) and its activations; {device} has {_gb(available)}: "
         f"use {' or '.join(remedies)}"
     )
 
@@ -156,12 +155,12 @@ def check_weights(name: str, parameters: float, itemsize: int, device: str) -> N
     Raises:
         UserError: they do not fit; the message says what does.
     """
-    there, weights = capacity(device), parameters * itemsize
-    if weights <= there:
+    available, weights = capacity(device), parameters * itemsize
+    if weights <= available:
         return
     spread = "" if device == "auto" else "spread it over several cards with --device auto (make: DEVICE=auto), "
     raise UserError(
-        f"{name} has {parameters / 1e9:.3g} B parameters, {_gb(weights)}, and {device} has {_gb(there)}: {spread}"
+        f"{name} has {parameters / 1e9:.3g} B parameters, {_gb(weights)}, and {device} has {_gb(available)}: {spread}"
         "use a larger machine, or prune it with a tool's --stream, two layers at a time"
     )
 

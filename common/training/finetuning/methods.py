@@ -71,18 +71,17 @@ def attach(model: nn.Module, settings: Settings) -> Attached:
     dtype = next(model.parameters()).dtype
     if settings.autocast in (None, "float32") or next(model.parameters()).device.type == "cpu":
         _widen(model.parameters())
+    merge, boundary = None, 0
     if settings.method in ("lora", "qlora"):
-        finish_method = _add_adapters(model, settings, dtype)
-        boundary = 0
+        merge = _add_adapters(model, settings, dtype)
     else:
         boundary = _choose(model, settings)
-        finish_method = None
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     _widen(trained.values())
 
     def finish() -> None:
-        if finish_method is not None:
-            finish_method()
+        if merge is not None:
+            merge()
         for parameter in model.parameters():
             requires_grad, dtype = before.get(id(parameter), (True, parameter.dtype))
             parameter.requires_grad_(requires_grad)
@@ -118,12 +117,11 @@ def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> C
     import peft
 
     linear = {name.rpartition(".")[2] for name, module in body(model).named_modules() if isinstance(module, nn.Linear)}
-    wanted = settings.targets
-    if wanted == PROJECTIONS:  # and what other architectures have in their places
-        wanted += tuple(
-            name for half in architecture_of(model).halves.values() for name in (*half.readers, half.writer)
-        )
-    targets = [name for name in dict.fromkeys(wanted) if name in linear]
+    names = settings.targets
+    if names == PROJECTIONS:  # and what other architectures have in their places
+        for half in architecture_of(model).halves.values():
+            names += (*half.readers, half.writer)
+    targets = [name for name in dict.fromkeys(names) if name in linear]
     if not targets:
         raise UserError(f"no layer to adapt: the model has no linear module named {', '.join(settings.targets)}")
     if any(parameter.ndim == 3 for parameter in layer_list(model).parameters()):

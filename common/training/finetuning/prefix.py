@@ -67,9 +67,9 @@ class CachedRows(torch.utils.data.Dataset):
                 self.states, self.computed = self._room(kind, hidden), hidden.dtype
                 if self.states is None:
                     return
-            for number, own in zip(numbers, hidden, strict=True):
-                kept = self.states[self.starts[number] : self.starts[number + 1]]
-                kept.copy_(own[-len(kept) :])
+            for number, states in zip(numbers, hidden, strict=True):
+                target = self.states[self.starts[number] : self.starts[number + 1]]
+                target.copy_(states[-len(target) :])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -78,8 +78,8 @@ class CachedRows(torch.utils.data.Dataset):
         row = self.rows[index]
         if self.states is None:
             return row
-        own = self.states[self.starts[index] : self.starts[index + 1]]
-        return {"hidden": own.to(self.computed), "labels": row["labels"]}
+        states = self.states[self.starts[index] : self.starts[index + 1]]
+        return {"hidden": states.to(self.computed), "labels": row["labels"]}
 
     def _room(self, kind: str, hidden: Tensor) -> Tensor | None:
         dtype, shape = self.dtype or hidden.dtype, (self.starts[-1], hidden.shape[-1])

@@ -56,7 +56,7 @@ class TokenTrainer(Trainer):
         if self.bar is not None:
             self.bar.close()
 
-    def told(self, before: Mapping[str, int]) -> dict:
+    def summary(self, before: Mapping[str, int]) -> dict:
         """Return the log's facts for a report, including those of earlier processes (`common.training.finetuning.finetune`).
 
         ``before`` has the layer executions before the first step, for "training" and for "validation".
@@ -134,7 +134,7 @@ def arguments(
         "adamw": "adamw_torch_fused" if gpu else "adamw_torch",
         "paged-adamw-8bit": "paged_adamw_8bit" if gpu else "adamw_8bit",
     }
-    made = TrainingArguments(
+    args = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=settings.micro_batch,
         per_device_eval_batch_size=settings.micro_batch,
@@ -170,6 +170,6 @@ def arguments(
         label_names=["labels"],
         dataloader_pin_memory=gpu,
     )
-    if made.n_gpu > 1:
-        made._n_gpu = 1  # several GPUs hold parts of one model (device "auto"), never copies of it
-    return made
+    if args.n_gpu > 1:
+        args._n_gpu = 1  # several GPUs hold parts of one model (device "auto"), never copies of it
+    return args

@@ -96,15 +96,15 @@ def finetune(
 @contextmanager
 def _checkpointed(model: nn.Module, settings: Settings) -> Iterator[None]:
     """Activations are recomputed in the backward pass inside, if the settings say so."""
-    wanted = settings.checkpointing
-    if wanted is None:
-        wanted = settings.quantised and next(model.parameters()).is_cuda
-    if wanted:
+    enabled = settings.checkpointing
+    if enabled is None:
+        enabled = settings.quantised and next(model.parameters()).is_cuda
+    if enabled:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     try:
         yield
     finally:
-        if wanted:
+        if enabled:
             model.activation_checkpointing_disable()
 
 
@@ -142,21 +142,21 @@ def _train(learner: Learner, tokenizer, rows: dict, settings: Settings, folder: 
         log.warning("%s", stop)
     finally:
         trainer.close_bar()
-    kept = folder / f"checkpoint-{trainer.state.best_global_step or trainer.state.global_step}"
-    if result["status"] == "diverged" and not kept.exists():
-        kept = state.last_checkpoint(folder) or folder / state.START
-    learner.load_state_dict(state.weights(kept))
+    chosen = folder / f"checkpoint-{trainer.state.best_global_step or trainer.state.global_step}"
+    if result["status"] == "diverged" and not chosen.exists():
+        chosen = state.last_checkpoint(folder) or folder / state.START
+    learner.load_state_dict(state.weights(chosen))
     stores = [part.store for part in data.values() if isinstance(part, CachedRows)]
     reason = "no row is needed twice" if learner.boundary else "no layer is frozen"
-    none = {"kind": "off", "bytes": 0} | ({} if settings.store == "off" else {"reason": reason})
+    no_store = {"kind": "off", "bytes": 0} | ({} if settings.store == "off" else {"reason": reason})
     return result | {
-        "kept_step": state.step_of(kept),
+        "kept_step": state.step_of(chosen),
         "method": settings.method,
         "settings": json.loads(json.dumps(asdict(settings))),
         "trainable": trainable,
-        **trainer.told(executions),
+        **trainer.summary(executions),
         "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory_bytes(),
-        "store": stores[0] | {"bytes": sum(one["bytes"] for one in stores)} if stores else none,
+        "store": stores[0] | {"bytes": sum(store["bytes"] for store in stores)} if stores else no_store,
     }
 
 

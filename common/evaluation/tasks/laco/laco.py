@@ -98,7 +98,7 @@ def c3(doc: dict) -> list[str]:
 
 def chid_blanks(rows: datasets.Dataset) -> datasets.Dataset:
     """Return one row per blank, the first `CHID_ITEMS`: its passage, the ten idioms, the right one's letter."""
-    found = []
+    blanks = []
     for row in rows:
         answers = row["answers"]
         for tag, candidate in zip(answers["text"], answers["candidate_id"], strict=True):
@@ -106,10 +106,10 @@ def chid_blanks(rows: datasets.Dataset) -> datasets.Dataset:
             # the passage's other blanks are shown as dashes
             passage = re.sub(r"#idiom\d+#", "——", passage.replace(tag, "____"))
             answer = IDIOM_LETTERS[candidate]
-            found.append({"passage": passage, "candidates": row["candidates"], "answer": answer})
-            if len(found) == CHID_ITEMS:
-                return datasets.Dataset.from_list(found)
-    return datasets.Dataset.from_list(found)
+            blanks.append({"passage": passage, "candidates": row["candidates"], "answer": answer})
+            if len(blanks) == CHID_ITEMS:
+                return datasets.Dataset.from_list(blanks)
+    return datasets.Dataset.from_list(blanks)
 
 
 def chid(doc: dict) -> str:
@@ -128,8 +128,8 @@ def first_thousand(rows: datasets.Dataset) -> datasets.Dataset:
 
 def first_letter(text: str) -> str:
     """Return the first capital A to J that is no part of a word, or ''."""
-    found = re.search(r"(?<![A-Za-z])[A-J](?![A-Za-z])", text)
-    return found[0] if found else ""
+    match = re.search(r"(?<![A-Za-z])[A-J](?![A-Za-z])", text)
+    return match[0] if match else ""
 
 
 def right_letter(doc: dict, results: list[str]) -> dict[str, float]:
@@ -147,5 +147,5 @@ def _scorer():
 
 def rouge(doc: dict, results: list[str]) -> dict[str, float]:
     """Compute ROUGE-1 F of the first generated line that is not empty."""
-    said = next((line.strip() for line in results[0].splitlines() if line.strip()), "")
-    return {"score": _scorer().score(doc["summary"], said)["rouge1"].fmeasure}
+    line = next((line.strip() for line in results[0].splitlines() if line.strip()), "")
+    return {"score": _scorer().score(doc["summary"], line)["rouge1"].fmeasure}

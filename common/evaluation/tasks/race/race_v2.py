@@ -10,7 +10,7 @@ import ast
 
 LETTERS = "ABCD"
 BLANK = "  _  ."  # how RACE writes a blank at the end of a sentence
-KEPT = 5  # characters of such a question that version 2.0 shows
+SHOWN = 5  # characters of such a question that version 2.0 shows
 
 
 def questions(doc: dict) -> list[dict]:
@@ -20,12 +20,12 @@ def questions(doc: dict) -> list[dict]:
 
 def prompt(doc: dict) -> str:
     """Return the article, an empty line, the earlier questions with their answers, and the last question."""
-    *answered, asked = questions(doc)
+    *answered, last = questions(doc)
     lines = [f"Article: {doc['article']}", ""]
     for item in answered:
         text, right = item["question"], item["options"][LETTERS.index(item["answer"])]
-        lines += [text[-KEPT:] + right] if text.endswith(BLANK) else [f"Question: {text}", f"Answer: {right}"]
-    return "\n".join([*lines, asked["question"]])
+        lines += [text[-SHOWN:] + right] if text.endswith(BLANK) else [f"Question: {text}", f"Answer: {right}"]
+    return "\n".join([*lines, last["question"]])
 
 
 def options(doc: dict) -> list[str]:

@@ -25,9 +25,8 @@ def normalised(text: str) -> str:
 
 def prompt(doc: dict) -> str:
     """Return the examples and the question of ARC, or the stem of OpenBookQA."""
-    asked = doc["question"] if "question" in doc else doc["question_stem"]
     solved = [f"Question: {question}\nAnswer: {answer}" for question, answer in EXAMPLES]
-    return "\n\n".join([*solved, f"Question: {asked}\nAnswer:"])
+    return "\n\n".join([*solved, f"Question: {doc.get('question') or doc['question_stem']}\nAnswer:"])
 
 
 def right_option(doc: dict) -> str:
@@ -38,8 +37,8 @@ def right_option(doc: dict) -> str:
 
 def judged(doc: dict, results: list[str]) -> dict[str, float]:
     """Return whether the answer is the right option, and whether it has the right option as words."""
-    said, right = normalised(results[0]), normalised(right_option(doc))
+    answer, right = normalised(results[0]), normalised(right_option(doc))
     return {
-        "written_exactly": float(said == right),
-        "written_within": float(bool(right) and f" {right} " in f" {said} "),
+        "written_exactly": float(answer == right),
+        "written_within": float(bool(right) and f" {right} " in f" {answer} "),
     }
