@@ -43,28 +43,22 @@ from common.utils.errors import UserError
 @register("come")
 @dataclass(frozen=True)
 class CoMe(Pruning):
-    """Merge pairs of layers by CoMe, without its distillation.
-
-    repeat: merge merged layers again. The details get ``merged``, an entry per pair.
-    """
+    """Merge pairs of layers by CoMe, without its distillation; the details get ``merged``, an entry per pair."""
 
     count: int
-    repeat: bool | None = None
 
     def apply(self, context: Context) -> None:
         """Select pairs of layers and merge them."""
         windows, started = context.windows(), time.perf_counter()
-        options = {"repeat": bool(self.repeat)} | context.pass_options
         merges: list[dict] = []
 
         def search(begun: list[dict] | None, keep: Callable[[list[dict]], object]) -> list[dict]:
-            merges[:] = come(context.model, windows, self.count, begun=begun or (), after=keep, **options)
+            merges[:] = come(context.model, windows, self.count, begun=begun or (), after=keep, **context.pass_options)
             return merges
 
         # The merges of fewer layers are the first ones of more; those of an earlier search are repeated without a pass.
-        facts = {"calibration": context.recipe.calibration, "repeat": bool(self.repeat)}
-        earlier = context.searched("come", facts, search, count=self.count, onward=True)
-        merges = merges or come(context.model, windows, self.count, begun=earlier, **options)
+        earlier = context.searched("come", context.recipe.calibration, search, count=self.count, onward=True)
+        merges = merges or come(context.model, windows, self.count, begun=earlier)
         seconds = round(time.perf_counter() - started, 2)
         context.details["repair"] = {"calibration_tokens": windows.numel(), "seconds": seconds}
         merged = [
@@ -95,7 +89,6 @@ def come(
     ids: Tensor,
     count: int,
     *,
-    repeat: bool = False,
     begun: Sequence[dict] = (),
     after: Callable[[list[dict]], object] = lambda merges: None,
     batch_size: int = 8,
@@ -107,7 +100,6 @@ def come(
         model: The model; it is changed.
         ids: Calibration tokens [samples, tokens]; each step passes over them once.
         count: Number of layers to remove.
-        repeat: Whether a merged layer may be merged again.
         begun: Merges of an earlier run; they are repeated without a pass.
         after: Called with all merges so far after each new one.
         batch_size: Sequences per batch.
@@ -133,7 +125,7 @@ def come(
         if step < len(begun):
             merges.append(begun[step])
         else:
-            excluded = () if repeat else {entry["pair"][0] for entry in merges}
+            excluded = {entry["pair"][0] for entry in merges}
             merges.append(choose(decoder, ids, alive, excluded, batch_size=batch_size))
             after(merges)
         first = alive.index(merges[-1]["pair"][0])
@@ -157,7 +149,7 @@ def choose(
     """
     places = [i for i in range(len(alive) - 1) if not {*alive[i : i + 2]} & set(excluded)]
     if not places:
-        raise UserError(f"No pair of {len(alive)} layers is left to be merged. Remove fewer layers, or set repeat")
+        raise UserError(f"No pair of {len(alive)} layers is left to be merged. Remove fewer layers")
     statistics = observe(decoder, ids, batch_size=batch_size)
     first = selection.lowest({i: statistics.angle[i].item() for i in places})
     influence = statistics.influence[first : first + 2]

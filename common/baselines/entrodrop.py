@@ -4,7 +4,7 @@ A sub-layer's or layer's score is H(out) - H(in), of the residual stream after a
 first layers and rises over the others; nothing before the lowest is removed. The paper removes attentions, or entire
 layers.
 
-H is the paper's estimate by buckets: of each channel the histogram of a sequence's values over `bins` equal bins
+H is the paper's estimate by buckets: of each channel the histogram of a sequence's values over `BINS` equal bins
 between its minimum and its maximum, -sum p ln p, summed over channels as if they were independent, mean over sequences.
 So one pass suffices, each sequence has its ranges, and only one histogram is held. The paper's estimate by nearest
 neighbours is not implemented.
@@ -46,48 +46,46 @@ def binned_entropy(values: Tensor, bins: int = BINS) -> float:
 
 
 @torch.no_grad()
-def entropies(decoder: Decoder, ids: Tensor, *, bins: int = BINS, progress: bool = False) -> list[float]:
+def entropies(decoder: Decoder, ids: Tensor, *, progress: bool = False) -> list[float]:
     """Compute the mean entropy of every sub-layer's input, in order of execution, and of ``X[N]`` at the end.
 
     Each value is `binned_entropy` in nats, averaged over the sequences of ``ids`` [samples, tokens]. Removed sub-layers
     are left out.
 
     Raises:
-        UserError: fewer than two bins, or a model with patches.
+        UserError: a model with patches.
     """
-    if bins < 2:
-        raise UserValueError(f"entropy is counted in two bins or more, not {bins}")
     order = halves_of(decoder)
     totals = [0.0] * (len(order) + 1)
     for window in track(ids.split(1), "EntroDrop", unit="sequence", shown=progress):
         for place, (_, hidden) in enumerate(states(decoder, window, order)):
-            totals[place] += binned_entropy(hidden[0], bins)
+            totals[place] += binned_entropy(hidden[0])
     return [total / len(ids) for total in totals]
 
 
 def least_increase(
-    entropy: Sequence[float], order: Sequence[Half], count: int, kind: str = ATTENTION, start: int | None = None
+    entropy: Sequence[float], order: Sequence[Half], count: int, kind: str = ATTENTION
 ) -> list[Half] | list[int]:
     """Return the ``count`` sub-layers or layers with the smallest increase of entropy, smallest first.
+
+    Layers before the one whose input has the lowest entropy stay.
 
     Args:
         entropy: Entropies of each sub-layer's input, and of the last output.
         order: The sub-layers, in order of execution.
         count: Number of sub-layers or layers.
         kind: 'attention', 'mlp', 'both' or 'layer'.
-        start: First layer that may be removed; None: the one whose input has the lowest entropy.
 
     Raises:
-        UserError: an unknown kind, or fewer than ``count`` of it from ``start`` on.
+        UserError: an unknown kind, or fewer than ``count`` of it from that layer on.
     """
     if kind not in KINDS:
         raise unknown("kind of blocks", kind, KINDS)
     ends: dict[int, list[int]] = {}  # layer -> the places before and after it
     for place, (layer, _) in enumerate(order):
         ends.setdefault(layer, [place, place])[1] = place + 1
-    if start is None:
-        inputs = {layer: entropy[before] for layer, (before, _) in ends.items()} | {max(ends) + 1: entropy[-1]}
-        start = selection.lowest(inputs)
+    inputs = {layer: entropy[before] for layer, (before, _) in ends.items()} | {max(ends) + 1: entropy[-1]}
+    start = selection.lowest(inputs)
     if kind == LAYER:
         selection.check_count(count, len(ends))
         added = {layer: entropy[after] - entropy[before] for layer, (before, after) in ends.items() if layer >= start}
@@ -98,6 +96,6 @@ def least_increase(
     if count > len(added):
         raise UserValueError(
             f"cannot remove {count}: from layer {start} on, where entropy rises, there are {len(added)} of kind {kind!r}; "
-            "choose fewer, or name the first layer that may be removed (start)"
+            "choose fewer"
         )
     return sorted(added, key=added.__getitem__)[:count]

@@ -1,18 +1,14 @@
 """FinerCut (Zhang et al. 2024, arXiv 2405.18218): remove, one at a time, the sub-layer that the model's output misses least.
 
 All 2N attentions and MLPs are candidates. Each step removes the one without which the output is nearest to the
-*original* model's on the same text; removed ones stay removed. The distance of logits at every position is one of
+*original* model's on the same text; removed ones stay removed. The distance of the next-token distributions p and q is
+the mean over tokens of their Jensen-Shannon divergence, as in the official code's configuration for LLaMA-3-8B:
 
-    jensen-shannon  JS(p, q) = KL(p || m) / 2 + KL(q || m) / 2 of the softmaxes, m = (p + q) / 2, in nats, mean over tokens
-    angular         arccos of their cosine, in radians, mean over tokens
-    euclidean       the norm of a sequence's differences, all tokens together, mean over sequences
-
-Jensen-Shannon is in the official code's configuration for LLaMA-3-8B, and the default here. In that code sub-layers of
-the first layers may be protected at first (`front`); its README's example does so with 0.4.
+    JS(p, q) = KL(p || m) / 2 + KL(q || m) / 2,   m = (p + q) / 2,   in nats
 
 Deviations: the official divergence has the arguments of KL exchanged, KL(m || p) and KL(m || q), and is averaged over
-the vocabulary too; its angle takes a negative cosine for 0. If all remaining sub-layers are protected, they may be
-removed here; the official search ends in an error. That the paper protects no layers by default is a guess.
+the vocabulary too. The paper's other distances, of angles and Euclidean, are not implemented. No layer is protected,
+which is a guess for the paper; the official code can protect sub-layers of the first layers at first.
 """
 
 import math
@@ -24,7 +20,6 @@ from torch import Tensor
 from common.baselines.sublayer_removal import Half, check_count, greedy, halves_of
 from common.forward.losses import ROWS
 from common.models.decoder import Decoder
-from common.utils.errors import UserValueError, unknown
 
 
 def divergences(first: Tensor, second: Tensor) -> Tensor:
@@ -33,32 +28,12 @@ def divergences(first: Tensor, second: Tensor) -> Tensor:
     return sum((log.exp() * (log - middle)).sum(-1) for log in (first, second)) / 2
 
 
-def angles(first: Tensor, second: Tensor) -> Tensor:
-    """Compute the angles between logits [rows, vocabulary], in radians [rows]."""
-    return torch.cosine_similarity(first, second, dim=-1).double().clamp(-1, 1).arccos()
-
-
-def squares(first: Tensor, second: Tensor) -> Tensor:
-    """Compute the squared distances of logits [rows, vocabulary], [rows]."""
-    return (first - second).square().sum(-1)
-
-
-# Name -> what logits are turned into, what is computed per token, and a sequence's distance from its tokens'.
-DISTANCES = {
-    "jensen-shannon": (lambda logits: logits.log_softmax(-1), divergences, torch.mean),
-    "angular": (lambda logits: logits, angles, torch.mean),
-    "euclidean": (lambda logits: logits, squares, lambda values: values.sum().sqrt()),
-}
-
-
 @torch.no_grad()
 def finer_cut(
     decoder: Decoder,
     ids: Tensor,
     count: int,
     *,
-    distance: str = "jensen-shannon",
-    front: float | None = None,
     begun: Sequence[Half] = (),
     after: Callable[[list[Half]], object] = lambda removed: None,
     progress: bool = False,
@@ -72,9 +47,6 @@ def finer_cut(
         decoder: The model.
         ids: Calibration tokens [samples, tokens].
         count: Number of sub-layers.
-        distance: 'jensen-shannon', 'angular' or 'euclidean'.
-        front: Share of the layers at the front: layers 0 to floor(front N) stay until floor(2 front N) + 1 sub-layers
-            have been removed, as in the official code. None: any may be removed.
         begun: Sub-layers that an earlier search with the same settings removed; the search continues from there.
         after: Called after each step with the sub-layers removed so far.
         progress: Show a progress bar.
@@ -83,32 +55,22 @@ def finer_cut(
         (layer, kind) in order of removal.
 
     Raises:
-        UserError: an unknown distance, a count that leaves no sub-layer, or a front that is no share below 1.
+        UserError: a count that leaves no sub-layer.
     """
-    if distance not in DISTANCES:
-        raise unknown("distance", distance, DISTANCES)
-    if front is not None and not 0 <= front < 1:
-        raise UserValueError(f"the front is a share of the layers, 0 or more and below 1, not {front}")
     check_count(count, len(halves_of(decoder)))
-    prepare, per_token, combine = DISTANCES[distance]
     dense = [decoder.norm(decoder.run(decoder.embed_tokens(window)))[0].cpu() for window in ids.split(1)]
 
     def parts(normed: Tensor) -> Iterator[Tensor]:
-        return (prepare(decoder.head(rows).float()) for rows in normed.split(ROWS))
+        return (decoder.head(rows).float().log_softmax(-1) for rows in normed.split(ROWS))
 
     def cost_of_batch(number: int, _window: Tensor) -> Callable[[Tensor], float]:
         original_parts = list(parts(dense[number].to(decoder.device)))
 
         def cost(hidden: Tensor) -> float:
             pairs = zip(parts(decoder.norm(hidden)[0]), original_parts)
-            values = [per_token(trial, original).double() for trial, original in pairs]
-            return combine(torch.cat(values)).item()
+            return torch.cat([divergences(trial, original).double() for trial, original in pairs]).mean().item()
 
         return cost
 
     options = {"batch_size": 1, "begun": begun, "after": after, "progress": progress}
-    if front is not None:
-        layers = decoder.num_layers
-        first, until = math.floor(front * layers), math.floor(2 * front * layers) + 1
-        options["spared"] = lambda half, gone: half[0] <= first and gone < until
     return greedy(decoder, ids, count, cost_of_batch, "FinerCut", **options)

@@ -8,11 +8,10 @@ and the residual stream becomes X (I + M*). A contiguous block gets one operator
 operator each, from the original model's states before and after that layer, so that adjacent ones compose. Written from
 the formula.
 
-The paper: 32 sequences of C4. Deviations: the code keeps states on the host, and here they are summed at once. Padding,
-which its batches do not have either, never counts. Here a single run gets one operator and several runs get one per
-layer; the code decides by the selection (layers selected one by one get an operator each even if they are adjacent;
-that is ``operators="layer"`` here). It equals `linearpatch`'s kind ``matrix`` without token weights and with another
-ridge, and was published first.
+The paper: 32 sequences of C4. Deviations: the code keeps states on the host, and here they are summed at once. Here a
+single run gets one operator and several runs get one per layer; the code decides by the selection (layers selected one by
+one get an operator each even if they are adjacent). The operator equals `linearpatch`'s kind ``matrix`` without token
+weights and with another ridge, and was published first.
 """
 
 from collections.abc import Collection
@@ -22,33 +21,29 @@ import torch
 from torch import Tensor, nn
 
 from common.calibration.block_boundaries import crossings
-from common.calibration.least_squares import Regression, check_weights
+from common.calibration.least_squares import Regression
 from common.hooks import register_patch
 from common.models.decoder import Decoder
 from common.models.surgery import replace_runs
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Repair, register
 from common.pruning.selection import check_layers, runs
-from common.utils.errors import UserValueError, unknown
+from common.utils.errors import UserValueError
 
 KIND = "ghosted-layers"
 EPS = 1e-6
-OPERATORS = ("cut", "layer")
 
 
 @register(KIND)
 @dataclass(frozen=True)
 class GhostedLayers(Repair):
-    """Insert a least-squares matrix of the residual stream per interface, or per removed layer; options: see `ghost`."""
+    """Insert a least-squares matrix of the residual stream per interface, or per removed layer; eps: absolute ridge."""
 
     eps: float = EPS
-    operators: str | None = None
-    weights: str | None = None
-    first: bool | None = None
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
-        options = self.options() | context.pass_options
+        options = {"eps": self.eps} | context.pass_options
         context.details["patches"] = ghost(context.model, context.windows(), context.removed, **options)
 
 
@@ -77,26 +72,18 @@ def ghost(
     removed: Collection[int],
     *,
     eps: float = EPS,
-    operators: str | None = None,
-    weights: str = "none",
-    first: bool = True,
-    padding: Tensor | None = None,
     batch_size: int = 8,
     progress: bool = False,
 ) -> list[dict]:
     """Replace every maximal run of removed layers by a `Ghost`, in place.
+
+    A single run is one regression. Of several runs each layer is one, and those of a run are multiplied into one matrix.
 
     Args:
         model: The model; it is changed.
         ids: Calibration tokens [samples, tokens].
         removed: Layers to remove.
         eps: Absolute ridge.
-        operators: ``cut``, one regression per run, or ``layer``, one per removed layer, multiplied into one matrix per
-            run. None, as in the paper: ``cut`` for one run, else ``layer``.
-        weights: Weights of tokens (`common.calibration.least_squares.WEIGHTS`), by the norm after the layers; the
-            paper's is ``none``.
-        first: Whether a sample's first token counts.
-        padding: Attention mask of ``ids``; None for no padding.
         batch_size: Samples per batch.
         progress: Show a progress bar.
 
@@ -105,21 +92,16 @@ def ghost(
         without a repair, and "left": of each regression, as shares of the squared residual stream after the layers}.
 
     Raises:
-        UserError: layers that do not exist, an unknown option, or an ``eps`` that is not positive.
+        UserError: layers that do not exist, or an ``eps`` that is not positive.
     """
     decoder, removed = Decoder(model), sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
     cuts = runs(removed)
-    operators = operators or ("cut" if len(cuts) == 1 else "layer")
-    if operators not in OPERATORS:
-        raise unknown("choice of operators", operators, OPERATORS)
-    check_weights(weights)
     if not 0 < eps < float("inf"):
         raise UserValueError(f"eps must be a positive number, not {eps}")
-    spans = cuts if operators == "cut" else [(layer, layer + 1) for layer in removed]
-    regressions = {span: Regression(weights=weights) for span in spans}
-    options = {"padding": padding, "first": first, "batch_size": batch_size, "progress": progress}
-    for crossing in crossings(decoder, ids, spans, **options):
+    spans = cuts if len(cuts) == 1 else [(layer, layer + 1) for layer in removed]
+    regressions = {span: Regression() for span in spans}
+    for crossing in crossings(decoder, ids, spans, batch_size=batch_size, progress=progress):
         x, y = crossing.before.double(), crossing.after.double()
         regressions[crossing.run].add(x, y - x, y, crossing.keep)
     solved = {span: regression.solved(eps, absolute=True) for span, regression in regressions.items()}

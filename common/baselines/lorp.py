@@ -34,14 +34,9 @@ MOST = 4
 @register("lorp")
 @dataclass(frozen=True)
 class LoRP(Selection):
-    """Select layers from clusters of layers with similar inputs (LoRP).
-
-    clusters: number of clusters, instead of the one that the locality sets. seed: of k-means.
-    """
+    """Select layers from clusters of layers with similar inputs (LoRP)."""
 
     count: int
-    clusters: int | None = None
-    seed: int | None = None
 
     def choose(self, context: Context) -> Sequence[int]:
         """Return the layers to remove."""
@@ -53,7 +48,7 @@ class LoRP(Selection):
         rows = context.searched("similarity", context.recipe.calibration, search)
         similarity = torch.tensor(rows).double()
         context.details["lorp"] = {"locality": round(locality(similarity), 4)}
-        return lorp(similarity, self.count, self.clusters, self.seed or 0)
+        return lorp(similarity, self.count)
 
 
 @torch.no_grad()
@@ -81,8 +76,8 @@ def locality(similarity: Tensor) -> float:
     return -math.log2(mean) if mean > 0 else math.inf
 
 
-def lorp(similarity: Tensor, count: int, clusters: int | None = None, seed: int = 0) -> list[int]:
-    """Return the layers to remove, in order, from S [N, N].
+def lorp(similarity: Tensor, count: int, clusters: int | None = None) -> list[int]:
+    """Return the layers to remove, in order, from S [N, N]; ``clusters`` is their number, None: by the locality.
 
     Raises:
         UserError: an impossible count or number of clusters.
@@ -93,7 +88,7 @@ def lorp(similarity: Tensor, count: int, clusters: int | None = None, seed: int 
         clusters = next((k for least, k in CLUSTERS if locality(similarity) >= least), MOST)
     if not 1 <= clusters <= layers:
         raise UserValueError(f"{layers} layers cannot form {clusters} clusters")
-    members = _clustered(similarity, clusters, seed)
+    members = _clustered(similarity, clusters)
     queues = [_by_redundancy(similarity, own) for own in members]
     removed = [queue.pop(0) for queue in queues if queue][:count]
     while len(removed) < count:
@@ -103,14 +98,14 @@ def lorp(similarity: Tensor, count: int, clusters: int | None = None, seed: int 
     return removed
 
 
-def _clustered(similarity: Tensor, clusters: int, seed: int) -> list[list[int]]:
+def _clustered(similarity: Tensor, clusters: int) -> list[list[int]]:
     """Return the clusters, by their first layers."""
     from sklearn.cluster import SpectralClustering  # slow to load
 
     labels = np.zeros(len(similarity), dtype=int)
     if clusters > 1:
         affinity = ((similarity + 1) / 2).numpy()
-        options = {"affinity": "precomputed", "random_state": seed, "assign_labels": "kmeans"}
+        options = {"affinity": "precomputed", "random_state": 0, "assign_labels": "kmeans"}
         labels = SpectralClustering(clusters, **options).fit_predict(affinity)
     members: dict[int, list[int]] = {}
     for layer, label in enumerate(labels.tolist()):

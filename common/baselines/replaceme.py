@@ -14,9 +14,9 @@ before).
 Extensions: an intercept (``bias``), which goes into the bias of ``down_proj`` if the architecture's config knows one
 (``mlp_bias``: Llama; all its MLPs then have biases, mostly zeros), and the objective ``bias``, that intercept alone.
 
-Deviations: states are those of the weights that are changed (the code runs a 4-bit model and changes another); padding
-never counts (it enters the code's sums); layers are renumbered. For adjacent interfaces the code regresses the residual
-stream; here every interface regresses the MLP's output, as in the formula.
+Deviations: states are those of the weights that are changed (the code runs a 4-bit model and changes another); samples
+have no padding (it enters the code's sums); layers are renumbered. For adjacent interfaces the code regresses the
+residual stream; here every interface regresses the MLP's output, as in the formula.
 """
 
 from collections.abc import Collection, Iterable
@@ -33,7 +33,7 @@ from common.models.surgery import add_biases, check_unpatched, remove_layers
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Repair, register
 from common.pruning.selection import check_layers, runs
-from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.errors import UserError, unknown
 
 OBJECTIVES = ("least-squares", "cosine", "cosine-stream", "bias")
 EPOCHS, RATE, STEP_TOKENS = 10, 1e-4, 1024
@@ -45,12 +45,7 @@ class ReplaceMe(Repair):
     """Fuse a matrix into the last kept layer's down_proj, which gives a plain checkpoint; options: see `replace_me`."""
 
     objective: str = "least-squares"
-    alpha: float | None = None
     bias: bool | None = None
-    epochs: int | None = None
-    learning_rate: float | None = None
-    seed: int | None = None
-    first: bool | None = None
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
@@ -87,11 +82,6 @@ def replace_me(
     objective: str = "least-squares",
     alpha: float = 0.0,
     bias: bool = False,
-    epochs: int = EPOCHS,
-    learning_rate: float = RATE,
-    seed: int = 0,
-    first: bool = True,
-    padding: Tensor | None = None,
     batch_size: int = 8,
     progress: bool = False,
 ) -> list[dict]:
@@ -107,11 +97,6 @@ def replace_me(
         objective: ``least-squares`` or ``bias``, or by Adam ``cosine`` or ``cosine-stream`` (module docstring).
         alpha: Absolute ridge; the paper's is 0, which needs at least as many tokens as channels.
         bias: Least squares with an intercept.
-        epochs: Epochs of Adam.
-        learning_rate: Learning rate of Adam.
-        seed: Seed of Adam's batches.
-        first: Whether a sample's first token counts.
-        padding: Attention mask of ``ids``; None for no padding.
         batch_size: Samples per batch.
         progress: Show a progress bar.
 
@@ -127,17 +112,16 @@ def replace_me(
     decoder, removed = Decoder(model), sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
     check_unpatched(model, runs(removed))
-    _check(decoder, objective, bias, alpha, epochs, learning_rate)
+    _check(decoder, objective, bias)
     cuts, adam = runs(removed), objective.startswith("cosine")
     sums = {run: _Sums(Regression(intercept=bias)) for run in cuts}
-    options = {"padding": padding, "first": first, "batch_size": batch_size, "progress": progress}
-    for crossing in crossings(decoder, ids, cuts, watch=True, **options):
+    for crossing in crossings(decoder, ids, cuts, watch=True, batch_size=batch_size, progress=progress):
         sums[crossing.run].add(crossing, adam)
     solutions: dict[Run, tuple[Tensor, Tensor | None]] = {}
     for run, run_sums in sums.items():
         if adam:
-            options = {"epochs": epochs, "rate": learning_rate, "seed": seed, "device": decoder.device}
-            solutions[run] = _adam(run_sums.stored, stream=objective == "cosine-stream", **options).double(), None
+            stream = objective == "cosine-stream"
+            solutions[run] = _adam(run_sums.stored, stream=stream, device=decoder.device).double(), None
         elif objective == "bias":
             eye = torch.eye(decoder.hidden_size, dtype=torch.float64, device=run_sums.shift.device)
             solutions[run] = eye, run_sums.shift / run_sums.regression.tokens
@@ -173,7 +157,7 @@ def _writers(decoder: Decoder, layer: int) -> list:
     return [writer for writer in decoder.residual_writers(layer) if writer.name.startswith(inside)]
 
 
-def _check(decoder: Decoder, objective: str, bias: bool, alpha: float, epochs: int, rate: float) -> None:
+def _check(decoder: Decoder, objective: str, bias: bool) -> None:
     if objective not in OBJECTIVES:
         raise unknown("objective", objective, OBJECTIVES)
     if not _writers(decoder, 0):
@@ -193,27 +177,15 @@ def _check(decoder: Decoder, objective: str, bias: bool, alpha: float, epochs: i
         )
     if bias and objective != "least-squares":
         raise UserError(f"bias goes with the objective least-squares, not {objective}; leave it out")
-    if not 0 <= alpha < float("inf"):
-        raise UserValueError(f"alpha must be 0 or a positive number, not {alpha}")
-    if epochs < 1 or not 0 < rate < float("inf"):
-        raise UserValueError(f"epochs must be 1 or more and the rate positive, not {epochs} and {rate}")
 
 
-def _adam(
-    stored: Iterable[tuple[Tensor, Tensor, Tensor]],
-    *,
-    stream: bool,
-    epochs: int,
-    rate: float,
-    seed: int,
-    device: torch.device,
-) -> Tensor:
-    """T [channels, channels] by Adam, from all tokens' m, r and X[b], each [tokens, channels]."""
+def _adam(stored: Iterable[tuple[Tensor, Tensor, Tensor]], *, stream: bool, device: torch.device) -> Tensor:
+    """Return T [channels, channels] by Adam, from all tokens' m, r and X[b], each [tokens, channels]."""
     m, r, y = (torch.cat(parts) for parts in zip(*stored, strict=True))
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     matrix = torch.eye(m.shape[1], device=device).requires_grad_()
-    optimizer = torch.optim.Adam([matrix], lr=rate)
-    for _ in range(epochs):
+    optimizer = torch.optim.Adam([matrix], lr=RATE)
+    for _ in range(EPOCHS):
         for chosen in torch.randperm(len(m), generator=generator).split(STEP_TOKENS):
             inputs, rest, targets = (states[chosen].to(device, torch.float32) for states in (m, r, y))
             with torch.enable_grad():

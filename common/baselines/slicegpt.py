@@ -46,12 +46,6 @@ from common.utils.errors import UserError, UserValueError
 STEP = 8  # widths are multiples of it
 
 
-def width(channels: int, share: float) -> int:
-    """Return the width that is left of ``channels`` without this share, rounded down to a multiple of eight."""
-    left = int((1 - share) * channels)
-    return left - left % STEP
-
-
 def parameters(model: nn.Module, left: int) -> int:
     """Return the number of parameters of a model whose residual stream is sliced to ``left`` channels.
 

@@ -159,7 +159,7 @@ def replace_with_ffn(
         the report says so, and the network is the last whose loss was finite (or the best on ``validation``).
     """
     networks = _networks(model, removed, settings.seed, settings.spare_massive)
-    report = _train(model, networks, windows, validation, settings, folder, progress)
+    report = _train(model, networks, windows, settings, validation, folder, progress)
     return report | {"replaced": _inserted(model, networks)}
 
 
@@ -176,15 +176,12 @@ def replace_with_layer(
     removed: Collection[int],
     windows: Tensor,
     settings: StreamlineSettings = StreamlineSettings(),
-    *,
-    validation: Tensor | None = None,
-    folder: str | os.PathLike | None = None,
-    progress: bool = False,
+    **options,
 ) -> dict:
     """Replace the block `removed` by one decoder layer, initially its first, and train it towards the block's output.
 
     A block of n + 1 layers leaves the model n layers shorter, a plain model of its architecture. Trained in float32,
-    then rounded once to the model's dtype. Other arguments and the report as for `replace_with_ffn`.
+    then rounded once to the model's dtype. All arguments and the report are those of `replace_with_ffn`.
 
     Raises:
         UserError: the layers are no block of at least two.
@@ -195,7 +192,7 @@ def replace_with_layer(
     start, stop = blocks[0]
     decoder = Decoder(model)
     stand_in = _Layer(decoder, start)
-    report = _train(model, {(start, stop): stand_in}, windows, validation, settings, folder, progress)
+    report = _train(model, {(start, stop): stand_in}, windows, settings, **options)
     decoder.layers[start].load_state_dict(stand_in.layer.state_dict())
     remove_layers(model, range(start + 1, stop))
     return report | {"replaced": [{"run": [start, stop], "position": start}]}
@@ -217,10 +214,10 @@ def _train(
     model: nn.Module,
     networks: dict[Run, nn.Module],
     windows: Tensor,
-    validation: Tensor | None,
     settings: StreamlineSettings,
-    folder: str | os.PathLike | None,
-    progress: bool,
+    validation: Tensor | None = None,
+    folder: str | os.PathLike | None = None,
+    progress: bool = False,
 ) -> dict:
     decoder = Decoder(model)
     options = {"target": settings.target, "k": settings.top_k}

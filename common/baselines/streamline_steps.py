@@ -17,24 +17,20 @@ HELD_OUT, SEED = 16, 2
 
 @dataclass(frozen=True)
 class _Streamline(TrainedRepair):
-    """validation: held-out sequences, the weights that do best on which are kept, looked at every validate_every steps.
+    """In a recipe of the official code's fidelity it trains as that does (`streamline.OFFICIAL`).
 
-    In a recipe of the official code's fidelity it trains as that does (`streamline.OFFICIAL`), with validation.
+    Then the weights are kept that do best on `HELD_OUT` other sequences.
     """
-
-    validation: int | None = None
-    validate_every: int | None = None
 
     def train(self, context: Context, method, names: Sequence[str], without: Sequence[str] = ()) -> None:
         """Replace the chosen layers by what `method` trains; names: of `streamline.StreamlineSettings`."""
         code = context.fidelity == "code"
         fitting = self.fitting(streamline.OFFICIAL if code else Fitting(), without=without)
         windows, held_out = self.windows(context), None
-        count = HELD_OUT if code and self.validation is None else self.validation
-        if count:
-            held_out = crops(context, replace(context.calibration, count=count), seed=SEED, stretch="validation")
-        usual = {"validate_every": fitting.steps(len(windows))} if code else {}  # at the end of its one epoch
-        settings = streamline.StreamlineSettings(fitting=fitting, **usual | self.stated(*names))
+        settings = streamline.StreamlineSettings(fitting=fitting, **self.stated(*names))
+        if code:
+            held_out = crops(context, replace(context.calibration, count=HELD_OUT), seed=SEED, stretch="validation")
+            settings = replace(settings, validate_every=fitting.steps(len(windows)))  # at the end of its one epoch
         options = {"folder": context.folder / "streamline", "progress": context.progress}
         report = method(context.model, context.removed, windows, settings, validation=held_out, **options)
         note_training(context, report)
@@ -55,7 +51,7 @@ class StreamlineNetwork(_Streamline):
         if self.samples is None:
             context.details["replaced"] = streamline.insert_ffn(context.model, context.removed)
             return
-        names = ("target", "top_k", "seed", "spare_massive", "validate_every")
+        names = ("target", "top_k", "seed", "spare_massive")
         self.train(context, streamline.replace_with_ffn, names, without=("seed",))
 
 
@@ -66,4 +62,4 @@ class StreamlineLayer(_Streamline):
 
     def apply(self, context: Context) -> None:
         """Replace the block by one layer, and train it."""
-        self.train(context, streamline.replace_with_layer, ("target", "top_k", "validate_every"))
+        self.train(context, streamline.replace_with_layer, ("target", "top_k"))

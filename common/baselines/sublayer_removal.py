@@ -104,7 +104,6 @@ def greedy(
     batch_size: int = 8,
     begun: Sequence[Half] = (),
     after: Callable[[list[Half]], object] = lambda removed: None,
-    spared: Callable[[Half, int], bool] = lambda half, gone: False,
     progress: bool = False,
 ) -> list[Half]:
     """Select ``count`` sub-layers greedily: each time the one whose removal costs least over all batches.
@@ -121,8 +120,6 @@ def greedy(
         batch_size: Samples per batch.
         begun: Sub-layers that an earlier search removed, in order; the search continues from there.
         after: Called after each step with the sub-layers removed so far.
-        spared: Function from a sub-layer and the number of removed ones to whether it stays for now, as long as there
-            are others.
         progress: Show a progress bar.
 
     Returns:
@@ -134,11 +131,11 @@ def greedy(
     steps = range(len(removed), count)
     for _ in track(steps, name, total=count, initial=len(removed), unit="half", shown=progress, each=True):
         remaining = [half for half in halves if half not in removed]
-        costs = {half: 0.0 for half in remaining if not spared(half, len(removed))} or dict.fromkeys(remaining, 0.0)
+        costs = dict.fromkeys(remaining, 0.0)
         for number, batch in enumerate(ids.split(batch_size)):
             cost = judge(number, batch)
             for place, (half, hidden) in enumerate(states(decoder, batch, remaining)):
-                if half in costs:
+                if half is not None:
                     for later, kind in remaining[place + 1 :]:
                         hidden = hidden + decoder.added(hidden, later, kind)
                     costs[half] += cost(hidden)

@@ -47,12 +47,11 @@ class LlmPruner(Pruning):
 class SliceGpt(Pruning):
     """Remove directions of the residual stream, by their variance on the recipe's calibration (SliceGPT).
 
-    One of three options gives the amount. share: of the directions. ratio: of the model's parameters, shortcuts
-    counted. layers: the parameters of so many layers. In a recipe of the official code's fidelity the embedding's mean
+    One of two options gives the amount. ratio: of the model's parameters, shortcuts counted. layers: the parameters of so
+    many layers. In a recipe of the official code's fidelity the embedding's mean
     is subtracted first.
     """
 
-    share: float | None = None
     ratio: float | None = None
     layers: int | None = None
 
@@ -60,18 +59,16 @@ class SliceGpt(Pruning):
         """Return the number of channels that are left.
 
         Raises:
-            UserError: not exactly one of the three options, or an impossible amount.
+            UserError: not exactly one of the two options, or an impossible amount.
         """
-        if sum(value is not None for value in (self.share, self.ratio, self.layers)) != 1:
-            raise UserError("SliceGPT takes one of share, ratio and layers; give exactly one")
+        if (self.ratio is None) == (self.layers is None):
+            raise UserError("SliceGPT takes one of ratio and layers; give exactly one")
         ratio = self.ratio
         if self.layers is not None:
             layer = sum(p.numel() for p in layer_list(model)[0].parameters())
             ratio = self.layers * layer / sum(p.numel() for p in model.parameters())
-        if not 0 <= (self.share if ratio is None else ratio) < 1:
-            raise UserError(f"SliceGPT takes a share of 0 to 1, not {self.share if ratio is None else ratio}")
-        if ratio is None:
-            return slicegpt.width(model.config.hidden_size, self.share)
+        if not 0 <= ratio < 1:
+            raise UserError(f"SliceGPT takes a share of 0 to 1, not {ratio}")
         return slicegpt.width_of_ratio(model, ratio)
 
     def apply(self, context: Context) -> None:
@@ -148,21 +145,14 @@ class BlockPruner(_Greedy):
 @register("finercut")
 @dataclass(frozen=True)
 class FinerCut(_Greedy):
-    """Remove, one at a time, the sub-layer whose removal changes the original model's output least (FinerCut).
-
-    distance: 'jensen-shannon' (None), 'angular' or 'euclidean'. front: share of layers at the front whose sub-layers
-    stay until that share of all sub-layers has been removed, None: no protection.
-    """
+    """Remove, one at a time, the sub-layer whose removal changes the original model's output least (FinerCut)."""
 
     count: int
-    distance: str | None = None
-    front: float | None = None
     calibration: Calibration | None = None
 
     def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
         """Search the sub-layers to remove, one by one."""
-        options = {"front": self.front, "progress": context.progress} | onward
-        options |= {"distance": self.distance} if self.distance else {}
+        options = {"progress": context.progress} | onward
         return finercut.finer_cut(context.decoder, context.windows(), self.count, **options)
 
 
@@ -171,25 +161,22 @@ class FinerCut(_Greedy):
 class EntroDrop(Pruning):
     """Remove at once the parts that add least entropy to the residual stream, after its lowest entropy (EntroDrop).
 
-    kind: 'attention' (None), 'mlp', 'both' in one ranking, or 'layer': entire ones. bins: of a channel's histogram,
-    None: 20. start: the first layer that may be removed, None: the one with the lowest entropy. details: `entropies` of
-    every sub-layer's input and of the last output, in nats; `halves` in order of score.
+    kind: 'attention' (None), 'mlp', 'both' in one ranking, or 'layer': entire ones. details: `entropies` of every
+    sub-layer's input and of the last output, in nats; `halves` in order of score.
     """
 
     count: int
     kind: str | None = None
-    bins: int | None = None
-    start: int | None = None
 
     def apply(self, context: Context) -> None:
         """Select and remove sub-layers or layers."""
-        bins, kind = self.bins or entrodrop.BINS, self.kind or ATTENTION
+        kind = self.kind or ATTENTION
 
         def search() -> list[float]:
-            return entrodrop.entropies(context.decoder, context.windows(), bins=bins, progress=context.progress)
+            return entrodrop.entropies(context.decoder, context.windows(), progress=context.progress)
 
-        entropies = context.searched("entropies", {"calibration": context.recipe.calibration, "bins": bins}, search)
-        chosen = entrodrop.least_increase(entropies, present(context.model), self.count, kind, self.start)
+        entropies = context.searched("entropies", context.recipe.calibration, search)
+        chosen = entrodrop.least_increase(entropies, present(context.model), self.count, kind)
         if kind == entrodrop.LAYER:
             remove_layers(context.model, chosen)
             context.details |= {"removed": chosen, "entropies": entropies}

@@ -38,22 +38,17 @@ COARSE, FINE = 2, 4  # numbers of clusters
 @register("wrp")
 @dataclass(frozen=True)
 class Wrp(Selection):
-    """Select layers from clusters of layers with similar weights (WRP).
-
-    clusters: their number, instead of the one that Eq. 5 gives.
-    """
+    """Select layers from clusters of layers with similar weights (WRP)."""
 
     count: int
-    clusters: int | None = None
-    seed: int | None = None
 
     def choose(self, context: Context) -> Sequence[int]:
         """Return the layers to remove."""
         selection.check_count(self.count, context.decoder.num_layers)
         similarity = weight_similarity(context.decoder, progress=context.progress)
-        clusters = self.clusters or cluster_count(similarity)
+        clusters = cluster_count(similarity)
         context.details["wrp"] = {"clusters": clusters}
-        return lorp(similarity, self.count, clusters, self.seed or 0)
+        return lorp(similarity, self.count, clusters)
 
 
 @torch.no_grad()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.calibration.least_squares import counted
 from common.console.progress import track
 from common.forward.hidden_state_cache import CachedHiddenStates
 from common.models.decoder import Decoder
@@ -45,7 +44,6 @@ def crossings(
     ids: Tensor,
     runs: Sequence[Run],
     *,
-    padding: Tensor | None = None,
     first: bool = True,
     watch: bool = False,
     batch_size: int = 8,
@@ -57,7 +55,6 @@ def crossings(
         decoder: The model with all its layers.
         ids: Calibration tokens [samples, tokens].
         runs: Runs ``[start, stop)`` of layers.
-        padding: Attention mask of ``ids``, if samples differ in length; `Crossing.keep` excludes padding.
         first: Whether a sample's first token counts.
         watch: Also record the contribution of the MLP before each run.
         batch_size: Samples per batch.
@@ -74,16 +71,14 @@ def crossings(
             "before layer 0 no MLP writes into the residual stream; keep layer 0, or use another repair"
         )
     stream = CachedHiddenStates(decoder)
-    batches = ids.split(batch_size)
-    paddings = [None] * len(batches) if padding is None else padding.split(batch_size)
-    for number, batch in enumerate(track(batches, "calibration", unit="batch", shown=progress)):
-        keep = counted(batch, paddings[number], first)
+    for batch in track(ids.split(batch_size), "calibration", unit="batch", shown=progress):
+        keep = None if first else torch.arange(batch.shape[1]).expand(batch.shape) > 0
         hidden, mlp, entering = decoder.embed_tokens(batch), None, {}
         for boundary in range(last + 1):
             if watch and boundary in starts:
-                hidden, mlp = _watched(decoder, hidden, boundary - 1, paddings[number])
+                hidden, mlp = _watched(decoder, hidden, boundary - 1)
             elif boundary:
-                hidden = stream.following(batch, hidden, boundary - 1, paddings[number])
+                hidden = stream.following(batch, hidden, boundary - 1)
             if boundary in starts:
                 entering[boundary] = (hidden, mlp)
             for run in runs:
@@ -92,12 +87,12 @@ def crossings(
                     yield Crossing(run, before, hidden.to(before.device), written, keep)
 
 
-def _watched(decoder: Decoder, hidden: Tensor, layer: int, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+def _watched(decoder: Decoder, hidden: Tensor, layer: int) -> tuple[Tensor, Tensor]:
     """Return X[layer + 1], and the contribution of the layer's MLP."""
     outputs: list[Tensor] = []
     mlp = decoder.layers[layer].get_submodule(decoder.spec.mlp.module)
     handle = mlp.register_forward_hook(lambda module, args, out: outputs.append(out * decoder.multiplier))
     try:
-        return decoder.run(hidden, layer, layer + 1, attention_mask=padding), outputs[0]
+        return decoder.run(hidden, layer, layer + 1), outputs[0]
     finally:
         handle.remove()

@@ -6,8 +6,7 @@ For x = X[a] and y = X[b] (rows, one per token) every estimator minimises
 
 over one family of A: a multiple of the identity, a diagonal matrix (plain or in the Hadamard basis), or any matrix. The
 weight makes all tokens count equally; without it a massive token, with a thousand times the others' norm, would decide
-alone. `WEIGHTS` names the choice. Alternatively the first token, which is mostly the massive one, can be left out. Only
-sums over tokens are kept, so memory does not grow with their number. The four papers match magnitudes instead.
+alone. Only sums over tokens are kept, so memory does not grow with their number. The four papers match magnitudes instead.
 `Regression` is the general case: it predicts the missing part of the residual stream from any inputs.
 
 Earlier work: ReplaceMe (arXiv 2505.02819, May 2025) fits a matrix by least squares to the last kept MLP's output.
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from common.calibration import cholesky
 from common.hadamard import hadamard_transform
-from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.errors import UserError, UserValueError
 
 # Ridge of the full matrix as a share of the Gram matrix's mean eigenvalue.
 RIDGE = 0.01
@@ -35,30 +34,9 @@ RIDGE = 0.01
 SILENCE = 1e-6
 # Rows are brought to float64 so many bytes of inputs at a time.
 WIDE_BYTES = 2**27
-# What a token's squared error is multiplied by: one over the squared norm of the residual stream there, or 1.
-WEIGHTS = ("inverse-norm", "none")
 _SQUARE = ("gram", "cross")  # the sums that are matrices
+_FACTS = ("matrices", "tokens", "dot", "target")  # the fields of moments that are no tensors
 SYMMETRIC_BLOCK = 256  # columns of a symmetric product at once; of many a sixteenth
-
-
-def check_weights(name: str) -> None:
-    """Refuse a name that is not in `WEIGHTS`."""
-    if name not in WEIGHTS:
-        raise unknown("token weighting", name, WEIGHTS)
-
-
-def counted(ids: Tensor, padding: Tensor | None = None, first: bool = True) -> Tensor | None:
-    """Return a mask of the tokens of ``ids`` [batch, tokens] that enter the sums, bool [batch, tokens]; None for all.
-
-    Args:
-        ids: Token ids.
-        padding: Attention mask, 1 for tokens and 0 for padding, which never counts; None for no padding.
-        first: Whether a sample's first token counts.
-    """
-    if padding is None:
-        return None if first else torch.arange(ids.shape[1], device=ids.device).expand(ids.shape) > 0
-    tokens = padding.bool()
-    return tokens if first else tokens & (tokens.cumsum(1) > 1)
 
 
 def counted_rows(states: Tensor, keep: Tensor | None) -> Tensor:
@@ -80,12 +58,10 @@ def silent(magnitudes: Tensor) -> Tensor:
 class Moments:
     """Weighted sums over the tokens of one pair of boundaries X[a] and X[b], in float64.
 
-    A token has the row x of X[a], the row y of X[b] and the weight w.
+    A token has the row x of X[a], the row y of X[b] and the weight w = 1 / |x|^2.
 
     Attributes:
         matrices: Whether ``gram`` and ``cross`` are collected.
-        weights: ``inverse-norm``, w = 1 / |x|^2, or ``none``, w = 1 (`WEIGHTS`).
-        first: Whether a sample's first token counts.
         tokens: Number of tokens with a non-zero x.
         dot: Sum of w <x, y>.
         target: Sum of w |y|^2.
@@ -96,8 +72,6 @@ class Moments:
     """
 
     matrices: bool = False
-    weights: str = "inverse-norm"
-    first: bool = True
     tokens: int = 0
     dot: float = 0.0
     target: float = 0.0
@@ -106,18 +80,12 @@ class Moments:
     gram: Tensor | None = None
     cross: Tensor | None = None
 
-    @property
-    def size(self) -> float:
-        """The sum of w |x|^2, which is the number of tokens where w is 1 / |x|^2."""
-        return self.tokens if self.weights == "inverse-norm" else self.squares[False].sum().item()
-
-    def add(self, x: Tensor, y: Tensor, keep: Tensor | None = None) -> None:
-        """Add a batch: ``x`` and ``y`` [..., channels], of the tokens in the mask ``keep`` [...]; None for all."""
-        x, y = counted_rows(x, keep).double(), counted_rows(y, keep).double()
+    def add(self, x: Tensor, y: Tensor) -> None:
+        """Add a batch: ``x`` and ``y`` [..., channels]."""
+        x, y = x.flatten(0, -2).double(), y.flatten(0, -2).double()
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         nonzero = norm > 0
-        if self.weights == "inverse-norm":
-            x, y = (torch.where(nonzero, value / norm, 0.0) for value in (x, y))
+        x, y = (torch.where(nonzero, value / norm, 0.0) for value in (x, y))
         self.tokens += int(nonzero.sum())
         self.target += y.square().sum().item()
         for rotated in (False, True):
@@ -137,26 +105,26 @@ class Moments:
 
     def facts(self) -> dict:
         """Return every other field as plain JSON types."""
-        return {name: getattr(self, name) for name in ("matrices", "weights", "first", "tokens", "dot", "target")}
+        return {name: getattr(self, name) for name in _FACTS}
 
     @classmethod
     def of(cls, facts: Mapping, tensors: Mapping[str, Tensor]) -> Moments:
         """Return the moments that `facts` and `tensors` describe.
 
         Raises:
-            KeyError, TypeError: a field is missing or unknown.
+            KeyError: a field is missing.
         """
         sums = {name: {r: tensors[f"{name}.{r:d}"] for r in (False, True)} for name in ("squares", "products")}
-        return cls(**facts, **sums, **{name: tensors[name] for name in _SQUARE if facts["matrices"]})
+        return cls(
+            **{name: facts[name] for name in _FACTS},
+            **sums,
+            **{name: tensors[name] for name in _SQUARE if facts["matrices"]},
+        )
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the matrices take."""
         return sum(value.nbytes for value in (self.gram, self.cross) if value is not None)
-
-    def counts_as(self, other: Moments) -> bool:
-        """Return whether both moments count tokens in the same way."""
-        return (self.weights, self.first) == (other.weights, other.first)
 
     def to(self, device: torch.device) -> Moments:
         """Return the same sums on a device."""
@@ -171,10 +139,10 @@ class Moments:
     def scalar(self) -> float:
         """Return the best single factor.
 
-        With the weights 1 / |x|^2 it is the mean over tokens of cos(x, y) |y| / |x|, the ratio of norms times the
-        cosine. Where the removed layers add new directions, matching magnitudes scales too much.
+        It is the mean over tokens of cos(x, y) |y| / |x|, the ratio of norms times the cosine. Where the removed layers
+        add new directions, matching magnitudes scales too much.
         """
-        return self.dot / (self.size or 1)
+        return self.dot / (self.tokens or 1)
 
     def channels(self, rotated: bool = False) -> Tensor:
         """Return the best factor of each (rotated) channel, [channels]; 1 for channels that are always zero (`silent`)."""
@@ -200,7 +168,7 @@ class Moments:
 
     def unexplained(self, values: float | Tensor, rotated: bool = False) -> float:
         """Return the share of the weighted error that a factor, channel factors or a matrix leave (1: no better)."""
-        nothing = self.size - 2 * self.dot + self.target
+        nothing = self.tokens - 2 * self.dot + self.target
         if isinstance(values, Tensor) and values.ndim == 2:
             error = ((self.gram @ values - 2 * self.cross) * values).sum() + self.target
         else:
@@ -227,19 +195,17 @@ def _lower(total: Tensor | None, rows: Tensor) -> Tensor:
 
 
 @dataclass
-class _Weighed:
+class _Sums:
     """Sums of a regression of the residual stream's error on some inputs; rows are tokens, in float64.
 
     Attributes:
         intercept: Whether the inputs H get a last column of ones, which has no penalty.
-        weights: ``inverse-norm`` divides each row by the norm of its target T; ``none`` does not.
         tokens: Number of rows.
         error: |E|^2 of the missing part E.
         target: |T|^2 of the target residual stream T.
     """
 
     intercept: bool = False
-    weights: str = "none"
     tokens: int = 0
     error: float = 0.0
     target: float = 0.0
@@ -250,7 +216,7 @@ class _Weighed:
         Args:
             inputs: H [..., features].
             missing: E [..., channels], the part of the residual stream to predict.
-            target: T [..., channels], the residual stream to reach, whose norm weights the tokens.
+            target: T [..., channels], the residual stream to reach.
             keep: Mask [...] of the tokens that count; None for all.
         """
         rows = [counted_rows(states, keep) for states in (inputs, missing, target)]
@@ -262,9 +228,6 @@ class _Weighed:
         self.tokens += len(inputs)
         if self.intercept:
             inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
-        if self.weights == "inverse-norm":
-            norm = torch.linalg.vector_norm(target, dim=-1, keepdim=True)
-            inputs, missing, target = (torch.where(norm > 0, v / norm, 0.0) for v in (inputs, missing, target))
         self.error += missing.square().sum().item()
         self.target += target.square().sum().item()
         self._take(inputs, missing)
@@ -281,15 +244,14 @@ class _Weighed:
             f"{self.tokens} calibration tokens do not determine a matrix of {inputs} inputs; use more text or a ridge"
         )
 
-    def _totals(self, other: _Weighed, *names: str) -> dict:
+    def _totals(self, other: _Sums, *names: str) -> dict:
         """Return the arguments of the regression over both's tokens; names: of what else is added."""
-        names = ("tokens", "error", "target", *names)
-        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return {"intercept": self.intercept, "weights": self.weights} | sums
+        sums = {name: getattr(self, name) + getattr(other, name) for name in ("tokens", "error", "target", *names)}
+        return {"intercept": self.intercept} | sums
 
 
 @dataclass
-class Regression(_Weighed):
+class Regression(_Sums):
     """Regression kept as sums over its tokens, in float64.
 
     Attributes:
@@ -405,7 +367,7 @@ class Regression(_Weighed):
 
 
 @dataclass
-class RowRegression(_Weighed):
+class RowRegression(_Sums):
     """Regression kept as its rows, for fewer tokens than features; it is solved in the number of tokens.
 
     With K = H H' [tokens, tokens] the best D is H'A, A = (K + r)^-1 E, and its residual error is r^2 |A|^2. It has no

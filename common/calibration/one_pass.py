@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from common.calibration.least_squares import Moments, check_weights, counted, silent
+from common.calibration.least_squares import Moments, silent
 from common.calibration.statistics import COSINES, Cosine, Statistics, magnitude_ratios
 from common.console.progress import track
 from common.forward.hidden_state_cache import CachedHiddenStates
@@ -45,8 +45,6 @@ def collect(
     elementwise: Iterable[tuple[int, int]] = (),
     moments: Iterable[tuple[int, int]] = (),
     matrices: Iterable[tuple[int, int]] = (),
-    weights: str = "inverse-norm",
-    first: bool = True,
     skip: int = 0,
     batch_size: int = 8,
     progress: bool = False,
@@ -64,8 +62,6 @@ def collect(
         elementwise: Pairs for Eqs. 4 and 5 of LinearPatch taken literally, plain and rotated.
         moments: Pairs for least-squares factors.
         matrices: Pairs for least-squares matrices as well; each takes 2 x 8 C^2 bytes (C = 4096: 268 MB).
-        weights: Weights of tokens in moments (`common.calibration.least_squares`).
-        first: Whether a sample's first token counts in moments.
         skip: Number of first tokens of each sample that are read, but count in nothing.
         batch_size: Samples per batch; the hidden states that open pairs need are held for one batch.
         progress: Show a progress bar.
@@ -94,9 +90,7 @@ def collect(
     if wrong := set(kinds) - set(COSINES):
         raise unknown("cosine", wrong.pop(), COSINES)
     statistics = Statistics(layers, span, tuple(kinds), skip=skip)
-    check_weights(weights)
-    options = {"weights": weights, "first": first}
-    statistics.moments = {pair: Moments(matrices=pair in matrices, **options) for pair in dict.fromkeys(moments)}
+    statistics.moments = {pair: Moments(matrices=pair in matrices) for pair in dict.fromkeys(moments)}
     pass_ = _Pass(decoder, statistics, pairs, kinds, [False, True] if rotate else [False], elementwise)
     batches = [_Batch(pass_, batch) for batch in ids.split(batch_size)]
     if decoder.streamed:  # each layer is read once
@@ -228,8 +222,7 @@ class _Batch:
         for a in named:
             pass_.add_elementwise(a, boundary, firsts[a][0], wide)
         for a in fitted:
-            moments = pass_.statistics.moments[a, boundary]
-            moments.add(firsts[a][0], wide, counted(wide[..., 0], first=moments.first))
+            pass_.statistics.moments[a, boundary].add(firsts[a][0], wide)
         for a in [a for a in self.states if pass_.last_use[a] <= boundary]:
             del self.states[a]
         if needed:  # while batches take turns in the model's type, which is smaller

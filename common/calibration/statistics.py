@@ -173,8 +173,6 @@ class Statistics:
         elementwise: Iterable[tuple[int, int]] = (),
         moments: Iterable[tuple[int, int]] = (),
         matrices: Iterable[tuple[int, int]] = (),
-        weights: str = "inverse-norm",
-        first: bool = True,
         skip: int = 0,
     ) -> bool:
         """Return whether `common.calibration.collect` with these options would find nothing that is missing here."""
@@ -189,7 +187,6 @@ class Statistics:
             and self.elementwise.keys() >= {(rotated, a, b) for a, b in elementwise for rotated in bases}
             and self.moments.keys() >= {*moments, *matrices}
             and all(self.moments[pair].matrices for pair in matrices)
-            and all((self.moments[p].weights, self.moments[p].first) == (weights, first) for p in [*moments, *matrices])
         )
 
     def joined(self, others: Iterable[Statistics], matrices: int) -> Statistics:
@@ -206,7 +203,7 @@ class Statistics:
                 if added.nbytes > matrices:
                     added = added.without_matrices()
                 present = self.moments.get(pair)
-                if present is None or (added.matrices and not present.matrices and added.counts_as(present)):
+                if present is None or (added.matrices and not present.matrices):
                     self.moments[pair] = added.to(device)
                     matrices -= added.nbytes
         return self

@@ -50,20 +50,11 @@ class CachedHiddenStates:
         plain = isinstance(decoder, Decoder) and not decoder.streamed
         self.chain = weights_chain(decoder) if _on and plain else {}
 
-    def following(self, ids: Tensor, hidden: Tensor, layer: int, padding: Tensor | None = None) -> Tensor:
-        """Return X[layer + 1] of a batch, run or from the cache.
+    def following(self, ids: Tensor, hidden: Tensor, layer: int) -> Tensor:
+        """Return X[layer + 1] of the batch ``ids`` [batch, tokens], run on its X[layer] ``hidden`` or from the cache.
 
-        Args:
-            ids: The batch's token ids [batch, tokens].
-            hidden: X[layer] [batch, tokens, channels].
-            layer: The layer.
-            padding: Attention mask; None if there is no padding. With it nothing is cached.
-
-        Returns:
-            [batch, tokens, channels].
+        Both states are [batch, tokens, channels].
         """
-        if padding is not None:
-            return self.decoder.run(hidden, layer, layer + 1, attention_mask=padding)
         if layer + 1 not in self.chain:
             return self.decoder.run(hidden, layer, layer + 1)
         key = (self.chain[layer + 1], batch_digest(ids.cpu()))

@@ -17,7 +17,7 @@ from common.pruning.recipe import Calibration, Pruning, Repair, register
 from common.pruning.selection import runs
 from common.pruning.trained_repair import TrainedRepair, note_training
 from common.training.fitting import Fitting
-from common.utils.errors import UserError, unknown
+from common.utils.errors import unknown
 from papers.linearpatch import distill
 from papers.linearpatch.patch import LinearPatch, named_statistics, patch_cuts
 from papers.linearpatch.probe import massive_channels, piece_matrix
@@ -38,14 +38,11 @@ def validation_crops(context: Context, entry: Calibration) -> Tensor:
     return crops(context, entry, seed=SEED, stretch="validation")
 
 
-def _statistics(context: Context, kind: str, estimator: str, **counting) -> Statistics:
-    """Return those of the selection's own pass, unless the patch needs more than they hold.
-
-    counting: of tokens in moments.
-    """
+def _statistics(context: Context, kind: str, estimator: str) -> Statistics:
+    """Return the statistics of the selection's own pass, unless the patch needs more than they hold."""
     named = named_statistics(kind, estimator, runs(context.removed))
     cosine = getattr(context.selection, "cosine", "token")
-    return context.statistics(len(context.removed), (cosine,), **named, **counting)
+    return context.statistics(len(context.removed), (cosine,), **named)
 
 
 @register("linearpatch")
@@ -53,25 +50,18 @@ def _statistics(context: Context, kind: str, estimator: str, **counting) -> Stat
 class LinearPatchRepair(Repair):
     """Insert a matrix at every interface that restores each channel's magnitude (Eqs. 4, 6 to 8).
 
-    The options are those of `patch_cuts`. weights, first: how tokens count in least squares, and whether a sample's
-    first token counts (`common.calibration.least_squares`). alpha: the perturbation coefficient of section 3.2, which
-    multiplies the patch.
+    The options are those of `patch_cuts`. alpha: the perturbation coefficient of section 3.2, which multiplies the patch.
     """
 
     kind: str = "hadamard"
     estimator: str = "ratio-of-means"
     ridge: float | None = None
-    weights: str | None = None
-    first: bool | None = None
     acts_on: str | None = None
     alpha: float | None = None
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
-        counting = {name: value for name in ("weights", "first") if (value := getattr(self, name)) is not None}
-        if counting and self.estimator != "least-squares":
-            raise UserError(f"{' and '.join(counting)} are of the estimator least-squares, not {self.estimator}")
-        self.patch(context, _statistics(context, self.kind, self.estimator, **counting))
+        self.patch(context, _statistics(context, self.kind, self.estimator))
 
     def patch(self, context: Context, statistics: Statistics, ends: bool = True) -> None:
         """Remove the selected layers and patch every interface, from statistics of the original model.

@@ -89,7 +89,7 @@ def pruner_can(count: int, layers: int) -> bool:
 
 
 def slicegpt(profile: str, **size) -> dict:
-    """Return SliceGPT's selection and calibration. size: ``share``, ``ratio`` or ``layers`` of its step."""
+    """Return SliceGPT's selection and calibration. size: ``ratio`` or ``layers`` of its step."""
     return {"selection": {"method": "slicegpt", **size}, "calibration": CALIBRATION[profile]}
 
 

@@ -146,10 +146,9 @@ def test_a_recipe_of_more_layers_goes_on_where_one_of_fewer_ended(make_tiny, ids
         assert all(torch.equal(value, weights[name]) for name, value in models[one].state_dict().items())
 
 
-def test_a_merge_of_merged_layers_has_to_be_asked_for(make_tiny, ids):
+def test_merged_layers_are_not_merged_again(make_tiny, ids):
     with pytest.raises(UserError, match="No pair of 3 layers is left"):
         come(make_tiny("llama"), ids, 4)
-    assert len(come(make_tiny("llama"), ids, 4, repeat=True)) == 4
 
 
 def test_other_architectures_are_refused(make_tiny, ids):

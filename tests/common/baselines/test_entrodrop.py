@@ -9,7 +9,7 @@ import torch
 from common.baselines import entrodrop
 from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.models.decoder import Decoder
-from common.models.layers.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
+from common.models.layers.sublayers import ATTENTION, HALVES, MLP, drop_halves
 from common.pruning.pipeline import around, run_recipe
 from common.utils.errors import UserError
 
@@ -45,11 +45,10 @@ def naive_entropies(model, bins):
     return np.mean(found, axis=0)
 
 
-@pytest.mark.parametrize("bins", [5, 20])
-def test_entropies_are_those_of_numpys_histograms(tiny, bins):
-    found = entrodrop.entropies(Decoder(tiny), IDS, bins=bins)
+def test_entropies_are_those_of_numpys_histograms(tiny):
+    found = entrodrop.entropies(Decoder(tiny), IDS)
     assert len(found) == 13
-    np.testing.assert_allclose(found, naive_entropies(tiny, bins), rtol=1e-9)
+    np.testing.assert_allclose(found, naive_entropies(tiny, 20), rtol=1e-9)
 
 
 def test_entropy_in_closed_form():
@@ -69,10 +68,10 @@ def test_what_adds_least_goes_from_the_lowest_entropy_on():
     assert entrodrop.least_increase(found, ORDER, 1, MLP) == [(1, MLP)]
     assert entrodrop.least_increase(found, ORDER, 3, "both") == [(1, MLP), (2, ATTENTION), (1, ATTENTION)]
     assert entrodrop.least_increase(found, ORDER, 1, "layer") == [1]
-    assert entrodrop.least_increase(found, ORDER, 1, "layer", start=0) == [0]
-    assert entrodrop.least_increase(found, ORDER, 1, "both", start=0) == [(0, ATTENTION)]
+    falling = [1.5, *found[1:]]  # then the lowest input is that of layer 0
+    assert entrodrop.least_increase(falling, ORDER, 1, "both") == [(1, MLP)]
     without = [*found[:1], *found[3:]], [*ORDER[:1], *ORDER[3:]]  # two halves
-    assert entrodrop.least_increase(*without, 1, "layer", start=1) == [1]
+    assert entrodrop.least_increase(*without, 1, "layer") == [2]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,6 @@ def test_what_adds_least_goes_from_the_lowest_entropy_on():
         (0, {}, "cannot remove 0 of 3 halves"),
         (2, {"kind": "layer"}, "cannot remove 2 of 3 layers; choose 1..1"),
         (2, {}, "cannot remove 2: from layer 2 on, where entropy rises, there are 1 of kind 'attention'"),
-        (1, {"start": 3}, "from layer 3 on"),
     ],
 )
 def test_what_is_refused(count, options, message):
@@ -93,20 +91,19 @@ def test_what_is_refused(count, options, message):
         entrodrop.least_increase([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0], ORDER, 1)
 
 
-def test_one_bin_is_refused(tiny_llama):
-    with pytest.raises(UserError, match="two bins or more, not 1"):
-        entrodrop.entropies(Decoder(tiny_llama), IDS, bins=1)
+def test_whole_layers_go_by_name_and_halves_that_are_gone_are_not_asked(make_tiny, monkeypatch):
+    # what each half adds, from layer 0's attention on; layer 1 has none
+    entropies = np.cumsum([0, 1, 5, 2, 4, 4, 1, 2, 9, 9, 3, 1]).tolist()
+    monkeypatch.setattr(entrodrop, "entropies", lambda *_, **__: entropies)
 
+    def pruned(**options):
+        model = make_tiny("llama")
+        drop_halves(model, [(1, ATTENTION)])
+        context = around(model, windows=IDS, selection={"method": "entrodrop"} | options)
+        run_recipe(context)
+        return context
 
-def test_whole_layers_go_by_name_and_halves_that_are_gone_are_not_asked(make_tiny):
-    model = make_tiny("llama")
-    drop_halves(model, [(1, ATTENTION)])
-    asked = {"method": "entrodrop", "start": 0}
-    expected = entrodrop.entropies(Decoder(model), IDS)
-    whole = around(copy.deepcopy(model), windows=IDS, selection=asked | {"count": 2, "kind": "layer"})
-    run_recipe(whole)
-    assert whole.removed == entrodrop.least_increase(expected, present(model), 2, "layer", 0)
-    assert len(whole.model.model.layers) == 4 and whole.details["entropies"] == expected
-    halves = around(copy.deepcopy(model), windows=IDS, selection=asked | {"count": 4})
-    run_recipe(halves)
-    assert [1, ATTENTION] not in halves.details["halves"] and len(halves.details["halves"]) == 4
+    whole = pruned(count=2, kind="layer")
+    assert whole.removed == [1, 3] and len(whole.model.model.layers) == 4 and whole.details["entropies"] == entropies
+    halves = pruned(count=4)
+    assert halves.details["halves"] == [[layer, ATTENTION] for layer in (0, 3, 5, 2)] and halves.removed == []

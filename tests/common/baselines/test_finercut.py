@@ -1,4 +1,4 @@
-"""FinerCut against a loop over whole passes of the Hugging Face model; what it spares, reuses and keeps."""
+"""FinerCut against a loop over whole passes of the Hugging Face model; what it reuses and keeps."""
 
 import pytest
 import torch
@@ -21,58 +21,44 @@ def logits(model):
         return model(input_ids=IDS, use_cache=False).logits.double()
 
 
-def distance(name, dense, found):
-    """The three distances written out, token by token."""
-    tokens = list(zip(dense.flatten(0, 1), found.flatten(0, 1)))
-    if name == "jensen-shannon":  # scipy gives its root
-        return sum(jensenshannon(a.softmax(0).numpy(), b.softmax(0).numpy()) ** 2 for a, b in tokens) / len(tokens)
-    if name == "angular":
-        return sum(float(torch.acos(a @ b / (a.norm() * b.norm()))) for a, b in tokens) / len(tokens)
-    return float(torch.linalg.matrix_norm(dense - found).mean())
+def distance(dense, pruned):
+    """The mean divergence, token by token."""
+    tokens = list(zip(dense.flatten(0, 1), pruned.flatten(0, 1)))  # scipy gives the root of the divergence
+    return sum(jensenshannon(a.softmax(0).numpy(), b.softmax(0).numpy()) ** 2 for a, b in tokens) / len(tokens)
 
 
-def costs(model, name, removed=()):
-    dense, there = logits(model), [half for half in present(model) if half not in removed]
-    return {half: distance(name, dense, logits(silenced(model, [*removed, half]))) for half in there}
-
-
-def naive(model, name, count):
-    removed = []
+def naive(model, count):
+    dense, removed = logits(model), []
     for _ in range(count):
-        found = costs(model, name, removed)
-        removed.append(min(found, key=found.__getitem__))
+        remaining = [half for half in present(model) if half not in removed]
+        costs = {half: distance(dense, logits(silenced(model, [*removed, half]))) for half in remaining}
+        removed.append(min(costs, key=costs.__getitem__))
     return removed
 
 
-@pytest.mark.parametrize(
-    ("name", "architecture"), [("jensen-shannon", "gemma2"), ("angular", "mistral"), ("euclidean", "llama")]
-)
-def test_it_is_the_greedy_search_with_whole_passes(make_tiny, name, architecture, monkeypatch):
+@pytest.mark.parametrize("architecture", ["gemma2", "mistral"])
+def test_it_is_the_greedy_search_with_whole_passes(make_tiny, architecture, monkeypatch):
     monkeypatch.setattr(finercut, "ROWS", 5)  # several parts of a window pass the head
     model = make_tiny(architecture)
-    assert finercut.finer_cut(Decoder(model), IDS, 3, distance=name) == naive(model, name, 3)
+    assert finercut.finer_cut(Decoder(model), IDS, 3) == naive(model, 3)
 
 
-@pytest.mark.parametrize("name", finercut.DISTANCES)
-def test_the_costs_are_the_distances(make_tiny, name, monkeypatch):
-    model, found = make_tiny("llama"), []
+def test_the_costs_are_the_distances(make_tiny, monkeypatch):
+    model, costs = make_tiny("llama"), []
     trial = silenced(model, [(1, ATTENTION), (5, MLP)])
 
     def judged(decoder, ids, count, judge, *unused, **options):
         for number, window in enumerate(ids.split(1)):
             end = Decoder(trial).run(decoder.embed_tokens(window))
-            found.append(judge(number, window)(end))
+            costs.append(judge(number, window)(end))
 
     monkeypatch.setattr(finercut, "greedy", judged)
-    finercut.finer_cut(Decoder(model), IDS, 1, distance=name)
-    expected = distance(name, logits(model), logits(trial))
-    assert sum(found) / len(IDS) == pytest.approx(expected, rel=1e-4)
+    finercut.finer_cut(Decoder(model), IDS, 1)
+    expected = distance(logits(model), logits(trial))
+    assert sum(costs) / len(IDS) == pytest.approx(expected, rel=1e-4)
 
 
-def test_distances_of_nothing_and_of_opposites():
-    rows = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
-    assert finercut.angles(rows, rows).abs().max() < 1e-3 and finercut.squares(rows, rows).max() == 0
-    torch.testing.assert_close(finercut.angles(rows, -rows), torch.full((4,), torch.pi).double(), rtol=1e-3, atol=0)
+def test_divergences_of_nothing_and_of_opposites():
     sure = torch.full((1, 50), -200.0)
     one, other = (sure.index_fill(1, torch.tensor([token]), 0).log_softmax(-1) for token in (3, 7))
     assert finercut.divergences(one, one).item() == pytest.approx(0, abs=1e-6)
@@ -94,31 +80,13 @@ def test_it_goes_on_from_what_is_gone_and_from_what_was_found(make_tiny):
     assert finercut.finer_cut(Decoder(model), IDS, 3, begun=found[:2]) == found
     assert finercut.finer_cut(Decoder(model), IDS, 1, begun=found[:2]) == found[:1]
     drop_halves(model, [(2, ATTENTION)])  # dense is the model as it is given
-    assert finercut.finer_cut(Decoder(model), IDS, 1) == naive(model, "jensen-shannon", 1)
+    assert finercut.finer_cut(Decoder(model), IDS, 1) == naive(model, 1)
 
 
-def test_the_front_is_spared_until_its_share_has_gone(make_tiny):
-    model = make_tiny("llama")
-    removed = finercut.finer_cut(Decoder(model), IDS, 7, front=0.4)  # layers 0 to 2, until 5 of 12 have gone
-    assert min(layer for layer, _ in removed[:5]) == 3
-    found = costs(model, "jensen-shannon", removed[:5])
-    assert removed[5] == min(found, key=found.__getitem__)
-    late = finercut.finer_cut(Decoder(model), IDS, 3, front=0.7)  # two halves are not spared
-    assert {layer for layer, _ in late[:2]} == {5} and late[2][0] < 5
-
-
-@pytest.mark.parametrize(
-    ("count", "options", "message"),
-    [
-        (12, {}, "cannot remove 12 of 12 halves of layers; choose 1..11"),
-        (0, {}, "cannot remove 0 of 12 halves"),
-        (2, {"distance": "angula"}, "did you mean 'angular'"),
-        (2, {"front": 1.0}, "below 1, not 1.0"),
-    ],
-)
-def test_what_is_refused(tiny_llama, count, options, message):
-    with pytest.raises(UserError, match=message):
-        finercut.finer_cut(Decoder(tiny_llama), IDS, count, **options)
+@pytest.mark.parametrize("count", [0, 12])
+def test_what_is_refused(tiny_llama, count):
+    with pytest.raises(UserError, match=f"cannot remove {count} of 12 halves of layers; choose 1..11"):
+        finercut.finer_cut(Decoder(tiny_llama), IDS, count)
 
 
 @pytest.mark.parametrize("method", ["finercut", "blockpruner"])

@@ -57,7 +57,7 @@ def test_locality_sets_the_number_of_clusters(mean, clusters, monkeypatch):
     assert locality(similarity) == pytest.approx(-math.log2(mean))
     seen = []
 
-    def clustered(found, number, seed):
+    def clustered(similarity, number):
         seen.append(number)
         return [list(range(8))]
 
@@ -73,8 +73,8 @@ def test_refusals_and_the_recipes_step(tiny_llama, ids):
     with pytest.raises(UserError, match="cannot remove 5 of 6"):
         lorp(similarity, 5)
     context = around(tiny_llama, windows=ids)
-    chosen = read("selection", {"method": "lorp", "count": 2, "clusters": 2}).choose(context)
-    assert chosen == lorp(similarity, 2, clusters=2)
+    chosen = read("selection", {"method": "lorp", "count": 2}).choose(context)
+    assert chosen == lorp(similarity, 2)
     assert context.details["lorp"]["locality"] == round(locality(similarity), 4)
 
 

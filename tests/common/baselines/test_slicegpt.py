@@ -126,13 +126,6 @@ def test_half_precision_is_kept(make_tiny, tmp_path):
     assert all(torch.equal(loaded.state_dict()[name], value) for name, value in half.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    "channels, share, left", [(4096, 0.3, 2864), (4096, 0.25, 3072), (192, 0.2, 152), (64, 0.0, 64)]
-)
-def test_widths_are_rounded_down_to_eights(channels, share, left):
-    assert slicegpt.width(channels, share) == left
-
-
 @pytest.mark.parametrize("name", ["gemma2", "mixtral"])
 def test_what_does_not_commute_with_rotations_is_refused_by_name(make_tiny, name):
     model = make_tiny(name)
@@ -163,11 +156,12 @@ def test_bad_widths_patches_and_later_surgery_are_refused(tiny_llama, make_patch
 @pytest.mark.parametrize("fidelity", ["paper", "code"])
 def test_the_step_in_a_recipe_slices_by_the_recipes_tokens(tiny_llama, fidelity):
     expected = copy.deepcopy(tiny_llama)
-    slicegpt.slice_stream(expected, IDS, 48, centre=fidelity == "code")
-    found = around(tiny_llama, windows=IDS, selection={"method": "slicegpt", "share": 0.2}, fidelity=fidelity)
+    width = slicegpt.width_of_ratio(tiny_llama, 0.2)
+    slicegpt.slice_stream(expected, IDS, width, centre=fidelity == "code")
+    found = around(tiny_llama, windows=IDS, selection={"method": "slicegpt", "ratio": 0.2}, fidelity=fidelity)
     run_recipe(found)
     assert torch.equal(logits(tiny_llama), logits(expected))
-    assert found.details["sliced"] == {"width": 48} and found.removed == []
+    assert found.details["sliced"] == {"width": width} and found.removed == []
 
 
 @pytest.mark.parametrize("name", SLICEABLE)
@@ -186,10 +180,9 @@ def test_widths_by_parameters_are_the_nearest(make_tiny, name, tied):
     wanted = 2 * sum(p.numel() for p in model.model.layers[0].parameters()) / dense
     nearest = min(counted, key=lambda left: abs(1 - counted[left] / dense - wanted))
     assert SliceGpt(layers=2).width(model) == SliceGpt(ratio=wanted).width(model) == nearest
-    assert SliceGpt(share=0.2).width(model) == 48
 
 
-@pytest.mark.parametrize("options", [{}, {"share": 0.2, "ratio": 0.2}, {"ratio": 1.5}, {"share": -0.1}])
+@pytest.mark.parametrize("options", [{}, {"layers": 1, "ratio": 0.2}, {"ratio": 1.5}, {"ratio": -0.1}])
 def test_sizes_that_are_none_are_refused(tiny_llama, options):
     with pytest.raises(UserError, match="exactly one|a share of 0 to 1"):
         SliceGpt(**options).width(tiny_llama)

@@ -169,20 +169,17 @@ def test_what_is_not_positive_definite_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("weights", ["none", "inverse-norm"])
-def test_a_regression_in_the_memory_of_its_sums_is_the_same(intercept, weights, monkeypatch):
+def test_a_regression_in_the_memory_of_its_sums_is_the_same(intercept, monkeypatch):
     monkeypatch.setattr(least_squares, "WIDE_BYTES", 8 * 12 * 5)  # five rows at a time
     monkeypatch.setattr(least_squares, "SYMMETRIC_BLOCK", 5)
     monkeypatch.setattr(cholesky, "BLOCK", 4)
     generator = torch.Generator().manual_seed(3)
     inputs, missing, target = (torch.randn(2, 24, n, generator=generator) for n in (12, 6, 6))
-    sums = Regression(intercept=intercept, weights=weights)
+    sums = Regression(intercept=intercept)
     sums.add(inputs, missing + 1, target)
-    rows, lacks, wanted = (value.flatten(0, 1).double() for value in (inputs, missing + 1, target))
+    rows, lacks = (value.flatten(0, 1).double() for value in (inputs, missing + 1))
     if intercept:
         rows = torch.cat([rows, torch.ones(48, 1).double()], 1)
-    if weights == "inverse-norm":
-        rows, lacks = (value / wanted.norm(dim=1, keepdim=True) for value in (rows, lacks))
     r = 0.01 * rows[:, :12].square().sum() / 12
     damping = r.sqrt() * torch.eye(rows.shape[1]).double()
     damping[12:] = 0
@@ -198,17 +195,15 @@ def test_a_regression_in_the_memory_of_its_sums_is_the_same(intercept, weights, 
     assert rest == pytest.approx(left, rel=1e-6) and sums.lower is None
 
 
-@pytest.mark.parametrize("weights", ["none", "inverse-norm"])
-def test_fewer_tokens_than_features_are_solved_by_their_rows(weights, monkeypatch):
+def test_fewer_tokens_than_features_are_solved_by_their_rows(monkeypatch):
     monkeypatch.setattr(least_squares, "WIDE_BYTES", 8 * 40 * 5)
     monkeypatch.setattr(least_squares, "SYMMETRIC_BLOCK", 7)
     generator = torch.Generator().manual_seed(3)
-    parts, rows = [RowRegression(weights=weights) for _ in range(2)], []
+    parts, rows = [RowRegression() for _ in range(2)], []
     for part, tokens in zip(parts, (24, 11), strict=True):
         batch = [torch.randn(tokens, size, generator=generator) for size in (40, 6, 6)]
         part.add(*batch)
-        norm = batch[2].double().norm(dim=1, keepdim=True) if weights == "inverse-norm" else 1
-        rows.append([value.double() / norm for value in batch[:2]])
+        rows.append([value.double() for value in batch[:2]])
 
     def best(inputs, missing, ridge):
         penalty = (ridge * inputs.square().sum() / 40).sqrt() * torch.eye(40, dtype=torch.float64)

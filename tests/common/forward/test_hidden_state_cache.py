@@ -5,7 +5,7 @@ import torch
 
 from common.calibration.block_boundaries import crossings
 from common.forward import hidden_state_cache
-from common.forward.hidden_state_cache import CachedHiddenStates, remembering
+from common.forward.hidden_state_cache import remembering
 from common.models.decoder import Decoder
 from extensions.refit import refit
 
@@ -58,16 +58,6 @@ def test_nothing_is_kept_outside_and_no_more_than_the_limit_inside(make_tiny, mo
     with remembering():
         ends(model, ids)
     assert len(hidden_state_cache._STATES) == 3
-
-
-def test_padding_is_not_remembered(make_tiny):
-    model, ids = make_tiny("llama"), ids_of()
-    padding = torch.ones_like(ids)
-    padding[:, :3] = 0
-    with remembering():
-        decoder = Decoder(model)
-        CachedHiddenStates(decoder).following(ids, decoder.embed_tokens(ids), 0, padding)
-    assert not hidden_state_cache._STATES and decoder.executions == 1
 
 
 @pytest.mark.parametrize("removed", [[2, 3], [1, 3]])
