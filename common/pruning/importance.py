@@ -17,9 +17,8 @@ from common.hooks import refuse_patches
 from common.models import offload
 from common.models.architectures import at_hand
 from common.models.decoder import Decoder, gained
-from common.utils.errors import UserValueError, unknown
+from common.utils.errors import UserValueError
 
-ABSOLUTES = ("after-sum", "elementwise")
 # Host memory that the states of a calibration set may take; beyond it only every k-th is kept and the others run again.
 STATE_BYTES = 16 * 2**30
 
@@ -236,7 +235,6 @@ def taylor(
     decoder: Decoder,
     ids: Tensor,
     *,
-    absolute: str = "after-sum",
     norms: bool = True,
     micro_batch: int = 1,
     layers: Sequence[int] | None = None,
@@ -247,14 +245,12 @@ def taylor(
 ) -> Tensor:
     """Estimate the change of loss to first order when a layer's weights vanish (Prune&Comp Eq. 7).
 
-    The score is the sum over weights of ``|w g|``. g is the gradient of the mean next-token loss over ``ids``.
+    The score is the sum over weights of ``|w g|``. g is the gradient of the mean next-token loss over ``ids``, so the
+    micro-batch does not change the result (Shortened LLaMA's and Prune&Comp's code, and Reassessing's single backward pass).
 
     Args:
         decoder: The model's decoder view, with N layers.
         ids: Token ids [samples, tokens].
-        absolute: ``after-sum`` adds the signed ``w g`` of all micro-batches per weight and takes the absolute value then
-            (Shortened LLaMA's and Prune&Comp's code); the micro-batch does not change the result. ``elementwise`` takes
-            it in every micro-batch. With one micro-batch both are Reassessing's code: |w g| of a single backward pass.
         norms: Count the gains of the norms.
         micro_batch: Samples that go through a layer together.
         layers: Score only these layers, in this order, of the model that consists of them alone.
@@ -262,8 +258,8 @@ def taylor(
         inputs: Known inputs of ``layers``, gains included, and of the final norm, per micro-batch:
             ``inputs[batch][place]`` [samples, tokens, channels]. Saves the forward pass. Any but the first and the last may
             be None; it is then run again from the one before it.
-        visit: Called as ``visit(layer, weights, gradients)``, both float32 by name, as soon as a layer's are summed
-            (with ``after-sum``); None for an expert's that no token chose.
+        visit: Called as ``visit(layer, weights, gradients)``, both float32 by name, as soon as a layer's are summed;
+            None for an expert's that no token chose.
         progress: Show a progress bar.
 
     Returns:
@@ -275,11 +271,9 @@ def taylor(
     micro-batch, one forward and one with gradients (1 with ``inputs``).
 
     Raises:
-        UserError: no tokens, fewer than two per sample, an unknown ``absolute``, or a streamed model.
+        UserError: no tokens, fewer than two per sample, or a streamed model.
     """
     offload.refuse(decoder.model, "Taylor")
-    if absolute not in ABSOLUTES:
-        raise unknown("way to take absolute values", absolute, ABSOLUTES)
     if ids.ndim != 2 or len(ids) == 0 or ids.shape[1] < 2:
         raise UserValueError(f"Taylor needs tokens [samples, 2 or more], not {list(ids.shape)}")
     layers = list(range(decoder.num_layers)) if layers is None else list(layers)
@@ -314,17 +308,15 @@ def taylor(
                 gain = (gains or {}).get(layer, 1.0)  # linear: its gradient is its transpose
                 gain = gain.T if isinstance(gain, Tensor) and gain.ndim == 2 else gain
                 gradients[index] = gained(passed, gain).cpu()
-                if absolute == "elementwise":
-                    scores[place] += _saliency(weights, own)
-                elif total is None:
+                if total is None:
                     total = own
                 else:
                     total = [a if b is None else b if a is None else a.add_(b) for a, b in zip(total, own)]
                 del passed, own  # or a third set would exist while the next batch's is made
-            if total is not None:
-                scores[place] = _saliency(weights, total)
-                if visit is not None:
-                    visit(layer, {name: w.detach() for name, w in named.items()}, dict(zip(named, total, strict=True)))
+            products = ((w.detach() * g).abs() for w, g in zip(weights, total, strict=True) if g is not None)
+            scores[place] = sum(product.sum(dtype=torch.float64).item() for product in products)
+            if visit is not None:
+                visit(layer, {name: w.detach() for name, w in named.items()}, dict(zip(named, total, strict=True)))
     return scores
 
 
@@ -365,11 +357,6 @@ def _loss_gradient(decoder: Decoder, state: Tensor, ids: Tensor, samples: int) -
             losses.sum().backward(inputs=[read])  # before the next part's logits are made
         upstream = read.grad / (samples * (ids.shape[1] - 1))
         return torch.autograd.grad(normed, hidden, upstream)[0].cpu()
-
-
-def _saliency(weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> float:
-    pairs = [(w.detach(), g) for w, g in zip(weights, gradients, strict=True) if g is not None]
-    return sum((w * g).abs().sum(dtype=torch.float64).item() for w, g in pairs)
 
 
 @contextmanager

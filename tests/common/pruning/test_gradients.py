@@ -20,56 +20,39 @@ def counted(layer, norms=True):
     return {n: p for n, p in layer.named_parameters() if not n.endswith("bias") and (norms or "norm" not in n)}
 
 
-def naive_taylor(model, batches, absolute, norms=True):
-    """Whole-model backward passes that keep every gradient; [N]."""
-    samples = sum(len(batch) for batch in batches)
-    totals = [0.0] * len(model.model.layers)
-    for batch in batches:
-        loss = model(input_ids=batch, labels=batch, use_cache=False).loss * len(batch) / samples
-        loss.backward()
-        if absolute == "elementwise":
-            for i, layer in enumerate(model.model.layers):
-                grads = [(p * p.grad).abs().sum().item() for p in counted(layer, norms).values() if p.grad is not None]
-                totals[i] += sum(grads)
-            model.zero_grad()
-    if absolute == "after-sum":
-        for i, layer in enumerate(model.model.layers):
-            totals[i] = sum(
-                (p * p.grad).abs().sum().item() for p in counted(layer, norms).values() if p.grad is not None
-            )
-    return torch.tensor(totals, dtype=torch.float64)
+def naive_taylor(model, crops, norms=True):
+    """A whole-model backward pass that keeps every gradient; [N]."""
+    model(input_ids=crops, labels=crops, use_cache=False).loss.backward()
+    scores = [
+        sum((p * p.grad).abs().sum().item() for p in counted(layer, norms).values() if p.grad is not None)
+        for layer in model.model.layers
+    ]
+    return torch.tensor(scores, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("absolute", ["after-sum", "elementwise"])
-def test_taylor_is_the_naive_backward_pass(tiny, crops, absolute):
-    expected = naive_taylor(tiny, crops.split(2), absolute)
+def test_taylor_is_the_naive_backward_pass(tiny, crops):
+    expected = naive_taylor(tiny, crops)
     tiny.zero_grad()
     before = {name: p.detach().clone() for name, p in tiny.named_parameters()}
-    scores = importance.taylor(Decoder(tiny), crops, absolute=absolute, micro_batch=2)
+    scores = importance.taylor(Decoder(tiny), crops, micro_batch=2)
     torch.testing.assert_close(scores, expected, rtol=2e-3, atol=1e-5)
     assert all(p.grad is None and p.requires_grad and torch.equal(p, before[n]) for n, p in tiny.named_parameters())
 
 
-def test_after_sum_does_not_depend_on_the_micro_batch_and_is_one_backward_pass(tiny_llama, crops):
+def test_taylor_does_not_depend_on_the_micro_batch(tiny_llama, crops):
     decoder = Decoder(tiny_llama)
-    ones, all_at_once, at_once_elementwise = (
-        importance.taylor(decoder, crops, micro_batch=1),
-        importance.taylor(decoder, crops, micro_batch=5),
-        importance.taylor(decoder, crops, micro_batch=5, absolute="elementwise"),
-    )
+    ones, all_at_once = (importance.taylor(decoder, crops, micro_batch=size) for size in (1, 5))
     torch.testing.assert_close(ones, all_at_once, rtol=1e-4, atol=0)
-    assert torch.equal(all_at_once, at_once_elementwise)
-    assert (importance.taylor(decoder, crops, absolute="elementwise") > ones).all()  # signs cancel in the sum
 
 
 def test_taylor_without_norms_and_of_a_model_with_layers_left_out(tiny_llama, crops):
     decoder = Decoder(tiny_llama)
     without = importance.taylor(decoder, crops, norms=False)
-    torch.testing.assert_close(without, naive_taylor(tiny_llama, [crops], "after-sum", norms=False), rtol=1e-3, atol=0)
+    torch.testing.assert_close(without, naive_taylor(tiny_llama, crops, norms=False), rtol=1e-3, atol=0)
     tiny_llama.zero_grad()
     kept = importance.taylor(decoder, crops, layers=[0, 1, 3, 5])
     remove_layers(tiny_llama, [2, 4])
-    torch.testing.assert_close(kept, naive_taylor(tiny_llama, [crops], "after-sum"), rtol=1e-3, atol=0)
+    torch.testing.assert_close(kept, naive_taylor(tiny_llama, crops), rtol=1e-3, atol=0)
 
 
 def test_taylor_of_a_frozen_half_precision_model_is_that_of_its_widened_copy(make_tiny, crops):
@@ -78,7 +61,7 @@ def test_taylor_of_a_frozen_half_precision_model_is_that_of_its_widened_copy(mak
     states = [list(importance.layer_inputs(Decoder(wide), crops, range(6)))]
     options = {"micro_batch": 5, "inputs": states}
     scores = importance.taylor(Decoder(half), crops, **options)
-    torch.testing.assert_close(scores, naive_taylor(wide, [crops], "after-sum"), rtol=1e-3, atol=0)
+    torch.testing.assert_close(scores, naive_taylor(wide, crops), rtol=1e-3, atol=0)
     assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
     assert not any(p.requires_grad for p in half.parameters())
 
@@ -103,7 +86,7 @@ def test_gradients_of_one_layer_exist_at_a_time(tiny_llama, crops, monkeypatch):
 
 def test_the_loss_gradient_needs_few_positions_logits_at_a_time(tiny, crops, monkeypatch):
     monkeypatch.setattr(losses, "ROWS", 7)
-    expected = naive_taylor(tiny, [crops], "after-sum")
+    expected = naive_taylor(tiny, crops)
     tiny.zero_grad()
     rows, alive = watch_head(tiny)
     scores = importance.taylor(Decoder(tiny), crops, micro_batch=5)
@@ -127,7 +110,7 @@ def test_taylor_layer_executions_are_the_stated_ones(tiny_llama, crops):
 def test_gains_are_factors_on_the_stream(tiny, crops):
     decoder, gains = Decoder(tiny), {2: 1.5, 5: 0.5}
     with scale_stream(tiny, 2, 1.5), scale_stream(tiny, 5, 0.5):
-        expected = naive_taylor(tiny, [crops], "after-sum")
+        expected = naive_taylor(tiny, crops)
         with torch.no_grad():
             losses = [naive_loss_without(tiny, layer, crops) for layer in (1, 3)]
     tiny.zero_grad()
@@ -147,7 +130,7 @@ def test_matrices_on_the_stream_carry_gradients_back(tiny_llama, crops):
         matrix = gain if gain.ndim == 2 else gain.diag()
         plain.model.layers[layer].register_forward_pre_hook(lambda _, args, m=matrix: (args[0] @ m, *args[1:]))
     found = importance.taylor(Decoder(tiny_llama), crops, micro_batch=2, gains=gains)
-    torch.testing.assert_close(found, naive_taylor(plain, [crops], "after-sum"), rtol=2e-3, atol=0)
+    torch.testing.assert_close(found, naive_taylor(plain, crops), rtol=2e-3, atol=0)
 
 
 def naive_loss_without(model, layer, crops) -> float:
@@ -193,8 +176,6 @@ def test_biases_are_not_counted(make_tiny):
 
 
 def test_bad_input_is_named(tiny_llama, crops):
-    with pytest.raises(UserError, match="did you mean 'after-sum'"):
-        importance.taylor(Decoder(tiny_llama), crops, absolute="after_sum")
     with pytest.raises(UserError, match="2 or more"):
         importance.taylor(Decoder(tiny_llama), crops[:, :1])
     with pytest.raises(UserError, match="power 3"):
