@@ -174,12 +174,12 @@ def observe(decoder: Decoder, ids: Tensor, *, batch_size: int = 8) -> Pass:
         hidden, last = decoder.embed_tokens(batch), []
         for layer in range(layers):
             last.append(hidden[:, -1].float().cpu())
-            with Watched(decoder, layer) as seen:
+            with Watched(decoder, layer) as watched:
                 after = decoder.run(hidden, layer, layer + 1)
             cosine = F.cosine_similarity(hidden.float(), after.to(hidden.device).float(), dim=-1).clamp(0, 1)
             statistics.influence[layer] += (1 - cosine).double().sum().item() / ids.numel()
             for name in (ATTENTION, MLP):
-                statistics.inputs[layer][name] += seen.inputs[name].abs().double().sum((0, 1)) / ids.numel()
+                statistics.inputs[layer][name] += watched.inputs[name].abs().double().sum((0, 1)) / ids.numel()
             hidden = after
         last.append(hidden[:, -1].float().cpu())
         for layer in range(layers - 1):
@@ -190,10 +190,16 @@ def observe(decoder: Decoder, ids: Tensor, *, batch_size: int = 8) -> Pass:
 
 def merge(first: nn.Module, second: nn.Module, chosen: Mapping) -> None:
     """Write the merge of two layers into ``first``; ``chosen`` is an entry of `come`."""
-    pair, size, places = (first, second), first.self_attn.head_dim, [torch.tensor(own) for own in chosen["channels"]]
+    pair, size, places = (
+        (first, second),
+        first.self_attn.head_dim,
+        [torch.tensor(indices) for indices in chosen["channels"]],
+    )
     queries = size * first.self_attn.num_key_value_groups
-    heads = [torch.tensor(own, dtype=torch.long)[:, None] for own in chosen["heads"]]
-    spread = {width: [(own * width + torch.arange(width)).flatten() for own in heads] for width in (size, queries)}
+    heads = [torch.tensor(indices, dtype=torch.long)[:, None] for indices in chosen["heads"]]
+    spread = {
+        width: [(indices * width + torch.arange(width)).flatten() for indices in heads] for width in (size, queries)
+    }
     rows = {"self_attn.q_proj": spread[queries], "self_attn.k_proj": spread[size], "self_attn.v_proj": spread[size]}
     rows |= {"mlp.gate_proj": places, "mlp.up_proj": places}
     columns = {"self_attn.o_proj": spread[queries], "mlp.down_proj": places}
@@ -202,11 +208,15 @@ def merge(first: nn.Module, second: nn.Module, chosen: Mapping) -> None:
         parts = [layer.get_parameter(name) for layer in pair]
         if linear in rows:
             merged = torch.cat(
-                [p[own.to(p.device)].to(value.device) for p, own in zip(parts, rows[linear], strict=True)]
+                [p[indices.to(p.device)].to(value.device) for p, indices in zip(parts, rows[linear], strict=True)]
             )
         elif linear in columns and kind == "weight":
             merged = torch.cat(
-                [p[:, own.to(p.device)].to(value.device) for p, own in zip(parts, columns[linear], strict=True)], 1
+                [
+                    p[:, indices.to(p.device)].to(value.device)
+                    for p, indices in zip(parts, columns[linear], strict=True)
+                ],
+                1,
             )
         else:
             weights = [0.5, 0.5] if linear.endswith("layernorm") else chosen["shares"]

@@ -109,10 +109,12 @@ def ghost(
     positions = replace_runs(model, {cut: Ghost(matrix) for cut, matrix in matrices.items()}, KIND)
     reports = []
     for cut, position in zip(cuts, positions, strict=True):
-        own = {span: sums for span, sums in regressions.items() if cut[0] <= span[0] < cut[1]}
-        errors = [sums.error / sums.target for sums in own.values()]
-        lefts = [sums.left(solved[span]) / sums.target for span, sums in own.items()]
-        reports.append({"run": list(cut), "position": position, "operators": len(own), "error": errors, "left": lefts})
+        sums_by_span = {span: sums for span, sums in regressions.items() if cut[0] <= span[0] < cut[1]}
+        errors = [sums.error / sums.target for sums in sums_by_span.values()]
+        lefts = [sums.left(solved[span]) / sums.target for span, sums in sums_by_span.items()]
+        reports.append(
+            {"run": list(cut), "position": position, "operators": len(sums_by_span), "error": errors, "left": lefts}
+        )
     return reports
 
 

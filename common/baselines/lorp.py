@@ -89,12 +89,12 @@ def lorp(similarity: Tensor, count: int, clusters: int | None = None) -> list[in
     if not 1 <= clusters <= layers:
         raise UserValueError(f"{layers} layers cannot form {clusters} clusters")
     members = _clustered(similarity, clusters)
-    queues = [_by_redundancy(similarity, own) for own in members]
+    queues = [_by_redundancy(similarity, cluster) for cluster in members]
     removed = [queue.pop(0) for queue in queues if queue][:count]
     while len(removed) < count:
-        left = [[layer for layer in own if layer not in removed] for own in members]
-        open_ = [k for k, queue in enumerate(queues) if queue]
-        removed.append(queues[max(open_, key=lambda k: _alike(similarity, left[k]))].pop(0))
+        remaining = [[layer for layer in cluster if layer not in removed] for cluster in members]
+        candidates = [k for k, queue in enumerate(queues) if queue]
+        removed.append(queues[max(candidates, key=lambda k: _mean_similarity(similarity, remaining[k]))].pop(0))
     return removed
 
 
@@ -123,7 +123,7 @@ def _by_redundancy(similarity: Tensor, members: Sequence[int]) -> list[int]:
     return sorted((layer for layer in members if 0 < layer < len(similarity) - 1), key=lambda layer: -redundancy(layer))
 
 
-def _alike(similarity: Tensor, layers: Sequence[int]) -> float:
+def _mean_similarity(similarity: Tensor, layers: Sequence[int]) -> float:
     """Mean similarity of every two of some layers."""
     if len(layers) < 2:
         return -math.inf

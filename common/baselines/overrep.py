@@ -103,7 +103,6 @@ class Wide(nn.Module):
     def _annealed(self, x: Tensor) -> Tensor:
         return x if self.anneal == 1 else self.anneal * x + (1 - self.anneal) * F.silu(x)
 
-    @torch.no_grad()
     def merged(self) -> dict[str, Tensor]:
         """Return the weight, and the bias if there is one, of the equivalent linear layer after annealing."""
         weight = self.linear.weight if self.added is None else self.linear.weight + self.added
@@ -124,15 +123,11 @@ class WideGain(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the norm with the added gain."""
-        return torch.func.functional_call(self.norm, self._gain(), (x,))
+        return torch.func.functional_call(self.norm, self.merged(), (x,))
 
-    def _gain(self) -> dict[str, Tensor]:
-        return {"weight": self.norm.weight * (1 + self.scale) + self.shift}
-
-    @torch.no_grad()
     def merged(self) -> dict[str, Tensor]:
         """Return the gain."""
-        return self._gain()
+        return {"weight": self.norm.weight * (1 + self.scale) + self.shift}
 
 
 class RecoveryLayers(nn.Module):
@@ -173,6 +168,7 @@ class RecoveryLayers(nn.Module):
         with standing_in(decoder, dict(zip(self.places, self.layers, strict=True))):
             return decoder.run(hidden.float(), layers=self.places).to(hidden.dtype)
 
+    @torch.no_grad()
     def merge(self) -> list[nn.Module]:
         """Return both layers as plain decoder layers."""
         for path, module in self.wide.items():

@@ -145,8 +145,8 @@ def fuse(decoder: Decoder, layer: int, matrix: Tensor, shift: Tensor | None = No
     """
     for writer in _writers(decoder, layer):
         tensor = writer.tensor
-        wide, own = tensor.double(), matrix.to(tensor.device)
-        changed = wide @ own if wide.ndim == 1 else own.T @ wide  # [..., channels, features]; a bias is a row
+        wide, mapping = tensor.double(), matrix.to(tensor.device)
+        changed = wide @ mapping if wide.ndim == 1 else mapping.T @ wide  # [..., channels, features]; a bias is a row
         if wide.ndim == 1 and shift is not None:
             changed = changed + shift.to(tensor.device) / decoder.multiplier
         tensor.copy_(changed)
@@ -203,14 +203,14 @@ def _report(run: Run, sums: _Sums, matrix: Tensor, shift: Tensor | None) -> dict
     regression = sums.regression
     if regression.intercept:
         matrix = torch.cat([matrix, shift[None]])
-        left = regression.left(matrix)
+        residual = regression.left(matrix)
     else:
-        left = regression.left(matrix.to(regression.gram))
+        residual = regression.left(matrix.to(regression.gram))
         if shift is not None:  # the mean of the gap and nothing else
-            left = sums.error - regression.tokens * shift.square().sum().item()
+            residual = sums.error - regression.tokens * shift.square().sum().item()
     return {
         "run": list(run),
         "layer": run[0] - 1,
         "error": sums.error / regression.target,
-        "left": max(left, 0.0) / regression.target,
+        "left": max(residual, 0.0) / regression.target,
     }

@@ -113,14 +113,14 @@ def shift(
         sums[crossing.run].add(x, y - x, y, crossing.keep)
     adapters, reports = {}, []
     for start, stop in runs(removed):
-        own = [sums[layer, layer + 1].solved(EPS, absolute=True) for layer in range(start, stop)]
-        matrix, bias = _merged(own)
+        adapter_solutions = [sums[layer, layer + 1].solved(EPS, absolute=True) for layer in range(start, stop)]
+        matrix, bias = _merged(adapter_solutions)
         factors = [matrix] if rank is None else _factorised(matrix, sums[start, start + 1].gram, rank)
         if rank is not None:
             gram = sums[start, start + 1].gram
             bias = bias + gram[-1, :-1] / gram[-1, -1] @ (matrix - factors[0] @ factors[1])
         adapters[start, stop] = Adapter(factors, bias)
-        reports.append({"run": [start, stop], "adapters": len(own)})
+        reports.append({"run": [start, stop], "adapters": len(adapter_solutions)})
     positions = replace_runs(model, adapters, KIND)
     return [report | {"position": position} for report, position in zip(reports, positions, strict=True)]
 

@@ -46,24 +46,24 @@ from common.utils.errors import UserError, UserValueError
 STEP = 8  # widths are multiples of it
 
 
-def parameters(model: nn.Module, left: int) -> int:
-    """Return the number of parameters of a model whose residual stream is sliced to ``left`` channels.
+def parameters(model: nn.Module, width: int) -> int:
+    """Return the number of parameters of a model whose residual stream is sliced to ``width`` channels.
 
     The head is untied, and shortcuts count.
     """
-    spec, decoder = _check(model, left), Decoder(model)
+    spec, decoder = _check(model, width), Decoder(model)
     channels, embed = decoder.hidden_size, decoder.embed.weight.numel()
     total = sum(p.numel() for p in model.parameters()) + embed * decoder.tied
-    total -= embed - embed * left // channels
-    gone = channels - left
+    total -= embed - embed * width // channels
+    dropped = channels - width
     for number, layer in enumerate(decoder.layers):
         for name, half in spec.halves.items():
             module = layer.get_submodule(half.module)
             last = name == "mlp" and number == decoder.num_layers - 1
-            total -= gone * (1 + sum(getattr(module, reader).out_features for reader in half.readers))
+            total -= dropped * (1 + sum(getattr(module, reader).out_features for reader in half.readers))
             writer = getattr(module, half.writer)
-            total -= 0 if last else gone * (writer.in_features + (writer.bias is not None))
-            total += left * (channels if last else left)
+            total -= 0 if last else dropped * (writer.in_features + (writer.bias is not None))
+            total += width * (channels if last else width)
     return total
 
 
@@ -71,7 +71,7 @@ def width_of_ratio(model: nn.Module, ratio: float) -> int:
     """Return the width, a multiple of eight, that removes the share of parameters nearest to ``ratio``."""
     dense = sum(p.numel() for p in model.parameters())
     widths = range(STEP, model.config.hidden_size + 1, STEP)
-    return min(widths, key=lambda left: abs(1 - parameters(model, left) / dense - ratio))
+    return min(widths, key=lambda width: abs(1 - parameters(model, width) / dense - ratio))
 
 
 class _Sliced:
@@ -91,16 +91,16 @@ def _sliced_class(plain: type, spec: Architecture) -> type:
 
 @torch.no_grad()
 def slice_stream(
-    model: nn.Module, ids: Tensor, left: int, *, centre: bool = False, batch_size: int = 8, progress: bool = False
+    model: nn.Module, ids: Tensor, width: int, *, centre: bool = False, batch_size: int = 8, progress: bool = False
 ) -> None:
-    """Slice the residual stream to ``left`` channels, in place, by its principal directions on ``ids`` [samples, tokens].
+    """Slice the residual stream to ``width`` channels, in place, by its principal directions on ``ids`` [samples, tokens].
 
     The head is untied from the embedding. The residual stream of all samples at one boundary stays in host memory.
 
     Args:
         model: The model; it is changed.
         ids: Calibration tokens [samples, tokens].
-        left: Number of channels to keep.
+        width: Number of channels to keep.
         centre: Subtract the embedding's mean first (official code).
         batch_size: Samples per batch.
         progress: Show a progress bar.
@@ -108,16 +108,16 @@ def slice_stream(
     Raises:
         UserError: an architecture that cannot be sliced, a model with patches, or a width outside 1..C.
     """
-    spec, decoder = _check(model, left), Decoder(model)
+    spec, decoder = _check(model, width), Decoder(model)
     untie_embeddings(model)
     embed = decoder.embed
     if centre:
         embed.weight -= embed.weight.double().mean(1, keepdim=True).to(embed.weight.dtype)
     states = [decoder.embed_tokens(batch).cpu() for batch in ids.split(batch_size)]
-    basis = principal(states, left, decoder.device)
+    basis = principal(states, width, decoder.device)
     full = torch.eye(decoder.hidden_size, dtype=torch.float64, device=decoder.device)
     _set(embed, "weight", embed.weight.double() @ basis)
-    embed.embedding_dim = left
+    embed.embedding_dim = width
     for number in track(range(decoder.num_layers), "SliceGPT", unit="layer", shown=progress):
         layer = decoder.layers[number]
         for name, half in spec.halves.items():
@@ -127,7 +127,7 @@ def slice_stream(
                 leaving = entering.double() @ basis.T + decoder.added(entering, number, name).double()
                 states[index] = leaving.to(state.dtype).cpu()
             last = name == "mlp" and number == decoder.num_layers - 1
-            following = full if last else principal(states, left, decoder.device)
+            following = full if last else principal(states, width, decoder.device)
             _write_in(layer, half, following)
             setattr(
                 layer, SHORTCUT.format(name), nn.Parameter((basis.T @ following).to(model.dtype), requires_grad=False)
@@ -136,30 +136,30 @@ def slice_stream(
         layer.__class__ = _sliced_class(type(layer), spec)
 
 
-def principal(states: list[Tensor], left: int, device: torch.device) -> Tensor:
+def principal(states: list[Tensor], count: int, device: torch.device) -> Tensor:
     """Return the directions of largest second moment over all tokens: orthonormal columns [channels, left], float64."""
     gram = 0.0
     for state in states:
         rows = state.to(device).flatten(0, -2).double()
         gram = gram + rows.T @ rows
-    return torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :left].contiguous()
+    return torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :count].contiguous()
 
 
-def _check(model: nn.Module, left: int) -> Architecture:
+def _check(model: nn.Module, width: int) -> Architecture:
     offload.refuse(model, "SliceGPT")
     spec = architecture_of(model)
     check_one_basis(model)
     if not _sliceable(spec):
-        able = ", ".join(sorted(name for name, other in SUPPORTED.items() if _sliceable(other)))
+        supported = ", ".join(sorted(name for name, other in SUPPORTED.items() if _sliceable(other)))
         raise UserError(
             f"SliceGPT cannot slice architecture {model.config.model_type!r}: it takes layers without norms behind attention "
-            f"and MLP and without experts; supported: {able}"
+            f"and MLP and without experts; supported: {supported}"
         )
     if len(present(model)) < 2 * len(model.model.layers):
         raise UserError("SliceGPT slices whole layers; slice before taking halves of layers out")
     refuse_patches(model, "SliceGPT")  # they act on the residual stream as it was
-    if not 0 < left <= model.config.hidden_size:
-        raise UserValueError(f"SliceGPT leaves 1..{model.config.hidden_size} channels of this model, not {left}")
+    if not 0 < width <= model.config.hidden_size:
+        raise UserValueError(f"SliceGPT leaves 1..{model.config.hidden_size} channels of this model, not {width}")
     return spec
 
 
@@ -169,14 +169,14 @@ def _sliceable(spec: Architecture) -> bool:
 
 def _read_in(layer: nn.Module, half: Half, basis: Tensor) -> None:
     """Let a half read the residual stream in this basis [channels, w], the gains of its norm folded into its readers."""
-    norm, (channels, left) = getattr(layer, half.norm), basis.shape
-    folded = norm.weight.double()[:, None] * basis * (channels / left) ** 0.5
+    norm, (channels, width) = getattr(layer, half.norm), basis.shape
+    folded = norm.weight.double()[:, None] * basis * (channels / width) ** 0.5
     for name in half.readers:
         reader = getattr(getattr(layer, half.module), name)
         _set(reader, "weight", reader.weight.double() @ folded)
-        reader.in_features = left
-    _set(norm, "weight", torch.ones(left, device=basis.device))
-    norm.variance_epsilon *= channels / left
+        reader.in_features = width
+    _set(norm, "weight", torch.ones(width, device=basis.device))
+    norm.variance_epsilon *= channels / width
 
 
 def _write_in(layer: nn.Module, half: Half, basis: Tensor) -> None:
@@ -201,17 +201,17 @@ def _describe(model: nn.Module) -> dict | None:
 
 def _build(model: nn.Module, description: dict) -> None:
     """Shapes, classes and the norms' constants of a sliced model; what the weights hold comes later."""
-    spec, left, channels = architecture_of(model), description["width"], model.config.hidden_size
+    spec, width, channels = architecture_of(model), description["width"], model.config.hidden_size
     layers, device = model.model.layers, model.model.embed_tokens.weight.device
-    narrow, full = (torch.zeros(channels, size, dtype=torch.float64, device=device) for size in (left, channels))
-    _set(model.model.embed_tokens, "weight", model.model.embed_tokens.weight[:, :left])
-    model.model.embed_tokens.embedding_dim = left
+    narrow, full = (torch.zeros(channels, size, dtype=torch.float64, device=device) for size in (width, channels))
+    _set(model.model.embed_tokens, "weight", model.model.embed_tokens.weight[:, :width])
+    model.model.embed_tokens.embedding_dim = width
     for number, layer in enumerate(layers):
         for name, half in spec.halves.items():
             leaving = full if name == "mlp" and number == len(layers) - 1 else narrow
             _read_in(layer, half, narrow)
             _write_in(layer, half, leaving)
-            shortcut = torch.zeros(left, leaving.shape[1], dtype=model.dtype, device=device)
+            shortcut = torch.zeros(width, leaving.shape[1], dtype=model.dtype, device=device)
             setattr(layer, SHORTCUT.format(name), nn.Parameter(shortcut, requires_grad=False))
         layer.__class__ = _sliced_class(type(layer), spec)
 

@@ -103,8 +103,8 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the network's output for hidden states [..., channels]."""
-        own = hidden.to(self.gate_proj.weight.dtype)
-        output = self.down_proj(self.activation(self.gate_proj(own)) * self.up_proj(own)).to(hidden.dtype)
+        inputs = hidden.to(self.gate_proj.weight.dtype)
+        output = self.down_proj(self.activation(self.gate_proj(inputs)) * self.up_proj(inputs)).to(hidden.dtype)
         return torch.where(massive(hidden)[..., None], hidden, output) if self.spare_massive else output
 
 

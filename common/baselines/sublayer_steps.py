@@ -73,10 +73,10 @@ class SliceGpt(Pruning):
 
     def apply(self, context: Context) -> None:
         """Slice the residual stream."""
-        left = self.width(context.model)
+        width = self.width(context.model)
         centre = context.fidelity == "code"
-        slicegpt.slice_stream(context.model, context.windows(), left, centre=centre, **context.pass_options)
-        context.details |= {"removed": [], "sliced": {"width": left}}
+        slicegpt.slice_stream(context.model, context.windows(), width, centre=centre, **context.pass_options)
+        context.details |= {"removed": [], "sliced": {"width": width}}
 
 
 class _Halves(Pruning):

@@ -74,8 +74,10 @@ def weight_similarity(decoder: Decoder, *, progress: bool = False) -> Tensor:
     lengths = scale.norm(dim=1)
     similarity = (scale @ scale.T) / (torch.outer(lengths, lengths) + EPS)
     writers = [f"{path}{half.writer}" for path, half in halves]
-    alike = [_cka([_weight(layer, name) for layer in track(decoder.layers, name, shown=progress)]) for name in writers]
-    return ((sum(alike) / len(alike) + similarity) / 2).fill_diagonal_(1.0)
+    by_projection = [
+        _cka([_weight(layer, name) for layer in track(decoder.layers, name, shown=progress)]) for name in writers
+    ]
+    return ((sum(by_projection) / len(by_projection) + similarity) / 2).fill_diagonal_(1.0)
 
 
 def _weight(layer: nn.Module, name: str) -> Tensor:
@@ -100,7 +102,9 @@ def cluster_count(similarity: Tensor) -> int:
     distance = (torch.arange(layers)[:, None] - torch.arange(layers)).abs()
     means = torch.stack([similarity.diagonal(k).mean() for k in range(layers)])
     reference = means[distance].fill_diagonal_(1.0)
-    excess = [max(own - other, 0.0) for own, other in zip(_gaps(similarity), _gaps(reference), strict=True)]
+    excess = [
+        max(gap - reference_gap, 0.0) for gap, reference_gap in zip(_gaps(similarity), _gaps(reference), strict=True)
+    ]
     return COARSE if excess[0] >= excess[1] else FINE
 
 

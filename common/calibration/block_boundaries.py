@@ -91,8 +91,5 @@ def _watched(decoder: Decoder, hidden: Tensor, layer: int) -> tuple[Tensor, Tens
     """Return X[layer + 1], and the contribution of the layer's MLP."""
     outputs: list[Tensor] = []
     mlp = decoder.layers[layer].get_submodule(decoder.spec.mlp.module)
-    handle = mlp.register_forward_hook(lambda module, args, out: outputs.append(out * decoder.multiplier))
-    try:
+    with mlp.register_forward_hook(lambda module, args, out: outputs.append(out * decoder.multiplier)):
         return decoder.run(hidden, layer, layer + 1), outputs[0]
-    finally:
-        handle.remove()

@@ -16,16 +16,16 @@ def factor_(matrix: Tensor) -> bool:
     The part above the diagonal blocks is unchanged. A matrix that is not positive definite is destroyed.
     """
     for start in range(0, len(matrix), BLOCK):
-        here, after = slice(start, start + BLOCK), slice(start + BLOCK, len(matrix))
-        block, failed = torch.linalg.cholesky_ex(matrix[here, here])
+        part, after = slice(start, start + BLOCK), slice(start + BLOCK, len(matrix))
+        block, failed = torch.linalg.cholesky_ex(matrix[part, part])
         if failed:
             return False
-        matrix[here, here] = block
-        panel = torch.linalg.solve_triangular(block.T, matrix[after, here], upper=True, left=False)
-        matrix[after, here] = panel
+        matrix[part, part] = block
+        panel = torch.linalg.solve_triangular(block.T, matrix[after, part], upper=True, left=False)
+        matrix[after, part] = panel
         for column in range(start + BLOCK, len(matrix), BLOCK):  # the lower triangle of what is left, in blocks
-            rows, own = panel[column - start - BLOCK :], panel[column - start - BLOCK :][:BLOCK]
-            matrix[column:, column : column + BLOCK].addmm_(rows, own.T, alpha=-1)
+            rows, columns = panel[column - start - BLOCK :], panel[column - start - BLOCK :][:BLOCK]
+            matrix[column:, column : column + BLOCK].addmm_(rows, columns.T, alpha=-1)
     return True
 
 
@@ -33,16 +33,16 @@ def solve_(factor: Tensor, right: Tensor) -> float:
     """Replace ``right`` [n, columns] by the D of L L' D = right, with L from `factor_`; return |L^-1 right|^2."""
     starts = range(0, len(factor), BLOCK)
     for start in starts:
-        here = slice(start, start + BLOCK)
-        rows = right[here]
+        part = slice(start, start + BLOCK)
+        rows = right[part]
         if start:
-            rows.addmm_(factor[here, :start], right[:start], alpha=-1)
-        rows.copy_(torch.linalg.solve_triangular(factor[here, here], rows, upper=False))
+            rows.addmm_(factor[part, :start], right[:start], alpha=-1)
+        rows.copy_(torch.linalg.solve_triangular(factor[part, part], rows, upper=False))
     squares = torch.linalg.vector_norm(right).item() ** 2
     for start in reversed(starts):
-        here, after = slice(start, start + BLOCK), slice(start + BLOCK, len(factor))
-        rows = right[here]
+        part, after = slice(start, start + BLOCK), slice(start + BLOCK, len(factor))
+        rows = right[part]
         if start + BLOCK < len(factor):
-            rows.addmm_(factor[after, here].T, right[after], alpha=-1)
-        rows.copy_(torch.linalg.solve_triangular(factor[here, here].T, rows, upper=True))
+            rows.addmm_(factor[after, part].T, right[after], alpha=-1)
+        rows.copy_(torch.linalg.solve_triangular(factor[part, part].T, rows, upper=True))
     return squares

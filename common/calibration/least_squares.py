@@ -321,13 +321,13 @@ class Regression(_Sums):
         moved = (change * (self._penalty(ridge)[:, None] * pull - self.cross)).sum().item()
         return change, max(self.error + moved, 0.0)
 
-    def lefts(self, held: Regression, ridges: Iterable[float], towards: Tensor | None = None) -> dict[float, float]:
-        """Return, for each ridge, the residual error of its D on the tokens of ``held``.
+    def lefts(self, held_out: Regression, ridges: Iterable[float], towards: Tensor | None = None) -> dict[float, float]:
+        """Return, for each ridge, the residual error of its D on the tokens of ``held_out``.
 
         D is zero for an infinite ridge.
         """
         return {
-            ridge: held.error if ridge == math.inf else held.left(self.solved(ridge, towards=towards))
+            ridge: held_out.error if ridge == math.inf else held_out.left(self.solved(ridge, towards=towards))
             for ridge in ridges
         }
 
@@ -391,16 +391,16 @@ class RowRegression(_Sums):
         factors, damping = self._factors(_lower(None, inputs.T), inputs, ridge)
         return inputs.T @ factors, (damping * torch.linalg.vector_norm(factors).item()) ** 2
 
-    def lefts(self, held: RowRegression, ridges: Iterable[float]) -> dict[float, float]:
+    def lefts(self, held_out: RowRegression, ridges: Iterable[float]) -> dict[float, float]:
         """Return the same as `Regression.lefts`, without computing D."""
-        inputs, missing = torch.cat(self.inputs), torch.cat(held.missing)
-        lower, crossed = _lower(None, inputs.T), torch.cat(held.inputs) @ inputs.T
+        inputs, missing = torch.cat(self.inputs), torch.cat(held_out.missing)
+        lower, crossed = _lower(None, inputs.T), torch.cat(held_out.inputs) @ inputs.T
         errors = {}
         for ridge in ridges:
             residual = missing if ridge == math.inf else missing - crossed @ self._factors(lower, inputs, ridge)[0]
             errors[ridge] = residual.square().sum().item()
             if not math.isfinite(errors[ridge]):
-                raise held._undetermined(inputs.shape[1])
+                raise held_out._undetermined(inputs.shape[1])
         return errors
 
     def with_(self, other: RowRegression) -> RowRegression:

@@ -181,8 +181,8 @@ class _Batch:
         self.hidden = hidden if pass_.pool is None else pass_.pool.keep(hidden)
         wide = self._counted(hidden)
         for rotated in pass_.bases:
-            seen = hadamard_transform(wide) if rotated else wide
-            self.means[rotated].append(seen.abs().mean(1))  # [batch, channels]
+            states = hadamard_transform(wide) if rotated else wide
+            self.means[rotated].append(states.abs().mean(1))  # [batch, channels]
         self._meet(boundary, wide)
 
     def finish(self) -> None:

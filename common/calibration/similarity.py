@@ -31,16 +31,14 @@ def layer_similarity(decoder: Decoder, ids: Tensor, kind: str = "cka") -> Tensor
     hidden, views = decoder.embed_tokens(ids), []
     for layer in range(decoder.num_layers):
         hidden = decoder.run(hidden, layer, layer + 1)
-        views.append(_prepared(hidden.flatten(0, 1).double(), kind))
-    flat = torch.stack([view.flatten() for view in views])
+        view = hidden.flatten(0, 1).double()  # [tokens, channels], of which a dot product becomes the similarity
+        if kind == "cosine":
+            view = torch.nn.functional.normalize(view, dim=-1)
+        else:
+            view = view - view.mean(0)
+            view = view @ view.T
+            view = view / torch.linalg.matrix_norm(view)
+        views.append(view.flatten())
+    flat = torch.stack(views)
     similarity = flat @ flat.T
     return similarity / (ids.numel() if kind == "cosine" else 1)
-
-
-def _prepared(view: Tensor, kind: str) -> Tensor:
-    """Return what of a view [n, c] makes the similarity a dot product."""
-    if kind == "cosine":
-        return torch.nn.functional.normalize(view, dim=-1)
-    view = view - view.mean(0)
-    gram = view @ view.T
-    return gram / torch.linalg.matrix_norm(gram)

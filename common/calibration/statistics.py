@@ -242,16 +242,16 @@ class Statistics:
         statistics = cls(**facts | {"kinds": tuple(facts["kinds"]), "cosines": cosines})
         of_pairs: dict[tuple[int, int], dict[str, Tensor]] = {}
         for name, value in tensors.items():
-            what, *key = name.split(".")
-            if what == "magnitudes":
+            kind, *key = name.split(".")
+            if kind == "magnitudes":
                 statistics.magnitudes[key[0] == "1"] = value
-            elif what == "ratios":
+            elif kind == "ratios":
                 statistics.ratios[key[0] == "1", int(key[1])] = value
-            elif what == "elementwise":
+            elif kind == "elementwise":
                 statistics.elementwise[key[0] == "1", int(key[1]), int(key[2])] = value
             else:
                 of_pairs.setdefault((int(key[0]), int(key[1])), {})[".".join(key[2:])] = value
-        statistics.moments = {(a, b): Moments.of(known, of_pairs[a, b]) for a, b, known in moments}
+        statistics.moments = {(a, b): Moments.of(moment_facts, of_pairs[a, b]) for a, b, moment_facts in moments}
         return statistics
 
     def _elementwise(self, a: int, b: int, rotated: bool) -> Tensor:

@@ -101,6 +101,7 @@ def evaluate(
             permission.
     """
     import lm_eval
+    from lm_eval.utils import handle_non_serializable
 
     if limit is not None and limit < 1:
         raise UserError(f"a limit of {limit} items measures nothing; use 1 or more")
@@ -123,7 +124,7 @@ def evaluate(
     samples = results.pop("samples", {})
     items = {task: _items(task_samples) for task, task_samples in samples.items()}
     endings = {task: _endings(task_samples) for task, task_samples in samples.items()}
-    raw = _jsonable(results)
+    raw = public(json.loads(json.dumps(results, default=handle_non_serializable)))
     scores = {name: _scores(raw, name) for name in loaded}
     pooled = {group: _pooled([scores[member] for member in names]) for group, names in groups.items()}
     return {**scores, **pooled, "raw": raw, "items": items, "endings": endings}
@@ -334,17 +335,14 @@ def _library_manager(tasks: Sequence[str]):
     return _manager(include_path=sorted(map(str, folders | {_index()[task] for task in others})))
 
 
-def _yaml(manager, task: str) -> dict:
-    """Return a task's configuration as its YAML file says, includes resolved, functions left alone."""
+def _load_library(tasks: Sequence[str]) -> dict:
     from lm_eval.tasks._yaml_loader import load_yaml
 
-    return load_yaml(manager.task_index[task].yaml_path, resolve_func=False, recursive=True)
-
-
-def _load_library(tasks: Sequence[str]) -> dict:
     manager = _library_manager(tasks)
     loaded = {}
-    configs = {task: _yaml(manager, task) for task in tasks}
+    # as the YAML files say, includes resolved, functions left alone
+    options = {"resolve_func": False, "recursive": True}
+    configs = {task: load_yaml(manager.task_index[task].yaml_path, **options) for task in tasks}
     hub_ids = [config["dataset_path"] for config in configs.values() if "dataset_path" in config]
     with corpora.silenced(), corpora.reachable_or_cached(*hub_ids) as blocked:
         for task, config in configs.items():
@@ -398,12 +396,6 @@ def _pooled(subjects: Sequence[Mapping]) -> dict[str, float | int | None]:
         pooled[metric] = None if None in cells.values() else weighted_mean(cells, sizes)
         pooled[f"{metric}_stderr"] = None if pooled[metric] is None else weighted_stderr(errors, sizes)
     return {**pooled, "n": sum(sizes.values())}
-
-
-def _jsonable(result: Mapping) -> dict:
-    from lm_eval.utils import handle_non_serializable
-
-    return public(json.loads(json.dumps(result, default=handle_non_serializable)))
 
 
 def public(value: object) -> object:

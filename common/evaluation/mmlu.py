@@ -117,8 +117,8 @@ def ask(protocol: Examination, tokenizer, subject: str, row: Mapping, examples: 
         if protocol.answer == "letters":
             choices, needed = letters or letter_tokens(tokenizer), len(prompt)
         else:
-            whole = [opened(f"{text} {choice}", verbose=False)["input_ids"] for choice in row["choices"]]
-            choices, needed = [tokens[len(prompt) :] for tokens in whole], max(map(len, whole))
+            encoded_options = [opened(f"{text} {choice}", verbose=False)["input_ids"] for choice in row["choices"]]
+            choices, needed = [tokens[len(prompt) :] for tokens in encoded_options], max(map(len, encoded_options))
         if needed <= protocol.context:
             lengths = [len(str(choice)) for choice in row["choices"]]
             return Question(prompt, choices, lengths, shots, int(row["answer"]))

@@ -47,17 +47,17 @@ class Tree:
 
     def ancestry(self) -> Tensor:
         """Return [nodes, nodes] bool: row `i` marks the ancestors of node `i` and itself."""
-        size, known = len(self), 0
+        size, filled = len(self), 0
         allowed, triangle = np.zeros((size, size), bool), np.tri(size, dtype=bool)
         for path in self.paths.values():
-            fresh = max(0, path[-1] + 1 - known)  # the new nodes of a path are its end, and follow all nodes before
+            fresh = max(0, path[-1] + 1 - filled)  # the new nodes of a path are its end, and follow all nodes before
             if not fresh:
                 continue
-            rows, stem = slice(known, known + fresh), len(path) - fresh
+            rows, stem = slice(filled, filled + fresh), len(path) - fresh
             if stem:
-                allowed[rows, :known] = allowed[path[stem - 1], :known]
+                allowed[rows, :filled] = allowed[path[stem - 1], :filled]
             allowed[rows, rows] = triangle[:fresh, :fresh]
-            known += fresh
+            filled += fresh
         return torch.from_numpy(allowed)
 
 

@@ -125,12 +125,12 @@ def losses_without_windows(
     losses, last = {start: [] for start in starts}, starts[-1] + (count if entering else 0)
     batches = track(ids.split(batch_size), "trial losses", unit="batch", leave=False, shown=progress, each=True)
     for batch in batches:
-        dense, begun = decoder.embed_tokens(batch), {}
+        dense, entering_states = decoder.embed_tokens(batch), {}
         for layer in range(last + 1):
             if layer in losses:
-                begun[layer] = dense
-            for start in [start for start in begun if entering is None or start + count == layer]:
-                trial = begun.pop(start)
+                entering_states[layer] = dense
+            for start in [start for start in entering_states if entering is None or start + count == layer]:
+                trial = entering_states.pop(start)
                 hidden = decoder.run(entering(trial, dense) if entering else trial, start + count)
                 losses[start].append(next_token_loss(decoder, hidden, batch).double().cpu())
             if layer < last:
@@ -304,15 +304,17 @@ def taylor(
                     leaving = decoder.run(entering, layers=[layer])
                 upstream = gradients[index].to(leaving.device)
                 # an expert that no token chose has no gradient
-                passed, *own = torch.autograd.grad(leaving, [entering, *weights], upstream, allow_unused=True)
+                passed, *layer_gradients = torch.autograd.grad(
+                    leaving, [entering, *weights], upstream, allow_unused=True
+                )
                 gain = (gains or {}).get(layer, 1.0)  # linear: its gradient is its transpose
                 gain = gain.T if isinstance(gain, Tensor) and gain.ndim == 2 else gain
                 gradients[index] = gained(passed, gain).cpu()
                 if total is None:
-                    total = own
+                    total = layer_gradients
                 else:
-                    total = [a if b is None else b if a is None else a.add_(b) for a, b in zip(total, own)]
-                del passed, own  # or a third set would exist while the next batch's is made
+                    total = [a if b is None else b if a is None else a.add_(b) for a, b in zip(total, layer_gradients)]
+                del passed, layer_gradients  # or a third set would exist while the next batch's is made
             products = ((w.detach() * g).abs() for w, g in zip(weights, total, strict=True) if g is not None)
             scores[place] = sum(product.sum(dtype=torch.float64).item() for product in products)
             if visit is not None:
@@ -362,13 +364,13 @@ def _loss_gradient(decoder: Decoder, state: Tensor, ids: Tensor, samples: int) -
 @contextmanager
 def _wide(*modules: nn.Module) -> Iterator[None]:
     """While open, the modules' parameters are in float32 and can be differentiated; afterwards they are as they were."""
-    held = [(p, p.data, p.requires_grad) for module in modules for p in module.parameters()]
+    saved = [(p, p.data, p.requires_grad) for module in modules for p in module.parameters()]
     try:
-        for parameter, data, _ in held:
+        for parameter, data, _ in saved:
             parameter.data = data.float()
             parameter.requires_grad_(True)
         yield
     finally:
-        for parameter, data, required in held:
+        for parameter, data, required in saved:
             parameter.data = data
             parameter.requires_grad_(required)

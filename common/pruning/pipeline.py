@@ -181,12 +181,12 @@ class Context:
     def _work_file(self, name: str, facts: Any, suffix: str) -> Path:
         """Return the file of work that depends on these facts, the model, its weights and its type."""
         recipe = self.recipe
-        whole = [recipe.profile, recipe.model, recipe.weights, str(self.model.dtype), name, facts]
+        identity = [recipe.profile, recipe.model, recipe.weights, str(self.model.dtype), name, facts]
         if recipe.weights is None and (commit := getattr(self.model, "source", {}).get("revision")):
-            whole.append(commit)  # nothing is pinned: the hub's model may become another one
+            identity.append(commit)  # nothing is pinned: the hub's model may become another one
         if self.calibration_ids is not None:
-            whole.append(hashlib.sha256(self.calibration_ids.cpu().numpy().tobytes()).hexdigest())
-        digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
+            identity.append(hashlib.sha256(self.calibration_ids.cpu().numpy().tobytes()).hexdigest())
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
         return (self.kept_in or work_folder() / recipe.model) / f"{name}-{digest}{suffix}"
 
     def _read_work(self, path: Path, read: Callable[[], Any]) -> Any:

@@ -40,13 +40,13 @@ class Options:
         Raises:
             UserError: an unknown option, or a missing one.
         """
-        known = {field.name: field for field in fields(cls)}
+        fields_by_name = {field.name: field for field in fields(cls)}
         for name in mapping:
-            if name not in known:
-                raise unknown(f"option of the {cls.title()}", name, known)
-        for name, field in known.items():
+            if name not in fields_by_name:
+                raise unknown(f"option of the {cls.title()}", name, fields_by_name)
+        for name, field in fields_by_name.items():
             if name not in mapping and field.default is MISSING and field.default_factory is MISSING:
-                raise UserError(f"the {cls.title()} lacks {name!r}; give it {', '.join(known)}")
+                raise UserError(f"the {cls.title()} lacks {name!r}; give it {', '.join(fields_by_name)}")
         inner = _inner(cls)
         return cls(**{name: _read(inner.get(name), value) for name, value in mapping.items()})
 
@@ -147,9 +147,9 @@ class Calibration(Options):
             yield "corpus", name
 
 
-def share(whole: int, place: int, of: int) -> int:
-    """Return how many of ``whole`` things one of ``of`` places gets when they are dealt in turn."""
-    return len(range(place, whole, of))
+def share(total: int, place: int, of: int) -> int:
+    """Return how many of ``total`` things one of ``of`` places gets when they are dealt in turn."""
+    return len(range(place, total, of))
 
 
 class Step(Options):

@@ -14,10 +14,10 @@ def check_count(count: int, layers: int) -> None:
         )
 
 
-def check_layers(given: Sequence[int], count: int, layers: int) -> None:
+def check_layers(removed: Sequence[int], count: int, layers: int) -> None:
     """Refuse given layers that are not ``count`` different ones of a model of ``layers``."""
-    if outside := sorted(layer for layer in given if not 0 <= layer < layers):
+    if outside := sorted(layer for layer in removed if not 0 <= layer < layers):
         shown = ", ".join(map(str, outside[:5])) + (f" and {len(outside) - 5} more" if len(outside) > 5 else "")
         raise UserValueError(f"cannot remove layers [{shown}]: the model has layers 0 to {layers - 1}")
-    if len(set(given)) != len(given) or len(given) != count:
-        raise UserValueError(f"{len(set(given))} different layers are given, but {count} are to be removed")
+    if len(set(removed)) != len(removed) or len(removed) != count:
+        raise UserValueError(f"{len(set(removed))} different layers are given, but {count} are to be removed")

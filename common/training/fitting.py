@@ -171,14 +171,14 @@ class _Run:
 
     def train(self, loss, progress: bool) -> None:
         how, report = self.how, self.report
-        done, started = report["steps"], time.perf_counter()
+        first, started = report["steps"], time.perf_counter()
         before, counted = dict(report), self.counter() if self.counter else 0
         batches = [batch for epoch in range(how.epochs) for batch in how.batches(epoch, self.samples)]
-        if done and progress:
+        if first and progress:
             print(
-                f"training continues from {self.folder}: {done:,} of {len(batches):,} steps were done", file=sys.stderr
+                f"training continues from {self.folder}: {first:,} of {len(batches):,} steps were done", file=sys.stderr
             )
-        steps = track(range(done, len(batches)), "training", total=len(batches), initial=done, shown=progress)
+        steps = track(range(first, len(batches)), "training", total=len(batches), initial=first, shown=progress)
         for step in steps:
             problem = self._step(step, batches[step], loss)
             if self.validation and not problem and ((step + 1) % self.validate_every == 0 or step + 1 == len(batches)):
@@ -228,9 +228,9 @@ class _Run:
     @torch.no_grad()
     def _validate(self, steps: int) -> None:
         value = self.validation()
-        least = min((seen for _, seen in self.report["validation"] if seen is not None), default=math.inf)
+        lowest = min((loss for _, loss in self.report["validation"] if loss is not None), default=math.inf)
         self.report["validation"].append([steps, value if math.isfinite(value) else None])
-        if value < least:
+        if value < lowest:
             self.best = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
             self.report["kept_steps"] = steps
 

@@ -142,9 +142,9 @@ def check_training(name: str, needed: Need, settings: Settings, device: str) -> 
         remedies = ["ZeRO-2 over several cards", "an 8-bit optimizer", "LoRA"]
     else:
         remedies = ["a larger card", "QLoRA"]
-    whole = f"training {needed.trained / 1e9:.2g} B of {name}'s {needed.parameters / 1e9:.2g} B parameters"
+    training = f"training {needed.trained / 1e9:.2g} B of {name}'s {needed.parameters / 1e9:.2g} B parameters"
     raise UserError(
-        f"{whole} takes {_gb(needed.bytes)} ({parts}) and its activations; {device} has {_gb(available)}: "
+        f"{training} takes {_gb(needed.bytes)} ({parts}) and its activations; {device} has {_gb(available)}: "
         f"use {' or '.join(remedies)}"
     )
 

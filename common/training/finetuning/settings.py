@@ -9,10 +9,16 @@ from dataclasses import dataclass
 from common.utils.errors import UserError, UserValueError, unknown
 
 METHODS = ("lora", "qlora", "partial", "full")
-OPTIMIZERS = ("adamw", "paged-adamw-8bit")
-SCHEDULES = ("linear", "cosine", "constant_with_warmup", "constant")
 CUT = "cut"
-STORES = ("auto", "memory", "disk", "off")
+CHOICES = {
+    "method": METHODS,
+    "schedule": ("linear", "cosine", "constant_with_warmup", "constant"),
+    "optimizer": ("adamw", "paged-adamw-8bit"),
+    "autocast": ("float16", "bfloat16", "float32"),
+    "compute": ("float16", "bfloat16", "float32"),
+    "keep": ("best", "last"),
+    "store": ("auto", "memory", "disk", "off"),
+}
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -89,16 +95,10 @@ class Settings:
     untie: bool = True
 
     def __post_init__(self) -> None:
-        for name, known in (("method", METHODS), ("schedule", SCHEDULES), ("store", STORES)):
-            if getattr(self, name) not in known:
-                raise unknown(f"fine-tuning {name}", getattr(self, name), known)
-        if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
-            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
-        if self.keep not in (None, "best", "last"):
-            raise unknown("fine-tuning keep", self.keep, ("best", "last"))
-        for name in ("autocast", "compute"):
-            if getattr(self, name) not in (None, "float16", "bfloat16", "float32"):
-                raise unknown(f"fine-tuning {name}", getattr(self, name), ("float16", "bfloat16", "float32"))
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices and (value is not None or name not in ("optimizer", "autocast", "keep")):
+                raise unknown(f"fine-tuning {name}", value, choices)
         for name in ("epochs", "batch", "micro_batch", "rank", "learning_rate", "evaluate_every", "save_every"):
             if not getattr(self, name) > 0:
                 raise UserValueError(f"fine-tuning with {name} {getattr(self, name)}: it must be above 0")
@@ -118,10 +118,10 @@ class Settings:
         Raises:
             UserError: an unknown name, or a missing or impossible value.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
+        names = {field.name for field in dataclasses.fields(cls)}
         for name in mapping:
-            if name not in known:
-                raise unknown("fine-tuning setting", name, known)
+            if name not in names:
+                raise unknown("fine-tuning setting", name, names)
         try:
             return cls(**mapping)
         except TypeError as error:

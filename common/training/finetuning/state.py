@@ -59,8 +59,8 @@ def claim(folder: Path, plan: dict) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            there = json.loads(path.read_text())
-            different = [key for key in plan if there.get(key) != plan[key]]
+            stored = json.loads(path.read_text())
+            different = [key for key in plan if stored.get(key) != plan[key]]
             if different:
                 raise UserError(
                     f"{folder} holds a training with other {' and '.join(different)}; choose another folder or empty it"
@@ -74,7 +74,7 @@ def claim(folder: Path, plan: dict) -> None:
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the newest readable checkpoint, after removing the unreadable ones."""
     for path in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
-        if _whole(path):
+        if _complete(path):
             return path
         shutil.rmtree(path, ignore_errors=True)
     return None
@@ -90,7 +90,7 @@ def weights(checkpoint: Path) -> dict[str, Tensor]:
     return load_file(checkpoint / SAFE_WEIGHTS_NAME)
 
 
-def _whole(checkpoint: Path) -> bool:
+def _complete(checkpoint: Path) -> bool:
     """Return whether Trainer wrote all of a checkpoint, of which its state is the last file, and all is still there."""
     try:
         json.loads((checkpoint / TRAINER_STATE_NAME).read_text())

@@ -29,10 +29,10 @@ class TokenTrainer(Trainer):
     ``started``.
     """
 
-    def __init__(self, what: str, progress: bool, started: float, **options) -> None:
+    def __init__(self, label: str, progress: bool, started: float, **options) -> None:
         super().__init__(**options)
         self.remove_callback(PrinterCallback)  # it prints to stdout, which is for results
-        self.what, self.progress, self.bar = what, progress, None
+        self.label, self.progress, self.bar = label, progress, None
         self.logged, self.counted = started, self.model.decoder.executions
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -47,7 +47,7 @@ class TokenTrainer(Trainer):
         self.logged, self.counted = now, count
         if "loss" in logs:
             if self.bar is None:
-                self.bar = track(None, self.what, initial=step - 1, total=self.state.max_steps, shown=self.progress)
+                self.bar = track(None, self.label, initial=step - 1, total=self.state.max_steps, shown=self.progress)
             self.bar.note(f"loss {logs['loss']:.4f}")
             self.bar.update()
 

@@ -105,27 +105,24 @@ def test_what_was_not_collected_is_collected(prepared, passes, crops, monkeypatc
 def test_what_belongs_to_named_pairs_is_found_again_on_disk(small, prepared, passes, crops, monkeypatch):
     width = prepared().model.config.hidden_size
     monkeypatch.setattr(pipeline, "_MATRICES", 2 * 8 * width**2 * 2 - (not small))
-    prepared().statistics(2, matrices=[(1, 3)], elementwise=[(2, 4)], first=False)
+    prepared().statistics(2, matrices=[(1, 3)], elementwise=[(2, 4)])
     pipeline._STATISTICS.clear()
-    prepared().statistics(2, matrices=[(0, 2)], weights="none")  # as a process that ends after it
+    prepared().statistics(2, matrices=[(0, 2)])  # as a process that ends after it
     pipeline._STATISTICS.clear()
-    found = prepared().statistics(2, moments=[(1, 3)], elementwise=[(2, 4)], first=False)
-    assert len(passes) == 2 and prepared().statistics(2, moments=[(0, 2)], weights="none") is found
+    found = prepared().statistics(2, moments=[(1, 3)], elementwise=[(2, 4)])
+    assert len(passes) == 2 and prepared().statistics(2, moments=[(0, 2)]) is found
     assert found.moments[1, 3].matrices and found.moments[0, 2].matrices == small
-    of = {(1, 3): {"first": False}, (0, 2): {"weights": "none"}}
-    for pair, options in of.items():
-        alone = collect(Decoder(prepared().model), crops, span=2, matrices=[pair], elementwise=[(2, 4)], **options)
+    for pair in ((1, 3), (0, 2)):
+        alone = collect(Decoder(prepared().model), crops, span=2, matrices=[pair], elementwise=[(2, 4)])
         one, other = found.moments[pair], alone.moments[pair]
-        assert (one.scalar(), one.target, one.size) == (other.scalar(), other.target, other.size)
+        assert (one.scalar(), one.target, one.tokens) == (other.scalar(), other.target, other.tokens)
         assert all(torch.equal(one.channels(rotated), other.channels(rotated)) for rotated in (False, True))
         assert not one.matrices or torch.equal(one.matrix(), other.matrix())
         assert torch.equal(found.ratio(2, 4, "elementwise", True), alone.ratio(2, 4, "elementwise", True))
-    prepared().statistics(2, matrices=[(1, 3)], first=False)
+    prepared().statistics(2, matrices=[(1, 3)])
     assert len(passes) == 2
-    prepared().statistics(2, matrices=[(0, 2)], weights="none")
+    prepared().statistics(2, matrices=[(0, 2)])
     assert len(passes) == (2 if small else 3)
-    prepared().statistics(2, moments=[(1, 3)])  # tokens count otherwise
-    assert len(passes) == (3 if small else 4)
 
 
 @pytest.mark.parametrize("skip", [0, 2])
@@ -138,14 +135,12 @@ def test_a_file_says_how_many_first_tokens_are_in_none_of_it(tiny_llama, crops, 
     same(found, written, 2)
 
 
-@pytest.mark.parametrize("options", [{}, {"weights": "none"}, {"first": False}])
-def test_matrices_come_along_only_where_they_count_tokens_alike(tiny_llama, crops, options):
-    """A pair's factor stays the one that was asked for, whatever an earlier pass has of it."""
+def test_matrices_of_an_earlier_pass_come_along(tiny_llama, crops):
     decoder, pair = Decoder(tiny_llama), (1, 3)
-    asked, earlier = collect(decoder, crops, moments=[pair]), collect(decoder, crops, matrices=[pair], **options)
-    wanted = asked.moments[pair].scalar()
-    found = asked.joined([earlier], 10**9).moments[pair]
-    assert found.matrices == (not options) and found.scalar() == pytest.approx(wanted, rel=1e-9)
+    factors, earlier = collect(decoder, crops, moments=[pair]), collect(decoder, crops, matrices=[pair])
+    expected = factors.moments[pair].scalar()
+    moments = factors.joined([earlier], 10**9).moments[pair]
+    assert moments.matrices and moments.scalar() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("damage", [b"", b"no safetensors", None])
