@@ -67,11 +67,11 @@ def main() -> None:
         "two naive passes for the same as one": lambda: naive(decoder, ids),
     }
     seconds, executions = in_turns({name: lambda way=way: counted(way) for name, way in ways.items()})
-    whole = seconds.pop("bare")
-    for name, taken in seconds.items():
-        measured = f"{taken:.2f} s, {executions[name]} layer executions a batch"
+    bare_seconds = seconds.pop("bare")
+    for name, way_seconds in seconds.items():
+        measured = f"{way_seconds:.2f} s, {executions[name]} layer executions a batch"
         goal = 1.15 if name == ONE_PASS else None
-        hand_over(Ratio(name, measured, taken / whole, "bare forward pass", most=goal))
+        hand_over(Ratio(name, measured, way_seconds / bare_seconds, "bare forward pass", most=goal))
 
 
 if __name__ == "__main__":

@@ -26,22 +26,22 @@ GOAL = 1.15
 def durations(work: Sequence[Work], store: Store) -> list[float]:
     """Return the true seconds of each recipe."""
     estimates = [expected_time.expected([entry], store) for entry in work]
-    known: dict[str, list[float]] = {}
+    cell_seconds: dict[str, list[float]] = {}
     for entry, (seconds, unknown) in zip(work, estimates):
         if cells := len(entry.benchmarks) - unknown:
-            known.setdefault(entry.recipe.model, []).append(seconds / cells)
+            cell_seconds.setdefault(entry.recipe.model, []).append(seconds / cells)
     times = []
     for entry, (seconds, unknown) in zip(work, estimates):
         factor = random.Random(entry.recipe.hash).lognormvariate(0, SIGMA)
-        times.append(factor * (seconds + unknown * mean(known.get(entry.recipe.model, [0.0]))))
+        times.append(factor * (seconds + unknown * mean(cell_seconds.get(entry.recipe.model, [0.0]))))
     return times
 
 
 def makespan(seconds: Sequence[float], workers: int) -> float:
     """Return the time at which the last of the workers, which take the recipes in order, is done."""
     free = [0.0] * workers
-    for one in seconds:
-        heapq.heapreplace(free, free[0] + one)
+    for recipe_seconds in seconds:
+        heapq.heapreplace(free, free[0] + recipe_seconds)
     return max(free)
 
 
@@ -49,10 +49,10 @@ def simulate(seconds: Sequence[float], title: str) -> None:
     """Print a line for each number of workers; ``seconds`` are in the order in which recipes are taken."""
     for workers in WORKERS:
         took, ideal = makespan(seconds, workers), max(sum(seconds) / workers, max(seconds))
-        what = f"{title}, {workers} workers (simulated): time to the last record"
+        subject = f"{title}, {workers} workers (simulated): time to the last record"
         goal = GOAL if workers == max(WORKERS) else None
         against = "ideal, no less than the longest recipe"
-        hand_over(Ratio(what, f"{took / 3600:.2f} h", took / ideal, against, most=goal, dtype=""))
+        hand_over(Ratio(subject, f"{took / 3600:.2f} h", took / ideal, against, most=goal, dtype=""))
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
     seconds = durations(expected_time.longest_first(work, store), store)
     simulate(seconds, "paper profile")
     part = sum(seconds) / max(WORKERS)
-    simulate([one for one in seconds if one <= part], f"without recipes longer than {part / 3600:.0f} h")
+    simulate([duration for duration in seconds if duration <= part], f"without recipes longer than {part / 3600:.0f} h")
 
 
 if __name__ == "__main__":

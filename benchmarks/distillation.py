@@ -39,8 +39,11 @@ def separate(model, patch, windows):
         ids = windows[step : step + 1]
         with torch.no_grad():
             values, indices = model(input_ids=ids, use_cache=False).logits.topk(K, -1)
-        chosen = student(input_ids=ids, use_cache=False).logits.gather(-1, indices)
-        return torch.nn.functional.kl_div(chosen.log_softmax(-1), values.softmax(-1), reduction="sum") / ids.numel()
+        student_values = student(input_ids=ids, use_cache=False).logits.gather(-1, indices)
+        return (
+            torch.nn.functional.kl_div(student_values.log_softmax(-1), values.softmax(-1), reduction="sum")
+            / ids.numel()
+        )
 
     return loss
 
@@ -49,7 +52,7 @@ def work(way: str) -> dict:
     """Measure one way, in this process."""
     torch.set_flush_denormal(True)
     torch.set_num_threads(1)
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    library_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     model, _ = loading.load("standin")
     generator = torch.Generator().manual_seed(0)
     windows = torch.randint(1, model.config.vocab_size, (STEPS + WARM, TOKENS), generator=generator)
@@ -76,7 +79,7 @@ def work(way: str) -> dict:
                 optimizer.zero_grad()
                 times.append(time.perf_counter() - started)
                 losses.append(value.item())
-    mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held) / 2**10
+    mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - library_kib) / 2**10
     return {"seconds": sum(times[WARM:]) / STEPS, "mib": mib, "losses": losses, "fill": fill}
 
 
@@ -89,21 +92,22 @@ def main() -> None:
     fastest: dict[str, dict] = {}
     for _ in range(REPEATS):
         for way in WAYS:
-            done = subprocess.run([sys.executable, __file__, way], check=True, capture_output=True, text=True)
-            one = json.loads(done.stdout.splitlines()[-1])
-            fastest[way] = min(fastest.get(way, one), one, key=lambda result: result["seconds"])
+            process = subprocess.run([sys.executable, __file__, way], check=True, capture_output=True, text=True)
+            result = json.loads(process.stdout.splitlines()[-1])
+            fastest[way] = min(fastest.get(way, result), result, key=lambda result: result["seconds"])
     plain = fastest.pop("separate")
-    for way, one in fastest.items():
-        apart = max(abs(a - b) / abs(b) for a, b in zip(one["losses"], plain["losses"]))
+    for way, result in fastest.items():
+        apart = max(abs(a - b) / abs(b) for a, b in zip(result["losses"], plain["losses"]))
         if apart > 1e-3:
             raise SystemExit(f"the losses of the {way} teacher differ by {apart:.1e} of the separate models'")
-        what, measured = f"distilling a patch, {way} teacher", f"{1 / one['seconds']:.2f} steps/s, {one['mib']:.0f} MiB"
+        subject = f"distilling a patch, {way} teacher"
+        measured = f"{1 / result['seconds']:.2f} steps/s, {result['mib']:.0f} MiB"
         hand_over(
-            Ratio(f"{what}: speed of a step", measured, plain["seconds"] / one["seconds"], BASELINE),
-            Ratio(f"{what}: memory", measured, one["mib"] / plain["mib"], BASELINE),
+            Ratio(f"{subject}: speed of a step", measured, plain["seconds"] / result["seconds"], BASELINE),
+            Ratio(f"{subject}: memory", measured, result["mib"] / plain["mib"], BASELINE),
         )
-    first = one["seconds"] + one["fill"]
-    hand_over(Ratio(f"{what}, filled first: speed", f"{1 / first:.2f} steps/s", plain["seconds"] / first, BASELINE))
+    first = result["seconds"] + result["fill"]
+    hand_over(Ratio(f"{subject}, filled first: speed", f"{1 / first:.2f} steps/s", plain["seconds"] / first, BASELINE))
 
 
 if __name__ == "__main__":

@@ -39,11 +39,13 @@ def main() -> None:
             epochs[store].append(report["epochs"][-1])
 
         in_turns({store: lambda store=store: train(store) for store in epochs}, REPEATS)  # noqa: B023
-        seconds = {store: statistics.median(one["seconds"] for one in all_[1:]) for store, all_ in epochs.items()}
+        seconds = {
+            store: statistics.median(epoch["seconds"] for epoch in rounds[1:]) for store, rounds in epochs.items()
+        }
         for store in ("memory", "disk"):
-            what = f"partial fine-tuning, last {last} of 11 layers, prefix kept in {store}: an epoch after the first"
+            subject = f"partial fine-tuning, last {last} of 11 layers, prefix kept in {store}: an epoch after the first"
             measured = f"{seconds[store]:.1f} s, {epochs[store][-1]['layer_executions']} layer executions"
-            hand_over(Ratio(what, measured, seconds[store] / seconds["off"], "the prefix computed anew"))
+            hand_over(Ratio(subject, measured, seconds[store] / seconds["off"], "the prefix computed anew"))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -74,11 +75,6 @@ def _forget(device: str) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def _printed(paper: str, table: str, *key: str) -> float | None:
-    number = reported.cells(paper, table).get(key)
-    return number.value if number else None
-
-
 def row(
     paper: str,
     table: str,
@@ -89,13 +85,13 @@ def row(
     dtype: str = "float16",
 ) -> dict:
     """Return one cell: the printed value, the measured one, and the type of the computation."""
-    model, sparsity, method = key
+    number = reported.cells(paper, table).get((*key, column))
     return {
         "paper": paper,
         "table": table,
-        "method": method,
+        "method": key[2],
         "column": column,
-        "printed": _printed(paper, table, model, sparsity, method, column),
+        "printed": number.value if number else None,
         "measured": measured,
         "note": note,
         "dtype": dtype,
@@ -112,19 +108,15 @@ def patch(device: str, tiny: bool) -> list[dict]:
     x = torch.randn(batch, length, width, device=device, dtype=dtype)
     matrix = torch.randn(width, width, device=device, dtype=dtype) / width**0.5
     network = FeedForward.like(config).to(device, dtype)
-    taken = {
+    seconds_by_method = {
         "LLM-Streamline(FFN)": seconds(lambda: network(x), calls, device),
         "LinearPatch": seconds(lambda: x @ matrix, calls, device),
     }
-    cells = [row("linearpatch", "6", ("LLaMA-2-7B", "", name), "Time cost (s)", value) for name, value in taken.items()]
-    ratio = taken["LLM-Streamline(FFN)"] / taken["LinearPatch"]
-    by_products = 3 * config.intermediate_size / width
-    return [
-        *cells,
-        row(
-            "linearpatch", "6", ("", "", "FFN / patch"), RATIO, ratio, f"the patch: {by_products:.2f} by multiply-adds"
-        ),
-    ]
+    table6 = partial(row, "linearpatch", "6")
+    cells = [table6(("LLaMA-2-7B", "", name), "Time cost (s)", value) for name, value in seconds_by_method.items()]
+    ratio = seconds_by_method["LLM-Streamline(FFN)"] / seconds_by_method["LinearPatch"]
+    note = f"the patch: {3 * config.intermediate_size / width:.2f} by multiply-adds"
+    return [*cells, table6(("", "", "FFN / patch"), RATIO, ratio, note)]
 
 
 def pruned(device: str, tiny: bool) -> torch.nn.Module:
@@ -141,11 +133,11 @@ def pruned(device: str, tiny: bool) -> torch.nn.Module:
 def arms(tiny: bool) -> dict[str, Settings]:
     """Return the settings of each row by name: Table 3's six, then the longer ones of Table E."""
     longest = 2 if tiny else 10
-    found = {LORA: Settings(method="lora"), "Reverse-order +QLoRA": Settings(method="qlora")}
+    settings = {LORA: Settings(method="lora"), "Reverse-order +QLoRA": Settings(method="qlora")}
     for last in range(longest + 1):
         name = "Reverse-order +lm_head" + (f" & last {last}" if last else "")
-        found[name] = Settings(method="partial", last=last)
-    return found
+        settings[name] = Settings(method="partial", last=last)
+    return settings
 
 
 def finetuning(device: str, tiny: bool) -> list[dict]:
@@ -158,14 +150,14 @@ def finetuning(device: str, tiny: bool) -> list[dict]:
         model = None
         try:
             model = pruned(device, tiny)
-            found = train(model, settings, device, 8 if tiny else 256, 2 if tiny else 8)
+            measured = train(model, settings, device, 8 if tiny else 256, 2 if tiny else 8)
         except (UserError, ImportError, torch.cuda.OutOfMemoryError) as error:
-            found = {"reason": str(error).splitlines()[0]}
+            measured = {"reason": str(error).splitlines()[0]}
         del model
         table = "E" if name.rpartition(" ")[2].isdigit() and int(name.rpartition(" ")[2]) > 3 else "3"
-        about = {"note": found.get("reason", found.get("note", "")), "dtype": found.get("dtype", "")}
+        about = {"note": measured.get("reason", measured.get("note", "")), "dtype": measured.get("dtype", "")}
         for column in ("GPU memory GB", "training time s"):
-            cells.append(row("reassessing", table, (LABEL, SPARSITY, name), column, found.get(column), **about))
+            cells.append(row("reassessing", table, (LABEL, SPARSITY, name), column, measured.get(column), **about))
     return cells + list(against_lora(cells))
 
 
@@ -209,13 +201,13 @@ def train(model: torch.nn.Module, settings: Settings, device: str, tokens: int, 
 
     forward_backward()
     step()  # the optimiser's state is there from now on
-    one = seconds(forward_backward, micro_batches, device, warmup=1)
+    micro_batch = seconds(forward_backward, micro_batches, device, warmup=1)
     update = seconds(step, 1, device, warmup=0)
     return {
         "GPU memory GB": _peak(device, GIB),
-        "training time s": STEPS * (ACCUMULATE * one + update),
+        "training time s": STEPS * (ACCUMULATE * micro_batch + update),
         "dtype": str(dtype).removeprefix("torch."),
-        "note": f"{len(trained)} tensors, {sum(p.numel() for p in trained) / 1e6:.2f} M, micro-batch {one:.3f} s",
+        "note": f"{len(trained)} tensors, {sum(p.numel() for p in trained) / 1e6:.2f} M, micro-batch {micro_batch:.3f} s",
     }
 
 
@@ -229,10 +221,11 @@ def latency(device: str, tiny: bool) -> list[dict]:
     ids = torch.zeros(1, 64, dtype=torch.long, device=device)
     once = seconds(lambda: model(ids, use_cache=False), 2 if tiny else 50, device)
     key = (LABEL, SPARSITY, "Llama-3.1-6.3B-It-Alpaca +lm_head & last 3")
+    table_d = partial(row, "reassessing", "D", key, dtype="float32")
     return [
-        row("reassessing", "D", key, "memory MiB", _peak(device, MIB), "float32, one pass over 64 tokens", "float32"),
-        row("reassessing", "D", key, "latency s", None, "windows are not named; see the next line", "float32"),
-        row("reassessing", "D", key, "seconds per 64 tokens (extension)", once, dtype="float32"),
+        table_d("memory MiB", _peak(device, MIB), "float32, one pass over 64 tokens"),
+        table_d("latency s", None, "windows are not named; see the next line"),
+        table_d("seconds per 64 tokens (extension)", once),
     ]
 
 
@@ -248,19 +241,19 @@ def measure(parts: list[str], device: str, tiny: bool) -> list[dict]:
             "torch.cuda.is_available() holds, or with --tiny to check the code alone"
         )
     torch.manual_seed(0)
-    made = {"patch": patch, "finetuning": finetuning, "latency": latency}
-    return [cell for part in parts for cell in made[part](device, tiny)]
+    cells_of = {"patch": patch, "finetuning": finetuning, "latency": latency}
+    return [cell for part in parts for cell in cells_of[part](device, tiny)]
 
 
 def ratios(cells: list[dict]) -> Iterator[Ratio]:
     """Yield measured over printed values, and this project's ratios to the baselines that their notes name."""
     for c in cells:
-        what = f"{c['paper']}, Table {c['table']}, {c['method']}: {c['column']}"
+        subject = f"{c['paper']}, Table {c['table']}, {c['method']}: {c['column']}"
         if c["measured"] and c["printed"]:
             share = c["measured"] / c["printed"]
-            yield Ratio(what, f"{c['measured']:.4g}", share, "as printed, on another GPU", dtype=c["dtype"])
+            yield Ratio(subject, f"{c['measured']:.4g}", share, "as printed, on another GPU", dtype=c["dtype"])
         elif c["measured"] and c["column"] == RATIO:
-            yield Ratio(what, f"{c['measured']:.4g}", c["measured"], c["note"], dtype=c["dtype"])
+            yield Ratio(subject, f"{c['measured']:.4g}", c["measured"], c["note"], dtype=c["dtype"])
 
 
 @dataclass(kw_only=True)

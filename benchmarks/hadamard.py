@@ -15,9 +15,9 @@ def main() -> None:
         x = torch.randn(ROWS, width, generator=torch.Generator().manual_seed(0))
         matrix = hadamard_matrix(width).to(x)
         seconds, _ = in_turns({"dense": lambda: x @ matrix, "fast": lambda: hadamard_transform(x)})  # noqa: B023
-        what = f"fast Hadamard transform, {ROWS} x {width}"
+        subject = f"fast Hadamard transform, {ROWS} x {width}"
         share = seconds["fast"] / seconds["dense"]
-        hand_over(Ratio(what, f"{1e3 * seconds['fast']:.1f} ms", share, "dense product"))
+        hand_over(Ratio(subject, f"{1e3 * seconds['fast']:.1f} ms", share, "dense product"))
 
 
 if __name__ == "__main__":

@@ -47,14 +47,14 @@ def main() -> None:
         if half_precision.least_rows(dtype) is None:
             print(f"{name}: torch's products are faster on this CPU; nothing is widened")
             continue
-        own, widened = (Decoder(AutoModelForCausalLM.from_config(config, dtype=dtype)) for _ in range(2))
+        plain, widened = (Decoder(AutoModelForCausalLM.from_config(config, dtype=dtype)) for _ in range(2))
         half_precision.speed_up(widened.model, dtype, "cpu")
-        hidden = own.embed_tokens(torch.randint(0, config.vocab_size, (1, TOKENS))).detach()
-        for what, work in PARTS.items():
-            ways = {"own": lambda work=work: work(own, hidden), "widened": lambda work=work: work(widened, hidden)}  # noqa: B023
+        hidden = plain.embed_tokens(torch.randint(0, config.vocab_size, (1, TOKENS))).detach()
+        for part, work in PARTS.items():
+            ways = {"own": lambda work=work: work(plain, hidden), "widened": lambda work=work: work(widened, hidden)}  # noqa: B023
             seconds, _ = in_turns(ways, 2)
             passes = torch.get_num_threads() if work is beside else 1
-            rate, row = f"{passes * TOKENS / seconds['widened']:.0f} tokens/s", f"{what}, {name} through float32"
+            rate, row = f"{passes * TOKENS / seconds['widened']:.0f} tokens/s", f"{part}, {name} through float32"
             goal = None if half_precision.has_instructions(dtype) else 0.3
             share = seconds["widened"] / seconds["own"]
             hand_over(Ratio(row, rate, share, BASELINE, most=goal, dtype=name))

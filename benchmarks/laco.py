@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from common.models import loading
-from common.utils.ratios import Ratio, hand_over, in_turns
+from common.utils.ratios import Ratio, hand_over, race
 from papers.laco import collapse, merge_layers, output_similarity
 from papers.laco.algorithm import pointer
 from papers.laco.outputs import tokenise
@@ -72,21 +72,15 @@ def main() -> None:
     torch.set_flush_denormal(True)
     sentences = calibration_sentences("standin-calibration", SENTENCES)
     model, tokenizer = loading.load("standin")
-    ways = {
-        "theirs": lambda: notebooks_way(model, tokenizer, sentences),
-        "ours": lambda: one_model(copy.deepcopy(model), tokenizer, sentences),
-    }
-    seconds, returned = in_turns(ways)
-    (expected, theirs), (trace, ours) = returned["theirs"], returned["ours"]
-    if trace != expected:
-        raise SystemExit("the searches differ in what they merge")
-    held = [peak_mib(lambda way=way: way(model, tokenizer, sentences)) for way in (notebooks_way, one_model)]
-    what, baseline = "LaCo's search", "the notebooks' way"
-    hand_over(
-        Ratio(f"{what}: layer executions", str(ours), ours / theirs, baseline, dtype=""),
-        Ratio(f"{what}: time", f"{seconds['ours']:.1f} s", seconds["ours"] / seconds["theirs"], baseline),
-        Ratio(f"{what}: memory beyond the model", f"{held[1]:.1f} MiB", held[1] / held[0], baseline),
+    subject, baseline = "LaCo's search", "the notebooks' way"
+    race(
+        subject,
+        baseline,
+        lambda: notebooks_way(model, tokenizer, sentences),
+        lambda: one_model(copy.deepcopy(model), tokenizer, sentences),
     )
+    mib = [peak_mib(lambda way=way: way(model, tokenizer, sentences)) for way in (notebooks_way, one_model)]
+    hand_over(Ratio(f"{subject}: memory beyond the model", f"{mib[1]:.1f} MiB", mib[1] / mib[0], baseline))
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ def write_random(shape: str, folder: Path) -> None:
         file = making / f"{part}.safetensors"
         if not file.exists():
             generator = torch.Generator().manual_seed(number)
-            spread = lambda name: QUIET if quiet(name, config.num_hidden_layers) else SPREAD  # noqa: E731
-            tensors = {name: random_like(p, generator, spread(name)) for name, p in parameters.items()}
+            spreads = {name: QUIET if quiet(name, config.num_hidden_layers) else SPREAD for name in parameters}
+            tensors = {name: random_like(p, generator, spreads[name]) for name, p in parameters.items()}
             save_file(tensors, file.with_suffix(".part"), {"format": "pt"})
             file.with_suffix(".part").rename(file)
         files |= dict.fromkeys(parameters, file.name)
@@ -102,13 +102,13 @@ def prune(method: str, model: Path, out: Path, limit: int, options: list[str]) -
         stderr=subprocess.STDOUT,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
     )
-    said = process.stdout.read()
+    output = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - started
     shutil.rmtree(out, ignore_errors=True)
     if status not in (0, 3 << 8):  # 3: saved, and said to be broken, as random weights may be
-        raise SystemExit(said)
-    forecast = re.search(r"expected: ([\d.]+) GB of memory at most, ([\d:]+)", said)
+        raise SystemExit(output)
+    forecast = re.search(r"expected: ([\d.]+) GB of memory at most, ([\d:]+)", output)
     parts = enumerate(reversed(forecast[2].split(":")))
     return (
         float(forecast[1]),
@@ -135,29 +135,29 @@ class Options:
 
 def main() -> None:
     """Print the ratios."""
-    chosen = parse(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     dtype = str(DTYPE).removeprefix("torch.")
-    model = chosen.folder / f"{chosen.shape}-{dtype}-quiet-middle"
+    model = options.folder / f"{options.shape}-{dtype}-quiet-middle"
     if not model.is_dir():
         print(f"writing random weights to {model}", flush=True)
-        write_random(chosen.shape, model)
-    text = chosen.folder / "text.txt"  # to calibrate on: the repository's own pages
+        write_random(options.shape, model)
+    text = options.folder / "text.txt"  # to calibrate on: the repository's own pages
     text.write_text("\n\n".join(page.read_text() for page in sorted(ROOT.glob("**/*.md")) if ".venv" not in page.parts))
     size = sum(file.stat().st_size for file in model.glob("*.safetensors")) / 1e9
-    shared = ["--stream", str(chosen.states), "--text", str(text)]
+    shared = ["--stream", str(options.states), "--text", str(text)]
     for name in ("remove", "samples", "length", "windows"):
-        shared += [f"--{name}", str(getattr(chosen, name))]
-    for method in chosen.methods:
-        out = chosen.folder / f"pruned-{model.name}-{method}"
+        shared += [f"--{name}", str(getattr(options, name))]
+    for method in options.methods:
+        out = options.folder / f"pruned-{model.name}-{method}"
         expected_gb, expected_s, gb, seconds = prune(
-            method, model, out, int(chosen.limit * 1e9), [*shared, *METHODS[method]]
+            method, model, out, int(options.limit * 1e9), [*shared, *METHODS[method]]
         )
-        what = f"{method}, {chosen.shape}'s shape, {chosen.limit:g} GB allowed"
+        subject = f"{method}, {options.shape}'s shape, {options.limit:g} GB allowed"
         near = {"least": 0.8, "most": 1.2, "dtype": dtype}
         hand_over(
-            Ratio(f"{what}: memory", f"{gb:.2f} GB", gb / size, f"weights, {size:.2f} GB", dtype=dtype),
-            Ratio(f"{what}: memory", f"{gb:.2f} GB", gb / expected_gb, "the forecast", **near),
-            Ratio(f"{what}: time", f"{seconds:.0f} s", seconds / expected_s, "the forecast", **near),
+            Ratio(f"{subject}: memory", f"{gb:.2f} GB", gb / size, f"weights, {size:.2f} GB", dtype=dtype),
+            Ratio(f"{subject}: memory", f"{gb:.2f} GB", gb / expected_gb, "the forecast", **near),
+            Ratio(f"{subject}: time", f"{seconds:.0f} s", seconds / expected_s, "the forecast", **near),
         )
 
 

@@ -13,27 +13,22 @@ from common.models import loading
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.importance import magnitude, protect, taylor
-from common.utils.ratios import Ratio, hand_over, in_turns
+from common.utils.ratios import race
+from papers.laco.outputs import boundaries
 from papers.prunecomp import METRICS, fuse_factor, prune_and_compensate
 
 SAMPLES, TOKENS, REMOVE = 4, 128, 4
 PROTECTED = {"taylor+": protect(16), "mag+": protect(16)}
 
 
-@torch.no_grad()
-def run_all(decoder: Decoder, ids: torch.Tensor) -> list[torch.Tensor]:
-    """Return X[0] .. X[N]."""
-    states = [decoder.embed_tokens(ids)]
-    for layer in range(decoder.num_layers):
-        states.append(decoder.run(states[-1], layers=[layer]))
-    return states
+run_all = torch.no_grad()(boundaries)
 
 
 @torch.no_grad()
 def trial_loss(decoder: Decoder, ids: torch.Tensor, without: int) -> float:
     """Return the loss of the model without one layer."""
-    kept = [layer for layer in range(decoder.num_layers) if layer != without]
-    return next_token_loss(decoder, decoder.run(decoder.embed_tokens(ids), layers=kept), ids).mean().item()
+    remaining = [layer for layer in range(decoder.num_layers) if layer != without]
+    return next_token_loss(decoder, decoder.run(decoder.embed_tokens(ids), layers=remaining), ids).mean().item()
 
 
 def scores(decoder: Decoder, metric: str, ids: torch.Tensor) -> list[float]:
@@ -79,19 +74,8 @@ def main() -> None:
     ids = torch.randint(1, model.config.vocab_size, (SAMPLES, TOKENS), generator=generator)
     baseline = "metric and factor from scratch after each removal"
     for metric in (name for name in METRICS if name != "cl"):  # cl: one block, at once
-        ways = {
-            way.__name__: lambda way=way, metric=metric: way(copy.deepcopy(model), ids, metric) for way in (naive, ours)
-        }
-        seconds, returned = in_turns(ways)
-        (expected, theirs), (removed, executions) = returned["naive"], returned["ours"]
-        if removed != expected:
-            raise SystemExit(f"{metric}: the loops differ in what they remove: {removed}, naive {expected}")
-        what = f"Prune&Comp's loop by {metric}"
-        share = seconds["ours"] / seconds["naive"]
-        hand_over(
-            Ratio(f"{what}: layer executions", str(executions), executions / theirs, baseline, dtype=""),
-            Ratio(f"{what}: time", f"{seconds['ours']:.1f} s", share, baseline),
-        )
+        ways = [lambda way=way, metric=metric: way(copy.deepcopy(model), ids, metric) for way in (naive, ours)]
+        race(f"Prune&Comp's loop by {metric}", baseline, *ways)
 
 
 if __name__ == "__main__":

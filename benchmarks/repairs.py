@@ -102,35 +102,37 @@ def measure(channels: int, repeats: int, dtype: torch.dtype) -> dict[str, tuple[
     """Return {repair: seconds on all tokens, on a part of them}, the least of the repeats."""
     shape, model = SHAPES[channels], build(channels, dtype)
     ids = torch.randint(VOCABULARY, shape.windows, generator=torch.Generator().manual_seed(0))
-    found: dict[tuple[str, bool], float] = {}
+    fastest: dict[tuple[str, bool], float] = {}
     with torch.no_grad():
         bare(model, ids[:1], shape.removed)  # first calls allocate what is kept
         for _ in range(repeats):
             for name, repair in REPAIRS.items():
                 for part in (False, True):
-                    own = model if name == "bare" else copy.deepcopy(model)
+                    copied = model if name == "bare" else copy.deepcopy(model)
                     started = time.process_time()
-                    repair(own, ids[: len(ids) // PART] if part else ids, shape.removed)
+                    repair(copied, ids[: len(ids) // PART] if part else ids, shape.removed)
                     seconds = time.process_time() - started
-                    found[name, part] = min(seconds, found.get((name, part), seconds))
-    return {name: (found[name, False], found[name, True]) for name in REPAIRS}
+                    fastest[name, part] = min(seconds, fastest.get((name, part), seconds))
+    return {name: (fastest[name, False], fastest[name, True]) for name in REPAIRS}
 
 
-def show(channels: int, found: dict[str, tuple[float, float]], dtype: str) -> None:
+def show(channels: int, seconds_by_repair: dict[str, tuple[float, float]], dtype: str) -> None:
     """Hand over a shape's ratios."""
     shape = SHAPES[channels]
     samples, length = shape.windows
     setting = f"C = {channels}, layers {shape.removed[0]} to {shape.removed[-1]} of {shape.layers}"
-    whole, part = found.pop("bare")
-    for name, (seconds, few) in found.items():
-        known = {
+    bare_all, bare_part = seconds_by_repair.pop("bare")
+    for name, (seconds, few) in seconds_by_repair.items():
+        about = {
             "baseline": "bare forward pass over the same tokens",
             "most": GOALS[channels].get(name, GOAL),
             "dtype": dtype,
         }
-        each, fixed = (seconds - few) / (whole - part), max((PART * few - seconds) / (PART - 1), 0.0)
-        hand_over(Ratio(f"{name}, {setting}, {samples * length} tokens", f"{seconds:.2f} s", seconds / whole, **known))
-        hand_over(Ratio(f"{name}, {setting}, each further token", f"{fixed:.2f} s fixed", each, **known))
+        slope, fixed = (seconds - few) / (bare_all - bare_part), max((PART * few - seconds) / (PART - 1), 0.0)
+        hand_over(
+            Ratio(f"{name}, {setting}, {samples * length} tokens", f"{seconds:.2f} s", seconds / bare_all, **about)
+        )
+        hand_over(Ratio(f"{name}, {setting}, each further token", f"{fixed:.2f} s fixed", slope, **about))
 
 
 @dataclass(kw_only=True)
@@ -144,12 +146,12 @@ class Options:
 
 def main() -> None:
     """Print the ratios."""
-    chosen = parse(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     torch.set_flush_denormal(True)
     torch.set_num_threads(1)
-    for channels in chosen.channels:
-        found = measure(channels, chosen.repeats if channels < 1024 else 1, getattr(torch, chosen.dtype))
-        show(channels, found, chosen.dtype)
+    for channels in options.channels:
+        seconds = measure(channels, options.repeats if channels < 1024 else 1, getattr(torch, options.dtype))
+        show(channels, seconds, options.dtype)
 
 
 if __name__ == "__main__":

@@ -100,9 +100,9 @@ ENTRIES = (
 def machine() -> dict:
     """Return the CPU (and GPU), the usable cores, and their rate on matrix products, GFLOP/s by type."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = {"cpu": _cpu(), "cores": cores, "torch": torch.__version__, "gflops": {}}
+    facts = {"cpu": _cpu(), "cores": cores, "torch": torch.__version__, "gflops": {}}
     if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name()
+        facts["gpu"] = torch.cuda.get_device_name()
     for dtype in (torch.float32, torch.bfloat16):
         matrix = torch.ones(EDGE, EDGE, dtype=dtype)
         seconds = []
@@ -110,8 +110,8 @@ def machine() -> dict:
             started = time.perf_counter()
             matrix @ matrix.T  # as a linear layer multiplies; the other way round some CPUs are a hundred times slower
             seconds.append(time.perf_counter() - started)
-        found["gflops"][str(dtype).removeprefix("torch.")] = round(2e-9 * EDGE**3 / min(seconds), 1)
-    return found
+        facts["gflops"][str(dtype).removeprefix("torch.")] = round(2e-9 * EDGE**3 / min(seconds), 1)
+    return facts
 
 
 def _cpu() -> str:
@@ -123,10 +123,10 @@ def _cpu() -> str:
     return match[1] if match else platform.machine()
 
 
-def run(entries: Sequence[Entry], only: Sequence[str], folder: Path, known: dict | None = None) -> list[str]:
+def run(entries: Sequence[Entry], only: Sequence[str], folder: Path, this_machine: dict | None = None) -> list[str]:
     """Run the usual entries, or those in ``only``, keep what each hands over, and write the page; names of those that failed.
 
-    folder: holds the scripts, results/ and README.md. known: the machine; None: looked at now.
+    folder: holds the scripts, results/ and README.md. this_machine: None: looked at now.
 
     Raises:
         UserError: ``only`` names what there is not.
@@ -135,7 +135,7 @@ def run(entries: Sequence[Entry], only: Sequence[str], folder: Path, known: dict
     for name in only:
         if name not in names:
             raise unknown("benchmark", name, names)
-    known, failed = known or machine(), []
+    this_machine, failed = this_machine or machine(), []
     for entry in entries:
         if entry.name not in only if only else not entry.usual:
             continue
@@ -143,7 +143,7 @@ def run(entries: Sequence[Entry], only: Sequence[str], folder: Path, known: dict
             print(f"== {entry.name}: not run, there is no CUDA device", flush=True)
             continue
         print(f"== {entry.name}", flush=True)
-        result = measured(entry, folder) | {"date": date.today().isoformat(), "machine": known}
+        result = measured(entry, folder) | {"date": date.today().isoformat(), "machine": this_machine}
         path = folder / "results" / f"{entry.name}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(result, indent=1) + "\n")
@@ -152,7 +152,6 @@ def run(entries: Sequence[Entry], only: Sequence[str], folder: Path, known: dict
             print(f"failed: {result['failed']}", flush=True)
         # Now, so that a run that is cut off has shown something.
         (folder / "README.md").write_text(page(entries, folder))
-    (folder / "README.md").write_text(page(entries, folder))
     return failed
 
 
@@ -164,25 +163,23 @@ def measured(entry: Entry, folder: Path) -> dict:
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         environment = os.environ | {VARIABLE: str(rows), "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
         started, reason = time.perf_counter(), ""
+        command = [sys.executable, *entry.command(folder)]
         with errors.open("w") as stream:
             try:
-                done = subprocess.run(
-                    [sys.executable, *entry.command(folder)], env=environment, stderr=stream, timeout=LIMIT
-                )
-                status = done.returncode
+                status = subprocess.run(command, env=environment, stderr=stream, timeout=LIMIT).returncode
             except subprocess.TimeoutExpired:
                 status, reason = 124, f"took more than {LIMIT // 60} minutes"
         seconds = round(time.perf_counter() - started, 1)
-        said = errors.read_text(errors="replace")
-        found = [json.loads(line) for line in rows.read_text().splitlines()]
+        stderr = errors.read_text(errors="replace")
+        ratios = [json.loads(line) for line in rows.read_text().splitlines()]
     if status:
-        sys.stderr.write(said)
-        lines = [line for line in said.splitlines() if line.strip()]
+        sys.stderr.write(stderr)
+        lines = [line for line in stderr.splitlines() if line.strip()]
         reason = reason or (lines[-1].strip() if lines else f"exit status {status}")
         return {"failed": reason.replace(str(ROOT), ".").replace(str(Path.home()), "~")[:200], "seconds": seconds}
-    if not found:
+    if not ratios:
         return {"failed": "it handed no ratios over", "seconds": seconds}
-    return {"rows": found, "seconds": seconds}
+    return {"rows": ratios, "seconds": seconds}
 
 
 def page(entries: Sequence[Entry], folder: Path) -> str:
@@ -192,21 +189,21 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
     for result in filter(None, results.values()):
         if result["machine"] not in machines:
             machines.append(result["machine"])
-    asked = []
+    questions = []
     for entry in entries:
         result = results[entry.name]
         facts = (_conditions(result, machines), result.get("seconds") or "", result["date"]) if result else ("", "", "")
         command = f": `{shlex.join(['python', *entry.command(Path('benchmarks'))])}`" if entry.arguments else ""
-        asked.append((entry.name, entry.question + command, *facts))
+        questions.append((entry.name, entry.question + command, *facts))
     measured_on = []
-    for number, one in enumerate(machines):
-        peak = ", ".join(f"{dtype} {rate}" for dtype, rate in one["gflops"].items())
-        cpu = " and ".join(filter(None, [one["cpu"], one.get("gpu")]))
-        measured_on.append((_letter(number), cpu, one["cores"], peak))
+    for number, host in enumerate(machines):
+        peak = ", ".join(f"{dtype} {rate}" for dtype, rate in host["gflops"].items())
+        cpu = " and ".join(filter(None, [host["cpu"], host.get("gpu")]))
+        measured_on.append((_letter(number), cpu, host["cores"], peak))
     ratios = [row for entry in entries for row in _rows(entry, results[entry.name])]
     products = f"Products of matrices {EDGE} x {EDGE}, GFLOP/s"
     tables = (
-        markdown(("Benchmark", "Question", "Measured on", "Seconds", "Date"), asked, "lllrl"),
+        markdown(("Benchmark", "Question", "Measured on", "Seconds", "Date"), questions, "lllrl"),
         markdown(("Benchmark", "What", "Ratio", "Baseline", "Goal"), ratios, "llrll"),
         markdown(("Machine", "CPU", "Cores", products), measured_on, "llrl"),
     )
@@ -252,7 +249,7 @@ def _kind(what: str) -> tuple[str, ...]:
 
 def _named(alike: Sequence[Ratio]) -> str:
     """Return one name for rows of one kind: the words in common, and between them the others or the number of rows."""
-    names = [re.split(r" |(?=[:,])", one.what) for one in alike]
+    names = [re.split(r" |(?=[:,])", ratio.what) for ratio in alike]
     if len(names) == 1:
         return alike[0].what
     first = len(os.path.commonprefix(names))
@@ -265,8 +262,8 @@ def _named(alike: Sequence[Ratio]) -> str:
 def _ratios(alike: Sequence[Ratio]) -> str:
     """Return the ratios of a few rows in their order, or the median of more with the lowest and the highest."""
     if len(alike) <= APART:
-        return ", ".join(f"{one.ratio:.3g}" for one in alike)
-    ratios = [one.ratio for one in alike]
+        return ", ".join(f"{ratio.ratio:.3g}" for ratio in alike)
+    ratios = [ratio.ratio for ratio in alike]
     return f"{statistics.median(ratios):.3g} ({min(ratios):.3g} to {max(ratios):.3g})"
 
 

@@ -55,11 +55,11 @@ def subject(name: str | None, tasks: str | None):
 
     The model is the requested one, else the real LLM if it is available, else the toy model.
     """
-    here = gguf_wheels.folder(registry.get(REAL)).is_dir() and hub.mirror("datasets", "allenai/ai2_arc")
-    name = name or (REAL if here else loading.STANDIN)
+    real_is_here = gguf_wheels.folder(registry.get(REAL)).is_dir() and hub.mirror("datasets", "allenai/ai2_arc")
+    name = name or (REAL if real_is_here else loading.STANDIN)
     dtype = "float32" if name == loading.STANDIN else "bfloat16"
-    chosen = tasks.split(",") if tasks else list(STANDIN_TASKS)[:3] if name == loading.STANDIN else TASKS
-    return *loading.load(name, dtype=dtype), dtype, chosen
+    task_names = tasks.split(",") if tasks else list(STANDIN_TASKS)[:3] if name == loading.STANDIN else TASKS
+    return *loading.load(name, dtype=dtype), dtype, task_names
 
 
 def clock() -> float:
@@ -124,15 +124,15 @@ def measure(model, tokenizer, task: str, items: int, repeats: int, dtype: str, g
         "hflm": lambda: answered(sizes[min(tried, key=tried.get)], requests),
     }
     seconds, _ = in_turns(ways, repeats, clock)
-    ours = seconds["scoring"]
-    speed, body = f"{tokens / ours:.0f} tokens/s", f"{tokens / seconds['body']:.0f} tokens/s"
-    least, theirs = 3 if len(requests) / items > 3 else 2, sum(len(c) + len(e) - 1 for _, c, e in requests)  # unpadded
+    scoring_seconds = seconds["scoring"]
+    speed, body = f"{tokens / scoring_seconds:.0f} tokens/s", f"{tokens / seconds['body']:.0f} tokens/s"
+    least, unpadded = 3 if len(requests) / items > 3 else 2, sum(len(c) + len(e) - 1 for _, c, e in requests)
     rate = 2e-9 * sum(p.numel() for p in decoder.layers.parameters() if p.ndim == 2) * tokens / seconds["body"]
-    what, hflm = f"scoring {task}", "lm-eval's HFLM"
+    title, hflm = f"scoring {task}", "lm-eval's HFLM"
     hand_over(
-        Ratio(f"{what}: time", speed, ours / seconds["bare"], "bare forward pass", most=1.15, dtype=dtype),
-        Ratio(f"{what}: speed", speed, seconds["hflm"] / ours, hflm, least=least, dtype=dtype),
-        Ratio(f"{what}: tokens", str(tokens), tokens / theirs, hflm, dtype=""),
+        Ratio(f"{title}: time", speed, scoring_seconds / seconds["bare"], "bare forward pass", most=1.15, dtype=dtype),
+        Ratio(f"{title}: speed", speed, seconds["hflm"] / scoring_seconds, hflm, least=least, dtype=dtype),
+        Ratio(f"{title}: tokens", str(tokens), tokens / unpadded, hflm, dtype=""),
         Ratio(f"body alone, {task}: rate", body, rate / gflops, "its matrices alone", least=0.5, dtype=dtype),
     )
     return requests
@@ -157,16 +157,16 @@ def states(model, tokenizer, requests) -> None:
     patched = copy.deepcopy(pruned)
     attach_patch(patched, first, Halve())
     models = {"whole": model, "pruned": pruned, "patched": patched}
-    alone = [answered(SharedContextLM(one, tokenizer), requests) for one in models.values()]
+    alone = [answered(SharedContextLM(variant, tokenizer), requests) for variant in models.values()]
     prefix_cache.STORE = StateFiles()
-    for (name, one), expected in zip(models.items(), alone):
-        lm = SharedContextLM(one, tokenizer)
+    for (name, variant), expected in zip(models.items(), alone):
+        lm = SharedContextLM(variant, tokenizer)
         if answered(lm, requests) != expected:
             raise SystemExit(f"the {name} model's answers from kept states differ from those without")
-        calls, what = lm.layers_saved + lm.layers_run, f"the {name} model after the whole one: layer calls"
+        calls, title = lm.layers_saved + lm.layers_run, f"the {name} model after the whole one: layer calls"
         if name != "whole":
             measured = f"{lm.layers_run} of {calls}"
-            hand_over(Ratio(what, measured, lm.layers_run / calls, "without kept states", dtype=""))
+            hand_over(Ratio(title, measured, lm.layers_run / calls, "without kept states", dtype=""))
     prefix_cache.STORE = StateFiles(0)
 
 
@@ -183,15 +183,15 @@ class Options:
 
 def main() -> None:
     """Print the ratios."""
-    chosen = parse(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    torch.set_num_threads(chosen.threads)
+    torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     prefix_cache.STORE = StateFiles(0)  # else a repeat would begin where the one before ended
-    model, tokenizer, dtype, tasks = subject(chosen.model, chosen.tasks)
+    model, tokenizer, dtype, tasks = subject(options.model, options.tasks)
     gflops = peak(Decoder(model))
     for number, task in enumerate(tasks):
-        requests = measure(model, tokenizer, task, chosen.items, chosen.repeats, dtype, gflops)
+        requests = measure(model, tokenizer, task, options.items, options.repeats, dtype, gflops)
         if not number:
             states(model, tokenizer, requests)
 

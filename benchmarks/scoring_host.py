@@ -35,7 +35,7 @@ class Recorder(SharedContextLM):
 
     def loglikelihood(self, requests, disable_tqdm=False):
         """Keep the requests."""
-        self.asked = requests
+        self.requests = requests
         return [(0.0, False)] * len(requests)
 
 
@@ -79,23 +79,23 @@ def measure(model, tokenizer, task: str, items: int, repeats: int) -> None:
     """Measure one task's ratios."""
     recorder = Recorder(model, tokenizer)
     harness.evaluate(model, tokenizer, [task], limit=items, lm=recorder)
-    ours = SharedContextLM(model, tokenizer, batch_size=BATCH)
-    theirs = Theirs(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=BATCH)
+    own_model = SharedContextLM(model, tokenizer, batch_size=BATCH)
+    hflm = Theirs(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=BATCH)
 
     def first():
         multiple_choice._remembered.clear()
         multiple_choice._planned.clear()
-        ours.loglikelihood(recorder.asked, disable_tqdm=True)
+        own_model.loglikelihood(recorder.requests, disable_tqdm=True)
 
     ways = {
         "first": first,
-        "again": lambda: ours.loglikelihood(recorder.asked, disable_tqdm=True),
-        "hflm": lambda: theirs.loglikelihood(recorder.asked, disable_tqdm=True),
+        "again": lambda: own_model.loglikelihood(recorder.requests, disable_tqdm=True),
+        "hflm": lambda: hflm.loglikelihood(recorder.requests, disable_tqdm=True),
     }
     seconds, _ = in_turns(ways, repeats, time.process_time)
     for name in ("first", "again"):
-        told = f"{len(recorder.asked)} requests, {seconds[name]:.2f} s; HFLM {seconds['hflm']:.2f} s"
-        hand_over(Ratio(f"{task}, {name}: time", told, seconds[name] / seconds["hflm"], "lm-eval's HFLM", dtype=""))
+        measured = f"{len(recorder.requests)} requests, {seconds[name]:.2f} s; HFLM {seconds['hflm']:.2f} s"
+        hand_over(Ratio(f"{task}, {name}: time", measured, seconds[name] / seconds["hflm"], "lm-eval's HFLM", dtype=""))
 
 
 @dataclass(kw_only=True)
@@ -110,14 +110,14 @@ class Options:
 
 def main() -> None:
     """Print the ratios."""
-    chosen = parse(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    model, tokenizer, dtype, tasks = subject(chosen.model, chosen.tasks)
-    real = dtype != "float32" and not chosen.tasks
+    model, tokenizer, dtype, tasks = subject(options.model, options.tasks)
+    real = dtype != "float32" and not options.tasks
     without_passes()
     for task in TASKS.split(",") if real else tasks:
-        measure(model, tokenizer, task, chosen.items, chosen.repeats)
+        measure(model, tokenizer, task, options.items, options.repeats)
 
 
 if __name__ == "__main__":

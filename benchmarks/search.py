@@ -6,7 +6,7 @@ from common.forward.losses import next_token_loss
 from common.models import loading
 from common.models.decoder import Decoder
 from common.pruning.selection import sleb
-from common.utils.ratios import Ratio, hand_over, in_turns
+from common.utils.ratios import race
 
 SAMPLES, TOKENS, REMOVE = 8, 128, 4
 
@@ -36,16 +36,7 @@ def main() -> None:
         decoder = Decoder(model)
         return way(decoder, ids, REMOVE), decoder.executions
 
-    seconds, returned = in_turns({"naive": lambda: searched(naive), "ours": lambda: searched(sleb)})
-    (expected, theirs), (order, executions) = returned["naive"], returned["ours"]
-    if order != expected:
-        raise SystemExit(f"the searches differ in what they remove: {order}, naive {expected}")
-    baseline = "every trial runs the whole model"
-    share = seconds["ours"] / seconds["naive"]
-    hand_over(
-        Ratio("SLEB's search: layer executions", str(executions), executions / theirs, baseline, dtype=""),
-        Ratio("SLEB's search: time", f"{seconds['ours']:.1f} s", share, baseline),
-    )
+    race("SLEB's search", "every trial runs the whole model", lambda: searched(naive), lambda: searched(sleb))
 
 
 if __name__ == "__main__":

@@ -63,13 +63,15 @@ def load(processes: int) -> Iterator[None]:
 
 def main() -> None:
     """Print the ratios on the idle machine and beside one busy process per core."""
-    for processes, what in ((0, "no load of its own"), (CORES, f"{CORES} busy processes on {CORES} cores")):
+    for processes, load_name in ((0, "no load of its own"), (CORES, f"{CORES} busy processes on {CORES} cores")):
         with load(processes):
-            taken = [(seconds("default"), seconds("chosen")) for _ in range(REPEATS)]
-        default, chosen = (statistics.median(took for took, _ in way) for way in zip(*taken, strict=True))
-        (_, many), (_, few) = taken[-1]
-        measured = f"{chosen:.2f} s with {few} threads, {default:.2f} s with {many}"
-        hand_over(Ratio(f"threads by free cores, {what}", measured, chosen / default, "OpenMP's defaults", most=1.1))
+            timings = [(seconds("default"), seconds("chosen")) for _ in range(REPEATS)]
+        default, settled = (statistics.median(took for took, _ in way) for way in zip(*timings, strict=True))
+        (_, many), (_, few) = timings[-1]
+        measured = f"{settled:.2f} s with {few} threads, {default:.2f} s with {many}"
+        hand_over(
+            Ratio(f"threads by free cores, {load_name}", measured, settled / default, "OpenMP's defaults", most=1.1)
+        )
 
 
 if __name__ == "__main__":

@@ -51,6 +51,28 @@ def in_turns(
     return {name: statistics.median(values[1:]) for name, values in seconds.items()}, returned
 
 
+def race(subject: str, baseline: str, naive: Callable[[], tuple], own: Callable[[], tuple]) -> None:
+    """Hand over what a search saves against a naive one: layer executions and time.
+
+    Args:
+        subject: The search, in words.
+        baseline: What the naive search does.
+        naive: Returns the outcome and the layer executions of the naive search.
+        own: Returns the same of the search.
+
+    Raises:
+        SystemExit: the outcomes differ.
+    """
+    seconds, returned = in_turns({"naive": naive, "own": own})
+    (expected, naive_executions), (outcome, executions) = returned["naive"], returned["own"]
+    if outcome != expected:
+        raise SystemExit(f"{subject}: the outcome {outcome} differs from the naive one, {expected}")
+    hand_over(
+        Ratio(f"{subject}: layer executions", str(executions), executions / naive_executions, baseline, dtype=""),
+        Ratio(f"{subject}: time", f"{seconds['own']:.1f} s", seconds["own"] / seconds["naive"], baseline),
+    )
+
+
 def hand_over(*ratios: Ratio) -> None:
     """Print ratios and append them to the file that the environment names, with the threads that torch computes on."""
     torch = sys.modules.get("torch")  # a script that counts does not load it
