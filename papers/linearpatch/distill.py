@@ -26,7 +26,7 @@ from common.training.fitting import Fitting
 from common.training.teacher_store import TeacherStore
 from common.utils.errors import UserValueError, unknown
 from papers.linearpatch.method import check_model
-from papers.linearpatch.patch import LinearPatch, check_cuts, check_fit, cut_patches
+from papers.linearpatch.patch import LinearPatch, check_fit, cut_patches
 
 # Section 4.2: 5,000 sequences of 2048 tokens, one epoch.
 SAMPLES, LENGTH = 5000, 2048
@@ -144,7 +144,6 @@ def distill_cuts(
     kind: str | None = None,
     estimator: str = "ratio-of-means",
     acts_on: str = "all",
-    ends: bool = False,
     **options,
 ) -> dict:
     """Distil the patches of every interface, then remove the layers and insert the patches, in place.
@@ -158,14 +157,11 @@ def distill_cuts(
         kind: Kind of the initial patches (`cut_patches`); None: the usual one for the trainable part.
         estimator: Estimator of the initial patches.
         acts_on: Tokens that are patched, see `LinearPatch`.
-        ends: See `patch_cuts`.
         options: Further options of `distill`.
 
     Returns:
         The report of `distill`, with the runs and the patches' positions in the pruned model.
     """
-    if not ends:
-        check_cuts(removed, Decoder(model).num_layers)
     usual = {"kind": TRAINABLE[settings.trainable][0], "estimator": "ratio-of-means"}
     kind = kind or usual["kind"]
     start = {name: value for name, value in {"kind": kind, "estimator": estimator}.items() if value != usual[name]}

@@ -9,9 +9,9 @@ from common.calibration.least_squares import RIDGE
 from common.calibration.statistics import COSINES, Statistics
 from common.models.decoder import Decoder
 from common.pruning.importance import block_influence
-from common.pruning.selection import best_window, check_count, one_shot, runs
+from common.pruning.selection import best_window, check_count, check_layers, one_shot, runs
 from common.utils.errors import UserValueError, unknown
-from papers.linearpatch.patch import check_cuts, named_statistics, patch_cuts
+from papers.linearpatch.patch import named_statistics, patch_cuts
 
 VARIANTS = ("L", "S")
 FIDELITIES = ("paper", "code")
@@ -114,13 +114,12 @@ def prune(
         The removed layers (original indices), and per patch its run, position and scales.
 
     Raises:
-        UserError: an impossible count; an unknown variant, cosine, kind, estimator or fidelity; given layers that include the
-            first or the last; a model of mixed dtypes.
+        UserError: an impossible count; an unknown variant, cosine, kind, estimator or fidelity; a model of mixed dtypes.
     """
     choice = {"variant": variant, "layers": layers, "cosine": cosine, "kind": kind, "estimator": estimator}
     options = {"fidelity": fidelity, "batch_size": batch_size, "progress": progress}
     removed, statistics = survey(model, windows, count, **choice, **options)
-    how = {"kind": kind, "estimator": estimator, "ridge": ridge, "acts_on": acts_on, "ends": layers is None}
+    how = {"kind": kind, "estimator": estimator, "ridge": ridge, "acts_on": acts_on}
     patches = patch_cuts(model, statistics, removed, **how)
     return {"removed": removed, "patches": patches}
 
@@ -170,9 +169,7 @@ def survey(
     _check_names(variant, fidelity, cosine)
     check_model(model)
     if layers is not None:
-        if len(set(layers)) != count:
-            raise UserValueError(f"{len(set(layers))} layers are given, but {count} are to be removed")
-        check_cuts(layers, decoder.num_layers)
+        check_layers(layers, count, decoder.num_layers)
     cosine = cosine or default_cosine(variant, fidelity)
     options = {"rotate": kind in ("hadamard", "rotated"), "batch_size": batch_size, "progress": progress}
     counts = {count, *others}

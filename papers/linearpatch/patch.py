@@ -225,27 +225,6 @@ def check_fit(patch: LinearPatch, decoder: Decoder) -> None:
         )
 
 
-def check_cuts(removed: Collection[int], layers: int) -> None:
-    """Refuse interfaces at which a patch cannot work, in a model of ``layers`` layers.
-
-    A patch matches the input of layer l + n (Eq. 3) to its original input. Before layer 0 there is only the embedding,
-    whose magnitudes the first layer sets anew. After layer N - 1 there is only the final norm, which cancels any common
-    factor.
-
-    Raises:
-        UserError: layers that do not exist, or a run that contains the first or the last layer.
-    """
-    if outside := sorted(layer for layer in removed if not 0 <= layer < layers):
-        raise UserValueError(f"cannot remove layers {outside}: the model has layers 0 to {layers - 1}")
-    for start, stop in runs(removed):
-        if start == 0 or stop == layers:
-            which, why = ("first", "before it is only the embedding") if start == 0 else ("last", "no layer follows it")
-            raise UserValueError(
-                f"layers [{start}, {stop}) hold the {which} layer of {layers}, and a patch has nothing to match there: "
-                f"{why}; keep that layer (in Python ends=True patches all the same)"
-            )
-
-
 def cut_patches(
     statistics: Statistics,
     removed: Collection[int],
@@ -288,18 +267,17 @@ def patch_cuts(
     statistics: Statistics,
     removed: Collection[int],
     *,
-    ends: bool = False,
     acts_on: str = "all",
     **options,
 ) -> list[dict]:
     """Remove layers and insert one patch at each interface (`cut_patches`), in place.
 
+    Before layer 0 the patch acts on the embedding, after the last layer on the final norm's input.
+
     Args:
         model: The model; it is changed.
         statistics: Its statistics, with a span of the longest run.
         removed: Layers to remove.
-        ends: Also patch a run that contains the first or the last layer (before layer 0: the embedding, after the last:
-            the final norm's input).
         acts_on: Tokens that are patched, see `LinearPatch`.
         options: Kind, estimator, ridge and alpha of `cut_patches`.
 
@@ -308,8 +286,7 @@ def patch_cuts(
         of its diagonal).
 
     Raises:
-        UserError: statistics of a model of another shape, a run that contains the first or last layer without ``ends``,
-            or an error of `patch_values`. The model is unchanged then.
+        UserError: statistics of a model of another shape, or an error of `patch_values`. The model is unchanged then.
     """
     decoder = Decoder(model)
     shape = (statistics.layers, statistics.magnitudes[False].shape[-1])
@@ -318,8 +295,6 @@ def patch_cuts(
             f"the statistics are of a model of {shape[0]} layers and {shape[1]} channels, this one has "
             f"{decoder.num_layers} and {decoder.hidden_size}; collect them from this model, before its surgery"
         )
-    if not ends:
-        check_cuts(removed, decoder.num_layers)
     patches = cut_patches(statistics, removed, acts_on=acts_on, **options)
     summaries = []
     for run, position in zip(patches, replace_runs(model, patches, "linearpatch"), strict=True):

@@ -63,15 +63,11 @@ class LinearPatchRepair(Repair):
         """Remove the layers and repair the model."""
         self.patch(context, _statistics(context, self.kind, self.estimator))
 
-    def patch(self, context: Context, statistics: Statistics, ends: bool = True) -> None:
-        """Remove the selected layers and patch every interface, from statistics of the original model.
-
-        ``ends`` allows the first or last layer among them, as after a selection: Eq. 2 takes the argmax over all
-        blocks.
-        """
+    def patch(self, context: Context, statistics: Statistics) -> None:
+        """Remove the selected layers and patch every interface, from statistics of the original model."""
         options = {"kind": self.kind, "estimator": self.estimator, "ridge": RIDGE if self.ridge is None else self.ridge}
         options |= {"acts_on": self.acts_on or "all", "alpha": 1.0 if self.alpha is None else self.alpha}
-        context.details["patches"] = patch_cuts(context.model, statistics, context.removed, ends=ends, **options)
+        context.details["patches"] = patch_cuts(context.model, statistics, context.removed, **options)
 
 
 @register("linearpatch-probe")
@@ -156,9 +152,7 @@ class DistilledPatch(TrainedRepair):
         changes = self.stated("trainable", "target", "top_k", "store_dtype")
         return distill.settings_of(context.fidelity, fitting=self.fitting(Fitting()), **changes)
 
-    def distill(
-        self, context: Context, statistics: Statistics, windows: Tensor, ends: bool = True, **where
-    ) -> dict[str, Any]:
+    def distill(self, context: Context, statistics: Statistics, windows: Tensor, **where) -> dict[str, Any]:
         """Train the patches on sequences, remove the selected layers and insert the patches; return the report.
 
         ``where`` holds store, facts and folder, see `papers.linearpatch.distill.distill`.
@@ -167,7 +161,7 @@ class DistilledPatch(TrainedRepair):
         more = {"tokenizer": context.tokenizer, "progress": context.progress}
         settings = self.settings(context)
         return distill.distill_cuts(
-            context.model, statistics, context.removed, windows, settings, ends=ends, **start, **more, **where
+            context.model, statistics, context.removed, windows, settings, **start, **more, **where
         )
 
 

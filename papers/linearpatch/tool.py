@@ -3,12 +3,11 @@
 from common.calibration.statistics import Statistics
 from common.cli import Job, Method
 from common.pruning.pipeline import Context, around
-from common.pruning.selection import runs, window_starts
+from common.pruning.selection import runs
 from common.utils.errors import UserError
 from papers import linearpatch
 from papers.linearpatch.method import default_cosine
 from papers.linearpatch.options import LinearPatchOptions
-from papers.linearpatch.patch import check_cuts
 from papers.linearpatch.steps import DistilledPatch, LinearPatchRepair
 
 # What a kind of patch trains when it is distilled; one factor is not trained.
@@ -19,8 +18,8 @@ def check(job: Job) -> None:
     """Refuse options that do not go together, and draw the sequences.
 
     Raises:
-        UserError: a patch without such an estimator or training, a block that Table 9 does not print, given layers at
-            which a patch cannot work, or a model with patches.
+        UserError: a patch without such an estimator or training, a block that Table 9 does not print, or a model with
+            patches.
     """
     options = job.options
     job.refuse_patches("prune the model that they were made for, all layers at once")
@@ -34,8 +33,6 @@ def check(job: Job) -> None:
         raise UserError("--distill trains with the whole model in memory; leave --stream out")
     if options.window == "published" and job.given is not None:
         raise UserError("--window published and --layers both say which layers to remove; give one of the two")
-    if job.given is not None:
-        check_cuts(job.given, job.layers)
     for count in job.counts:
         refuse(job, count)
     job.windows  # noqa: B018 - read now
@@ -45,12 +42,9 @@ def check(job: Job) -> None:
 
 
 def refuse(job: Job, count: int) -> None:
-    """Refuse a number of layers for which the model, or Table 9, has no block."""
-    options = job.options
-    if options.window == "published":
-        linearpatch.published_window(options.model, count, options.variant)
-    if options.fidelity == "code" and options.variant == "L":
-        window_starts(job.layers, count, exclude_ends=True)
+    """Refuse a number of layers for which Table 9 has no block."""
+    if job.options.window == "published":
+        linearpatch.published_window(job.options.model, count, job.options.variant)
 
 
 def apply(job: Job) -> dict:
@@ -67,7 +61,7 @@ def apply(job: Job) -> dict:
             "cost perplexity where it was measured: compare --acts-on ordinary"
         )
     if options.distill is None or options.plan:
-        patch.patch(context, statistics, ends=job.given is None)
+        patch.patch(context, statistics)
     else:
         context.details |= _distilled(job, context, statistics, patch)
     job.notes.append(f"{len(context.details['patches'])} patch(es), one before the layer that follows each interface")
@@ -122,8 +116,7 @@ def _distilled(job: Job, context: Context, statistics: Statistics, patch: Linear
     start = {"kind": patch.kind, "estimator": patch.estimator, "acts_on": patch.acts_on}
     step = DistilledPatch(trainable=TRAINED[patch.kind], **start)
     windows = job.crops(job.options.distill)
-    where = {"folder": job.folder("distillation"), "ends": job.given is None}
-    report = step.distill(context, statistics, windows, **where)
+    report = step.distill(context, statistics, windows, folder=job.folder("distillation"))
     losses = report["losses"]
     if report["status"] == "diverged":
         job.notes.append(f"the training diverged ({report['reason']}); the last finite state is kept")

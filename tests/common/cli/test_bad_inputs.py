@@ -317,8 +317,6 @@ OWN = {
         (["--distill", "0"], "--distill 0: use 1 to 1,000,000"),
         (["--distill", "4", "--patch", "scalar"], "--distill does not train a patch of kind scalar"),
         (["--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
-        (["--layers", "0-1"], "layers [0, 2) hold the first layer of 6"),
-        (["--layers", "4,5"], "layers [4, 6) hold the last layer of 6"),
         (["--layers", "2-3", "--window", "published"], "both say which layers to remove"),
     ],
     "prunecomp": [

@@ -194,9 +194,6 @@ def test_bad_input_is_named(tiny_llama):
         distill(tiny_llama, {RUN: patch_for("plain-diagonal")}, WINDOWS, DistillationSettings("matrix"))
     with pytest.raises(UserError, match="a patch of 32 channels does not fit a model of 64"):
         distill(tiny_llama, {RUN: linearpatch.LinearPatch(torch.ones(32))}, WINDOWS)
-    statistics = collect(Decoder(tiny_llama), WINDOWS, span=2)
-    with pytest.raises(UserError, match="hold the last layer"):
-        distill_cuts(tiny_llama, statistics, [4, 5], WINDOWS)
     tiny_llama.model.layers[1].to(torch.bfloat16)
     with pytest.raises(UserError, match=r"mixes dtypes: .*bring it to one with model.to\(dtype\)"):
         distill(tiny_llama, {RUN: patch_for()}, WINDOWS)

@@ -25,11 +25,12 @@ def scales():
     return torch.rand(64, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.5
 
 
-def test_prune_is_selection_scales_removal_and_patch_by_hand(tiny, crops):
+@pytest.mark.parametrize("layers", [None, [0, 1], [4, 5]], ids=["selected", "first", "last"])
+def test_prune_is_selection_scales_removal_and_patch_by_hand(layers, tiny, crops):
     by_hand = copy.deepcopy(tiny)
     states = streams(by_hand, crops)
     cosines = [torch.cosine_similarity(states[s], states[s + 2], dim=-1).mean() for s in range(5)]
-    start = int(torch.stack(cosines).argmax())
+    start = layers[0] if layers else int(torch.stack(cosines).argmax())
     rotation = hadamard_matrix(64).float()
     means = [(states[b] @ rotation).abs().mean(1) for b in (start, start + 2)]
     d = (means[1] / means[0]).mean(0)
@@ -37,7 +38,7 @@ def test_prune_is_selection_scales_removal_and_patch_by_hand(tiny, crops):
     receiver = by_hand.model.layers[start] if start < 4 else by_hand.model.norm
     receiver.register_forward_pre_hook(lambda m, a: (((a[0] @ rotation) * d) @ rotation.T, *a[1:]))
 
-    report = linearpatch.prune(tiny, crops, 2, batch_size=3)
+    report = linearpatch.prune(tiny, crops, 2, layers=layers, batch_size=3)
     assert report["removed"] == [start, start + 1]
     torch.testing.assert_close(logits(tiny, crops), logits(by_hand, crops), rtol=1e-3, atol=1e-3)
 

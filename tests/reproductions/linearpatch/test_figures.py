@@ -81,7 +81,7 @@ def test_the_sweep_is_the_perplexity_of_models_really_patched(observed, crops, t
     statistics = collect(Decoder(dense), crops, span=2)
     for name, kind in (("d", "diagonal"), ("A", "hadamard")):
         patched = copy.deepcopy(dense)
-        linearpatch.patch_cuts(patched, statistics, range(start, stop), kind=kind, ends=True)
+        linearpatch.patch_cuts(patched, statistics, range(start, stop), kind=kind)
         assert values[f"perplexity_{name}"] == pytest.approx(perplexity(patched, text), rel=1e-4)
         assert details["curves"][name][details["alphas"].index(1.0)] == values[f"perplexity_{name}"]
 
