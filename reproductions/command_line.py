@@ -8,9 +8,10 @@ import json
 import logging
 import math
 import os
+import shlex
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from common.console import command_line, startup
@@ -461,11 +462,21 @@ def _show(options: RunCommand | ShowCommand) -> int:
         pictures = [(table, subject) for table, subject in pictures if table.target not in without]
     found = built if len(wanted) > 1 else built[0]
     named_models = bool(options.model)  # who names a model asks for its numbers alone
-    rendered = tables.render(found, options.format, every_row=options.every_row, reported=not named_models, **terminal)
+    how = {"every_row": options.every_row, "reported": not named_models, "given": _given(options)}
+    rendered = tables.render(found, options.format, **how, **terminal)
     print(rendered, end="")
     if options.format == "terminal":  # another form is asked for by a program
         _draw(options, store, pictures, models)
     return 0
+
+
+def _given(options: RunCommand | ShowCommand) -> str:
+    """Return the options that narrow a command, but for its models, as typed."""
+    words = []
+    for each in (*fields(NarrowingOptions), *fields(ColumnOptions)):
+        if each.name != "model" and (value := getattr(options, each.name)) != each.default:
+            words += [f"--{each.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words)
 
 
 def _columns_of(options: RunCommand | ShowCommand, known: Sequence[tuple[str, str, str]]) -> tuple[set[str], set[str]]:

@@ -11,6 +11,7 @@ _VALUES = {
 }  # fmt: skip
 _NAME = r"(?<![\w-])--([a-z][a-z-]*)"
 _VALUE = r"(?: (?:make: )?([A-Z][A-Z_]*\b(?!=)|'[^']*'|\"[^\"]*\"|[\w.,*/-]*\d[\w.,*/-]*|cpu|cuda|auto))?"
+_WORD = r"(?: ('[^']*'|[^\s-]\S*))?"
 
 
 def translated(text: str) -> str:
@@ -18,10 +19,16 @@ def translated(text: str) -> str:
     if not os.environ.get(VARIABLE):
         return text
     text = re.sub(r"`python -m [\w. ]+ --help` lists all options", "`make help` lists targets and variables", text)
+    text = re.sub(r"`python -m reproductions run ([^`]*)`", _command, text)
     text = re.sub(r"python -m reproductions fetch (\S+?)(?=[`\s.,;]|$)", r"make \1-fetch", text)
     text = re.sub(_NAME + r"(?: [a-z0-9]+)? \(make: ([^)]*)\)", r"\2", text)
     text = re.sub(r"\b([A-Z_]+=\w*) \(--[a-z-]+\)", r"\1", text)
     return re.sub(_NAME + _VALUE, _variable, text)
+
+
+def _command(match: re.Match) -> str:
+    """Return the make command that measures the same."""
+    return f"`make {re.sub(_NAME + _WORD, _variable, match[1])}`"
 
 
 def _variable(match: re.Match) -> str:

@@ -15,6 +15,7 @@ from itertools import groupby
 
 from common.console import text_tables
 from common.console.text_tables import Styled, TextTable
+from common.models.registry import TOY
 from common.utils.errors import plural, unknown
 from common.utils.make_names import translated
 from common.utils.signs import signed
@@ -37,6 +38,7 @@ def render(
     *,
     every_row: bool = False,
     reported: bool = True,
+    given: str = "",
     colours: bool = False,
 ) -> str:
     """Render a table in one of the FORMATS, ending in a line break; several tables give one document.
@@ -51,6 +53,7 @@ def render(
         every_row: Whether each row without a number has its line, and the terminal each column and claim
             without a result; otherwise FOLDED such rows or more are counted in one line. JSON and CSV have them all.
         reported: Whether the paper's numbers are shown in a table of another model. JSON and CSV have them all.
+        given: Options that the command which measures the same must have, as typed.
         colours: Whether the terminal's text has escape sequences for its styles.
 
     Raises:
@@ -66,7 +69,7 @@ def render(
     if not reported:
         tables = [_without_reported(one) for one in tables]
     every_column = every_row or form != "terminal"
-    return "\n".join(_rendered(_blocks(one, least, every_column), form, width, colours) for one in tables)
+    return "\n".join(_rendered(_blocks(one, least, every_column, given), form, width, colours) for one in tables)
 
 
 def _without_reported(table: dict) -> dict:
@@ -348,15 +351,16 @@ def headline(table: dict) -> list[str]:
     return [f"Measured on the paper's own models: {own['measured']} of {own['cells']} cells."]
 
 
-def _notes(table: dict) -> list[str]:
+def _notes(table: dict, given: str) -> list[str]:
     lines = [table["note"]] if table.get("note") else []
     for subject in table["subjects"]:
         lines += guessed(subject)
     for subject in table["subjects"]:
         own = [row for row in table["rows"] if row["subject"] == subject["name"] != PAPER]
         if any(cell["status_id"] == "not-run" for row in own for cell in row["cells"].values()):
-            model = "" if subject["profile"] == "standin" else f" --model {subject['name']}"
-            command = f"`python -m reproductions run {table['target']}{model}`"
+            name = TOY if subject["profile"] == "standin" else subject["name"]
+            model = f"--model {name}" if given or name != TOY else ""
+            command = f"`{' '.join(filter(None, ('python -m reproductions run', table['target'], model, given)))}`"
             lines.append(f"·: no result on {_phrase(subject)}. {command} measures it where its data can be had.")
     printed = [cell for row in table["rows"] if row["subject"] == PAPER for cell in row["cells"].values()]
     if any(cell["reproduced"] is not None for cell in printed):
@@ -395,7 +399,7 @@ def guessed(subject: dict) -> list[str]:
     ]
 
 
-def _blocks(table: dict, least: float, every_column: bool) -> Iterator[Block]:
+def _blocks(table: dict, least: float, every_column: bool, given: str) -> Iterator[Block]:
     """Yield what a table's document has, in order; every_column: those without a result, too."""
     yield "title", table["title"]
     yield from (("text", line) for line in headline(table))
@@ -412,7 +416,7 @@ def _blocks(table: dict, least: float, every_column: bool) -> Iterator[Block]:
         yield "table", TextTable(_header(table, rows, columns), lines, 3 - _one_model(rows))
         if empty:
             yield "hint", f"Columns without a result are left out: {', '.join(empty)}. --every-row shows them."
-    yield from (("text", note) for note in _notes(table))
+    yield from (("text", note) for note in _notes(table, given))
     if folded:
         yield (
             "hint",
@@ -446,9 +450,9 @@ def _coloured(kind: str, content: str | TextTable) -> str | TextTable:
             return Styled(cell, style)
 
         return replace(content, lines=[[line[0], *map(verdict_of, line[1:])] for line in content.lines])
-    if kind == "hint":
-        return translated(content)
-    return Styled(content, "bold") if kind == "title" else content
+    if isinstance(content, TextTable):
+        return content
+    return Styled(content, "bold") if kind == "title" else translated(content)
 
 
 def _markdown(kind: str, content: str | TextTable) -> str:

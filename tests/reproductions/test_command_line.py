@@ -7,6 +7,8 @@ import io
 import itertools
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import weakref
@@ -284,6 +286,17 @@ def test_a_column_that_one_of_two_models_has_is_measured_there(capsys):
     capsys.readouterr()
     assert main([*command, "Form"]) == 0
     assert {line.partition("--model ")[2].split()[0] for line in capsys.readouterr().out.splitlines()} == {"toy"}
+
+
+def test_the_command_under_a_table_measures_the_same_part(capsys):
+    part = ["table1-linearpatch", "--model", "toy", "--row", "Linear*", "--limit", "7", "--columns", "Form,Word"]
+    assert main(["show", *part]) == 0
+    (command,) = re.findall(r"`python -m reproductions (.*?)`", capsys.readouterr().out)
+    works = []
+    for words in (shlex.split(command), ["run", *part]):
+        assert main([*words, "--list-work"]) == 0
+        works.append(capsys.readouterr().out)
+    assert works[0] == works[1] != ""
 
 
 @pytest.mark.parametrize(

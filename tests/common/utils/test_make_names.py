@@ -21,6 +21,8 @@ from common.utils.errors import one_line
         ("write for instance --remove 7,9.", "write for instance REMOVE=7,9."),
         ("--limit 1 leaves no standard error", "LIMIT=1 leaves no standard error"),
         ("`python -m reproductions fetch table1-laco` fetches it", "`make table1-laco-fetch` fetches it"),
+        ("`python -m reproductions run table1-laco --model ./a-model --full-test-sets --row 'La Co*'` measures it",
+         "`make table1-laco MODEL=./a-model FULL_TEST_SETS=1 ROW='La Co*'` measures it"),
         ("A whole number. `python -m reproductions run --help` lists all options",
          "A whole number. `make help` lists targets and variables"),
         ("--stream reads it layer by layer", "--stream reads it layer by layer"),
