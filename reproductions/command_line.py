@@ -314,7 +314,13 @@ def _wanted(options: RunCommand) -> tuple[list, list]:
     subjects = _subjects(options, tables) or [(settings.STANDIN, ())]
     columns = [column for table in tables for subject, _ in subjects for column in table.columns_for(subject)]
     patterns = _columns(options, {name for column in columns for name in (column.label, column.id)})
-    runner.check_columns(tables, [subject for subject, _ in subjects], patterns)
+    try:
+        runner.check_columns(tables, [subject for subject, _ in subjects], patterns)
+    except UserError as error:
+        if options.model or options.profile:
+            raise
+        why = "no --model (make: MODEL=) is given, so columns are the toy model's"
+        raise UserError(f"{why}: {error}") from error
     narrowed = {"pattern": options.row, "limit": options.limit, "columns": patterns}
     return tables, [(subject, {"models": models, **narrowed}) for subject, models in subjects]
 

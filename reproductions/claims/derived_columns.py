@@ -93,7 +93,7 @@ def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Me
 
 def _run(column: Column, columns: Sequence[Column], model: str | None, rows: Measured) -> tuple[list[str], int]:
     """Return `parts`, whatever the dense model knows."""
-    everything = list(column.of) or [c.id for c in columns if c.benchmark and c.compare == "accuracy"]
+    everything = column.members(columns)
     own = [(row, scores) for row, _, scores in rows if row.model == model and row.recipe is not None]
     run = [(row, scores) for row, scores in own if any(isinstance(scores.get(n), Score) for n in everything)]
     siblings = [scores for row, scores in run if not row.dense] or [scores for _, scores in run or own]

@@ -102,21 +102,26 @@ def like(name: str, pattern: str) -> bool:
 
 
 def check_columns(tables: Sequence[Table], named: Iterable[Subject], patterns: Sequence[str]) -> None:
-    """Refuse a pattern that matches no measured column of any table and any subject.
+    """Refuse a pattern that matches no column of any table and any subject.
 
     Raises:
         UserError: There is such a pattern.
     """
     columns = [column for subject in named for table in tables for column in table.columns_for(subject)]
-    measured = [column for column in columns if column.benchmark]
+    known = [column for column in columns if column.benchmark or column.derived]
     for pattern in patterns:
-        if not any(_names(column, pattern) for column in measured):
-            raise unknown("column", pattern, {column.label for column in measured})
+        if not _named(known, [pattern]):
+            raise unknown("column", pattern, {column.label for column in known})
 
 
-def _names(column: Column, pattern: str) -> bool:
-    """Return whether a pattern fits a column's label or its id."""
-    return like(column.label, pattern) or like(column.id, pattern)
+def _named(columns: Sequence[Column], patterns: Sequence[str]) -> list[Column]:
+    """Return the columns to measure for those whose label or id fits a pattern: in place of a derived one its members.
+
+    Without patterns all are named.
+    """
+    fitting = [c for c in columns if any(like(name, one) for name in (c.label, c.id) for one in patterns or ["*"])]
+    ids = {name for c in fitting for name in (c.members(columns) if c.derived else [c.id])}
+    return [c for c in columns if c.benchmark and c.id in ids]
 
 
 def missing(
@@ -188,12 +193,8 @@ def _cells(
     there are any, only the columns that fit one. force: of parts or the whole, what the tables read (`coverage.read`).
     """
     subject = subjects.subject(subject)
-
-    def asked_of(found: Iterable[Column]) -> list[Column]:
-        return [c for c in found if c.benchmark and (not columns or any(_names(c, one) for one in columns))]
-
     for table, rows in fitting(tables, subject, models, pattern, limit):
-        asked = asked_of(coverage.read(table, store, subject, limit) if force else table.columns_for(subject))
+        asked = _named(coverage.read(table, store, subject, limit) if force else table.columns_for(subject), columns)
         for row in rows:
             for column in asked if row.recipe is not None else ():
                 if not column.shape_only or row.recipe == row.shapes:
@@ -201,7 +202,7 @@ def _cells(
         shapes = (subject.standin or subject.printed) and not subject.changes
         for row in table.rows(PAPER, None) if shapes else []:
             if row.shapes is not None and fits(row, models, pattern):
-                for column in asked_of(table.columns_for(PAPER)):
+                for column in _named(table.columns_for(PAPER), columns):
                     if column.weight_free:
                         yield table, row, row.shapes, column.benchmark
 

@@ -80,6 +80,10 @@ class Column:
             return "lower"
         return "higher" if self.scale == 100 or self.derived is not None else ""
 
+    def members(self, columns: "Sequence[Column]") -> list[str]:
+        """Return the ids of a table's columns that this derived one is over."""
+        return list(self.of) or [c.id for c in columns if c.benchmark and c.compare == "accuracy"]
+
 
 @dataclass(frozen=True)
 class Row:

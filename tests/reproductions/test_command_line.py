@@ -279,6 +279,24 @@ def test_only_the_named_columns_are_measured(store):
     assert {tuple(entry.benchmarks) for entry in found} == {("copa", "perplexity@linearpatch-wikitext2@49152-tokens")}
 
 
+def test_of_a_derived_column_its_parts_are_measured(store):
+    """LinearPatch's AVG is over nine tasks, not its ratio nor texts."""
+    qwen = subjects.of_model("qwen2.5-coder-0.5b-instruct")
+    nine = {"arc_challenge", "arc_easy", "boolq", "copa", "hellaswag", "piqa", "race_v2", "winogrande", "wsc273"}
+    for name in ("avg", "RP"):
+        found = runner.missing([registry.get("table1-linearpatch")], store, qwen, columns=(name,))
+        assert {tuple(sorted(b.partition("@")[0] for b in entry.benchmarks)) for entry in found} == {
+            tuple(sorted(nine))
+        }
+
+
+def test_a_column_of_another_model_asks_for_the_model(capsys):
+    assert main(["run", "table1-linearpatch", "--columns", "ARC-c"]) == 2
+    assert "no --model (make: MODEL=) is given, so columns are the toy model's: unk" in capsys.readouterr().err
+    assert main(["run", "table1-linearpatch", "--columns", "ARC-c", "--model", "toy"]) == 2
+    assert "MODEL=" not in capsys.readouterr().err
+
+
 def test_a_column_that_one_of_two_models_has_is_measured_there(capsys):
     both = ["--model", "toy", "--model", "smollm2-135m-instruct"]
     command = ["run", "table1-linearpatch", *both, "--list-work", "--force", "--columns"]
