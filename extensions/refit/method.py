@@ -47,7 +47,7 @@ repaired stream. 2606.02559 fits modules in place of removed sub-layers.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -166,8 +166,8 @@ def refit(
     _check(decoder, ids, following, ridge, held_out)
     if not 0 <= share <= 1:
         raise UserValueError(f"share must be 0 to 1, not {share}")
-    _check_ablation(target, towards, removed, following == 1 and not (before or share))
-    _check_form(form, strength, bool(held_out or towards == ZERO))
+    fit = Fit(ridge, share, target, towards, form, strength)
+    _check_ablation(fit, removed, following == 1 and not (before or share), held_out)
     plan = plan_of(decoder.num_layers, removed, following, matrices, share, before)
     if target == BRANCHES:  # the residual streams are followed from where the removed layers begin
         borders = {layer - 1 for layer in removed} - {*plan, *removed}
@@ -178,7 +178,6 @@ def refit(
         split = len(ids) - held_out
         parts = [(ids[:split], False), (ids[split:], True)] if held_out else [(ids, False)]
         batches = [(batch, held) for part, held in parts for batch in part.split(batch_size)]
-        fit = Fit(ridge, share, target, towards, form, strength)
         origin = Decoder(dense) if dense is not None else decoder
         passed = [layer for layer in range(min(plan)) if layer not in removed]
         streams = _Streams(
@@ -218,26 +217,22 @@ def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out
         raise UserValueError(f"held_out must be 0 to {len(ids) - 1} of the {len(ids)} samples, not {held_out}")
 
 
-def _check_ablation(target: str, towards: str, removed: Sequence[int], one_after: bool) -> None:
+def _check_ablation(fit: Fit, removed: Sequence[int], one_after: bool, held_out: int) -> None:
     """Refuse options that only the ablation has, where they are unknown or do not go together."""
-    if target not in TARGETS:
-        raise unknown("target", target, TARGETS)
-    if towards not in PULLS:
-        raise unknown("pull of the ridge", towards, PULLS)
-    if target == BRANCHES and (not one_after or 0 in removed):
+    if fit.target not in TARGETS:
+        raise unknown("target", fit.target, TARGETS)
+    if fit.towards not in PULLS:
+        raise unknown("pull of the ridge", fit.towards, PULLS)
+    if fit.target == BRANCHES and (not one_after or 0 in removed):
         raise UserValueError(
             "The target branches is only defined for the one layer after removed ones. Set following to 1 and before to "
             "false, leave share out, and keep layer 0"
         )
-
-
-def _check_form(form: str, strength: float, more: bool) -> None:
-    """Refuse options of the ablation on what a change may be."""
-    if form not in FORMS:
-        raise unknown("form of a change", form, FORMS)
-    if not 0 < strength <= 1:
-        raise UserValueError(f"strength must be above 0 and at most 1, not {strength}")
-    if form == ROTATION and (more or strength < 1):
+    if fit.form not in FORMS:
+        raise unknown("form of a change", fit.form, FORMS)
+    if not 0 < fit.strength <= 1:
+        raise UserValueError(f"strength must be above 0 and at most 1, not {fit.strength}")
+    if fit.form == ROTATION and (held_out or fit.towards == ZERO or fit.strength < 1):
         raise UserValueError("A rotation has no ridge and no part. Leave held_out, towards and strength out")
 
 
@@ -460,7 +455,8 @@ class _Streams:
         linear = self.decoder.layers[layer].get_submodule(paths(self.decoder.spec)[name])
         tokens = sum(batch.ids.numel() for batch in self.batches)
         sums = {held: self.fit.regression(tokens, linear.in_features) for held in {b.held for b in self.batches}}
-        with _alone(self.decoder):
+        # none is read ahead inside, where layers are read as they are called: sums need the room
+        with self.decoder.model.streamed.alone() if self.decoder.streamed else nullcontext():
             for batch in self.batches:
                 seen, out = self._half(batch, layer, name)
                 target = batch.targets[name].to(out.device, torch.float32)
@@ -512,8 +508,3 @@ class _Streams:
                 rows.copy_(rows.double() + part.T.to(rows.device))
         shares = {"error": error / sums.target, "left": left / sums.target}
         return {"layer": self.alive[layer], "matrix": name} | shares | ridge_facts
-
-
-def _alone(decoder: Decoder) -> AbstractContextManager:
-    """Return where layers are read as they are called: none is read ahead inside, since sums need the room."""
-    return decoder.model.streamed.alone() if decoder.streamed else nullcontext()

@@ -73,7 +73,7 @@ def apply(job: Job) -> dict:
             sets |= _least_left(job)
         if choose == "cosine" or (choose == "best" and len(job.windows) > 1):
             window = Window(count=job.count, exclude_ends=True, **job.asked("cosine"))
-            sets[BLOCK] = list(window.choose(_context(job, job.model, job.windows)))
+            sets[BLOCK] = list(window.choose(around(job.model, job.tokenizer, job.windows)))
     removed, tried = _best(job, sets)
     job.chosen(removed)
     original = distill.sharing(job, removed) if job.options.distill and not job.options.plan else None
@@ -101,16 +101,12 @@ def apply(job: Job) -> dict:
     return context.details
 
 
-def _context(job: Job, model: nn.Module, windows: Tensor) -> Context:
-    return around(model, job.tokenizer, windows)
-
-
 def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -> Context:
     """Return what becomes of a model without these layers, in place.
 
     Of fewer sequences than the job's, a like share is held out.
     """
-    context = _context(job, model, windows)
+    context = around(model, job.tokenizer, windows)
     context.details["removed"] = removed
     carries = not job.options.no_graft and _writer(job) in removed
     options = job.asked("following", "ridge", "matrices", "share")

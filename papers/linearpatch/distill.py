@@ -129,7 +129,9 @@ def distill(
     identity = {"trainable": settings.trainable} | ({"acts_on": spared} if spared else {}) | dict(start or {})
     report = train(task, parameters, settings.fitting, identity=identity, folder=folder, progress=progress)
     for patch in patches.values():
-        _fold(patch)
+        if patch.options["kind"] == "rotated":  # scales trained in the rotated basis become section 3.4's one dense A
+            patch.weight = nn.Parameter(LinearPatch(patch.weight).weight, requires_grad=False)
+            patch.options["kind"] = "hadamard"
     report["trainable"] = settings.trainable
     return report | ({"store_bytes_per_token": teacher.bytes_per_token()} if teacher else {})
 
@@ -183,10 +185,3 @@ def _prepare(decoder: Decoder, run: tuple[int, int], patch: LinearPatch, part: s
     if part in ("matrix", "matrix-from-diagonal"):
         patch.options["kind"] = "matrix"  # nothing keeps it symmetric
     patch.to(next(decoder.layers[run[1] - 1].parameters()).device)
-
-
-def _fold(patch: LinearPatch) -> None:
-    """Scales that were trained in the rotated basis become the one dense A of section 3.4."""
-    if patch.options["kind"] == "rotated":
-        patch.weight = nn.Parameter(LinearPatch(patch.weight).weight, requires_grad=False)
-        patch.options["kind"] = "hadamard"

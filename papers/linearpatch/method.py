@@ -173,21 +173,17 @@ def survey(
     cosine = cosine or default_cosine(variant, fidelity)
     options = {"rotate": kind in ("hadamard", "rotated"), "batch_size": batch_size, "progress": progress}
     counts = {count, *others}
-    cuts = {cut for number in counts for cut in _candidates(decoder.num_layers, number, variant)}
-    cuts = runs(layers) if layers is not None else sorted(cuts)
+    if layers is not None:
+        cuts, pairs = runs(layers), []
+    else:  # every run that a selection may remove: blocks for ``L``, runs of any length for ``S``
+        lengths = counts if variant == "L" else range(1, max(counts) + 1)
+        cuts = [(start, start + n) for n in lengths for start in range(decoder.num_layers - n + 1)]
+        pairs = sorted({pair for number in counts for pair in default_pairs(decoder.num_layers, number)})
     later = kind == "matrix" and layers is None
     named = {} if later else named_statistics(kind, estimator, cuts)
-    pairs = {pair for number in counts for pair in default_pairs(decoder.num_layers, number)}
-    pairs = [] if layers is not None else sorted(pairs)
     statistics = collect(decoder, windows, span=max(counts), pairs=pairs, kinds=(cosine,), **named, **options)
     removed = list(layers) if layers is not None else select(statistics, count, variant, fidelity, cosine)
     if later:
         named = named_statistics(kind, estimator, runs(removed))
         statistics = collect(decoder, windows, span=count, pairs=[], **named, **options)
     return removed, statistics
-
-
-def _candidates(layers: int, count: int, variant: str) -> list[tuple[int, int]]:
-    """Return every run of layers that a selection may remove: blocks for ``L``, runs of any length for ``S``."""
-    lengths = [count] if variant == "L" else range(1, count + 1)
-    return [(start, start + length) for length in lengths for start in range(layers - length + 1)]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -26,16 +27,9 @@ TEACHERS = ("stored", "online")
 SEED = 2  # of crops, in the official code
 
 
-@sampler("linearpatch-train")
-def training_crops(context: Context, entry: Calibration) -> Tensor:
-    """Draw random crops from the first nine tenths of the text, with the official code's seed."""
-    return crops(context, entry, seed=SEED)
-
-
-@sampler("linearpatch-validation")
-def validation_crops(context: Context, entry: Calibration) -> Tensor:
-    """Draw random crops from the last tenth of the text, with the official code's seed."""
-    return crops(context, entry, seed=SEED, stretch="validation")
+# Random crops from the first nine tenths of the text, and from its last tenth.
+sampler("linearpatch-train")(partial(crops, seed=SEED))
+sampler("linearpatch-validation")(partial(crops, seed=SEED, stretch="validation"))
 
 
 def _statistics(context: Context, kind: str, estimator: str) -> Statistics:
@@ -94,8 +88,8 @@ class Probe(Repair):
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
         cuts, options = runs(context.removed), {"piece": self.piece, "estimator": self.estimator}
-        more = named_statistics("hadamard", self.estimator, cuts) | ({} if self.first else {"skip": 1})
-        statistics = context.calibrated_on(self.calibration).statistics(len(context.removed), **more)
+        named = named_statistics("hadamard", self.estimator, cuts) | ({} if self.first else {"skip": 1})
+        statistics = context.calibrated_on(self.calibration).statistics(len(context.removed), **named)
         matrices = {cut: piece_matrix(statistics, *cut, strength=self.strength, **options) for cut in cuts}
         patches = {
             cut: LinearPatch(matrix, "matrix", acts_on=self.acts_on or "all") for cut, matrix in matrices.items()
@@ -158,11 +152,9 @@ class DistilledPatch(TrainedRepair):
         ``where`` holds store, facts and folder, see `papers.linearpatch.distill.distill`.
         """
         start = {"kind": self.kind, "estimator": self.estimator or "ratio-of-means", "acts_on": self.acts_on or "all"}
-        more = {"tokenizer": context.tokenizer, "progress": context.progress}
+        where |= {"tokenizer": context.tokenizer, "progress": context.progress}
         settings = self.settings(context)
-        return distill.distill_cuts(
-            context.model, statistics, context.removed, windows, settings, **start, **more, **where
-        )
+        return distill.distill_cuts(context.model, statistics, context.removed, windows, settings, **start, **where)
 
 
 @register("observed-window")

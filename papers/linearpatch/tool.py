@@ -6,7 +6,6 @@ from common.pruning.pipeline import Context, around
 from common.pruning.selection import runs
 from common.utils.errors import UserError
 from papers import linearpatch
-from papers.linearpatch.method import default_cosine
 from papers.linearpatch.options import LinearPatchOptions
 from papers.linearpatch.steps import DistilledPatch, LinearPatchRepair
 
@@ -81,16 +80,15 @@ def _surveyed(job: Job) -> tuple[list[int], Statistics]:
     """Return the layers to remove and the statistics; the runs of a sweep share the longest one's, but for a matrix."""
     options = job.options
     layers = _windows_layers(job)
-    choice = {"variant": options.variant, "fidelity": options.fidelity}
+    choice = {"variant": options.variant, "fidelity": options.fidelity, "cosine": options.cosine}
     if "statistics" in job.kept and layers is None:
         statistics = job.kept["statistics"]
-        return linearpatch.select(statistics, job.count, cosine=_cosine(options), **choice), statistics
+        return linearpatch.select(statistics, job.count, **choice), statistics
     patch = _patch(job)
-    choice |= {"kind": patch.kind, "estimator": patch.estimator, "cosine": _cosine(options), "layers": layers}
-    more = {"batch_size": job.batch_size, "progress": True}
     shared = bool(options.sweep) and patch.kind != "matrix" and layers is None
-    more["others"] = job.counts if shared else ()
-    removed, statistics = linearpatch.survey(job.model, job.windows, job.count, **choice, **more)
+    choice |= {"kind": patch.kind, "estimator": patch.estimator, "layers": layers}
+    choice |= {"others": job.counts if shared else (), "batch_size": job.batch_size, "progress": True}
+    removed, statistics = linearpatch.survey(job.model, job.windows, job.count, **choice)
     if shared:
         job.kept["statistics"] = statistics
     return removed, statistics
@@ -106,10 +104,6 @@ def _windows_layers(job: Job) -> list[int] | None:
 def _patch(job: Job) -> LinearPatchRepair:
     only = {"estimator": "least-squares"} if job.options.patch == "matrix" else {}
     return LinearPatchRepair(**job.asked("estimator", "acts_on", kind="patch") | only)
-
-
-def _cosine(options: LinearPatchOptions) -> str:
-    return options.cosine or default_cosine(options.variant, options.fidelity)
 
 
 def _distilled(job: Job, context: Context, statistics: Statistics, patch: LinearPatchRepair) -> dict:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -19,10 +20,8 @@ from papers.prunecomp.stream import Stream
 COSTLY = ("ppl", "taylor+")  # their scores take much more than a forward pass
 
 
-@sampler("prunecomp-train")
-def training_crops(context: Context, entry: Calibration) -> Tensor:
-    """Draw random crops from the first nine tenths of the text, with seed 0 as in the official code."""
-    return crops(context, entry, seed=0)
+# Random crops from the first nine tenths of the text, with the official code's seed.
+sampler("prunecomp-train")(partial(crops, seed=0))
 
 
 @sampler("documents")

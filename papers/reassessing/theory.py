@@ -21,8 +21,6 @@ from torch import Tensor
 
 from common.utils.errors import unknown
 
-NORMS = ("rms", "rms-inside", "layer")
-
 
 def rms_norm(x: Tensor, eps: float) -> Tensor:
     """Apply the RMSNorm of Theorem 4.1, `x / (||x||_RMS + eps)` with eps outside the root, to x [d]."""
@@ -40,7 +38,7 @@ def layer_norm(x: Tensor, eps: float) -> Tensor:
     return centred / (centred.square().mean() + eps).sqrt()
 
 
-_FUNCTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
+NORMS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "rms": rms_norm,
     "rms-inside": rms_norm_inside,
     "layer": layer_norm,
@@ -55,9 +53,9 @@ def jacobian(kind: str, x: Tensor, eps: float) -> Tensor:
     Raises:
         UserError: an unknown kind.
     """
-    if kind not in _FUNCTIONS:
+    if kind not in NORMS:
         raise unknown("norm", kind, NORMS)
-    return torch.func.jacrev(lambda point: _FUNCTIONS[kind](point, eps))(x.double())
+    return torch.func.jacrev(lambda point: NORMS[kind](point, eps))(x.double())
 
 
 def spectral_norm(matrix: Tensor) -> float:

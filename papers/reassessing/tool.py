@@ -85,7 +85,9 @@ def apply(job: Job) -> dict:
         return facts
     train, valid = job.kept["rows"]
     settings = _settings(job, len(train), tied=job.decoder.tied).at(removed)
-    where = {"folder": job.folder("training"), "store_dtype": _kept_dtype(job), "progress": True}
+    # of cached outputs of frozen layers: float16 could not hold them, massive activations go beyond its range
+    store_dtype = torch.bfloat16 if stored_dtype(job.source) == torch.bfloat16 else None
+    where = {"folder": job.folder("training"), "store_dtype": store_dtype, "progress": True}
     _, report = finetune(job.model, job.tokenizer, train, valid, settings, **where)
     if report["status"] != "ok":
         raise UserError(f"the training diverged ({report.get('reason', 'no reason given')}); lower --learning-rate")
@@ -101,10 +103,6 @@ def apply(job: Job) -> dict:
         f"{len(train):,} examples of {Path(_source(options)).name}, {report['steps']:,} steps, learning rate "
         f"{settings.learning_rate:g} ({reached}), {report['seconds']:,.0f} s"
     )
-    if report["store"]["bytes"]:
-        calls = ", ".join(f"{epoch['layer_executions']:,}" for epoch in report["epochs"])
-        stored_size = f"{report['store']['bytes'] / 2**20:,.0f} MiB in {report['store']['kind']}"
-        job.notes.append(f"layer calls by epoch: {calls} (what frozen layers put out was kept: {stored_size})")
     return facts | {"training": report, "data_sha256": instructions.digest(train)}
 
 
@@ -130,14 +128,6 @@ def _calibration(job: Job) -> Tensor:
         return sample_line_crops(job.tokenizer, lines, count=options.samples, length=length, seed=options.seed)
     except UserError as error:
         raise UserError(f"--text {job.text}: {error}") from error
-
-
-def _kept_dtype(job: Job) -> torch.dtype | None:
-    """Return the type of cached outputs of frozen layers: bfloat16 for such a model, else that of computation.
-
-    float16 could not hold them: massive activations go beyond its range.
-    """
-    return torch.bfloat16 if stored_dtype(job.source) == torch.bfloat16 else None
 
 
 def _settings(job: Job, rows: int, tied: bool = False) -> Settings:
