@@ -40,7 +40,7 @@ class Cost:
         if removed is None:
             first = max(1, job.layers - 1 - following - job.count)
             removed = list(range(first, first + job.count))
-        plan = plan_of(job.layers, sorted(removed), following, options.matrices or "both", options.share or 0.0)
+        plan = plan_of(job.layers, sorted(removed), following)
         tokens = options.samples * job.length
         width, heads = config.hidden_size, config.num_attention_heads
         size = getattr(config, "head_dim", None) or width // heads

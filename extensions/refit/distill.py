@@ -51,7 +51,7 @@ def neighbours(layers: int, removed: Sequence[int], following: int) -> list[int]
     >>> neighbours(10, [4, 5], 2)
     [3, 6, 7]
     """
-    return list(plan_of(layers, removed, following, "both", 0.0))
+    return list(plan_of(layers, removed, following))
 
 
 def fitting_for(channels: int) -> Fitting:

@@ -264,7 +264,7 @@ def _check_at_hand(decoder: Decoder, layers: Iterable[int]) -> None:
 
 
 def plan_of(
-    layers: int, removed: Sequence[int], following: int, matrices: str, share: float, before: bool = True
+    layers: int, removed: Sequence[int], following: int, matrices: str = "both", share: float = 0, before: bool = True
 ) -> dict[int, tuple[str, ...]]:
     """Return the matrices of each kept layer that are refitted, in order.
 

@@ -51,16 +51,6 @@ class RefitOptions(ToolOptions):
         most=100_000,
         usual="one of 8; 0 from 8192 features",
     )
-    matrices: str | None = option(
-        None,
-        "matrices to refit in the following layers",
-        group=REPAIR,
-        choices=("both", "attention", "mlp"),
-        usual="both",
-    )
-    share: float | None = option(
-        None, "share of the change that o_proj before the interface takes over", group=REPAIR, least=0, most=1
-    )
     distill: int | None = option(
         None,
         "then train the layers around the interfaces for N steps towards the original's predictions",

@@ -109,7 +109,7 @@ def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -
     context = around(model, job.tokenizer, windows)
     context.details["removed"] = removed
     carries = not job.options.no_graft and _writer(job) in removed
-    options = job.asked("following", "ridge", "matrices", "share")
+    options = job.asked("following", "ridge")
     options["held_out"] = job.options.held_out * len(windows) // len(job.windows)
     Refit(**options, graft=carries or None).apply(context)
     return context

@@ -21,12 +21,6 @@ class LinearPatchOptions(PaperOptions):
     variant: str = option(
         "L", "choose the best block (L) or the layers of lowest block influence (S)", group=REMOVE, choices=("L", "S")
     )
-    window: str = option(
-        "computed",
-        "choose the block, or take the one that Table 9 prints",
-        group=REMOVE,
-        choices=("computed", "published"),
-    )
     cosine: str | None = option(
         None,
         "similarity that chooses the layers",

@@ -17,8 +17,7 @@ def check(job: Job) -> None:
     """Refuse options that do not go together, and draw the sequences.
 
     Raises:
-        UserError: a patch without such an estimator or training, a block that Table 9 does not print, or a model with
-            patches.
+        UserError: a patch without such an estimator or training, or a model with patches.
     """
     options = job.options
     job.refuse_patches("prune the model that they were made for, all layers at once")
@@ -30,20 +29,10 @@ def check(job: Job) -> None:
         raise UserError(f"--distill does not train a patch of kind {options.patch}; use {', '.join(TRAINED)}")
     if options.stream is not None and options.distill is not None:
         raise UserError("--distill trains with the whole model in memory; leave --stream out")
-    if options.window == "published" and job.given is not None:
-        raise UserError("--window published and --layers both say which layers to remove; give one of the two")
-    for count in job.counts:
-        refuse(job, count)
     job.windows  # noqa: B018 - read now
     if options.distill is not None:  # passes over a token: teacher and student forward, student backward
         job.crops(options.distill)
         job.kept["training_passes"] = 4 * options.distill * job.length
-
-
-def refuse(job: Job, count: int) -> None:
-    """Refuse a number of layers for which Table 9 has no block."""
-    if job.options.window == "published":
-        linearpatch.published_window(job.options.model, count, job.options.variant)
 
 
 def apply(job: Job) -> dict:
@@ -79,26 +68,18 @@ def _massive_at(job: Job, removed: list[int]) -> bool:
 def _surveyed(job: Job) -> tuple[list[int], Statistics]:
     """Return the layers to remove and the statistics; the runs of a sweep share the longest one's, but for a matrix."""
     options = job.options
-    layers = _windows_layers(job)
     choice = {"variant": options.variant, "fidelity": options.fidelity, "cosine": options.cosine}
-    if "statistics" in job.kept and layers is None:
+    if "statistics" in job.kept and job.given is None:
         statistics = job.kept["statistics"]
         return linearpatch.select(statistics, job.count, **choice), statistics
     patch = _patch(job)
-    shared = bool(options.sweep) and patch.kind != "matrix" and layers is None
-    choice |= {"kind": patch.kind, "estimator": patch.estimator, "layers": layers}
+    shared = bool(options.sweep) and patch.kind != "matrix" and job.given is None
+    choice |= {"kind": patch.kind, "estimator": patch.estimator, "layers": job.given}
     choice |= {"others": job.counts if shared else (), "batch_size": job.batch_size, "progress": True}
     removed, statistics = linearpatch.survey(job.model, job.windows, job.count, **choice)
     if shared:
         job.kept["statistics"] = statistics
     return removed, statistics
-
-
-def _windows_layers(job: Job) -> list[int] | None:
-    """Return the layers that are not to be computed: one's own, or Table 9's."""
-    if job.options.window == "published":
-        return list(range(*linearpatch.published_window(job.options.model, job.count, job.options.variant)))
-    return job.given
 
 
 def _patch(job: Job) -> LinearPatchRepair:
@@ -122,4 +103,4 @@ def _distilled(job: Job, context: Context, statistics: Statistics, patch: Linear
     return {"patches": report.pop("patches"), "training": report}
 
 
-METHOD = Method(LinearPatchOptions, apply, check, refuse=refuse, loader="papers.linearpatch")
+METHOD = Method(LinearPatchOptions, apply, check, loader="papers.linearpatch")

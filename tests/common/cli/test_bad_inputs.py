@@ -308,8 +308,6 @@ OWN = {
         (["--patch", "round"], "does not know 'round'. Use one of"),
         (["--estimator", "mean"], "does not know 'mean'. Use one of"),
         (["--cosine", "sine"], "does not know 'sine'. Use one of"),
-        (["--window", "best"], "does not know 'best'. Use one of"),
-        (["--window", "published"], "unknown model of Table 9"),
         (
             ["--patch", "matrix", "--estimator", "elementwise"],
             "--patch matrix cannot be computed by --estimator elementwise",
@@ -317,7 +315,6 @@ OWN = {
         (["--distill", "0"], "--distill 0: use 1 to 1,000,000"),
         (["--distill", "4", "--patch", "scalar"], "--distill does not train a patch of kind scalar"),
         (["--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
-        (["--layers", "2-3", "--window", "published"], "both say which layers to remove"),
     ],
     "prunecomp": [
         KINDS,

@@ -14,7 +14,7 @@ from common.cli.options import GROUPS, parsed, tool_parser, tools
 from common.training.finetuning import Settings
 from common.utils.errors import UserError
 from common.utils.paths import ROOT
-from extensions.refit.method import FOLLOWING, MATRICES
+from extensions.refit.method import FOLLOWING
 from papers.laco.algorithm import CollapseSettings
 from papers.laco.merge import RULES
 from papers.linearpatch.method import VARIANTS
@@ -100,7 +100,6 @@ def test_choices_and_defaults_are_those_of_the_methods():
     assert choices("papers.laco", "merge") == set(RULES)
     assert choices("papers.prunecomp", "metric") == set(PRUNECOMP_METRICS)
     assert choices("papers.reassessing", "metric") == set(METRICS)
-    assert choices("extensions.refit", "matrices") == set(MATRICES)
     assert of("papers.linearpatch", "patch").default == LinearPatchRepair().kind
     assert of("papers.laco", "interval").default == CollapseSettings(C=2).I
     assert of("extensions.refit", "following").default == FOLLOWING

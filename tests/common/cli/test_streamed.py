@@ -39,7 +39,7 @@ CASES = [
     ("prunecomp", "--remove", "2", "--metric", "cl"),
     ("prunecomp", "--layers", "3,2", "--one-shot"),
     ("refit", "--remove", "2"),
-    ("refit", "--layers", "1,3", "--following", "1", "--matrices", "both", "--held-out", "1"),
+    ("refit", "--layers", "1,3", "--following", "1", "--held-out", "1"),
 ]
 
 
