@@ -70,7 +70,7 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
                 measured, apart = distances[name]["distance"], distances[name]["uncorrelated"]
                 axes.plot(measured, color=colour, lw=width, alpha=0.45, label=name)
                 axes.plot(apart, ":", color="black", lw=1.2, zorder=3)
-                shares = [100 * distance / whole for distance, whole in zip(measured, apart, strict=True)]
+                shares = [100 * distance / uncorrelated for distance, uncorrelated in zip(measured, apart, strict=True)]
                 below.plot(shares, mark, color=colour, ms=3.5, mfc="none", ls="")
         axes.plot([], [], ":", color="black", label="if uncorrelated")
         axes.set(ylabel="L2 distance", ylim=(0, None))

@@ -32,7 +32,7 @@ def average(entry: dict, entries: list[dict]) -> float | None:
     None if one of them diverged, or if a text is missing that another entry has.
     """
     texts = [record["values"] for name, record in entry["records"].items() if name.startswith("perplexity")]
-    most = max(sum(name.startswith("perplexity") for name in other["records"]) for other in entries)
+    most = max(sum(name.startswith("perplexity") for name in row["records"]) for row in entries)
     perplexities = [values.get("perplexity", math.nan) for values in texts]
     mean = sum(perplexities) / len(perplexities) if perplexities and len(perplexities) == most else math.nan
     return mean if math.isfinite(mean) else None

@@ -72,7 +72,7 @@ def _beats_slices(column: str, lower: bool = False) -> comparisons.Check:
             *(rows.name(selection, rows.REFIT_LONG) for selection in rows.selections(1)),
             rows.name(rows.WITH_THEM, rows.CARRIED_REFIT),
         ],
-        [rows.name(rows.SLICES, other) for other in (rows.PRUNER, rows.SLICEGPT)],
+        [rows.name(rows.SLICES, repair) for repair in (rows.PRUNER, rows.SLICEGPT)],
         column,
         by="PPL AVG",
         lower=lower,
@@ -131,7 +131,11 @@ TABLES = [
                 "extension: with the refit, the least-residual set has the lowest perplexity of all selections, within 1 %",
                 comparisons.beats(
                     rows.name(rows.LEAST_LEFT, rows.REFIT_LONG),
-                    *(rows.name(other, rows.REFIT_LONG) for other in rows.selections(1) if other != rows.LEAST_LEFT),
+                    *(
+                        rows.name(selection, rows.REFIT_LONG)
+                        for selection in rows.selections(1)
+                        if selection != rows.LEAST_LEFT
+                    ),
                     column="PPL AVG",
                     lower=True,
                     within=0.01,

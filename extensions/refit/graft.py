@@ -84,12 +84,12 @@ class Observed:
         hidden = decoder.embed_tokens(ids[:LOOKED_AT])
         for layer in range(decoder.num_layers):
             self.norms.add(layer, hidden)
-            with Watched(decoder, layer) as seen:
+            with Watched(decoder, layer) as watched:
                 hidden = decoder.run(hidden, layer, layer + 1)
-            features = seen.inputs[MLP].float()
+            features = watched.inputs[MLP].float()
             self.uses.append(features.square().mean((0, 1)).sqrt().cpu() * self._lengths(layer))
             if self.able:
-                self.read.append(seen.inputs[GATE][:, 0].float().cpu())  # layers may lie on several devices
+                self.read.append(watched.inputs[GATE][:, 0].float().cpu())  # layers may lie on several devices
             self.features.append(features[:, 0].cpu())
 
     def _matrix(self, layer: int, name: str) -> nn.Module:

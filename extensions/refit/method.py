@@ -177,7 +177,7 @@ def refit(
         _check_at_hand(decoder, plan)
         split = len(ids) - held_out
         parts = [(ids[:split], False), (ids[split:], True)] if held_out else [(ids, False)]
-        batches = [(batch, held) for part, held in parts for batch in part.split(batch_size)]
+        batches = [(batch, judges) for part, judges in parts for batch in part.split(batch_size)]
         origin = Decoder(dense) if dense is not None else decoder
         passed = [layer for layer in range(min(plan)) if layer not in removed]
         streams = _Streams(
@@ -299,14 +299,14 @@ def plan_of(
 class _RefitBatch:
     """One batch's streams at one place of the model, on the host.
 
-    held: whether it only chooses ridges. out, ahead: the dense residual stream after the layer there, and after the layers
+    judges: whether it only chooses ridges. out, ahead: the dense residual stream after the layer there, and after the layers
     that are removed behind it. branches: what halves of removed layers added to the dense residual stream since the layer
     before them. middle: the repaired residual stream between attention and MLP of the layer at hand. read: the inputs of its
     o_proj and down_proj in the repaired model, as far as they are kept.
     """
 
     ids: Tensor
-    held: bool
+    judges: bool
     dense: Tensor
     repaired: Tensor
     out: Tensor | None = None
@@ -343,7 +343,7 @@ class _Streams:
         if origin is not decoder or len(before) < first:
             owns = self._through(decoder, tokens, before)
         self.batches = [
-            _RefitBatch(ids, held, *states) for (ids, held), *states in zip(batches, starts, owns, strict=True)
+            _RefitBatch(ids, judges, *states) for (ids, judges), *states in zip(batches, starts, owns, strict=True)
         ]
 
     def _through(self, decoder: Decoder, tokens: Sequence[Tensor], layers: Sequence[int]) -> list[Tensor]:
@@ -374,14 +374,14 @@ class _Streams:
                 batch.ahead = batch.out = self._with_branches(batch, before, position)
                 batch.targets, batch.branches = batch.branches, {}
                 continue
-            with Watched(self.origin, position) as seen:
+            with Watched(self.origin, position) as watched:
                 out = self.origin.run(before, position, position + 1)
             batch.ahead = batch.out = self.pool.keep(out)
             if ATTENTION in names:
-                batch.targets[ATTENTION] = self.pool.keep(seen.middle)
+                batch.targets[ATTENTION] = self.pool.keep(watched.middle)
             if alike:
-                batch.middle = None if names[0] == ATTENTION else self.pool.keep(seen.middle)
-                self._note(batch, names[0], seen)
+                batch.middle = None if names[0] == ATTENTION else self.pool.keep(watched.middle)
+                self._note(batch, names[0], watched)
         for passed in range(position + apart, ahead):
             for batch in self.batches:
                 before = (batch.dense if passed == position else batch.ahead).to(self.origin.device)
@@ -418,9 +418,9 @@ class _Streams:
         if name in batch.read:
             written = linear(batch.read[name].to(linear.weight.device))
             return None, entered + multiplied(written, name, self.factor)
-        with Watched(self.decoder, layer) as seen:
+        with Watched(self.decoder, layer) as watched:
             out = entered + self.decoder.added(entered, layer, "attention" if name == ATTENTION else "mlp")
-        return seen, out
+        return watched, out
 
     def _middle(self, batch: _RefitBatch, layer: int) -> Tensor:
         """Return the repaired residual stream between attention and MLP. Attention is not refitted after this."""
@@ -430,21 +430,21 @@ class _Streams:
             batch.repaired = None
         return batch.middle
 
-    def _note(self, batch: _RefitBatch, name: str, seen: Watched) -> None:
+    def _note(self, batch: _RefitBatch, name: str, watched: Watched) -> None:
         """Keep the inputs of o_proj or down_proj if half of the room is free: states come first.
 
         A GPU computes them again in less time than it takes to copy them.
         """
         if not self.decoder.streamed and self.decoder.device.type == "cpu":
-            value = seen.read[name]
+            value = watched.read[name]
             if self.pool.used + value.nbytes <= self.pool.limit // 2:
                 batch.read[name] = self.pool.keep(value)
 
     def _with_branches(self, batch: _RefitBatch, before: Tensor, layer: int) -> Tensor:
         """Return the dense residual stream after a layer, and add what its halves add to the batch's branches."""
-        with Watched(self.origin, layer) as seen:
+        with Watched(self.origin, layer) as watched:
             out = self.origin.run(before, layer, layer + 1)
-        middle = seen.middle.float()
+        middle = watched.middle.float()
         for name, added in ((ATTENTION, middle - before.float()), (MLP, out.float() - middle)):
             total = batch.branches.get(name)
             batch.branches[name] = self.pool.keep(added if total is None else added + total.to(added.device))
@@ -454,23 +454,23 @@ class _Streams:
         """Refit a matrix, in one pass; return its report."""
         linear = self.decoder.layers[layer].get_submodule(paths(self.decoder.spec)[name])
         tokens = sum(batch.ids.numel() for batch in self.batches)
-        sums = {held: self.fit.regression(tokens, linear.in_features) for held in {b.held for b in self.batches}}
+        sums = {judges: self.fit.regression(tokens, linear.in_features) for judges in {b.judges for b in self.batches}}
         # none is read ahead inside, where layers are read as they are called: sums need the room
         with self.decoder.model.streamed.alone() if self.decoder.streamed else nullcontext():
             for batch in self.batches:
-                seen, out = self._half(batch, layer, name)
+                watched, out = self._half(batch, layer, name)
                 target = batch.targets[name].to(out.device, torch.float32)
                 if self.fit.target == BRANCHES:
                     entered = batch.repaired if name == ATTENTION else batch.middle
                     target = target + entered.to(out.device, torch.float32)
-                read = (batch.read if seen is None else seen.read)[name].to(out.device)
-                sums[batch.held].add(multiplied(read, name, self.factor), target - out.float(), target)
-                if seen is not None:
-                    self._note(batch, name, seen)
+                read = (batch.read if watched is None else watched.read)[name].to(out.device)
+                sums[batch.judges].add(multiplied(read, name, self.factor), target - out.float(), target)
+                if watched is not None:
+                    self._note(batch, name, watched)
         return self._write(layer, name, sums.pop(False), sums.get(True))
 
     def _write(
-        self, layer: int, name: str, sums: Regression | RowRegression, held: Regression | RowRegression | None
+        self, layer: int, name: str, sums: Regression | RowRegression, held_out_sums: Regression | RowRegression | None
     ) -> dict:
         if self.decoder.streamed:  # its memory goes to the sums
             self.decoder.model.streamed.let_go()
@@ -479,11 +479,11 @@ class _Streams:
         pull = {}
         if self.fit.towards == ZERO:  # the change that leaves nothing of the old weights
             pull = {"towards": -linear.weight.T.to(sums.cross)}
-        if held is not None:
-            lefts = {r: left / held.target for r, left in sums.lefts(held, RIDGES, **pull).items()}
+        if held_out_sums is not None:
+            lefts = {r: left / held_out_sums.target for r, left in sums.lefts(held_out_sums, RIDGES, **pull).items()}
             ridge = lowest(lefts)
             ridge_facts = {"ridge": ridge, "held_out": lefts[ridge]}
-            sums = sums.with_(held)
+            sums = sums.with_(held_out_sums)
             error = sums.error
         if self.fit.form == ROTATION:
             change = rotation(linear.weight, sums.gram, sums.cross)
@@ -493,7 +493,7 @@ class _Streams:
         elif (
             self.fit.plain
             and isinstance(sums, Regression)
-            and held is None
+            and held_out_sums is None
             and name == MLP
             and len(sums.lower) >= LARGE
         ):

@@ -208,7 +208,7 @@ METHOD = Method(
     RefitOptions,
     apply,
     check,
-    architectures=tuple(name for name, known in SUPPORTED.items() if known.matrices is not None),
+    architectures=tuple(name for name, spec in SUPPORTED.items() if spec.matrices is not None),
     text="wikitext2-train+hellaswag-train",  # docs/accuracy.md, "What brings accuracy back"
     passes=lambda job: (job.given is None) + Cost.of(job).passes,
     beside=_beside,

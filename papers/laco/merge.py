@@ -104,9 +104,9 @@ def check_alike(layers: Sequence[nn.Module]) -> None:
         UserError: their parameters or saved buffers differ in name or shape.
     """
     shapes = [{name: list(tensor.shape) for name, tensor in _tensors(layer).items()} for layer in layers]
-    for other in shapes[1:]:
-        for name in sorted(shapes[0].keys() | other.keys()):
-            if (first_shape := shapes[0].get(name)) != (other_shape := other.get(name)):
+    for shape_by_name in shapes[1:]:
+        for name in sorted(shapes[0].keys() | shape_by_name.keys()):
+            if (first_shape := shapes[0].get(name)) != (other_shape := shape_by_name.get(name)):
                 raise UserValueError(
                     f"cannot merge layers of different shapes: {name} is {first_shape} in one and {other_shape} in another; "
                     "LaCo needs layers of one shape"

@@ -119,8 +119,8 @@ def prune(
     choice = {"variant": variant, "layers": layers, "cosine": cosine, "kind": kind, "estimator": estimator}
     options = {"fidelity": fidelity, "batch_size": batch_size, "progress": progress}
     removed, statistics = survey(model, windows, count, **choice, **options)
-    how = {"kind": kind, "estimator": estimator, "ridge": ridge, "acts_on": acts_on}
-    patches = patch_cuts(model, statistics, removed, **how)
+    patch_options = {"kind": kind, "estimator": estimator, "ridge": ridge, "acts_on": acts_on}
+    patches = patch_cuts(model, statistics, removed, **patch_options)
     return {"removed": removed, "patches": patches}
 
 

@@ -256,7 +256,7 @@ def _cuts(removed: list[int], factors: Sequence[float | None], total: int) -> di
     """Position in the model without the removed layers -> the product of the factors that act there."""
     cuts: dict[int, float] = {}
     for layer, alpha in zip(removed, factors):
-        position = layer - sum(other < layer for other in removed)
+        position = layer - sum(earlier < layer for earlier in removed)
         if alpha is not None and position < total - len(removed):
             cuts[position] = cuts.get(position, 1.0) * alpha
     return cuts

@@ -66,18 +66,23 @@ class Stream:
             if not states:
                 states.append(self._gained(self.decoder.embed_tokens(batch), 0).cpu())
         first = min((len(states) - 1 for states in missing), default=place)
-        steps = [(states, here) for states in missing for here in range(len(states) - 1, place)]
+        steps = [(states, position) for states in missing for position in range(len(states) - 1, place)]
         if self.decoder.streamed:  # a layer is read from disk: all batches go through it before the next
-            steps = [(states, here) for here in range(first, place) for states in missing if len(states) - 1 <= here]
+            steps = [
+                (states, position)
+                for position in range(first, place)
+                for states in missing
+                if len(states) - 1 <= position
+            ]
         before, hidden = None, None
-        for states, here in track(steps, "running layers", unit="pass", leave=False, shown=self.progress):
+        for states, position in track(steps, "running layers", unit="pass", leave=False, shown=self.progress):
             hidden = states[-1].to(self.decoder.device) if states is not before else hidden
-            leaving = self.decoder.run(hidden, layers=[self.layers[here]])
-            _add(self._changes.setdefault(self.layers[here], _Change()), hidden, leaving)
-            hidden, before = self._gained(leaving, here + 1), states
+            leaving = self.decoder.run(hidden, layers=[self.layers[position]])
+            _add(self._changes.setdefault(self.layers[position], _Change()), hidden, leaving)
+            hidden, before = self._gained(leaving, position + 1), states
             states.append(hidden.cpu())
-            if here % self._every:
-                states[here] = None
+            if position % self._every:
+                states[position] = None
         return self._states
 
     def received(self, layer: int) -> list[Tensor]:

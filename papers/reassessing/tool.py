@@ -71,17 +71,17 @@ def apply(job: Job) -> dict:
     """Select, remove and fine-tune; return the layers and the training's report, losses included."""
     options = job.options
     if job.given is not None:
-        removed, how = job.given, "by hand"
+        removed, reason = job.given, "by hand"
     else:
         context = around(job.model, job.tokenizer, job.kept.get("calibration"), fidelity=options.fidelity)
         removed = Metric(options.metric, job.count, options.seed).choose(context)
-        how = f"by {options.metric}"
+        reason = f"by {options.metric}"
     job.chosen(removed)
     remove_layers(job.model, removed)
     facts = {"removed": removed}
     if options.finetune == "none" or options.plan:
         job.only_removed = True
-        job.notes.append(f"chosen {how}; not fine-tuned")
+        job.notes.append(f"chosen {reason}; not fine-tuned")
         return facts
     train, valid = job.kept["rows"]
     settings = _settings(job, len(train), tied=job.decoder.tied).at(removed)
@@ -97,7 +97,7 @@ def apply(job: Job) -> dict:
     trained = f"{layers}, head and final norm" if options.finetune == "partial" else options.finetune
     if not settings.untie:
         trained = f"{layers} and final norm; the tied head stays as it is (--untie-head trains a copy)"
-    job.notes.append(f"chosen {how}; fine-tuned: {trained}")
+    job.notes.append(f"chosen {reason}; fine-tuned: {trained}")
     reached = f"{report.get('peak_rate', math.nan):.2g} reached, warm-up of {settings.warmup_steps} steps"
     job.notes.append(
         f"{len(train):,} examples of {Path(_source(options)).name}, {report['steps']:,} steps, learning rate "
