@@ -13,9 +13,9 @@ from common.utils.ratios import Ratio
 
 def script(name):
     spec = importlib.util.spec_from_file_location(f"benchmark_{name}", ROOT / "benchmarks" / f"{name}.py")
-    found = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
-    spec.loader.exec_module(found)
-    return found
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
 runner = script("run")
@@ -55,25 +55,25 @@ def conditions(folder):
 
 
 def table(folder, number):
-    found, name = {}, ""
+    cells_by_name, name = {}, ""
     for line in (folder / "README.md").read_text().split("\n\n")[2 + 2 * number].splitlines():
         if line.startswith("| ") and not line.startswith(("| ---", "| Benchmark")):
             first, *cells = (cell.strip() for cell in line.replace("\\|", "/").strip("|").split("|"))
             name = first or name  # an empty cell repeats the cell above
-            found.setdefault(name, []).append(cells)
-    return found
+            cells_by_name.setdefault(name, []).append(cells)
+    return cells_by_name
 
 
 def test_ratios_end_on_the_page_and_a_failure_is_a_row(folder):
     assert runner.run(ENTRIES, (), folder, MACHINE) == ["broken"]
-    found = rows(folder)
-    assert found["one"] == [
+    shown_rows = rows(folder)
+    assert shown_rows["one"] == [
         ["passes", "2", "a bare pass", "≤ 1.5: missed"],
         ["calls", "0.25", "a naive loop", "–"],
     ]
-    assert found["two"][0][1:] == ["1", "a bare pass", "≤ 1.5: met"]
-    assert [cells[0] for cells in found["broken"]] == ["failed: error: the text ends / too early"]
-    assert found["large"][0][0].startswith("not run")
+    assert shown_rows["two"][0][1:] == ["1", "a bare pass", "≤ 1.5: met"]
+    assert [cells[0] for cells in shown_rows["broken"]] == ["failed: error: the text ends / too early"]
+    assert shown_rows["large"][0][0].startswith("not run")
     text = (folder / "README.md").read_text()
     assert "| A | a slow one | 2 | float32 190 |\n" in text
     assert conditions(folder)["two"][0] == "What does the second cost?: `python benchmarks/two.py --tokens 8`"
@@ -134,19 +134,19 @@ def test_only_some_are_run_and_the_other_rows_stay_with_their_date(folder):
     (folder / "one.py").write_text(GOOD.format(value=8))
     (folder / "two.py").write_text(BAD)
     assert runner.run(ENTRIES, ("one",), folder, MACHINE | {"cores": 64}) == []
-    found, run = rows(folder), conditions(folder)
-    assert found["one"][0][1] == "4" and run["one"][1].startswith("A") and run["one"][3] != "2001-02-03"
-    assert found["two"][0][1] == "1" and run["two"][1].startswith("B") and run["two"][3] == "2001-02-03"
-    assert found["broken"][0][0].startswith("failed")
+    shown_rows, run = rows(folder), conditions(folder)
+    assert shown_rows["one"][0][1] == "4" and run["one"][1].startswith("A") and run["one"][3] != "2001-02-03"
+    assert shown_rows["two"][0][1] == "1" and run["two"][1].startswith("B") and run["two"][3] == "2001-02-03"
+    assert shown_rows["broken"][0][0].startswith("failed")
 
 
 def test_a_failure_takes_the_place_of_older_ratios_and_named_ones_run_though_they_are_not_usual(folder):
     runner.run(ENTRIES, ("two",), folder, MACHINE)
     (folder / "two.py").write_text("pass")
     assert runner.run(ENTRIES, ("two", "large"), folder, MACHINE) == ["two", "large"]
-    found = rows(folder)
-    assert found["two"][0][0] == "failed: it handed no ratios over" and "nobody asked" in found["large"][0][0]
-    assert found["one"][0][0].startswith("not run")
+    shown_rows = rows(folder)
+    assert shown_rows["two"][0][0] == "failed: it handed no ratios over" and "nobody asked" in shown_rows["large"][0][0]
+    assert shown_rows["one"][0][0].startswith("not run")
 
 
 def test_an_unknown_name_is_refused_before_anything_runs(folder):

@@ -79,8 +79,8 @@ def test_times_are_held_against_loras_of_the_same_run():
         gpu_shapes.row("reassessing", "3", (*key, last), "training time s", 100.0),
         gpu_shapes.row("reassessing", "3", (*key, "Reverse-order +QLoRA"), "training time s", None, "no bitsandbytes"),
     ]
-    (found,) = gpu_shapes.against_lora(cells)
-    assert found["measured"] == 0.25 and found["note"] == "LoRA, in this run: 0.76 as printed"
+    (share,) = gpu_shapes.against_lora(cells)
+    assert share["measured"] == 0.25 and share["note"] == "LoRA, in this run: 0.76 as printed"
     assert not list(gpu_shapes.against_lora(cells[1:]))
 
 
@@ -92,8 +92,8 @@ def test_what_it_hands_over_is_against_the_print_or_says_what_it_is_against():
         ),
         gpu_shapes.row("reassessing", "D", ("", "", ""), "seconds per 64 tokens (extension)", 0.02),
     ]
-    found = list(gpu_shapes.ratios(cells))
-    assert [(one.ratio, one.baseline) for one in found] == [
+    ratios = list(gpu_shapes.ratios(cells))
+    assert [(one.ratio, one.baseline) for one in ratios] == [
         (pytest.approx(0.001152 / 0.000576), "as printed, on another GPU"),
         (8.5, "the patch: 8.06 by multiply-adds"),
     ]

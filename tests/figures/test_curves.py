@@ -61,7 +61,7 @@ def test_equal_validation_losses_stand_beside_one_another_at_their_step():
             assert len(set(places)) == 10 and max(abs(place - step) for place in places) <= 1
             assert sum(places) / 10 == pytest.approx(step)
         looks = [(line.get_color(), line.get_marker()) for line in lines_of(below)]
-        assert [len(set(found)) for found in zip(*looks)] == [10, 10]
+        assert [len(set(values)) for values in zip(*looks)] == [10, 10]
     first, second = ([line.get_color() for line in lines_of(axis)] for axis in figure.axes[2:])
     assert first == second
 

@@ -36,7 +36,7 @@ class Named:
 @pytest.fixture
 def store(tmp_path):
     """Perplexities on 40 windows, hard or easy for all rows alike; Ghosted Layers is best after UIDL, others after [L]."""
-    found = Store(tmp_path / "results", None)
+    results = Store(tmp_path / "results", None)
     hard = np.random.default_rng(5).normal(3, 0.7, (len(TEXTS), 40))
     for row in TABLE.rows(subjects.STANDIN):
         selection, repair = (row.spec.selection, row.spec.repair) if row.spec else ("", "")
@@ -52,8 +52,8 @@ def store(tmp_path):
             value = {"perplexity": float(np.exp(own.mean())), "nll": float(own.mean())}
             error = {"perplexity": float(np.exp(own.mean()) * own.std(ddof=1) / 40**0.5)}
             record = Record(row.recipe.__dict__, row.recipe.hash, name, "ok", value, error)
-            found.put(record, row.recipe, {"nll": own})
-    return found
+            results.put(record, row.recipe, {"nll": own})
+    return results
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def test_every_papers_repair_has_a_line_and_ours_where_measured_throughout_and_n
     half = [entry("half (extension)", 8.0), entry("half (extension)", 9.0) | {"sparsity": "3/16"}]
     third = [one | {"sparsity": "3/16"} for one in (*lines[:1], *ours[:1])]
     papers = [entry(f"paper {i}", 10.0 + i) | {"sparsity": f"{n}/16"} for i in range(20) for n in (2, 4)]
-    kept = league.best([*lines, *ours, *third, *half, *papers])
-    assert kept.keys() == {"none", "once", "ours (extension)", *(f"paper {i}" for i in range(20))}
+    best_lines = league.best([*lines, *ours, *third, *half, *papers])
+    assert best_lines.keys() == {"none", "once", "ours (extension)", *(f"paper {i}" for i in range(20))}
     shown = [{"model": "m"} | one | {"replicates": lambda _: None} for one in (entry("", 5.0), *papers)]
     assert len(league.draw(shown, "standin").axes) == 2
 

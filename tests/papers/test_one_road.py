@@ -104,8 +104,8 @@ def test_samplers_draw_as_the_official_codes(source, sampler, seed, begin, end):
     ids = corpora.encode(tokenizer, source.text)
     generator, edges = random.Random(seed), (int(len(ids) * begin), int(len(ids) * end) - LENGTH - 1)
     starts = [generator.randint(*edges) for _ in range(SAMPLES)]
-    found = around(model, tokenizer).tokens(Calibration("own", sampler, LENGTH, SAMPLES))
-    assert found.tolist() == [ids[start : start + LENGTH].tolist() for start in starts]
+    drawn = around(model, tokenizer).tokens(Calibration("own", sampler, LENGTH, SAMPLES))
+    assert drawn.tolist() == [ids[start : start + LENGTH].tolist() for start in starts]
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ def test_layers_that_laco_would_merge_away_can_be_left_out(source, tool, table, 
     """The search is the merge's own, and what stays is the model as it came."""
     by_table = table(selection=LayerCollapse(3, merge=merge, layers=4, left_out=True), calibration=SENTENCES)
     (searched, tokenizer), (model, _) = loading.load(str(source.model)), loading.load(str(source.model))
-    found = laco.collapse_to(searched, tokenizer, draw(source.pieces, 10, 0), 4, C=3, I=2, merge=merge)
-    remove_layers(model, found.removed)
+    collapsed = laco.collapse_to(searched, tokenizer, draw(source.pieces, 10, 0), 4, C=3, I=2, merge=merge)
+    remove_layers(model, collapsed.removed)
     same(by_table, tensors(model))
-    assert len(found.removed) == 2 and model.config.num_hidden_layers == 4
+    assert len(collapsed.removed) == 2 and model.config.num_hidden_layers == 4
 
 
 @pytest.mark.parametrize("metric, entry", [("random", None), ("taylor", LINES), ("bi", LINES)])

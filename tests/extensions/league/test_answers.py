@@ -26,14 +26,14 @@ SMOLLM = subjects.of_model("smollm2-135m-instruct")
 def test_rows_are_the_leagues_own():
     league = {row.recipe.hash: (row.sparsity, row.method) for row in registry.get("league").rows(SMOLLM)}
     every = registry.get(TARGET).rows(SMOLLM)
-    found = [row for row in every if not (row.spec and row.spec.text)]
-    assert {row.recipe.hash: (row.sparsity, row.method) for row in found}.items() <= league.items()
-    assert len(found) == 1 + 2 * 2 * 5 and {row.sparsity for row in found} == {"0/30", "7/30", "9/30"}
+    league_rows = [row for row in every if not (row.spec and row.spec.text)]
+    assert {row.recipe.hash: (row.sparsity, row.method) for row in league_rows}.items() <= league.items()
+    assert len(league_rows) == 1 + 2 * 2 * 5 and {row.sparsity for row in league_rows} == {"0/30", "7/30", "9/30"}
     assert registry.get(TARGET).rows(subjects.PAPER) == []
-    again = [row.recipe for row in every if row not in found]
-    assert len(again) == 4 and {made.calibration["corpus"] for made in again} == {"hellaswag-after-500"}
-    for made in again:  # the same layers go, whatever the repair reads
-        assert made.selection["calibration"]["corpus"] == SMOLLM.text
+    again = [row.recipe for row in every if row not in league_rows]
+    assert len(again) == 4 and {recipe.calibration["corpus"] for recipe in again} == {"hellaswag-after-500"}
+    for recipe in again:  # the same layers go, whatever the repair reads
+        assert recipe.selection["calibration"]["corpus"] == SMOLLM.text
     assert not any(row.spec and row.spec.text for row in registry.get(TARGET).rows(subjects.STANDIN))
 
 

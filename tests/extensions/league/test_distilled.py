@@ -25,15 +25,15 @@ def test_rows_differ_from_those_of_the_other_tables_in_the_training_alone():
 
 def test_the_toy_model_reads_its_own_text():
     league = {row.recipe.hash for row in registry.get("league").rows("standin")}
-    found = registry.get("league-distilled").rows("standin")
-    assert {row.spec.repair for row in found if not row.dense and row.recipe.hash not in league} == set(
+    table_rows = registry.get("league-distilled").rows("standin")
+    assert {row.spec.repair for row in table_rows if not row.dense and row.recipe.hash not in league} == set(
         distilled.REPAIRS
     )
 
 
 def test_tasks_are_asked_whole_as_where_the_other_rows_were_measured():
-    asked, others = (
+    benchmarks, others = (
         {column.id: column.benchmark for column in registry.get(target).columns_for(SMOLLM)}
         for target in ("league-distilled", "league-texts")
     )
-    assert asked == others and not any("@" in asked[task] for task in UNREAD)
+    assert benchmarks == others and not any("@" in benchmarks[task] for task in UNREAD)

@@ -8,10 +8,10 @@ TABLE = registry.get("league-graft")
 
 
 def test_rows_differ_in_what_is_carried_over():
-    found = {(row.sparsity, row.method): row.recipe for row in TABLE.rows(SMOLLM)}
+    recipes = {(row.sparsity, row.method): row.recipe for row in TABLE.rows(SMOLLM)}
     for sparsity in ("8/30", "9/30"):
         none, refit, graft, both = (
-            found[sparsity, method] for method in (grafts.NONE, grafts.REFIT, grafts.GRAFT, grafts.BOTH)
+            recipes[sparsity, method] for method in (grafts.NONE, grafts.REFIT, grafts.GRAFT, grafts.BOTH)
         )
         assert (
             none.repair is None
@@ -21,10 +21,10 @@ def test_rows_differ_in_what_is_carried_over():
         assert none.selection == refit.selection == graft.selection == both.selection
         assert len({each.hash for each in (none, refit, graft, both)}) == 4
     for sparsity in ("3/30", "5/30", "7/30", "8/30", "9/30"):
-        left, chosen = (found[sparsity, method] for method in (grafts.LEFT_REFIT, grafts.CHOSEN_BOTH))
+        left, chosen = (recipes[sparsity, method] for method in (grafts.LEFT_REFIT, grafts.CHOSEN_BOTH))
         assert chosen.selection == left.selection | {"carried": True}
         assert chosen.repair == left.repair | {"graft": True} and chosen.calibration == left.calibration
-    assert {method for sparsity, method in found if sparsity == "7/30"}.isdisjoint({grafts.NONE, grafts.GRAFT})
+    assert {method for sparsity, method in recipes if sparsity == "7/30"}.isdisjoint({grafts.NONE, grafts.GRAFT})
     assert TABLE.rows(subjects.PAPER) == []
 
 

@@ -23,8 +23,8 @@ SMOLLM = subjects.of_model("smollm2-135m-instruct")
 
 def test_rows_are_the_leagues_own():
     league = {row.recipe.hash for target in ("league", "league-texts") for row in registry.get(target).rows(SMOLLM)}
-    found = registry.get("league-measures").rows(SMOLLM)
-    assert {row.recipe.hash for row in found} <= league and len(found) == 1 + 2 * (len(measures.REPAIRS) + 1)
+    table_rows = registry.get("league-measures").rows(SMOLLM)
+    assert {row.recipe.hash for row in table_rows} <= league and len(table_rows) == 1 + 2 * (len(measures.REPAIRS) + 1)
     assert registry.get("league-measures").rows(subjects.PAPER) == []
     assert not any(row.spec and row.spec.text == rows.BOTH for row in registry.get("league-measures").rows("standin"))
 
@@ -80,9 +80,9 @@ def test_claims_compare_the_same_questions_written_and_picked(tmp_path):
             errors = {key: float(np.std(each, ddof=1) / len(each) ** 0.5) for key, each in kept.items()}
             record = Record(dict(vars(row.recipe)), row.recipe.hash, benchmark, "ok", values, errors)
             store.put(record, row.recipe, kept)
-    found = show.build(table, store, SMOLLM)
-    cells = {row["method"]: row["cells"] for row in found["rows"] if row["sparsity"] in ("0/30", "7/30")}
-    judged = {claim["id"].rpartition("/")[2]: claim["judged"][SMOLLM.name] for claim in found["claims"]}
+    shown = show.build(table, store, SMOLLM)
+    cells = {row["method"]: row["cells"] for row in shown["rows"] if row["sparsity"] in ("0/30", "7/30")}
+    judged = {claim["id"].rpartition("/")[2]: claim["judged"][SMOLLM.name] for claim in shown["claims"]}
     assert {name: verdict["verdict"] for name, verdict in judged.items()} == {
         "repairs-nearer-than-none": "supported",
         "refit-nearest": "not tested",

@@ -24,8 +24,8 @@ TABLE = registry.get("league")
 
 def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget():
     for subject, counts in (("standin", (2, 3, 4, 5)), (subjects.of_model("smollm2-135m-instruct"), (3, 5, 7, 9))):
-        found = TABLE.rows(subject)
-        names = {(row.sparsity, row.method) for row in found}
+        table_rows = TABLE.rows(subject)
+        names = {(row.sparsity, row.method) for row in table_rows}
         layers = subjects.subject(subject).layers
         for count, selection, repair in itertools.product(counts, rows.selections(1), rows.REPAIRS):
             if selection == rows.LEAST_LOSS and repair not in rows.AFTER_LEAST_LOSS:
@@ -34,11 +34,11 @@ def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget
         assert all((f"{counts[-1]}/{layers}", spec.method) in names for spec in rows.recent(1, 1))
         own = rows.name(rows.SLICES, rows.PRUNER), rows.name(rows.SLEB, rows.NONE), "Dense"
         spared = 0 if subject == "standin" else len(rows.SPARED)
-        budgets = {str(row.recipe.calibration) for row in found if row.method not in own}
+        budgets = {str(row.recipe.calibration) for row in table_rows if row.method not in own}
         assert len(budgets) == 1
         assert (
-            len({row.recipe.hash for row in found})
-            == len(found)
+            len({row.recipe.hash for row in table_rows})
+            == len(table_rows)
             == 1 + 4 * (6 * len(rows.REPAIRS) + 5 + 4 + 4 + 3 + 2 + spared) + 2 * len(rows.recent(1, 1))
         )
     assert TABLE.rows("paper") == []
@@ -48,13 +48,13 @@ def test_its_rows_are_those_of_linearpatchs_table_where_they_say_the_same():
     tables = (registry.get(f"table{number}-linearpatch") for number in (1, 5))
     others = {row.recipe.hash for table in tables for row in table.rows("standin")}
     shared = {row.method for row in TABLE.rows("standin") if row.recipe.hash in others}
-    wanted = {
+    expected = {
         rows.name(rows.SLEB, rows.NONE),
         rows.name(rows.WINDOW, rows.REFIT),
         rows.name(rows.LOWEST_BI, rows.PATCHED),
         "Dense",
     }
-    assert wanted <= shared
+    assert expected <= shared
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, mak
     parts_of_all = row.spec.repair in (rows.SLICEGPT, rows.NBL)
     assert len(context.model.model.layers) == (6 if parts_of_all else 4) or row.spec.repair == rows.HALVES
     assert parts_of_all or len(present(context.model)) == 8
-    asked = {column.id: column for column in TABLE.columns_for(subjects.STANDIN)}
+    columns = {column.id: column for column in TABLE.columns_for(subjects.STANDIN)}
     values = {}
     for label in ("calibration-tokens", "seconds", "loaded-by"):
-        column = asked[label]
-        found, errors, details = measurements.measure(context, column.benchmark)
-        values[label] = details[column.key] if column.text else found[column.key]
+        column = columns[label]
+        measured, errors, details = measurements.measure(context, column.benchmark)
+        values[label] = details[column.key] if column.text else measured[column.key]
         assert not errors
     assert values["loaded-by"] == loader
     assert values["calibration-tokens"] == (ids.numel() if repaired else 0)
@@ -111,22 +111,22 @@ def test_latency_is_a_share_of_the_model_as_it_came(make_tiny, monkeypatch):
 
 
 def test_halves_are_as_many_as_the_layers_have_and_searches_read_the_first_windows():
-    found = {row.method: row.recipe for row in TABLE.rows("standin") if row.sparsity == "4/16"}
+    recipes = {row.method: row.recipe for row in TABLE.rows("standin") if row.sparsity == "4/16"}
     for selection in (rows.DROP, rows.ENTRODROP, rows.BLOCKPRUNER, rows.FINERCUT):
-        recipe = found[rows.name(selection, rows.HALVES)]
+        recipe = recipes[rows.name(selection, rows.HALVES)]
         assert recipe.step("selection").count == 8 and recipe.repair is None
-    searched = found[rows.name(rows.FINERCUT, rows.HALVES)]
+    searched = recipes[rows.name(rows.FINERCUT, rows.HALVES)]
     assert searched.selection["calibration"] == searched.calibration | {"count": 4}
 
 
 def test_the_draws_differ_in_what_the_repair_reads_alone():
     for subject, counts in (("standin", 2), (subjects.of_model("smollm2-135m-instruct"), 2)):
-        found = [row.recipe for row in registry.get("league-seeds").rows(subject) if not row.dense]
-        assert len(found) == len({one.hash for one in found}) == counts * len(rows.LEADERS) * 2 * len(rows.SEEDS)
-        chosen = {str(one.selection) for one in found}
+        recipes = [row.recipe for row in registry.get("league-seeds").rows(subject) if not row.dense]
+        assert len(recipes) == len({one.hash for one in recipes}) == counts * len(rows.LEADERS) * 2 * len(rows.SEEDS)
+        chosen = {str(one.selection) for one in recipes}
         assert len(chosen) == counts and all("seed" in one for one in chosen)
-        texts = {one.calibration["corpus"] for one in found}
-        assert len(texts) == 2 and len({(one.calibration["corpus"], one.calibration["seed"]) for one in found}) == 10
+        texts = {one.calibration["corpus"] for one in recipes}
+        assert len(texts) == 2 and len({(one.calibration["corpus"], one.calibration["seed"]) for one in recipes}) == 10
 
 
 def test_a_window_reads_its_own_text_where_it_has_one_and_the_repair_the_recipes(
@@ -175,13 +175,13 @@ def test_of_choices_of_the_same_layers_the_one_stands_for_a_repair_of_which_more
     halves = [after(name, shift, []) for name, shift in ((rows.DROP, 0.2), (rows.FINERCUT, 0.0))]
     for entry, gone in zip(halves, (["attention 3"], ["attention 4"]), strict=True):
         entry["records"]["perplexity"]["details"]["halves"] = gone
-    for found, stands in (
+    for entries, stands in (
         ([after(rows.WINDOW, 0.0, [3, 4], AVG=40.0), after(rows.UIDL, -1e-4, [4, 3])], rows.WINDOW),
         ([after(rows.UIDL, -1e-4, [4, 3]), after(rows.WINDOW, 0.0, [3, 4], AVG=40.0)], rows.WINDOW),
         ([after(rows.WINDOW, 0.0, [3, 4], AVG=40.0), other, after(rows.UIDL, -1e-4, [3, 5])], rows.UIDL),
         (halves, rows.FINERCUT),
     ):
-        (repairs,) = standings.best(found).values()
+        (repairs,) = standings.best(entries).values()
         assert repairs[rows.GHOSTED]["spec"].selection == stands
 
 
@@ -207,7 +207,7 @@ def test_a_choice_is_the_same_where_both_halves_of_the_sequences_select_the_same
 def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival():
     rng = np.random.default_rng(1)
     base = rng.normal(3, 0.5, (2, 40))
-    found = [
+    entries = [
         _entry("0/9", None, base),
         _entry("2/9", rows.LeagueSpec(rows.LOWEST_BI, rows.GHOSTED), base + 0.2),
         _entry("2/9", rows.LeagueSpec(rows.WINDOW, rows.GHOSTED), base + 0.1),
@@ -217,7 +217,7 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
         _entry("2/9", rows.LeagueSpec("", rows.ONE_BY_ONE), base + 0.6),
         _entry("2/9", rows.LeagueSpec(rows.WINDOW, rows.NONE), base + 0.7),
     ]
-    text = standings.table(found, "AB")
+    text = standings.table(entries, "AB")
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
     assert [(line[1], line[2]) for line in lines] == [
         ("dense", ""),
@@ -231,7 +231,7 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
         share = f"{np.exp(shift):.3f}"
         assert line[5] == (share if shift == 0 else f"{share} [{share}, {share}]")
     more = [_entry(f"{count}/9", rows.LeagueSpec(rows.WINDOW, rows.NONE), base + count) for count in (1, 3, 4)]
-    longer = standings.table(found + more, "AB")
+    longer = standings.table(entries + more, "AB")
     assert [count for count in range(9) if f"| {count}/9 |" in longer] == [0, 3, 4]
     assert lines[0][3:5] == [f"{np.exp(text.mean()):.1f}" for text in base]
 
@@ -258,12 +258,12 @@ def test_one_of_several_is_chosen_by_another_column_than_the_one_it_is_judged_by
     def compared():
         return check(lambda model, sparsity, method, column: numbers.get((method, column)), [("m", "7/30")])
 
-    (found,) = compared()
-    assert found.difference == -5 and not found.holds and found.cells[0] == ("m", "7/30", "[L]", "RP")
+    (comparison,) = compared()
+    assert comparison.difference == -5 and not comparison.holds and comparison.cells[0] == ("m", "7/30", "[L]", "RP")
     del numbers["[L]", "RP"]  # the best one has no number to judge: nothing is said of a worse one
     assert compared() == []
     del numbers["[L]", "PPL"]
-    (found,) = compared()
-    assert found.difference == 5 and found.holds
+    (comparison,) = compared()
+    assert comparison.difference == 5 and comparison.holds
     del numbers["[S]", "RP"]
     assert compared() == []

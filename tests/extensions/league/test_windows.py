@@ -45,18 +45,18 @@ def measured(make_tiny, ids, monkeypatch):
 
 def test_costs_are_those_of_models_that_lost_the_window(measured):
     model, looked, (values, _, details, _) = measured
-    dense, found = losses(model, looked), {}
+    dense, perplexities = losses(model, looked), {}
     for row, start in zip(details["rows"], STARTS, strict=True):
         pruned = copy.deepcopy(model)
         remove_layers(pruned, [start, start + 1])
         more = losses(pruned, looked) - dense
-        found[start] = math.exp((dense + more).mean())
+        perplexities[start] = math.exp((dense + more).mean())
         assert row["start"] == start and row["plain"]["more"] == pytest.approx(more.mean().item(), abs=1e-4)
         assert row["plain"]["se"] == pytest.approx(more.std().item() / math.sqrt(len(more)), rel=1e-2)
     assert values["windows"] == 3 and values["dense"] == pytest.approx(dense.mean().exp().item(), rel=1e-4)
-    assert details["chosen"]["cheapest"] == min(found, key=found.get)
+    assert details["chosen"]["cheapest"] == min(perplexities, key=perplexities.get)
     for key in ("cheapest", "least_left", "least_loss"):
-        assert values[key] == pytest.approx(found[details["chosen"][key]], rel=1e-4)
+        assert values[key] == pytest.approx(perplexities[details["chosen"][key]], rel=1e-4)
 
 
 @torch.no_grad()
@@ -65,15 +65,15 @@ def test_the_first_tokens_state_is_the_dense_models_where_the_window_ends(measur
     dense = losses(model, looked)
     states = model(looked, output_hidden_states=True, use_cache=False).hidden_states
     for row, start in zip(details["rows"], STARTS, strict=True):
-        pruned, found = copy.deepcopy(model), []
+        pruned, pruned_losses = copy.deepcopy(model), []
         remove_layers(pruned, [start, start + 1])
         for window, own in zip(looked, states[start + 2], strict=True):
             hook = pruned.model.layers[start].register_forward_pre_hook(
                 lambda module, args, own=own: (torch.cat([own[None, :1], args[0][:, 1:]], 1), *args[1:])
             )
-            found.append(losses(pruned, window[None]))
+            pruned_losses.append(losses(pruned, window[None]))
             hook.remove()
-        assert row["kept"]["more"] == pytest.approx((torch.cat(found) - dense).mean().item(), abs=1e-4)
+        assert row["kept"]["more"] == pytest.approx((torch.cat(pruned_losses) - dense).mean().item(), abs=1e-4)
 
 
 @torch.no_grad()
@@ -84,7 +84,9 @@ def test_neurons_are_carried_over_where_their_layer_goes_and_the_model_stays_as_
     before = copy.deepcopy(model)
     context = around(model, windows=ids, selection={"method": "observed-window", "count": 2, "cosine": "token"})
     values, _, details, _ = measurements.measure(context, "windows@tiny")
-    assert all(torch.equal(mine, other) for mine, other in zip(model.parameters(), before.parameters(), strict=True))
+    assert all(
+        torch.equal(weight, other) for weight, other in zip(model.parameters(), before.parameters(), strict=True)
+    )
     looked, carried = ids[::2], {row["start"]: row["carried"] for row in details["rows"] if "carried" in row}
     assert set(carried) <= {WRITER - 1, WRITER} and WRITER in carried
     for start, row in carried.items():
@@ -102,9 +104,9 @@ def test_neurons_are_carried_over_where_their_layer_goes_and_the_model_stays_as_
 
 
 def test_rows_are_the_leagues_numbers_of_layers_and_linearpatchs():
-    found = {row.sparsity: row for row in TABLE.rows(subjects.of_model("smollm2-135m-instruct"))}
-    assert list(found) == ["3/30", "5/30", "7/30", "8/30", "9/30"]
-    assert all(row.recipe.calibration["length"] == 512 for row in found.values())
+    row_by_sparsity = {row.sparsity: row for row in TABLE.rows(subjects.of_model("smollm2-135m-instruct"))}
+    assert list(row_by_sparsity) == ["3/30", "5/30", "7/30", "8/30", "9/30"]
+    assert all(row.recipe.calibration["length"] == 512 for row in row_by_sparsity.values())
     assert [row.sparsity for row in TABLE.rows("standin")] == [f"{count}/16" for count in rows.STANDIN_COUNTS]
     assert TABLE.rows("paper") == []
 

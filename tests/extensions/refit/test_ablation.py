@@ -33,12 +33,12 @@ def recorded(model, ids, name, layers):
     return {layer: [x.flatten(0, 1).double() for x in pair] for layer, pair in seen.items()}
 
 
-def ridged(inputs, wanted, ridge, towards):
+def ridged(inputs, targets, ridge, towards):
     """argmin |inputs W' - wanted|^2 + r |W - towards|^2 by stacked least squares; r a share of the mean eigenvalue."""
     size = inputs.shape[1]
     root = (ridge * inputs.square().sum() / size).sqrt()
     rows = torch.cat([inputs, root * torch.eye(size, dtype=torch.float64)])
-    return torch.linalg.lstsq(rows, torch.cat([wanted, root * towards.double().T])).solution.T
+    return torch.linalg.lstsq(rows, torch.cat([targets, root * towards.double().T])).solution.T
 
 
 @pytest.mark.parametrize("towards", ["old", "zero"])
@@ -52,10 +52,10 @@ def test_branches_ask_the_next_layer_for_the_sums_of_halves_and_nothing_else_cha
     reports = refit.refit(model, ids, [2, 3], following=1, ridge=1e-2, batch_size=3, **options)
     assert [(report["layer"], report["matrix"]) for report in reports] == [(4, OUT), (4, DOWN)]
     for name in (OUT, DOWN):
-        wanted = sum(out for _, out in recorded(dense, ids, name, (2, 3, 4)).values())
+        target = sum(out for _, out in recorded(dense, ids, name, (2, 3, 4)).values())
         inputs = recorded(cut, ids, name, (2,))[2][0]
         old = dense.model.layers[4].get_submodule(name).weight
-        fitted = ridged(inputs, wanted, 1e-2, old if towards == "old" else torch.zeros_like(old))
+        fitted = ridged(inputs, target, 1e-2, old if towards == "old" else torch.zeros_like(old))
         got = model.model.layers[2].get_submodule(name).weight
         torch.testing.assert_close(got.double(), fitted, rtol=1e-3, atol=1e-4 * fitted.abs().max().item())
         with torch.no_grad():  # the second matrix is fitted behind the first
@@ -114,10 +114,10 @@ def test_a_rotation_is_the_one_that_scipy_finds(make_tiny, ids):
     inputs, written = recorded(dense, ids, DOWN, (1,))[1]
     turned, _ = orthogonal_procrustes(written.numpy(), (written + goal - start).numpy())  # rows: written @ turned
     old = dense.model.layers[1].mlp.down_proj.weight.detach()
-    wanted = torch.from_numpy(turned).T @ old.double()
+    rotated = torch.from_numpy(turned).T @ old.double()
     got = model.model.layers[1].mlp.down_proj.weight.detach().double()
-    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * wanted.abs().max().item())
-    left = (start - written + inputs @ wanted.T - goal).square().sum() / goal.square().sum()
+    torch.testing.assert_close(got, rotated, rtol=1e-4, atol=1e-5 * rotated.abs().max().item())
+    left = (start - written + inputs @ rotated.T - goal).square().sum() / goal.square().sum()
     assert report["left"] == pytest.approx(left.item(), rel=1e-3)
     torch.testing.assert_close(got.norm(dim=0), old.double().norm(dim=0), rtol=1e-4, atol=0.0)
 

@@ -149,15 +149,15 @@ def test_the_tool_distils_and_saves_a_plain_checkpoint(write_checkpoint, tmp_pat
         more = [] if steps is None else ["--distill", str(steps)]
         assert main(tool.METHOD, [*given, *more, "--out", str(out), "--no-evaluation"]) == 0
         models[steps] = AutoModelForCausalLM.from_pretrained(out)
-    said = json.loads((tmp_path / "out-5" / "pruning.json").read_text())
-    assert '"distilled"' in json.dumps(said)
+    pruning = json.loads((tmp_path / "out-5" / "pruning.json").read_text())
+    assert '"distilled"' in json.dumps(pruning)
     assert "layers next to the interface trained for 5 steps" in (tmp_path / "out-5" / "README.md").read_text()
     assert models[5].config.num_hidden_layers == 4
     changed = any(
         not torch.equal(one, other)
         for one, other in zip(models[5].parameters(), models[None].parameters(), strict=True)
     )
-    report = next(value["distilled"] for value in _dicts(said) if "distilled" in value)
+    report = next(value["distilled"] for value in _dicts(pruning) if "distilled" in value)
     assert changed == report["kept"]
     assert main(tool.METHOD, [*given, "--distill", "5", "--stream", "1", "--out", str(tmp_path / "no")]) == 2
     assert "--distill trains with the model in memory" in capsys.readouterr().err

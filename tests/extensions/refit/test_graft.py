@@ -20,9 +20,9 @@ from tests.massive_model import FIRST, HOST, PLANTED, WRITER, planted
 
 @pytest.fixture
 def ids():
-    found = torch.randint(8, 300, (6, 24), generator=torch.Generator().manual_seed(0))
-    found[:, 0] = FIRST
-    return found
+    drawn = torch.randint(8, 300, (6, 24), generator=torch.Generator().manual_seed(0))
+    drawn[:, 0] = FIRST
+    return drawn
 
 
 def repaired(model, removed, ids, tokenizer=None, method="graft", **options):
@@ -123,15 +123,17 @@ def test_a_refit_with_a_graft_is_the_refit_of_a_model_that_has_it_towards_the_de
     graft = find(Decoder(model), ids, removed)
     graft.into(other.model.layers[HOST])
     everywhere = range(model.config.num_hidden_layers)
-    wanted = refit.refit(other, ids, removed, dense=dense, alive=everywhere, **options)
+    expected = refit.refit(other, ids, removed, dense=dense, alive=everywhere, **options)
     plain = refit.refit(copy.deepcopy(model), ids, removed, **options)
     reports = refit.refit(model, ids, removed, graft=graft, **options)
-    for mine, theirs in zip(reports, wanted, strict=True):
-        assert (mine["layer"], mine["matrix"]) == (theirs["layer"], theirs["matrix"])
-        assert [mine["error"], mine["left"]] == pytest.approx([theirs["error"], theirs["left"]], rel=1e-5)
+    for report, expected_report in zip(reports, expected, strict=True):
+        assert (report["layer"], report["matrix"]) == (expected_report["layer"], expected_report["matrix"])
+        assert [report["error"], report["left"]] == pytest.approx(
+            [expected_report["error"], expected_report["left"]], rel=1e-5
+        )
     assert reports[0]["error"] < 0.9 * plain[0]["error"]
-    for (name, mine), theirs in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
-        assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-5), name
+    for (name, report), expected_report in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.allclose(report, expected_report, rtol=1e-4, atol=1e-5), name
 
 
 def test_a_recipe_refits_with_a_graft(make_tiny, ids):
@@ -213,9 +215,9 @@ def test_the_tool_carries_over_unless_told_otherwise(
     options = arguments(write_checkpoint(tmp_path / "model", model=model), tmp_path / "text.txt") + more
     assert main(tool.METHOD, [*options, "--out", str(tmp_path / "out")]) in (0, 3)
     report = json.loads((tmp_path / "out" / "pruning.json").read_text())
-    said = [note for note in report["notes"] if "were grafted" in note]
-    assert bool(said) == bool(report["facts"].get("graft")) == carried
-    for note in said:
+    notes = [note for note in report["notes"] if "were grafted" in note]
+    assert bool(notes) == bool(report["facts"].get("graft")) == carried
+    for note in notes:
         assert note.startswith(f"2 neurons of layer {WRITER}") and note in (tmp_path / "out" / "README.md").read_text()
 
 

@@ -23,8 +23,8 @@ def ids():
 def left_over(h, missing, ridge=1e-3):
     """The squared error of the map from h to what is missing, by one augmented least-squares problem."""
     penalty = (ridge * h.square().sum() / h.shape[1]).sqrt() * torch.eye(h.shape[1], dtype=torch.float64)
-    wanted = torch.cat([missing, missing.new_zeros(h.shape[1], missing.shape[1])])
-    return (missing - h @ torch.linalg.lstsq(torch.cat([h, penalty]), wanted).solution).square().sum()
+    targets = torch.cat([missing, missing.new_zeros(h.shape[1], missing.shape[1])])
+    return (missing - h @ torch.linalg.lstsq(torch.cat([h, penalty]), targets).solution).square().sum()
 
 
 def naive(model, ids, a, b, ridge=1e-3):
@@ -40,9 +40,9 @@ def naive(model, ids, a, b, ridge=1e-3):
 )
 def test_every_run_is_scored_by_what_its_repair_leaves(kind, options, ids, make_tiny):
     model = make_tiny(kind)
-    found = least_residual.leftovers(Decoder(model), ids, [1, 2, 3], batch_size=4, **options)
-    assert sorted(found) == [(a, a + n) for a in range(1, 5) for n in (1, 2, 3) if a + n < 6]
-    for run, share in found.items():
+    errors = least_residual.leftovers(Decoder(model), ids, [1, 2, 3], batch_size=4, **options)
+    assert sorted(errors) == [(a, a + n) for a in range(1, 5) for n in (1, 2, 3) if a + n < 6]
+    for run, share in errors.items():
         assert share == pytest.approx(naive(model, ids, *run, **options), rel=2e-3, abs=1e-7)
 
 
@@ -75,8 +75,8 @@ def test_steps_choose_by_the_scores(ids, make_tiny):
         context = around(model, windows=ids, selection={"method": "least-left", "count": 3, "shape": shape})
         run_recipe(context)
         windows = {run: share for run, share in scores.items() if run[1] - run[0] == 3}
-        wanted = [min(windows, key=windows.get)] if shape == "window" else least_residual.least_set(scores, 3)
-        assert runs_of(context.details["removed"]) == wanted
+        expected = [min(windows, key=windows.get)] if shape == "window" else least_residual.least_set(scores, 3)
+        assert runs_of(context.details["removed"]) == expected
         assert len(model.model.layers) == 3
 
 
@@ -126,10 +126,10 @@ def test_with_the_neurons_carried_over_first_tokens_are_made_good(ids, make_tiny
     """Runs that begin with their layer: the map is fitted on the other tokens, and what it leaves is a share of all."""
     model, ids = planted(make_tiny("llama")), ids.clone()
     ids[:, 0] = FIRST
-    found = least_residual.carried(Decoder(model), ids, [1, 2, 7], WRITER, batch_size=4)
+    errors = least_residual.carried(Decoder(model), ids, [1, 2, 7], WRITER, batch_size=4)
     x = streams(model, ids)
-    assert sorted(found) == [(WRITER, WRITER + 1), (WRITER, WRITER + 2)]
-    for (a, b), share in found.items():
+    assert sorted(errors) == [(WRITER, WRITER + 1), (WRITER, WRITER + 2)]
+    for (a, b), share in errors.items():
         h, missing = (value[:, 1:].flatten(0, 1).double() for value in (x[a], x[b] - x[a]))
         assert share == pytest.approx((left_over(h, missing) / x[b].double().square().sum()).item(), rel=2e-3)
     assert [least_residual.carried(Decoder(model), ids, [1, 2], none) for none in (None, 0)] == [{}, {}]

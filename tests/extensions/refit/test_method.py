@@ -39,9 +39,9 @@ def test_the_matrix_before_the_cut_is_the_ridge_regression_of_all_tokens_at_once
     assert (ids.numel() < model.config.intermediate_size) == (samples == 2)
     dense, ridge = copy.deepcopy(model), 1e-2
     [report] = refit.refit(model, ids, [2, 3], following=0, ridge=ridge, batch_size=4)
-    wanted, error, left = by_least_squares(dense, ids, ridge)
+    expected, error, left = by_least_squares(dense, ids, ridge)
     change = (model.model.layers[1].mlp.down_proj.weight - dense.model.layers[1].mlp.down_proj.weight).double()
-    assert torch.allclose(change, wanted, atol=1e-5 * wanted.abs().max().item())
+    assert torch.allclose(change, expected, atol=1e-5 * expected.abs().max().item())
     assert report == {
         "layer": 1,
         "matrix": "mlp.down_proj",
@@ -58,10 +58,10 @@ def test_a_half_precision_matrix_is_refitted_and_rounded_once(ids, make_tiny):
     change, *_ = by_least_squares(model, ids, ridge)
     before = model.model.layers[1].mlp.down_proj.weight.clone()
     refit.refit(model, ids, [2, 3], following=0, ridge=ridge)
-    found = model.model.layers[1].mlp.down_proj.weight
+    weight = model.model.layers[1].mlp.down_proj.weight
     once, twice = (before.double() + change).bfloat16(), before + change.bfloat16()
     assert (once != twice).double().mean() > 0.01  # rounding the change first would show
-    assert (found != once).double().mean() < 1e-3
+    assert (weight != once).double().mean() < 1e-3
 
 
 @pytest.mark.parametrize("kind", [*PLAIN, "granite"])
@@ -78,9 +78,9 @@ def test_every_refit_brings_the_stream_nearer_to_the_dense_one(kind, ids, make_t
         # the report of the last matrix is what a forward pass of the pruned model shows
         last = reports[-1]["layer"]
         ours = streams(model, ids)[last]  # one layer is gone: the boundary after dense layer `last`
-        theirs = streams(dense, ids)[last + 1] if following else streams(dense, ids)[3]
+        target = streams(dense, ids)[last + 1] if following else streams(dense, ids)[3]
         ours = ours if following else streams(model, ids)[2]
-        share = ((ours - theirs).double().square().sum() / theirs.double().square().sum()).item()
+        share = ((ours - target).double().square().sum() / target.double().square().sum()).item()
         assert share == pytest.approx(reports[-1]["left"], rel=2e-2)
         distances[following] = (streams(model, ids)[4] - streams(dense, ids)[5]).norm().item()
     assert distances[2] < distances[1] < distances[0]

@@ -32,16 +32,16 @@ def ids():
 
 def seen(model, ids, *paths):
     """Inputs and outputs of modules, as rows [tokens, width], float64."""
-    found = {}
+    inputs = {}
     handles = [
-        model.get_submodule(path).register_forward_hook(lambda m, a, out, path=path: found.update({path: (a[0], out)}))
+        model.get_submodule(path).register_forward_hook(lambda m, a, out, path=path: inputs.update({path: (a[0], out)}))
         for path in paths
     ]
     with torch.no_grad():
         model(ids, use_cache=False)
     for handle in handles:
         handle.remove()
-    return [tuple(value.flatten(0, 1).double() for value in found[path]) for path in paths]
+    return [tuple(value.flatten(0, 1).double() for value in inputs[path]) for path in paths]
 
 
 def stream(model, ids, boundary):
@@ -51,8 +51,8 @@ def stream(model, ids, boundary):
 def ridged(h, missing, ridge):
     """argmin of the regularised problem, from one tall system."""
     penalty = (ridge * h.square().sum() / h.shape[1]).sqrt() * torch.eye(h.shape[1], dtype=torch.float64)
-    rows, wanted = torch.cat([h, penalty]), torch.cat([missing, missing.new_zeros(len(penalty), missing.shape[1])])
-    return torch.linalg.lstsq(rows, wanted).solution
+    rows, targets = torch.cat([h, penalty]), torch.cat([missing, missing.new_zeros(len(penalty), missing.shape[1])])
+    return torch.linalg.lstsq(rows, targets).solution
 
 
 def change(model, dense, mine, theirs):
@@ -82,8 +82,8 @@ def test_held_out_samples_choose_the_ridge_and_all_samples_solve(pair):
     best = min(lefts, key=lefts.get)
     assert report["ridge"] == best and report["held_out"] == pytest.approx(lefts[best], rel=1e-3)
     assert best not in (refit.RIDGES[0], refit.RIDGES[-1])
-    wanted = ridged(h, missing, best)
-    assert torch.allclose(change(model, dense, DOWN, DOWN), wanted, atol=1e-4 * wanted.abs().max().item())
+    expected = ridged(h, missing, best)
+    assert torch.allclose(change(model, dense, DOWN, DOWN), expected, atol=1e-4 * expected.abs().max().item())
 
 
 def test_where_nothing_helps_held_out_samples_the_matrix_stays(make_tiny, ids, monkeypatch):
@@ -123,9 +123,9 @@ def test_a_cut_at_the_start_is_refitted_behind_it(pair, ids):
 
 def test_states_that_do_not_fit_into_memory_go_through_files(pair, ids, monkeypatch, tmp_path):
     model, other = pair
-    wanted = refit.refit(model, ids, [2, 3])
+    expected = refit.refit(model, ids, [2, 3])
     monkeypatch.setattr(spill_buffer, "HELD_BYTES", 4 * ids.numel() * 64)  # one stream of the two, and no targets
-    assert refit.refit(other, ids, [2, 3]) == wanted
+    assert refit.refit(other, ids, [2, 3]) == expected
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
 
@@ -160,10 +160,10 @@ def test_of_the_following_layers_only_the_matrices_that_are_named_change(pair, i
         model = copy.deepcopy(pair[0])
         reports = refit.refit(model, ids, [2, 3], following=1, matrices=matrices)
         assert [(report["layer"], report["matrix"]) for report in reports] == [(1, "mlp.down_proj"), (4, changed)]
-        kept = {0: 0, 1: 1, 2: 4, 3: 5}
+        original_layers = {0: 0, 1: 1, 2: 4, 3: 5}
         for name, value in model.state_dict().items():
             _, _, *rest = name.split(".")
-            other = f"model.layers.{kept[int(rest[0])]}.{'.'.join(rest[1:])}" if "layers" in name else name
+            other = f"model.layers.{original_layers[int(rest[0])]}.{'.'.join(rest[1:])}" if "layers" in name else name
             same = torch.equal(value, pair[1].state_dict()[other])
             assert same != (name in (f"{DOWN}.weight", f"model.layers.2.{changed}.weight")), name
 
@@ -175,14 +175,14 @@ def test_o_proj_before_the_cut_takes_its_share_of_the_change_and_down_proj_the_r
     assert [report["matrix"] for report in reports] == ["self_attn.o_proj", "mlp.down_proj"]
     [(heads, _)] = seen(dense, ids, attention)
     lacking = stream(dense, ids, 4) - stream(dense, ids, 2)
-    wanted = ridged(heads, share * lacking, ridge)
-    assert torch.allclose(change(model, dense, attention, attention), wanted, atol=1e-5 * wanted.abs().max().item())
+    expected = ridged(heads, share * lacking, ridge)
+    assert torch.allclose(change(model, dense, attention, attention), expected, atol=1e-5 * expected.abs().max().item())
     # down_proj, on what the changed attention feeds it
     between = copy.deepcopy(dense)
     between.get_submodule(attention).weight.data = model.get_submodule(attention).weight.data
     [(features, _)] = seen(between, ids, DOWN)
-    wanted = ridged(features, stream(dense, ids, 4) - stream(between, ids, 2), ridge)
-    assert torch.allclose(change(model, dense, DOWN, DOWN), wanted, atol=1e-4 * wanted.abs().max().item())
+    expected = ridged(features, stream(dense, ids, 4) - stream(between, ids, 2), ridge)
+    assert torch.allclose(change(model, dense, DOWN, DOWN), expected, atol=1e-4 * expected.abs().max().item())
 
 
 def checked(said, device="cpu", **sizes):
@@ -222,10 +222,10 @@ def test_the_cost_said_before_is_the_work_done(removed, following, room, ids, ma
     sizes = {"following": following, "samples": len(ids), "stream": None if room else 0.0}
     chosen = SimpleNamespace(**UNSAID | sizes)
     job = SimpleNamespace(options=chosen, config=model.config, layers=6, given=removed, length=ids.shape[1])
-    said = Cost.of(job)
+    cost = Cost.of(job)
     refit.refit(model, ids, removed, following=following, batch_size=4)
-    assert said.passes * 6 * layer * ids.numel() == pytest.approx(sum(met))
-    assert said.operations > 0 and said.bytes > 8 * model.config.intermediate_size**2
+    assert cost.passes * 6 * layer * ids.numel() == pytest.approx(sum(met))
+    assert cost.operations > 0 and cost.bytes > 8 * model.config.intermediate_size**2
 
 
 def run_tool(folder, *more):
@@ -248,10 +248,12 @@ def test_the_tool_removes_what_a_repair_leaves_least_of_if_told_so(write_checkpo
     report = json.loads((tmp_path / "out" / "pruning.json").read_text())
     width = model.config.hidden_size
     assert len(drawn) == 1 and 0 <= drawn[0].numel() - tool.FEW * width < 32 and cosines == []
-    found = leftovers(Decoder(model.double()), drawn[0], [1, 2, 3])
-    sets = [[(a, b)] for a, b in found if b - a == 3]
-    sets += [[one, two] for one in found for two in found if two[0] > one[1] and two[1] - two[0] + one[1] - one[0] == 3]
-    best = min(sets, key=lambda runs: sum(found[run] for run in runs))
+    errors = leftovers(Decoder(model.double()), drawn[0], [1, 2, 3])
+    sets = [[(a, b)] for a, b in errors if b - a == 3]
+    sets += [
+        [one, two] for one in errors for two in errors if two[0] > one[1] and two[1] - two[0] + one[1] - one[0] == 3
+    ]
+    best = min(sets, key=lambda runs: sum(errors[run] for run in runs))
     assert report["facts"]["removed"] == [layer for run in best for layer in range(*run)]
     assert report["options"]["choose"] == "left"
     for more in (["--cosine", "channel"], ["--choose", "cosine"]):
@@ -297,9 +299,9 @@ def test_with_a_share_o_proj_is_refitted_before_each_interface_alone(pair, ids):
     for matrices, others in (("mlp", [refit.MLP]), ("both", [refit.ATTENTION, refit.MLP])):
         model = copy.deepcopy(pair[0])
         reports = refit.refit(model, ids, [2, 4], following=2, share=0.5, matrices=matrices)
-        asked = {layer: [r["matrix"] for r in reports if r["layer"] == layer] for layer in range(6)}
+        refitted = {layer: [r["matrix"] for r in reports if r["layer"] == layer] for layer in range(6)}
         before = [refit.ATTENTION, refit.MLP]
-        assert asked == {0: [], 1: before, 2: [], 3: before, 4: [], 5: others}
+        assert refitted == {0: [], 1: before, 2: [], 3: before, 4: [], 5: others}
 
 
 def test_the_cost_of_more_following_layers_than_there_are_is_that_of_all(make_tiny):

@@ -55,16 +55,16 @@ def test_code_merge_is_what_the_notebooks_loop_leaves(tiny):
             for follower in followers:
                 expected += follower[name] - expected  # the notebooks' in-place loop
         torch.testing.assert_close(tensor, expected, rtol=1e-5, atol=1e-5)
-        kept = base if is_stream_norm(name) else followers[-1]
-        assert torch.equal(tensor, kept[name])
+        remaining = base if is_stream_norm(name) else followers[-1]
+        assert torch.equal(tensor, remaining[name])
 
 
 def test_stream_norms_are_the_layers_own_norms():
-    found = {"llama": 2, "mistral": 2, "qwen2": 2, "qwen3": 2, "qwen3-sliding": 2, "gemma2": 4, "mixtral": 2}
+    counts = {"llama": 2, "mistral": 2, "qwen2": 2, "qwen3": 2, "qwen3-sliding": 2, "gemma2": 4, "mixtral": 2}
     for name in ARCHITECTURES:
         layer = tiny_model(name).model.layers[0]
         norms = [parameter for parameter, _ in layer.named_parameters() if is_stream_norm(parameter)]
-        assert len(norms) == found[name] and all("layernorm" in parameter for parameter in norms)
+        assert len(norms) == counts[name] and all("layernorm" in parameter for parameter in norms)
 
 
 def test_the_merges_agree_for_one_follower_only(make_tiny):
@@ -171,27 +171,27 @@ def test_unknown_names_are_refused(tiny_llama, tiny_tokenizer):
 def test_cosines_against_plain_loops():
     generator = torch.Generator().manual_seed(0)
     ours = [torch.randn(t, 4, generator=generator) for t in (3, 5)]
-    theirs = [torch.randn(t, 4, generator=generator) for t in (3, 5)]
+    others = [torch.randn(t, 4, generator=generator) for t in (3, 5)]
 
     def cosine(a, b):
         return float(a @ b / (a.norm() * b.norm()))
 
-    pairs = list(zip(ours, theirs))
+    pairs = list(zip(ours, others))
     expected = {
         "flat-sentence": sum(cosine(a.flatten(), b.flatten()) for a, b in pairs) / 2,
         "token": sum(cosine(x, y) for a, b in pairs for x, y in zip(a, b)) / 8,
         "channel": sum(cosine(a[:, c], b[:, c]) for a, b in pairs for c in range(4)) / 8,
-        "flat-batch": cosine(torch.cat(ours).flatten(), torch.cat(theirs).flatten()),
+        "flat-batch": cosine(torch.cat(ours).flatten(), torch.cat(others).flatten()),
     }
     for kind, value in expected.items():
-        assert output_similarity(ours, theirs, kind) == pytest.approx(value, abs=1e-6)
+        assert output_similarity(ours, others, kind) == pytest.approx(value, abs=1e-6)
 
 
 def test_the_last_tokens_angle_is_that_of_trigonometry():
     """Of two sentences whose last states are 60 and 90 degrees apart; no other token counts."""
     ours = [torch.tensor([[5.0, -2.0], [1.0, 0.0]]), torch.tensor([[1.0, 1.0], [-3.0, 9.0], [0.0, 2.0]])]
-    theirs = [torch.tensor([[0.0, 7.0], [1.0, 3**0.5]]), torch.tensor([[4.0, 1.0], [3.0, 2.0], [3.0, 0.0]])]
-    assert output_similarity(ours, theirs, "last-token-angle") == pytest.approx(1 - (1 / 3 + 1 / 2) / 2)
+    others = [torch.tensor([[0.0, 7.0], [1.0, 3**0.5]]), torch.tensor([[4.0, 1.0], [3.0, 2.0], [3.0, 0.0]])]
+    assert output_similarity(ours, others, "last-token-angle") == pytest.approx(1 - (1 / 3 + 1 / 2) / 2)
 
 
 # Algorithm 1
@@ -244,7 +244,7 @@ def test_the_pointer_moves_as_algorithm_1_says(layers, C, L, H, I, accept):
 
 def counts_left(layers, C, L, H, I):
     """Every number of layers some sequence of verdicts leaves, and those left by merges of C - 1 layers alone."""
-    found, full, seen = set(), set(), set()
+    counts, full, seen = set(), set(), set()
     stack = [(H - C, layers, True)]
     while stack:
         l, count, whole = stack.pop()
@@ -252,13 +252,13 @@ def counts_left(layers, C, L, H, I):
             continue
         seen.add((l, count, whole))
         if l < L:
-            found.add(count)
+            counts.add(count)
             if whole:
                 full.add(count)
             continue
         K = min(C - 1, count - l)
         stack += [(l - 1, count, whole), (l - I, count - K, whole and K == C - 1)]
-    return found, full
+    return counts, full
 
 
 @pytest.mark.parametrize("layers, C, I", [(5, 2, 1), (7, 2, 2), (7, 3, 1), (8, 4, 3), (9, 3, 2), (9, 6, 1)])
@@ -293,8 +293,8 @@ def test_the_printed_layer_counts_follow_from_merges_of_c_minus_1_layers():
     odd = set()
     for model, row, count in rows:
         C, L, H, I = (int(row[name]) for name in "CLHI")
-        found, full = counts_left(H, C, L, H, I)
-        assert count in found
+        counts, full = counts_left(H, C, L, H, I)
+        assert count in counts
         assert all((H - other) % (C - 1) == 0 for other in full)
         if count not in full:
             odd.add((model, count))
@@ -328,38 +328,38 @@ def notebooks_way(model, tokenizer, sentences, C, L, H, I, T, merge):
 def test_collapse_makes_the_choices_of_copies_and_full_forwards(tiny, tiny_tokenizer, ids, merge, T):
     setting = {"C": 3, "L": 2, "H": 6, "I": 1, "T": T}
     original = copy.deepcopy(tiny)
-    found = collapse(tiny, tiny_tokenizer, SENTENCES, **setting, merge=merge)
+    collapsed = collapse(tiny, tiny_tokenizer, SENTENCES, **setting, merge=merge)
     expected, trace = notebooks_way(original, tiny_tokenizer, SENTENCES, **setting, merge=merge)
-    ours = [(a.l, a.K, a.similarity, a.accepted) for a in found.trace]
+    ours = [(a.l, a.K, a.similarity, a.accepted) for a in collapsed.trace]
     assert [(a[0], a[1], a[3]) for a in ours] == [(a[0], a[1], a[3]) for a in trace]
     assert [a[2] for a in ours] == pytest.approx([a[2] for a in trace], abs=1e-5)
     torch.testing.assert_close(tiny(ids).logits, expected(ids).logits)
-    assert found.layers == tiny.config.num_hidden_layers == 6 - len(found.removed)
+    assert collapsed.layers == tiny.config.num_hidden_layers == 6 - len(collapsed.removed)
 
 
 def test_collapse_runs_only_the_suffix(tiny_llama, tiny_tokenizer):
-    found = collapse(tiny_llama, tiny_tokenizer, SENTENCES, C=3, T=0.2, I=1, merge="code")
+    collapsed = collapse(tiny_llama, tiny_tokenizer, SENTENCES, C=3, T=0.2, I=1, merge="code")
     count, executions = 6, 6
-    for attempt in found.trace:
+    for attempt in collapsed.trace:
         executions += count - (attempt.l - 1) - attempt.K if attempt.similarity is not None else 0
         count = attempt.layers
-    assert found.layer_executions == len(SENTENCES) * executions
-    assert found.removed
+    assert collapsed.layer_executions == len(SENTENCES) * executions
+    assert collapsed.removed
 
 
 def test_a_collapse_that_accepts_nothing_changes_nothing(tiny, tiny_tokenizer):
     before = weights(tiny)
-    found = collapse(tiny, tiny_tokenizer, SENTENCES, C=3, T=1.0, I=1)
-    assert found.removed == [] and found.layers == 6
-    assert not any(attempt.accepted for attempt in found.trace)
+    collapsed = collapse(tiny, tiny_tokenizer, SENTENCES, C=3, T=1.0, I=1)
+    assert collapsed.removed == [] and collapsed.layers == 6
+    assert not any(attempt.accepted for attempt in collapsed.trace)
     assert all(torch.equal(tensor, before[name]) for name, tensor in tiny.state_dict().items())
 
 
 def test_removed_layers_are_original_indices_in_order_of_removal(tiny_llama, tiny_tokenizer):
-    found = collapse(tiny_llama, tiny_tokenizer, SENTENCES, C=3, L=2, T=-1.0, I=1)
+    collapsed = collapse(tiny_llama, tiny_tokenizer, SENTENCES, C=3, L=2, T=-1.0, I=1)
     # l = 3 takes layers 3 and 4 (0-based); l = 2 then finds 2 and 5 behind it, and may take both
-    assert [(a.l, a.K, a.accepted) for a in found.trace] == [(3, 2, True), (2, 2, True)]
-    assert found.removed == [3, 4, 2, 5]
+    assert [(a.l, a.K, a.accepted) for a in collapsed.trace] == [(3, 2, True), (2, 2, True)]
+    assert collapsed.removed == [3, 4, 2, 5]
 
 
 @pytest.mark.parametrize(
@@ -401,13 +401,13 @@ def test_a_patched_model_is_refused(tiny_llama, tiny_tokenizer, make_patch):
 def test_the_found_threshold_is_the_highest_that_leaves_so_many_layers(make_tiny, tiny_tokenizer, merge):
     setting = {"C": 2, "I": 1, "merge": merge}
     model = make_tiny()
-    found = collapse_to(model, tiny_tokenizer, SENTENCES, 4, **setting)
-    assert found.layers == model.config.num_hidden_layers == 4
+    collapsed = collapse_to(model, tiny_tokenizer, SENTENCES, 4, **setting)
+    assert collapsed.layers == model.config.num_hidden_layers == 4
     again = make_tiny()
-    direct = collapse(again, tiny_tokenizer, SENTENCES, T=found.threshold, **setting)
-    assert direct.removed == found.removed and direct.trace == found.trace
+    direct = collapse(again, tiny_tokenizer, SENTENCES, T=collapsed.threshold, **setting)
+    assert direct.removed == collapsed.removed and direct.trace == collapsed.trace
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
-    for T in torch.linspace(found.threshold + 1e-6, 1, 12).tolist():
+    for T in torch.linspace(collapsed.threshold + 1e-6, 1, 12).tolist():
         assert collapse(make_tiny(), tiny_tokenizer, SENTENCES, T=T, **setting).layers != 4
 
 
@@ -428,8 +428,8 @@ def test_the_layers_that_merge_are_told_while_the_model_is_whole(tiny_llama, tin
         seen.append(removed)
         assert torch.equal(tiny_llama(ids, use_cache=False).logits, before)
 
-    found = search(tiny_llama, tiny_tokenizer, SENTENCES, C=3, I=1, merge="code", chosen=chosen, **wanted)
-    assert seen == [found.removed] and len(tiny_llama.model.layers) == 6 - len(found.removed) < 6
+    collapsed = search(tiny_llama, tiny_tokenizer, SENTENCES, C=3, I=1, merge="code", chosen=chosen, **wanted)
+    assert seen == [collapsed.removed] and len(tiny_llama.model.layers) == 6 - len(collapsed.removed) < 6
 
 
 # Calibration sentences

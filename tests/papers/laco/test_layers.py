@@ -33,13 +33,13 @@ def test_distances_of_adjacent_matrices(tiny):
     for number, layer in enumerate(layers):  # of sizes of their own
         for parameter in layer.parameters():
             parameter.mul_(1 + number)
-    found = adjacent_distances(tiny)
+    distances = adjacent_distances(tiny)
     for layer in range(5):
         one, two = layers[layer].self_attn.q_proj.weight, layers[layer + 1].self_attn.q_proj.weight
         expected = math.sqrt(sum(float(((a - b) ** 2).sum()) for a, b in zip(one, two)))
-        assert found["q_proj"]["distance"][layer] == pytest.approx(expected, rel=1e-5)
+        assert distances["q_proj"]["distance"][layer] == pytest.approx(expected, rel=1e-5)
     # Random layers are what the yardstick describes.
-    for sides in found.values():
+    for sides in distances.values():
         assert sides["distance"] == pytest.approx(sides["uncorrelated"], rel=0.1)
         assert len(sides["distance"]) == 5
 
@@ -47,9 +47,9 @@ def test_distances_of_adjacent_matrices(tiny):
 @pytest.mark.parametrize("followers", [1, 3, 5])
 def test_the_norm_of_equation_1_on_independent_and_on_equal_layers(make_tiny, followers):
     model = make_tiny()
-    found = merged_norms(model, followers)
-    assert found["ratio"] == pytest.approx([math.sqrt(followers + (followers - 1) ** 2)] * (6 - followers), rel=0.05)
-    assert found["uncorrelated"] == pytest.approx(found["ratio"][0], rel=0.05)
+    norms = merged_norms(model, followers)
+    assert norms["ratio"] == pytest.approx([math.sqrt(followers + (followers - 1) ** 2)] * (6 - followers), rel=0.05)
+    assert norms["uncorrelated"] == pytest.approx(norms["ratio"][0], rel=0.05)
     for layer in model.model.layers[1:]:
         layer.load_state_dict(model.model.layers[0].state_dict())
     assert merged_norms(model, followers)["ratio"] == pytest.approx([1.0] * (6 - followers), rel=1e-5)
@@ -76,19 +76,19 @@ def test_outputs_of_adjacent_and_of_merged_layers_are_those_of_full_forwards(tin
         return hidden_states(model, tiny_tokenizer)
 
     original = states(tiny)
-    found = adjacent_cosines(tiny, tiny_tokenizer, SENTENCES)
+    cosines = adjacent_cosines(tiny, tiny_tokenizer, SENTENCES)
     expected = [token_cosine(outputs(original, layer), outputs(original, layer + 1)) for layer in range(4)]
-    assert found[:4] == pytest.approx(expected, abs=1e-5) and len(found) == 5
+    assert cosines[:4] == pytest.approx(expected, abs=1e-5) and len(cosines) == 5
 
-    found = merged_outputs(tiny, tiny_tokenizer, SENTENCES, followers=2)
-    assert all(len(values) == 4 for values in found.values())
+    cosines = merged_outputs(tiny, tiny_tokenizer, SENTENCES, followers=2)
+    assert all(len(values) == 4 for values in cosines.values())
     target = outputs(original, 3)
     for name, merge in (("Eq. 1", "paper"), ("the code's merge", "code")):
         model = copy.deepcopy(tiny)
         merge_layers(model, 1, 2, merge)
-        assert found[name][1] == pytest.approx(token_cosine(outputs(states(model), 1), target), abs=1e-5)
-    assert found["no layer"][1] == pytest.approx(token_cosine(outputs(original, 0), target), abs=1e-5)
-    assert found["first layer alone"][1] == pytest.approx(token_cosine(outputs(original, 1), target), abs=1e-5)
+        assert cosines[name][1] == pytest.approx(token_cosine(outputs(states(model), 1), target), abs=1e-5)
+    assert cosines["no layer"][1] == pytest.approx(token_cosine(outputs(original, 0), target), abs=1e-5)
+    assert cosines["first layer alone"][1] == pytest.approx(token_cosine(outputs(original, 1), target), abs=1e-5)
     with pytest.raises(UserError, match="no block of 7 layers in a model of 6"):
         merged_outputs(tiny, tiny_tokenizer, SENTENCES, followers=6)
 
@@ -98,22 +98,22 @@ def test_a_contribution_at_a_right_angle_gives_the_cosine_of_its_length(tiny_lla
     states = hidden_states(tiny_llama, tiny_tokenizer)
     expected = []
     for layer in range(4):
-        made = []
+        sums = []
         for one, two in zip(outputs(states, layer), outputs(states, layer + 1)):
             added = two - one
             apart = added - (added * one).sum(-1, keepdim=True) / one.square().sum(-1, keepdim=True) * one
-            made.append(one + apart * added.norm(dim=-1, keepdim=True) / apart.norm(dim=-1, keepdim=True))
-        expected.append(token_cosine(outputs(states, layer), made))
-    found = orthogonal_cosines(tiny_llama, tiny_tokenizer, SENTENCES)
-    assert found[:4] == pytest.approx(expected, abs=1e-5) and len(found) == 5
+            sums.append(one + apart * added.norm(dim=-1, keepdim=True) / apart.norm(dim=-1, keepdim=True))
+        expected.append(token_cosine(outputs(states, layer), sums))
+    cosines = orthogonal_cosines(tiny_llama, tiny_tokenizer, SENTENCES)
+    assert cosines[:4] == pytest.approx(expected, abs=1e-5) and len(cosines) == 5
 
 
 @torch.no_grad()
 def test_shuffled_layers_keep_their_singular_values_and_lose_what_they_share(tiny):
     layer = tiny.model.layers[1]
     before = copy.deepcopy(layer)
-    made = shuffled(layer, torch.Generator().manual_seed(0))
-    for (name, old), new in zip(layer.named_parameters(), made.parameters()):
+    copied = shuffled(layer, torch.Generator().manual_seed(0))
+    for (name, old), new in zip(layer.named_parameters(), copied.parameters()):
         assert torch.equal(old, before.get_parameter(name))
         if old.ndim < 2:
             assert torch.equal(old, new)
@@ -125,15 +125,17 @@ def test_shuffled_layers_keep_their_singular_values_and_lose_what_they_share(tin
 @torch.no_grad()
 def test_uncorrelated_outputs_are_those_of_a_model_with_shuffled_followers(tiny, tiny_tokenizer):
     before = {name: tensor.clone() for name, tensor in tiny.state_dict().items()}
-    found = uncorrelated_outputs(tiny, tiny_tokenizer, SENTENCES, followers=2, seed=3)
-    assert len(found) == 4 and all(torch.equal(tensor, before[name]) for name, tensor in tiny.state_dict().items())
+    similarities = uncorrelated_outputs(tiny, tiny_tokenizer, SENTENCES, followers=2, seed=3)
+    assert len(similarities) == 4 and all(
+        torch.equal(tensor, before[name]) for name, tensor in tiny.state_dict().items()
+    )
     model, generator = copy.deepcopy(tiny), torch.Generator().manual_seed(3)
     for layer in (1, 2):
         model.model.layers[layer] = shuffled(tiny.model.layers[layer], generator)
     merge_layers(model, 0, 2)
     target = outputs(hidden_states(tiny, tiny_tokenizer), 2)
     merged = outputs(hidden_states(model, tiny_tokenizer), 0)
-    assert found[0] == pytest.approx(token_cosine(merged, target), abs=1e-5)
+    assert similarities[0] == pytest.approx(token_cosine(merged, target), abs=1e-5)
 
 
 def test_text_blocks_hold_the_documents_after_end_tokens(tiny_tokenizer):
@@ -206,13 +208,13 @@ def test_posttraining_refuses_in_one_line(write_checkpoint, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("given, expected", [([], (1, True)), (["--micro-batch", "4"], (4, True))])
 def test_post_training_above_3_b_takes_one_row_at_a_time_unless_told(given, expected, tmp_path, monkeypatch):
-    asked = []
+    requested = []
 
     def stop(settings, *args, **options):
-        asked.append((settings.micro_batch, settings.checkpointing))
+        requested.append((settings.micro_batch, settings.checkpointing))
         raise UserError("enough")
 
     monkeypatch.setattr(posttrain, "arguments", stop)
     common = ["--checkpoint", "llama-2-7b", "--corpus", "c4-train", "--out", str(tmp_path)]
-    assert posttrain.main([*common, *given]) == 2 and asked == [expected]
-    assert posttrain.main(["--checkpoint", "standin", *common[2:]]) == 2 and asked[-1] == (8, None)
+    assert posttrain.main([*common, *given]) == 2 and requested == [expected]
+    assert posttrain.main(["--checkpoint", "standin", *common[2:]]) == 2 and requested[-1] == (8, None)

@@ -90,8 +90,8 @@ def test_the_gradient_of_every_part_is_the_chain_rule_on_that_of_the_full_matrix
         gradients[part] = patch.weight.grad
     full = {"diagonal": (rotation.T @ gradients["matrix"] @ rotation).diagonal()}
     full["plain-diagonal"] = gradients["matrix-from-diagonal"].diagonal()
-    for part, wanted in full.items():
-        torch.testing.assert_close(gradients[part], wanted, rtol=1e-3, atol=1e-4 * wanted.abs().max().item())
+    for part, gradient in full.items():
+        torch.testing.assert_close(gradients[part], gradient, rtol=1e-3, atol=1e-4 * gradient.abs().max().item())
 
 
 def test_the_pruned_model_is_the_student(tiny, reloaded, greedy):
@@ -112,12 +112,12 @@ def test_the_pruned_model_is_the_student(tiny, reloaded, greedy):
 
 
 def test_a_stored_teacher_trains_the_same_patch_to_rounding(tiny_llama, tmp_path):
-    made = {}
+    trained = {}
     for name, store in (("online", None), ("stored", tmp_path / "store")):
-        made[name] = patch_for()
+        trained[name] = patch_for()
         settings = DistillationSettings(top_k=9, store_dtype="float32", fitting=FAST)
-        report = distill(tiny_llama, {RUN: made[name]}, WINDOWS, settings, store=store)
-    torch.testing.assert_close(made["online"].weight, made["stored"].weight, rtol=1e-3, atol=1e-4)
+        report = distill(tiny_llama, {RUN: trained[name]}, WINDOWS, settings, store=store)
+    torch.testing.assert_close(trained["online"].weight, trained["stored"].weight, rtol=1e-3, atol=1e-4)
     assert report["executions"] == 5 * (6 - 2)  # five steps, each all layers but the removed ones
     assert report["store_bytes_per_token"] > 9 * (4 + 2)
     with pytest.raises(UserError, match="another K"):
@@ -125,14 +125,14 @@ def test_a_stored_teacher_trains_the_same_patch_to_rounding(tiny_llama, tmp_path
 
 
 def distilled(model, store, folder):
-    made = {RUN: patch_for(), (5, 6): patch_for(seed=2)}
+    patches = {RUN: patch_for(), (5, 6): patch_for(seed=2)}
     how = Fitting(learning_rate=1e-2, batch_size=2, order="shuffled", seed=4, save_every=2)
-    report = distill(model, made, WINDOWS, DistillationSettings(top_k=9, fitting=how), store=store, folder=folder)
-    return made, report
+    report = distill(model, patches, WINDOWS, DistillationSettings(top_k=9, fitting=how), store=store, folder=folder)
+    return patches, report
 
 
 def test_killed_and_started_again_it_ends_with_the_same_bits(make_tiny, tmp_path, monkeypatch):
-    wanted, report = distilled(make_tiny(), tmp_path / "a", None)
+    expected, report = distilled(make_tiny(), tmp_path / "a", None)
     honest, calls = Distillation.loss, itertools.count()
 
     def dying(self, samples):
@@ -149,7 +149,7 @@ def test_killed_and_started_again_it_ends_with_the_same_bits(make_tiny, tmp_path
     assert child.exitcode == -signal.SIGKILL
     assert (tmp_path / "work" / "fit.pt").exists()
     patches_again, again = distilled(make_tiny(), tmp_path / "b", tmp_path / "work")
-    assert all(torch.equal(wanted[run].weight, patches_again[run].weight) for run in wanted)
+    assert all(torch.equal(expected[run].weight, patches_again[run].weight) for run in expected)
     assert again["losses"] == report["losses"] and again["executions"] == report["executions"] == 5 * 3
 
 

@@ -67,11 +67,11 @@ def test_several_patches_of_every_kind_reload_and_generate(kind, tiny_llama, cro
 
 def test_the_rotated_kind_is_the_hadamard_kind_and_can_be_trained():
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(2))
-    dense, kept = (linearpatch.LinearPatch(values("rotated"), kind) for kind in ("hadamard", "rotated"))
-    torch.testing.assert_close(dense(x), kept(x), rtol=1e-4, atol=1e-5)
-    kept.requires_grad_(True)
-    kept(x).square().sum().backward()
-    assert kept.weight.grad.shape == (64,) and kept.weight.grad.abs().min() > 0
+    dense, rotated = (linearpatch.LinearPatch(values("rotated"), kind) for kind in ("hadamard", "rotated"))
+    torch.testing.assert_close(dense(x), rotated(x), rtol=1e-4, atol=1e-5)
+    rotated.requires_grad_(True)
+    rotated(x).square().sum().backward()
+    assert rotated.weight.grad.shape == (64,) and rotated.weight.grad.abs().min() > 0
 
 
 @pytest.mark.parametrize("cosine", COSINES)
@@ -79,8 +79,8 @@ def test_the_rotated_kind_is_the_hadamard_kind_and_can_be_trained():
 def test_every_cosine_can_select(variant, cosine, tiny_llama, crops):
     length = 2 if variant == "L" else 1
     pairs = [(s, s + length) for s in range(7 - length)]
-    found = collect(Decoder(tiny_llama), crops, span=2, pairs=pairs, kinds=(cosine,))
-    order = sorted((a for a, _ in pairs), key=lambda a: -found.cosine(cosine, a, a + length))
+    statistics = collect(Decoder(tiny_llama), crops, span=2, pairs=pairs, kinds=(cosine,))
+    order = sorted((a for a, _ in pairs), key=lambda a: -statistics.cosine(cosine, a, a + length))
     expected = [order[0], order[0] + 1] if variant == "L" else order[:2]
     assert linearpatch.prune(tiny_llama, crops, 2, variant=variant, cosine=cosine)["removed"] == expected
 
@@ -105,8 +105,8 @@ def test_least_squares_patches_come_nearer_than_magnitudes_alone(kind, tiny_llam
 def test_the_ridge_that_is_asked_for_is_that_of_the_matrix(tiny_llama, crops, layers):
     """By the ridge regression of stored states, each token divided by its norm."""
     states, eye = streams(tiny_llama, crops), torch.eye(64, dtype=torch.float64)
-    found = linearpatch.prune(tiny_llama, crops, 2, layers=layers, kind="matrix", estimator="least-squares", ridge=3.0)
-    start = found["removed"][0]
+    report = linearpatch.prune(tiny_llama, crops, 2, layers=layers, kind="matrix", estimator="least-squares", ridge=3.0)
+    start = report["removed"][0]
     x, y = (states[place].flatten(0, 1).double() for place in (start, start + 2))
     y, x = (side / x.norm(dim=-1, keepdim=True) for side in (y, x))
     penalty = (3.0 * x.square().sum() / 64).sqrt() * eye
@@ -118,22 +118,22 @@ def test_the_ridge_that_is_asked_for_is_that_of_the_matrix(tiny_llama, crops, la
 @pytest.mark.parametrize("variant", ["L", "S"])
 def test_one_survey_serves_every_number_of_layers_it_names(tiny_llama, crops, variant):
     """With the model that a run of its own makes of each."""
-    _, found = survey(tiny_llama, crops, 1, variant=variant, others=(2, 3))
+    _, statistics = survey(tiny_llama, crops, 1, variant=variant, others=(2, 3))
     for count in (1, 2, 3):
         alone, model = copy.deepcopy(tiny_llama), copy.deepcopy(tiny_llama)
-        removed = select(found, count, variant)
-        linearpatch.patch_cuts(model, found, removed)
+        removed = select(statistics, count, variant)
+        linearpatch.patch_cuts(model, statistics, removed)
         assert linearpatch.prune(alone, crops, count, variant=variant)["removed"] == removed
         assert torch.equal(logits(model, crops), logits(alone, crops))
 
 
 def test_the_matrix_of_a_computed_window_is_that_of_the_same_window_given(tiny_llama, crops):
     given = copy.deepcopy(tiny_llama)
-    found = linearpatch.prune(tiny_llama, crops, 2, kind="matrix", estimator="least-squares", fidelity="code")
+    report = linearpatch.prune(tiny_llama, crops, 2, kind="matrix", estimator="least-squares", fidelity="code")
     again = linearpatch.prune(
-        given, crops, 2, layers=found["removed"], kind="matrix", estimator="least-squares", batch_size=3
+        given, crops, 2, layers=report["removed"], kind="matrix", estimator="least-squares", batch_size=3
     )
-    assert again["removed"] == found["removed"]
+    assert again["removed"] == report["removed"]
     torch.testing.assert_close(logits(given, crops), logits(tiny_llama, crops), rtol=1e-3, atol=1e-3)
 
 
@@ -182,8 +182,8 @@ def test_table_9_can_be_loaded_and_compared_with():
     assert linearpatch.published_window("llama-2-7b", 9) == (21, 30)
     assert linearpatch.published_window("llama-3-8b", 5, "S") == (24, 29)
     assert linearpatch.published_window("llama-3-8b", 5, "L") == (23, 28)
-    found = linearpatch.compare_window([24, 23, 25, 26, 27, 28, 22], "llama-3-8b", "L")
-    assert found == {"computed": list(range(22, 29)), "published": [23, 30], "same": False, "shared": 6}
+    comparison = linearpatch.compare_window([24, 23, 25, 26, 27, 28, 22], "llama-3-8b", "L")
+    assert comparison == {"computed": list(range(22, 29)), "published": [23, 30], "same": False, "shared": 6}
     assert linearpatch.compare_window([1, 2], "standin") is None
     with pytest.raises(UserError, match=r"no block of 6 layers \[L\] of llama-3-8b; it has 7 \[S\], 7 \[L\], 5 \[S\]"):
         linearpatch.published_window("llama-3-8b", 6)

@@ -41,13 +41,13 @@ def statistics(model, crops, **options):
 
 
 def test_pieces_are_what_they_are_said_to_be(loud, crops):
-    found = statistics(loud, crops)
+    collected = statistics(loud, crops)
     before = streams(loud, crops)[CUT[0]].double()
     magnitudes = before.abs().mean((0, 1))
     loud_ones = [k for k in range(64) if magnitudes[k] >= 10 * magnitudes.median()]
-    assert loud_ones == [5, 40] == massive_channels(found.magnitude(CUT[0])).nonzero().flatten().tolist()
+    assert loud_ones == [5, 40] == massive_channels(collected.magnitude(CUT[0])).nonzero().flatten().tolist()
     rotation = hadamard_matrix(64)
-    d, rotated = (patch_values(found, *CUT, kind=kind) for kind in ("diagonal", "hadamard"))
+    d, rotated = (patch_values(collected, *CUT, kind=kind) for kind in ("diagonal", "hadamard"))
     x = torch.randn(3, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     through_a = (x @ rotation * rotated) @ rotation.T
     by_hand = {name: torch.zeros_like(x) for name in PIECES}
@@ -63,11 +63,11 @@ def test_pieces_are_what_they_are_said_to_be(loud, crops):
             by_hand["others"][row] += scaled if k in loud_ones else a
     torch.testing.assert_close(by_hand["A"], through_a)
     for piece in PIECES:
-        torch.testing.assert_close(x @ piece_matrix(found, *CUT, piece=piece), by_hand[piece], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(x @ piece_matrix(collected, *CUT, piece=piece), by_hand[piece], rtol=1e-9, atol=1e-9)
     patch = LinearPatch(rotated)
-    torch.testing.assert_close(piece_matrix(found, *CUT).float(), patch.weight, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(piece_matrix(collected, *CUT).float(), patch.weight, rtol=1e-5, atol=1e-6)
     with pytest.raises(UserError, match="unknown piece of the patch 'massiv'; did you mean 'massive'"):
-        piece_matrix(found, *CUT, piece="massiv")
+        piece_matrix(collected, *CUT, piece="massiv")
 
 
 def test_channels_are_massive_by_the_stream_before_the_cut(tiny_llama, crops):
@@ -81,27 +81,27 @@ def test_channels_are_massive_by_the_stream_before_the_cut(tiny_llama, crops):
     with torch.no_grad():
         tiny_llama.model.embed_tokens.weight[:, 5] = 5000.0
     tiny_llama.model.layers[2].register_forward_hook(moved)
-    found = statistics(tiny_llama, crops)
-    a, d, massive = (piece_matrix(found, *CUT, piece=piece) for piece in ("A", "d", "massive"))
+    collected = statistics(tiny_llama, crops)
+    a, d, massive = (piece_matrix(collected, *CUT, piece=piece) for piece in ("A", "d", "massive"))
     assert torch.equal(massive, torch.where(torch.arange(64)[:, None] == 5, a, d))
 
 
 @pytest.mark.parametrize("piece", ["A", "massive"])
 def test_strength_goes_from_nothing_to_the_piece_and_beyond(piece, loud, crops):
-    found = statistics(loud, crops)
-    whole, eye = piece_matrix(found, *CUT, piece=piece), torch.eye(64, dtype=torch.float64)
-    assert torch.equal(piece_matrix(found, *CUT, piece=piece, strength=0), eye)
+    collected = statistics(loud, crops)
+    whole, eye = piece_matrix(collected, *CUT, piece=piece), torch.eye(64, dtype=torch.float64)
+    assert torch.equal(piece_matrix(collected, *CUT, piece=piece, strength=0), eye)
     for strength in (0.25, 1.0, 1.5):
         expected = (1 - strength) * eye + strength * whole
-        torch.testing.assert_close(piece_matrix(found, *CUT, piece=piece, strength=strength), expected)
+        torch.testing.assert_close(piece_matrix(collected, *CUT, piece=piece, strength=strength), expected)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_skipped_tokens_count_in_nothing(estimator, loud, crops):
     """Against the states of a plain forward pass without its first tokens."""
     before, after = (streams(loud, crops)[boundary][:, 1:].double() for boundary in CUT)
-    found = statistics(loud, crops, skip=1, batch_size=3)
-    assert (found.samples, found.tokens, found.skip) == (4, 4 * 23, 1)
+    collected = statistics(loud, crops, skip=1, batch_size=3)
+    assert (collected.samples, collected.tokens, collected.skip) == (4, 4 * 23, 1)
     for rotated in (False, True):
         x, y = (side @ hadamard_matrix(64) if rotated else side for side in (before, after))
         expected = {
@@ -110,10 +110,10 @@ def test_skipped_tokens_count_in_nothing(estimator, loud, crops):
             "least-squares": (x * y / before.square().sum(-1, keepdim=True)).sum((0, 1))
             / (x * x / before.square().sum(-1, keepdim=True)).sum((0, 1)),
         }[estimator]
-        torch.testing.assert_close(found.ratio(*CUT, estimator, rotated), expected, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(collected.ratio(*CUT, estimator, rotated), expected, rtol=1e-4, atol=1e-6)
     cosines = torch.nn.functional.cosine_similarity(before, after, dim=-1)
-    assert found.cosine("token", *CUT) == pytest.approx(cosines.mean().item(), rel=1e-5)
-    assert not found.holds([], span=2, kinds=("token",)) and found.holds([], span=2, kinds=("token",), skip=1)
+    assert collected.cosine("token", *CUT) == pytest.approx(cosines.mean().item(), rel=1e-5)
+    assert not collected.holds([], span=2, kinds=("token",)) and collected.holds([], span=2, kinds=("token",), skip=1)
     with pytest.raises(UserError, match="samples of 24 tokens the first 24 cannot be skipped"):
         statistics(loud, crops, skip=24)
 
@@ -136,8 +136,8 @@ def test_the_whole_piece_is_the_patch_and_strength_0_the_cut_alone(loud, crops, 
         with torch.no_grad():
             return context, model(input_ids=ids, use_cache=False).logits
 
-    context, found = logits(Probe())
-    torch.testing.assert_close(found, logits(LinearPatchRepair())[1], rtol=1e-4, atol=1e-4)
+    context, probed = logits(Probe())
+    torch.testing.assert_close(probed, logits(LinearPatchRepair())[1], rtol=1e-4, atol=1e-4)
     assert context.details["patches"][0] | {"diagonal": 0} == {
         "run": [2, 4],
         "position": 2,
@@ -147,8 +147,8 @@ def test_the_whole_piece_is_the_patch_and_strength_0_the_cut_alone(loud, crops, 
     assert context.details["repair"]["calibration_tokens"] == crops.numel()
     torch.testing.assert_close(logits(Probe("d"))[1], logits(LinearPatchRepair("diagonal"))[1], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(logits(Probe(strength=0.0))[1], logits(None)[1], rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(logits(Probe(first=False))[1], found)
-    assert torch.equal(logits(Probe(acts_on="all"))[1], found)
+    assert not torch.allclose(logits(Probe(first=False))[1], probed)
+    assert torch.equal(logits(Probe(acts_on="all"))[1], probed)
 
 
 def test_massive_tokens_stay_as_they_are_or_change_alone(loud, crops, tmp_path, tiny_tokenizer):

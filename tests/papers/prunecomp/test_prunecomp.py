@@ -369,29 +369,29 @@ def test_scores_of_the_whole_model_that_are_known_are_not_taken_again(tiny_llama
     options = {"metric": metric, "protected": (0, 5), "batch_size": 2, "iterative": iterative}
     known = prunecomp.choose(Stream(Decoder(tiny_llama), crops, batch_size=2), None, metric, protected=(0, 5))
     assert sorted(known) == [1, 2, 3, 4]
-    told = copy.deepcopy(tiny_llama)
+    informed = copy.deepcopy(tiny_llama)
     expected = prune_and_compensate(tiny_llama, crops, 3, **options)
-    report = prune_and_compensate(told, crops, 3, known=known, **options)
+    report = prune_and_compensate(informed, crops, 3, known=known, **options)
     assert report.pop("layer_executions") < expected.pop("layer_executions")
     assert report == expected
-    assert torch.equal(logits(told, crops), logits(tiny_llama, crops))
+    assert torch.equal(logits(informed, crops), logits(tiny_llama, crops))
 
 
 @pytest.mark.parametrize("metric", ["bi", "ppl", "taylor+", "mag+"])
 def test_states_that_do_not_fit_are_run_again_with_the_same_choices(make_tiny, crops, metric, monkeypatch):
     options = {"metric": metric, "protected": (0, 5), "batch_size": 2}
-    kept, again = make_tiny(), make_tiny()
-    expected = prune_and_compensate(kept, crops, 4, **options)
+    fitting, again = make_tiny(), make_tiny()
+    expected = prune_and_compensate(fitting, crops, 4, **options)
     state = crops.numel() * 64 * 4
     monkeypatch.setattr(importance, "STATE_BYTES", 3 * state)  # of 7: every third
     stream = Stream(Decoder(again), crops, batch_size=5)
     assert [s is None for s in stream.states()[0]] == [False, True, True, False, True, True, False]
     torch.testing.assert_close(stream.received(2)[0], streams(again, crops)[2])
-    found = prune_and_compensate(again, crops, 4, **options)
-    assert found["removed"] == expected["removed"]
-    assert found["factors"] == pytest.approx(expected["factors"], rel=1e-5)
+    report = prune_and_compensate(again, crops, 4, **options)
+    assert report["removed"] == expected["removed"]
+    assert report["factors"] == pytest.approx(expected["factors"], rel=1e-5)
     if metric != "ppl":
-        assert found["layer_executions"] >= expected["layer_executions"]
+        assert report["layer_executions"] >= expected["layer_executions"]
 
 
 def test_the_factor_of_a_removed_list_is_the_dense_models(tiny_llama, crops):
@@ -534,10 +534,10 @@ def test_protections_hold_for_a_choice_and_not_for_given_layers():
 
 
 def test_given_layers_go_with_the_factors_of_a_search_that_chose_them(tiny_llama, make_tiny, crops):
-    found = prune_and_compensate(tiny_llama, crops, 3, protected=[5])
+    report = prune_and_compensate(tiny_llama, crops, 3, protected=[5])
     again, seen = make_tiny(), []
-    given = prune_and_compensate(again, crops, 3, metric="mag+", layers=found["removed"], chosen=seen.append)
-    assert given["factors"] == pytest.approx(found["factors"], rel=1e-6) and seen == [found["removed"]]
+    given = prune_and_compensate(again, crops, 3, metric="mag+", layers=report["removed"], chosen=seen.append)
+    assert given["factors"] == pytest.approx(report["factors"], rel=1e-6) and seen == [report["removed"]]
     assert torch.equal(logits(again, crops), logits(tiny_llama, crops))
 
 
@@ -560,13 +560,13 @@ def test_the_last_layer_goes_without_a_factor_when_the_metric_says_so(tiny_llama
 
 def test_a_row_that_has_records_loses_their_layers_whatever_would_be_chosen_here(tiny_llama, make_tiny, crops):
     """With factors they are repeated; a record without them gets those that a search of these layers finds."""
-    found = prune_and_compensate(make_tiny(), crops, 3, metric="bi", layers=[1, 4, 2])
-    for recorded in ({"removed": [1, 4, 2]}, {"removed": [1, 4, 2], "factors": found["factors"]}):
+    report = prune_and_compensate(make_tiny(), crops, 3, metric="bi", layers=[1, 4, 2])
+    for recorded in ({"removed": [1, 4, 2]}, {"removed": [1, 4, 2], "factors": report["factors"]}):
         context = around(make_tiny(), windows=crops, selection=PruneAndComp("bi", 3))
         context.recorded = recorded
         run_recipe(context)
         assert context.details["removed"] == [1, 4, 2]
-        assert context.details["factors"] == pytest.approx(found["factors"], rel=1e-6)
+        assert context.details["factors"] == pytest.approx(report["factors"], rel=1e-6)
     chosen = around(tiny_llama, windows=crops, selection=PruneAndComp("bi", 3))
     run_recipe(chosen)
     assert chosen.details["removed"] != [1, 4, 2]

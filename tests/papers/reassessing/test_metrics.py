@@ -44,8 +44,8 @@ def test_magnitudes_are_sums_of_norms_and_in_the_code_sums_of_squares(make_tiny,
         ("magnitude-l2", "code"): [sum((w**2).sum() for w in ws) for ws in with_norms],
     }
     for (metric, fidelity), values in expected.items():
-        found = reassessing.scores(metric, decoder, fidelity=fidelity)
-        torch.testing.assert_close(found, torch.stack(values), rtol=1e-6, atol=1e-6)
+        scores = reassessing.scores(metric, decoder, fidelity=fidelity)
+        torch.testing.assert_close(scores, torch.stack(values), rtol=1e-6, atol=1e-6)
         order = sorted(range(6), key=lambda layer: values[layer])
         assert reassessing.select(metric, decoder, 4, fidelity=fidelity) == order[:4]
 
@@ -58,8 +58,8 @@ def test_taylor_is_weight_times_gradient_of_one_backward_pass(make_tiny, fidelit
         [sum((w * w.grad).abs().sum() for w in matrices(layer, fidelity == "code")) for layer in model.model.layers]
     )
     model.zero_grad()
-    found = reassessing.scores("taylor", Decoder(model), CROPS, fidelity=fidelity)
-    torch.testing.assert_close(found, expected.detach().double(), rtol=1e-4, atol=1e-6)
+    scores = reassessing.scores("taylor", Decoder(model), CROPS, fidelity=fidelity)
+    torch.testing.assert_close(scores, expected.detach().double(), rtol=1e-4, atol=1e-6)
 
 
 def test_ppl_is_the_loss_without_each_layer(tiny_llama):
@@ -69,8 +69,8 @@ def test_ppl_is_the_loss_without_each_layer(tiny_llama):
         remove_layers(without, [layer])
         with torch.no_grad():
             expected.append(mean_loss(without, CROPS).double())
-    found = reassessing.scores("ppl", Decoder(tiny_llama), CROPS)
-    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-6)
+    scores = reassessing.scores("ppl", Decoder(tiny_llama), CROPS)
+    torch.testing.assert_close(scores, torch.stack(expected), rtol=1e-5, atol=1e-6)
 
 
 def test_bi_is_per_token_in_the_paper_and_of_the_flat_batch_in_the_code(tiny):
@@ -80,9 +80,9 @@ def test_bi_is_per_token_in_the_paper_and_of_the_flat_batch_in_the_code(tiny):
     per_token = torch.stack([1 - torch.cosine_similarity(a, b, dim=-1).mean() for a, b in pairs])
     torch.testing.assert_close(reassessing.scores("bi", decoder, CROPS), per_token, rtol=1e-4, atol=1e-6)
     flat = torch.stack([1 - torch.cosine_similarity(a.flatten(), b.flatten(), dim=0) for a, b in pairs])
-    found = reassessing.scores("bi", decoder, CROPS, fidelity="code")
-    torch.testing.assert_close(found[:-1], flat[:-1], rtol=1e-4, atol=1e-6)
-    assert found[-1] == math.inf
+    scores = reassessing.scores("bi", decoder, CROPS, fidelity="code")
+    torch.testing.assert_close(scores[:-1], flat[:-1], rtol=1e-4, atol=1e-6)
+    assert scores[-1] == math.inf
     assert 5 not in reassessing.select("bi", decoder, 4, CROPS, fidelity="code")
 
 
@@ -168,24 +168,24 @@ def test_cycles_that_were_cut_off_go_on_as_if_they_had_not_been(make_tiny):
         return cycle, len(model.model.layers)
 
     choose = lambda decoder, count: reassessing.select("magnitude-l1", decoder, count)  # noqa: E731
-    whole, kept = make_tiny(), []
-    note = lambda *found: kept.append((*map(list, found), copy.deepcopy(whole)))  # noqa: E731
+    whole, saved = make_tiny(), []
+    note = lambda *found: saved.append((*map(list, found), copy.deepcopy(whole)))  # noqa: E731
     expected = reassessing.prune_iteratively(whole, 1, 4, choose, tune, done=note)
-    assert len(kept) == 4 and expected[0] != sorted(expected[0])
-    for *earlier, model in kept[:-1]:
+    assert len(saved) == 4 and expected[0] != sorted(expected[0])
+    for *earlier, model in saved[:-1]:
         assert reassessing.prune_iteratively(model, 1, 4, choose, tune, earlier=earlier) == expected
         torch.testing.assert_close(model.state_dict(), whole.state_dict(), rtol=0, atol=0)
 
 
 def test_several_layers_a_cycle_and_a_last_cycle_with_what_is_left(tiny_llama):
-    asked = []
+    counts = []
 
     def choose(decoder, count):
-        asked.append((decoder.num_layers, count))
+        counts.append((decoder.num_layers, count))
         return reassessing.select("reverse-order", decoder, count)
 
     removed, _ = reassessing.prune_iteratively(tiny_llama, 2, 3, choose, lambda model, cycle: None)
-    assert asked == [(6, 2), (4, 1)] and removed == [5, 4, 3]
+    assert counts == [(6, 2), (4, 1)] and removed == [5, 4, 3]
     assert reassessing.schedule("1:4:8") == (4, 8)
     for wrong in ("8", "1:8", "2:1:8", "1:0:8", "1:9:8", "1:a:8"):
         with pytest.raises(ValueError, match="schedule"):

@@ -72,5 +72,5 @@ def test_threads_may_run_a_quantized_model_side_by_side_from_the_first_pass_on(t
         return quantized(ids).logits
 
     with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(read, range(6)))
-    assert all(torch.equal(logits, found[0]) for logits in found)
+        outputs = list(pool.map(read, range(6)))
+    assert all(torch.equal(logits, outputs[0]) for logits in outputs)

@@ -24,12 +24,12 @@ def test_theorems_hold_from_three_dimensions_on_and_not_below(kind):
 
 
 def test_every_counterexample_contradicts_what_is_stated():
-    found = {entry["statement"].split(" (")[0]: entry for entry in theory.counterexamples()}
-    assert found["Theorem 4.2, d = 2"]["measured"] < 0.1 * found["Theorem 4.2, d = 2"]["stated"]
-    order = found["Eq. 14, B_RMS <= B_LN"]
+    examples = {entry["statement"].split(" (")[0]: entry for entry in theory.counterexamples()}
+    assert examples["Theorem 4.2, d = 2"]["measured"] < 0.1 * examples["Theorem 4.2, d = 2"]["stated"]
+    order = examples["Eq. 14, B_RMS <= B_LN"]
     assert order["measured"] > order["stated"]
-    assert found["Eq. 14, B_LN < 1"]["measured"] > 1
-    assert found["Eq. 6"]["measured"] > 1e-3
+    assert examples["Eq. 14, B_LN < 1"]["measured"] > 1
+    assert examples["Eq. 6"]["measured"] > 1e-3
 
 
 def test_eq_14_order_holds_where_eps_is_inside_the_root():
@@ -46,7 +46,7 @@ def test_unknown_norm_is_refused_by_name():
 def test_gradient_norms_are_those_of_a_plain_backward_pass(make_tiny, ids):
     model = make_tiny("llama").double()
     model.requires_grad_(False)
-    found = gradients.gradient_norms(gradients.of_model(Decoder(model), ids))
+    norms = gradients.gradient_norms(gradients.of_model(Decoder(model), ids))
     assert not any(p.requires_grad or p.grad is not None for p in model.parameters())
 
     plain = make_tiny("llama").double()
@@ -56,16 +56,16 @@ def test_gradient_norms_are_those_of_a_plain_backward_pass(make_tiny, ids):
     output.loss.backward()
     for layer, module in enumerate(plain.model.layers):
         square = sum(p.grad.square().sum() for p in module.parameters())
-        assert found["parameters"][layer] == pytest.approx(float(square**0.5), rel=1e-6)
-        assert found["stream"][layer] == pytest.approx(float(streams[layer].norm()), rel=1e-6)
+        assert norms["parameters"][layer] == pytest.approx(float(square**0.5), rel=1e-6)
+        assert norms["stream"][layer] == pytest.approx(float(streams[layer].norm()), rel=1e-6)
 
 
 def test_one_over_the_root_mean_square_is_the_norm_of_the_rms_norms_jacobian(make_tiny, ids):
     """By automatic differentiation of torch's own norm, at the input of every layer."""
     model = make_tiny("llama").double()
-    found = gradients.stream_rms(gradients.of_model(Decoder(model), ids[:1]))
+    rms_by_layer = gradients.stream_rms(gradients.of_model(Decoder(model), ids[:1]))
     states = model(ids[:1], output_hidden_states=True, use_cache=False).hidden_states[:-1]
-    for sizes, state in zip(found, states, strict=True):
+    for sizes, state in zip(rms_by_layer, states, strict=True):
         for token in (0, 11, 23):
             jacobian = torch.func.jacrev(lambda x: F.rms_norm(x, (64,), eps=0.0))(state[0, token].detach())
             assert 1 / sizes[token].item() == pytest.approx(theory.spectral_norm(jacobian), rel=1e-6)
@@ -94,8 +94,8 @@ def test_layer_norms_run_on_a_real_architecture(make_tiny, ids):
     for name in ("gemma2", "mixtral"):
         model = make_tiny(name)
         model.set_experts_implementation("eager")
-        found = gradients.layer_norms(gradients.of_model(Decoder(model), ids[:1]), iterations=3)
-        assert len(found) == 6 and min(found) > 0
+        norms = gradients.layer_norms(gradients.of_model(Decoder(model), ids[:1]), iterations=3)
+        assert len(norms) == 6 and min(norms) > 0
 
 
 def test_gradients_that_float16_has_no_number_for_are_measured():
@@ -105,6 +105,6 @@ def test_gradients_that_float16_has_no_number_for_are_measured():
         torch.nn.init.eye_(layer.weight)
     start = torch.ones(1, 4, 64, dtype=torch.float16)
     stack = gradients.Stack(layers, lambda n, x: layers[n](x), lambda x: 2e-8 * x.float().sum(), start)
-    found = gradients.gradient_norms(stack)
-    assert found["stream"] == pytest.approx([2e-8 * 256**0.5] * 3, rel=0.01)
-    assert found["parameters"] == pytest.approx([2e-8 * 4 * 64] * 2, rel=0.01)
+    norms = gradients.gradient_norms(stack)
+    assert norms["stream"] == pytest.approx([2e-8 * 256**0.5] * 3, rel=0.01)
+    assert norms["parameters"] == pytest.approx([2e-8 * 4 * 64] * 2, rel=0.01)
