@@ -34,9 +34,8 @@ def draw(shown: Mapping[str, Sequence[ScoredRow]], title: str) -> plt.Figure:
         look = {"color": colour, "marker": mark, "ms": 4, "ls": "", "mfc": "none", "mew": 0.9}  # none hides another
         for row in rows:
             if row.interval is not None:
-                axes.errorbar(
-                    row.retained, row.above, whiskers(row.above, *row.interval), color=colour, lw=0.8, capsize=2
-                )
+                bars = whiskers(row.above, *row.interval)
+                axes.errorbar(row.retained, row.above, bars, color=colour, lw=0.8, capsize=2)
         axes.plot([row.retained for row in rows], [row.above for row in rows], label=label, **look)
     axes.set(xlim=(38, 101), ylim=(min(low, -10) - 3, 103))
     axes.set(

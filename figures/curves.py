@@ -27,7 +27,7 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
     """Draw loss against step, raw (faint) and smoothed: a panel for each kind of loss, a line for each trained row.
 
     Validation losses, if there are any, are in a panel below, those of one step side by side. Without them marks
-    distinguish lines that coincide.
+    distinguish lines that coincide. None if no training has been recorded.
 
     Args:
         entries: Entries of `reproductions.render.show.drawn`. A result of a trained model has the details ``training``:
@@ -47,18 +47,14 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
             label = f"{entry['name']}, {entry['model']} {entry['sparsity']}" if settings_differ else entry["name"]
             panels.setdefault((group(entry), curve.get("loss", "ce")), []).append((entry["method"], label, curve))
     if not panels:
-        figure = plt.figure(figsize=(4.4, 1))
-        figure.text(0.5, 0.5, "no training has been recorded", ha="center", va="center", color=GREY)
-        return figure
+        return None
     below = any(curve.get("validation") for lines in panels.values() for *_, curve in lines)
     size = 0.6 + 3.8 * len(panels), 6.6 if below else 4.2
     figure, grid = plt.subplots(1 + below, len(panels), figsize=size, squeeze=False)
     for axes, ((title, kind), lines) in zip(grid.T, sorted(panels.items())):
         axes[0].set_title(title)
-        base, against_label = next(
-            ((curve["losses"], label) for method, label, curve in lines if method == against), (None, "")
-        )
-        less = {} if base is None else dict(enumerate(base))
+        baselines = ((dict(enumerate(curve["losses"])), label) for method, label, curve in lines if method == against)
+        less, against_label = next(baselines, ({}, ""))
         # One label looks the same in all panels; of a method that was trained towards several losses, one look a loss.
         labels_in_order = list(dict.fromkeys(label for panel_lines in panels.values() for _, label, _ in panel_lines))
         for place, (_, label, curve) in enumerate(lines):

@@ -60,15 +60,8 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     if FEWER in names:
         axes.axhline(names.index(FEWER) - 0.5, color=GREY, lw=0.8, ls=":")
         corner = {"xycoords": axes.get_yaxis_transform(), "xytext": (-3, -2), "textcoords": "offset points"}
-        axes.annotate(
-            "scales from 32 other sequences",
-            (1, names.index(FEWER) - 0.5),
-            **corner,
-            ha="right",
-            va="top",
-            fontsize=7,
-            color=GREY,
-        )
+        corner |= {"ha": "right", "va": "top", "fontsize": 7, "color": GREY}
+        axes.annotate("scales from 32 other sequences", (1, names.index(FEWER) - 0.5), **corner)
     left, right = -reach, reach
     if sizes[-1] <= reach:  # nothing is written at an end of the axis
         left = min(0.0, *(low for _, low, _ in change_by_row.values()))

@@ -146,9 +146,6 @@ def losses(entries: list[dict], profile: str) -> plt.Figure:
 
     See `figures.curves.draw`.
     """
-    arms = [
-        entry | {"method": entry["spec"].arm.id, "name": entry["spec"].arm.label}
-        for entry in entries
-        if entry["spec"].arm
-    ]
+    trained = [entry for entry in entries if entry["spec"].arm]
+    arms = [entry | {"method": entry["spec"].arm.id, "name": entry["spec"].arm.label} for entry in trained]
     return curves.draw(arms, profile, group=lambda entry: f"layers chosen: {entry['spec'].metric}", against=LORA)

@@ -44,12 +44,11 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         axes.set_visible(False)
     for axes, (entry, record) in zip(grid.flat, measured, strict=False):
         _panel(axes, entry, record)
-    highest = [
-        values["dense"]
-        * math.exp(min(max(row["plain"]["more"] + Z * row["plain"]["se"] for row in rows), math.log(MOST)))
-        for values, rows in ((record["values"], record["details"]["rows"]) for _, record in measured)
-    ]
-    grid[0, 0].set_ylim(0.85 * min(record["values"]["dense"] for _, record in measured), 1.05 * max(highest))
+    dense = [record["values"]["dense"] for _, record in measured]
+    plain = [[row["plain"] for row in record["details"]["rows"]] for _, record in measured]
+    most = [min(max(block["more"] + Z * block["se"] for block in blocks), math.log(MOST)) for blocks in plain]
+    highest = max(value * math.exp(more) for value, more in zip(dense, most, strict=True))
+    grid[0, 0].set_ylim(0.85 * min(dense), 1.05 * highest)
     for row in grid:
         row[0].set_ylabel("perplexity without the block\n(log scale; bars: 95 % CI)")
     handle_by_label = {}  # of all panels, since not each has every line
