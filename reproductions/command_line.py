@@ -205,12 +205,12 @@ def _subjects(options: NarrowingOptions, tables: list) -> list[tuple]:
 
     from reproductions.spec import subjects as settings
 
-    found, altered = _named(options, tables), {}
+    named_subjects, altered = _named(options, tables), {}
     if options.paper_budget or options.full_test_sets:
-        if not any(subject.small for subject, _ in found):
-            asked = "--paper-budget" if options.paper_budget else "--full-test-sets"
+        if not any(subject.small for subject, _ in named_subjects):
+            flag = "--paper-budget" if options.paper_budget else "--full-test-sets"
             raise UserError(
-                f"{asked} reads all of what the tables of a model that is not the paper's "
+                f"{flag} reads all of what the tables of a model that is not the paper's "
                 "read a part of: say which with --model (make: MODEL=); the toy model and the papers' own models "
                 "have one size"
             )
@@ -220,8 +220,8 @@ def _subjects(options: NarrowingOptions, tables: list) -> list[tuple]:
     if changes := Changes(options.samples, options.seed, options.text, options.alpha):
         altered["changes"] = changes
     if not altered:
-        return found
-    return [(replace(subject, **altered), models) for subject, models in found or [(settings.STANDIN, ())]]
+        return named_subjects
+    return [(replace(subject, **altered), models) for subject, models in named_subjects or [(settings.STANDIN, ())]]
 
 
 def _named(options: NarrowingOptions, tables: list) -> list[tuple]:
@@ -232,26 +232,26 @@ def _named(options: NarrowingOptions, tables: list) -> list[tuple]:
     remove = _counts(options.remove)
     profile = "standin" if options.profile == model_registry.TOY else options.profile
     printed = {row.model for table in tables for row in table.rows(settings.PAPER, None)}
-    of_paper, found = [], []
+    paper_models, subjects = [], []
     for name in options.model:
         name = spec.name if (spec := model_registry.find(name)) else name  # a hub id means the same model
         if profile == "standin" and name != settings.STANDIN.model:
             raise unknown("model in the toy profile", name, [model_registry.TOY])
         if name in printed and not remove:
-            of_paper.append(name)
+            paper_models.append(name)
         else:
             subject = settings.of_model(name, remove, profile)
-            if any(other.name == subject.name and other != subject for other, _ in found):
+            if any(other.name == subject.name and other != subject for other, _ in subjects):
                 from common.models import loading  # loads torch, as describing these directories has
 
                 loading.resolve(subject.name)  # refuses, naming both
-            found.append((subject, ()))
-    found = list(dict.fromkeys(found))  # who is named twice is shown once
+            subjects.append((subject, ()))
+    subjects = list(dict.fromkeys(subjects))  # who is named twice is shown once
     if remove and not options.model:
         raise UserError("--remove says how many layers a model loses: say which with --model (make: MODEL=)")
-    if of_paper or (profile and not options.model):
-        found.insert(0, (settings.subject("paper" if of_paper else profile), tuple(of_paper)))
-    return found
+    if paper_models or (profile and not options.model):
+        subjects.insert(0, (settings.subject("paper" if paper_models else profile), tuple(paper_models)))
+    return subjects
 
 
 def _counts(text: str | None) -> tuple[int, ...]:
@@ -266,12 +266,12 @@ def _counts(text: str | None) -> tuple[int, ...]:
 def _list(options: ListCommand) -> int:
     from reproductions.spec.registry import targets
 
-    found = {name: table.title for name, table in targets().items()}
+    titles = {name: table.title for name, table in targets().items()}
     if options.json:
-        print(json.dumps([{"target": name, "title": title} for name, title in found.items()], indent=1))
+        print(json.dumps([{"target": name, "title": title} for name, title in titles.items()], indent=1))
     else:
-        width = max(map(len, found))
-        print("\n".join(f"{name:<{width}}  {title}" for name, title in found.items()))
+        width = max(map(len, titles))
+        print("\n".join(f"{name:<{width}}  {title}" for name, title in titles.items()))
     return 0
 
 
@@ -280,7 +280,7 @@ def _run(options: RunCommand) -> int:
 
     _check(options)
     workers.check(options)
-    tables, jobs = _wanted(options)
+    tables, jobs = _tables_and_jobs(options)
     store = Store()
     if all(subject.standin for subject, _ in jobs):
         os.environ["HF_HUB_OFFLINE"] = "1"  # nothing of the toy model comes from the hub: ask no network
@@ -292,7 +292,7 @@ def _run(options: RunCommand) -> int:
         return 0
     failed = _measured(options, tables, store, jobs, work) if work else 0
     if not work:
-        labels = ", ".join(dict.fromkeys(one.phrase for one, _ in jobs))
+        labels = ", ".join(dict.fromkeys(subject.phrase for subject, _ in jobs))
         print(f"every cell on {labels} has a result; nothing to measure", file=sys.stderr)
     if failed:
         cells = "1 cell" if failed == 1 else f"{failed} cells"
@@ -304,7 +304,7 @@ def _run(options: RunCommand) -> int:
     return 1 if failed else shown
 
 
-def _wanted(options: RunCommand) -> tuple[list, list]:
+def _tables_and_jobs(options: RunCommand) -> tuple[list, list]:
     """Return the tables that a command names, and whom it asks them of: (subject, options of `runner.missing`) each."""
     from reproductions.engine import runner
     from reproductions.spec import registry
@@ -386,10 +386,8 @@ def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) 
             f"{plural(alone, 'cell')} of the original model left out: no other row here can be compared with them"
         )
         print(one_line(f"{left_out}. --row '{pattern}' measures them"), file=sys.stderr)
-    at_hand = [
-        part for entry in work for part in entry.of(lambda name, recipe=entry.recipe: lacking.why(recipe, name) is None)
-    ]
-    print(expected_time.said(at_hand, store), file=sys.stderr)
+    at_hand = [part for entry in work for part in entry.where(lambda *cell: lacking.why(*cell) is None)]
+    print(expected_time.summary(at_hand, store), file=sys.stderr)
     if options.workers or options.slurm is not None:
         return workers.spread(options, store, work, lacking.why)
     store.check_writable()
@@ -411,17 +409,15 @@ def _compared(work: list, tables: list, store, jobs: list, lacking, force: bool)
         worth |= runner.worth_measuring(tables, store, subject, lacking.why, force=force, **chosen)
         named = runner.fitting(tables, subject, *(chosen[key] for key in ("models", "pattern", "limit")))
         originals |= {row.recipe.hash: row.name for _, rows in named for row in rows if row.dense and row.recipe}
-    kept = [
-        part
-        for entry in work
-        for part in entry.of(
-            lambda name, recipe=entry.recipe: (recipe.hash, name) in worth or lacking.why(recipe, name) is not None
-        )
-    ]
-    left = {entry.recipe.hash: len(entry.benchmarks) for entry in kept}
+
+    def stays(recipe, benchmark: str) -> bool:
+        return (recipe.hash, benchmark) in worth or lacking.why(recipe, benchmark) is not None
+
+    remaining = [part for entry in work for part in entry.where(stays)]
+    left = {entry.recipe.hash: len(entry.benchmarks) for entry in remaining}
     names = {originals[e.recipe.hash] for e in work if len(e.benchmarks) > left.get(e.recipe.hash, 0)}
     count = sum(len(entry.benchmarks) for entry in work) - sum(left.values())
-    return kept, count, max(names, key=len, default="")  # as a pattern LaCo's Dense* is the others' Dense, too
+    return remaining, count, max(names, key=len, default="")  # as a pattern LaCo's Dense* is the others' Dense, too
 
 
 def _show(options: RunCommand | ShowCommand) -> int:
@@ -433,43 +429,41 @@ def _show(options: RunCommand | ShowCommand) -> int:
     from reproductions.spec import subjects as settings
 
     _check(options)
-    wanted = [registry.get(target, options.also.split()) for target in options.targets]
+    tables_named = [registry.get(target, options.also.split()) for target in options.targets]
     store = Store()
-    named = _subjects(options, wanted)
+    named = _subjects(options, tables_named)
     models = [model for _, of_paper in named for model in of_paper]
     chosen = {"pattern": options.row, "limit": options.limit}
     first = named[0] if named else (settings.STANDIN, ())
-    shown = [table for table, _ in runner.fitting(wanted, first[0], first[1], *chosen.values())]
+    tables_shown = [table for table, _ in runner.fitting(tables_named, first[0], first[1], *chosen.values())]
     terminal = {}
     if options.format == "terminal":
         terminal = {"width": text_tables.terminal_width(), "colours": text_tables.coloured()}
     if first[0].changes:
-        every = [
-            (table, c) for table in shown for subject, _ in named for c in table.columns_for(subject) if not c.hidden
-        ]
-        columns, without = _columns_of(options, [(table.target, c.label, c.id) for table, c in every])
-        shown = [table for table in shown if table.target not in without]
-        found = [show.changed(table, store, *one, **chosen) for table in shown for one in named]
-        for one in found if columns else ():
-            one["rows"] = [row for row in one["rows"] if row["column"] in columns]
-        for table, one in zip(shown, found) if not options.model else ():
-            one["published_for"] = [subject.phrase for subject in show.published(table, store, options.limit)]
-        print(tables.render_changes(found, options.format, **terminal), end="")
+        pairs = [(table, c) for table in tables_shown for subject, _ in named for c in table.columns_for(subject)]
+        columns, without = _columns_of(options, [(table.target, c.label, c.id) for table, c in pairs if not c.hidden])
+        tables_shown = [table for table in tables_shown if table.target not in without]
+        contents = [show.changed(table, store, *asked, **chosen) for table in tables_shown for asked in named]
+        for content in contents if columns else ():
+            content["rows"] = [row for row in content["rows"] if row["column"] in columns]
+        for table, content in zip(tables_shown, contents) if not options.model else ():
+            content["published_for"] = [subject.phrase for subject in show.published(table, store, options.limit)]
+        print(tables.render_changes(contents, options.format, **terminal), end="")
         return 0
     built, pictures = [], []
-    for table in shown:
+    for table in tables_shown:
         subjects = [subject for subject, _ in named] or show.published(table, store, options.limit)
         built.append(show.build(table, store, subjects, models=models, **chosen))
         pictures += [(table, subject) for subject in subjects if table.draw]
-    every = [(one["target"], label, own) for one in built for label, own in one["column_ids"].items()]
-    columns, without = _columns_of(options, every)
+    ids = [(content["target"], *label_and_id) for content in built for label_and_id in content["column_ids"].items()]
+    columns, without = _columns_of(options, ids)
     if columns:
-        built = [show.of_columns(one, columns) for one in built if one["target"] not in without]
+        built = [show.of_columns(content, columns) for content in built if content["target"] not in without]
         pictures = [(table, subject) for table, subject in pictures if table.target not in without]
-    found = built if len(wanted) > 1 else built[0]
+    content = built if len(tables_named) > 1 else built[0]
     named_models = bool(options.model)  # who names a model asks for its numbers alone
     how = {"every_row": options.every_row, "reported": not named_models, "given": _given(options)}
-    rendered = tables.render(found, options.format, **how, **terminal)
+    rendered = tables.render(content, options.format, **how, **terminal)
     print(rendered, end="")
     if options.format == "terminal":  # another form is asked for by a program
         _draw(options, store, pictures, models)
@@ -479,38 +473,38 @@ def _show(options: RunCommand | ShowCommand) -> int:
 def _given(options: RunCommand | ShowCommand) -> str:
     """Return the options that narrow a command, but for its models, as typed."""
     words = []
-    for each in (*fields(NarrowingOptions), *fields(ColumnOptions)):
-        if each.name != "model" and (value := getattr(options, each.name)) != each.default:
-            words += [f"--{each.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    for field in (*fields(NarrowingOptions), *fields(ColumnOptions)):
+        if field.name != "model" and (value := getattr(options, field.name)) != field.default:
+            words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join(words)
 
 
-def _columns_of(options: RunCommand | ShowCommand, known: Sequence[tuple[str, str, str]]) -> tuple[set[str], set[str]]:
+def _columns_of(options: RunCommand | ShowCommand, shown: Sequence[tuple[str, str, str]]) -> tuple[set[str], set[str]]:
     """Return the labels of the columns that a command names, and the targets without one, which are said.
 
     Both are empty if it names no column that is shown.
 
     Args:
         options: The command.
-        known: Target, label and id of each column that is shown.
+        shown: Target, label and id of each column that is shown.
 
     Raises:
         UserError: a pattern that fits none. What a run has measured may be hidden.
     """
     from reproductions.engine.runner import like
 
-    patterns, found = _columns(options, {name for _, *names in known for name in names}), set()
+    patterns, labels = _columns(options, {name for _, *names in shown for name in names}), set()
     for pattern in patterns:
-        fitting = {label for _, label, own in known if like(label, pattern) or like(own, pattern)}
+        fitting = {label for _, label, id_ in shown if like(label, pattern) or like(id_, pattern)}
         if not fitting and options.command == "show":
-            raise unknown("column", pattern, {label for _, label, _ in known})
-        found |= fitting
-    if not found:
+            raise unknown("column", pattern, {label for _, label, _ in shown})
+        labels |= fitting
+    if not labels:
         return set(), set()
-    without = {target for target, *_ in known} - {target for target, label, _ in known if label in found}
+    without = {target for target, *_ in shown} - {target for target, label, _ in shown if label in labels}
     for target in sorted(without):
         print(one_line(f"{target} is left out: it has no column {' or '.join(patterns)}"), file=sys.stderr)
-    return found, without
+    return labels, without
 
 
 def _draw(options: RunCommand | ShowCommand, store, pictures: list, models: list[str]) -> None:
@@ -536,10 +530,10 @@ def _fetch(options: FetchCommand) -> int:
     from reproductions.engine import fetch  # imports torch: a wrong name is refused before
 
     for subject, models in _subjects(options, [table]) or [(settings.PAPER, ())]:
-        for what in fetch.fetch(
+        for line in fetch.fetch(
             table, subject, models=models, pattern=options.row, convert_weights=options.convert_weights
         ):
-            print(what)
+            print(line)
     return 0
 
 

@@ -98,14 +98,14 @@ def run(folder: Path, published: Path = PUBLISHED, dry_run: bool = False) -> lis
     Raises:
         UserError: The published results cannot be written.
     """
-    before, own, shown = Store(NOWHERE, published), Store(folder, None), shown_recipes()
+    before, user, shown = Store(NOWHERE, published), Store(folder, None), shown_recipes()
     outcomes = [
         judge(record, recipe, before.get(recipe, record.benchmark), shown) for record, recipe in measured(folder)
     ]
-    going = [one.record for one in outcomes if one.goes]
-    if going and not dry_run:
+    new = [outcome.record for outcome in outcomes if outcome.goes]
+    if new and not dry_run:
         try:
-            publish(published, ((one, own.items(Recipe(**one.recipe), one.benchmark)) for one in going))
+            publish(published, ((record, user.items(Recipe(**record.recipe), record.benchmark)) for record in new))
         except OSError as error:
             raise UserError(
                 f"cannot write to {published}: {error.strerror}. What was published before is still readable. "
@@ -118,15 +118,15 @@ def summary(outcomes: list[Outcome], dry_run: bool = False) -> str:
     """Summarise the outcomes in lines: counts by model, then what was left out and why."""
     lines = []
     for verb in ("added", "replaced"):
-        by_model = Counter(one.record.recipe["model"] for one in outcomes if one.verdict == verb)
+        by_model = Counter(outcome.record.recipe["model"] for outcome in outcomes if outcome.verdict == verb)
         lines += [
             f"{'would be ' if dry_run else ''}{verb}: {plural(n, 'result')} of {model}" for model, n in by_model.items()
         ]
-    for verdict, number in Counter(one.verdict for one in outcomes if not one.goes).items():
+    for verdict, number in Counter(outcome.verdict for outcome in outcomes if not outcome.goes).items():
         lines.append(f"left out: {plural(number, 'result')}, {verdict}")
-    refused = [one for one in outcomes if one.refused]
+    refused = [outcome for outcome in outcomes if outcome.refused]
     if refused:
-        names = ", ".join(f"{one.record.recipe_hash}/{one.record.benchmark}" for one in refused[:3])
+        names = ", ".join(f"{outcome.record.recipe_hash}/{outcome.record.benchmark}" for outcome in refused[:3])
         more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
         lines.append(f"refused: {names}{more}. Commit the code, then measure them again with FORCE=1")
     return "\n".join(lines or ["there are no results of yours to publish"])
@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(summary(outcomes, options.dry_run))
     if not options.dry_run:
         cells.write(list(cells.rows(Store(NOWHERE))))
-    return 1 if any(one.refused for one in outcomes) else 0
+    return 1 if any(outcome.refused for outcome in outcomes) else 0
 
 
 if __name__ == "__main__":

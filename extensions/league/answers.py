@@ -61,7 +61,7 @@ def columns(profile: str) -> list[Column]:
 
 def _better(columns_: list[str], **how) -> comparisons.Check:
     """Compare each repair with no repair, after each choice, in each of the columns; how: options of `beats`."""
-    return comparisons.every(
+    return comparisons.all_of(
         *(
             comparisons.beats(rows.name(selection, repair), rows.name(selection, rows.NONE), column=column, **how)
             for selection in (rows.WINDOW, rows.LOWEST_BI)

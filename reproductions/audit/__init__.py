@@ -22,7 +22,7 @@ CHECKS = (
     repeats.repeated,
     repeats.elsewhere,
     tables.listed,
-    scores.counted,
+    scores.impossible,
 )
 FIELDS = ("name", "paper", "kind", "where")
 
@@ -41,30 +41,30 @@ def key(finding: Finding) -> tuple[str, ...]:
 def questions(paper: str, table: str) -> dict[str, int]:
     """Return the number of test items of a table's columns, by label, where it is known."""
     sizes = [module.PAPER.questions for module in MODULES if module.PAPER.name == paper]
-    return {label: n for known in sizes for where, counts in known if table in where for label, n in counts.items()}
+    return {label: n for pairs in sizes for tables, counts in pairs if table in tables for label, n in counts.items()}
 
 
 @cache
 def findings() -> tuple[Finding, ...]:
     """Return every finding, named, in the order of papers, kinds and tables; a new one gets its paper's next number."""
     checked = (f for module in MODULES for check in CHECKS for f in check(module.PAPER))
-    found = merged((*checked, *(f for module in MODULES for f in module.findings())))
-    given, named = dict(names()), []
+    all_findings = merged((*checked, *(f for module in MODULES for f in module.findings())))
+    names_by_key, named = dict(names()), []
     for paper, prefix in PREFIXES.items():
-        last = max((int(name.partition("-")[2]) for (p, *_), name in given.items() if p == paper), default=0)
-        for finding in sorted((f for f in found if f.paper == paper), key=lambda f: list(KINDS).index(f.kind)):
-            if key(finding) not in given:
+        last = max((int(name.partition("-")[2]) for (p, *_), name in names_by_key.items() if p == paper), default=0)
+        for finding in sorted((f for f in all_findings if f.paper == paper), key=lambda f: list(KINDS).index(f.kind)):
+            if key(finding) not in names_by_key:
                 last += 1
-                given[key(finding)] = f"{prefix}-{last}"
-            named.append(dataclasses.replace(finding, name=given[key(finding)]))
+                names_by_key[key(finding)] = f"{prefix}-{last}"
+            named.append(dataclasses.replace(finding, name=names_by_key[key(finding)]))
     return tuple(named)
 
 
 @cache
 def by_cell() -> dict[tuple, tuple[str, ...]]:
     """Return (paper, table, model, sparsity, row name, column) -> names of the findings about that cell."""
-    found: dict[tuple, tuple[str, ...]] = {}
+    names_by_cell: dict[tuple, tuple[str, ...]] = {}
     for finding in findings():
         for cell in finding.cells:
-            found[cell] = (*found.get(cell, ()), finding.name)
-    return found
+            names_by_cell[cell] = (*names_by_cell.get(cell, ()), finding.name)
+    return names_by_cell

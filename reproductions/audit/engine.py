@@ -189,17 +189,17 @@ def place(number: Number, column: str | None = None) -> str:
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
     """Merge findings of the same arithmetic in several places (a row that several tables print) into one."""
-    same: dict[tuple, list[Finding]] = {}
+    alike: dict[tuple, list[Finding]] = {}
     for finding in findings:
         key = (finding.paper, finding.kind, finding.printed, finding.recomputed, finding.arithmetic)
-        same.setdefault(key, []).append(finding)
+        alike.setdefault(key, []).append(finding)
     result = []
-    for alike in same.values():
-        if len(alike) == 1:
-            result += alike
+    for findings_ in alike.values():
+        if len(findings_) == 1:
+            result += findings_
             continue
-        cells = tuple(dict.fromkeys(cell for finding in alike for cell in finding.cells))
-        result.append(replace(alike[0], where=places(cells) or alike[0].where, cells=cells))
+        cells = tuple(dict.fromkeys(cell for finding in findings_ for cell in finding.cells))
+        result.append(replace(findings_[0], where=places(cells) or findings_[0].where, cells=cells))
     return result
 
 

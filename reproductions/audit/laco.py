@@ -66,26 +66,26 @@ def _categories() -> Iterator[Finding]:
 
 def _eighty() -> Iterator[Finding]:
     """Yield the abstract's 80 % at pruning ratios of 25-30 %."""
-    shares, kept = {}, {}
+    shares, retained = {}, {}
     averages = group(reported.numbers("laco", "2"))
     for key, row in group(reported.numbers("laco", "1")).items():
         if key[2] == "LaCo":
             facts = registry.get(printed_rows.MODELS[key[0]]).facts
             shares[key[0]] = 100 * (facts["layers"] - row["layers"].value) * facts["layer_params"] / facts["params"]
-            kept[key[0]] = averages[key[0], "", "LaCo", ""]["Per."]
-    both = [model for model in shares if 25 <= shares[model] <= 30 and kept[model].value > 80]
-    if len(both) < len(shares):
+            retained[key[0]] = averages[key[0], "", "LaCo", ""]["Per."]
+    holding = [model for model in shares if 25 <= shares[model] <= 30 and retained[model].value > 80]
+    if len(holding) < len(shares):
         yield PAPER.claim(
             "Abstract",
             "over 80 % at pruning ratios of 25-30 %",
-            f"{len(both)} of {len(shares)} models",
-            "; ".join(f"{m}: {shares[m]:.1f} % removed, {kept[m].text} % kept" for m in shares),
+            f"{len(holding)} of {len(shares)} models",
+            "; ".join(f"{m}: {shares[m]:.1f} % removed, {retained[m].text} % kept" for m in shares),
             SLIP,
             "Say which model: the others lose less than 25 % of their parameters, or keep less than 80 % of the score.",
-            list(kept.values()),
-            headline=f"'Over 80 % at pruning ratios of 25-30 %' holds for {len(both)} of {len(shares)} models "
-            f"({', '.join(both)}); the others lose {min(shares.values()):.1f} to "
-            f"{max(v for m, v in shares.items() if m not in both):.1f} % of their parameters.",
+            list(retained.values()),
+            headline=f"'Over 80 % at pruning ratios of 25-30 %' holds for {len(holding)} of {len(shares)} models "
+            f"({', '.join(holding)}); the others lose {min(shares.values()):.1f} to "
+            f"{max(v for m, v in shares.items() if m not in holding):.1f} % of their parameters.",
         )
 
 
@@ -94,13 +94,13 @@ def _seventy() -> Iterator[Finding]:
     table = group(reported.numbers("laco", "4"))
     for key, row in table.items():
         dense = next(r for k, r in table.items() if k[0] == key[0] and k[2] == "Dense*")
-        kept = 100 * row["Avg."].value / dense["Avg."].value
+        retained = 100 * row["Avg."].value / dense["Avg."].value
         removed = float(key[1].rstrip("%"))
-        if removed >= 45 and abs(kept - 70) > 5:
-            words = f"{row['Avg.'].text} / {dense['Avg.'].text} = {kept:.1f} %"
+        if removed >= 45 and abs(retained - 70) > 5:
+            words = f"{row['Avg.'].text} / {dense['Avg.'].text} = {retained:.1f} %"
             printed = "about 70 % at close to 50 %"
             yield PAPER.claim(
-                f"Section 4.3, {key[0]} {key[1]}", printed, f"{kept:.1f} %", words, SLIP, "", [row["Avg."]]
+                f"Section 4.3, {key[0]} {key[1]}", printed, f"{retained:.1f} %", words, SLIP, "", [row["Avg."]]
             )
 
 

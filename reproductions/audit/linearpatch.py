@@ -87,36 +87,37 @@ def _times_of_products(times: Mapping[str, Number]) -> Iterator[Finding]:
     """Table 6's times on 16 x 2048 tokens (Section 4.4): every parameter multiplies once a token, so they tell a rate."""
     parameters = {name: get("linearpatch", "6", "LLaMA-2-7B", "", name, "Parameters (M)") for name in times}
     rate = {name: 2 * 16 * 2048 * parameters[name].value / time.value / 1e6 for name, time in times.items()}  # TFLOP/s
-    ours, theirs = rate["LinearPatch"], rate["LLM-Streamline(FFN)"]
+    patch_rate, network_rate = rate["LinearPatch"], rate["LLM-Streamline(FFN)"]
     fewer = parameters["LLM-Streamline(FFN)"].value / parameters["LinearPatch"].value
-    if ours > 2 * theirs:
+    if patch_rate > 2 * network_rate:
         patch, network = times["LinearPatch"], times["LLM-Streamline(FFN)"]
-        own = f"2 * 16 * 2048 * {parameters['LinearPatch'].text} M / {patch.text} s = {ours:.0f} TFLOP/s"
-        at_their_rate = network.value / fewer
+        quotient = f"2 * 16 * 2048 * {parameters['LinearPatch'].text} M / {patch.text} s = {patch_rate:.0f} TFLOP/s"
+        seconds = network.value / fewer
         yield PAPER.claim(
             "Table 6, seconds of LinearPatch",
             f"{patch.text} s",
-            f"{at_their_rate:.4f} s",
-            f"{own}; the FFN's are {theirs:.0f}, at which the patch, {fewer:.2f} times smaller, takes {at_their_rate:.4f} s",
+            f"{seconds:.4f} s",
+            f"{quotient}; the FFN's are {network_rate:.0f}, at which the patch, {fewer:.2f} times smaller, takes "
+            f"{seconds:.4f} s",
             SLIP,
             f"Cite {fewer:.0f} times, as many as it is smaller; a GPU's calls return before their work is done, and a clock "
             "that does not wait for it measures the calls.",
             used=(patch,),
-            headline=f"Table 6's seconds of the patch would be {ours:.0f} TFLOP/s where the FFN's are {theirs:.0f}: "
-            f"it is no {network.value / patch.value:.0f} times faster, but {fewer:.0f}.",
+            headline=f"Table 6's seconds of the patch would be {patch_rate:.0f} TFLOP/s where the FFN's are "
+            f"{network_rate:.0f}: it is no {network.value / patch.value:.0f} times faster, but {fewer:.0f}.",
         )
 
 
 def _times_and_gaps() -> Iterator[Finding]:
-    ours = get("linearpatch", "1", "LLaMA-3-8B", "5/32", "LinearPatch[L]", "RP")
-    best = get("linearpatch", "1", "LLaMA-3-8B", "5/32", "LLM-Streamline(None)", "RP")
-    gap, relative = ours.value - best.value, 100 * (ours.value / best.value - 1)
+    patched = get("linearpatch", "1", "LLaMA-3-8B", "5/32", "LinearPatch[L]", "RP")
+    unpatched = get("linearpatch", "1", "LLaMA-3-8B", "5/32", "LLM-Streamline(None)", "RP")
+    gap, relative = patched.value - unpatched.value, 100 * (patched.value / unpatched.value - 1)
     if round(gap) != 4:
         yield PAPER.claim(
             "Abstract",
             "ahead by 4 %",
             f"{gap:.2f}",
-            f"{ours.text} - {best.text} = {gap:.2f} points of RP; {relative:.2f} % relative",
+            f"{patched.text} - {unpatched.text} = {gap:.2f} points of RP; {relative:.2f} % relative",
             DEFINITION,
             "Cite the points of RP.",
             headline=f"The abstract's lead of 4 % on LLaMA-3-8B is {gap:.2f} points of RP ({relative:.2f} % of the rival's).",
@@ -183,13 +184,13 @@ def _mmlu() -> Iterator[Finding]:
     cells = reported.cells("linearpatch", "12")
     worse, used, rows = [], [], set()
     for (model, sparsity, name, column), number in cells.items():
-        bare = {"LinearPatch[S]": "ShortGPT", "LinearPatch[L]": "LLM-Streamline(None)"}.get(name)
-        other = cells.get((model, sparsity, bare, column))
-        if column != "Weighted AVG" or other is None:
+        unpatched = {"LinearPatch[S]": "ShortGPT", "LinearPatch[L]": "LLM-Streamline(None)"}.get(name)
+        unpatched_number = cells.get((model, sparsity, unpatched, column))
+        if column != "Weighted AVG" or unpatched_number is None:
             continue
         rows.add(number)
-        if number.value < other.value and number not in used:
-            worse.append(f"{model} {sparsity} {number.text} < {other.text} ({bare})")
+        if number.value < unpatched_number.value and number not in used:
+            worse.append(f"{model} {sparsity} {number.text} < {unpatched_number.text} ({unpatched})")
             used.append(number)
     if worse:
         yield PAPER.claim(
@@ -208,32 +209,32 @@ def _mmlu() -> Iterator[Finding]:
 def _summary() -> Iterator[Finding]:
     """Yield the blog summary: a rotation alone is the identity, and a value that belongs to another setting."""
     rows = {k[2]: n for k, n in reported.cells("linearpatch", "summary2").items() if k[3] == "AVG"}
-    bare = rows["No patch (direct pruning)"]
+    unpatched = rows["No patch (direct pruning)"]
     rotated = rows["Hadamard only"]
-    if rotated.value != bare.value:
+    if rotated.value != unpatched.value:
         yield PAPER.claim(
             "Summary, table 2, Hadamard only",
             rotated.text,
-            bare.text,
-            f"H H^T = I: rotating there and back changes nothing, so it must give the unpatched {bare.text}",
+            unpatched.text,
+            f"H H^T = I: rotating there and back changes nothing, so it must give the unpatched {unpatched.text}",
             SLIP,
             "The summary's ablation cannot have been measured: cite Table 5.",
             [rotated],
         )
     paper = {(t, *k): n for t in ("1", "2") for k, n in reported.cells("linearpatch", t).items() if k[3] == "AVG"}
-    right = get("linearpatch", "5", "LLaMA-2-7B", "9/32", "+FT", "AVG")
+    correct = get("linearpatch", "5", "LLaMA-2-7B", "9/32", "+FT", "AVG")
     for name, number in rows.items():
-        same = [
+        twins = [
             k for k, n in paper.items() if n.text == number.text and k[1] == number.model and k[2] != number.sparsity
         ]
-        if same and "Distillation" in name:
-            table, model, sparsity, method, _ = same[0]
+        if twins and "Distillation" in name:
+            table, model, sparsity, method, _ = twins[0]
             yield PAPER.claim(
                 "Summary, table 2, LinearPatch + Distillation",
                 number.text,
-                right.text,
+                correct.text,
                 f"{number.text} is {method} at {sparsity} in Table {table}, not distilled; "
-                f"Table 5 has {right.text} for {number.sparsity}",
+                f"Table 5 has {correct.text} for {number.sparsity}",
                 SLIP,
                 "A value of another setting.",
                 [number],

@@ -48,11 +48,11 @@ def _ratio_of_means(row: Row, dense: Row) -> Computed | None:
     """RP of Prune&Comp: the ratio of the average to the dense average."""
     if any(c not in row or c not in dense for c in LM_EVAL):
         return None
-    ours = [row[c] for c in LM_EVAL]
-    theirs = [dense[c] for c in LM_EVAL]
-    top, bottom = sum(n.value for n in ours), sum(n.value for n in theirs)
-    slack = 100 * 9 * (mean_slack(ours) + top / bottom * mean_slack(theirs)) / bottom
-    return 100 * top / bottom, slack, f"({top:.2f} / 9) / ({bottom:.2f} / 9)", ours
+    inputs = [row[c] for c in LM_EVAL]
+    dense_inputs = [dense[c] for c in LM_EVAL]
+    top, bottom = sum(n.value for n in inputs), sum(n.value for n in dense_inputs)
+    slack = 100 * 9 * (mean_slack(inputs) + top / bottom * mean_slack(dense_inputs)) / bottom
+    return 100 * top / bottom, slack, f"({top:.2f} / 9) / ({bottom:.2f} / 9)", inputs
 
 
 _SCORES = ("1", "2", "3", "A1", "A2", "A5")
@@ -89,13 +89,13 @@ def _quotes() -> Iterator[Finding]:
         for table in tables:
             cells = reported.cells("prunecomp", table)
             name = reported.row_name(quote.method, quote.variant)
-            there = cells.get((quote.model, quote.sparsity, name, column))
-            if there is None or abs(there.value - quote.value) <= there.half_unit + quote.half_unit:
+            in_table = cells.get((quote.model, quote.sparsity, name, column))
+            if in_table is None or abs(in_table.value - quote.value) <= in_table.half_unit + quote.half_unit:
                 continue
             twins = [
-                k[2] for k, n in cells.items() if k[:2] == there.row[:2] and k[3] == column and n.text == quote.text
+                k[2] for k, n in cells.items() if k[:2] == in_table.row[:2] and k[3] == column and n.text == quote.text
             ]
-            wrong.setdefault((table, *quote.row[:3]), []).append((quote, there, ", ".join(twins) or "no row"))
+            wrong.setdefault((table, *quote.row[:3]), []).append((quote, in_table, ", ".join(twins) or "no row"))
     for (table, model, sparsity, method), parts in wrong.items():
         yield PAPER.claim(
             f"Text on Table {table}, {model} {sparsity} {method}",
@@ -145,19 +145,19 @@ def _setup() -> Iterator[Finding]:
     layers = text["layers of the model"]
     real = registry.get(printed_rows.MODELS[layers.model]).facts["layers"]
     if layers.value != real:
-        printed, counted = f"5 of {layers.text}", f"5 of {real}"
+        printed, computed = f"5 of {layers.text}", f"5 of {real}"
         words = f"{layers.model} has {real} layers, and Table 2 prints {layers.sparsity}"
-        yield PAPER.claim(f"Text on Table 2, {layers.model}", printed, counted, words, SLIP)
+        yield PAPER.claim(f"Text on Table 2, {layers.model}", printed, computed, words, SLIP)
     caption = text["metrics named in the caption of table 3"]
     rows = list(dict.fromkeys(n.method for n in reported.numbers("prunecomp", "3")))
     if caption.value != len(rows):
-        printed, counted = f"pruned with {caption.method}", f"{len(rows)} metrics"
-        yield PAPER.claim("Caption of Table 3", printed, counted, f"its rows: {', '.join(rows)}", SLIP)
+        printed, computed = f"pruned with {caption.method}", f"{len(rows)} metrics"
+        yield PAPER.claim("Caption of Table 3", printed, computed, f"its rows: {', '.join(rows)}", SLIP)
     announced = next(n for c, n in text.items() if c.startswith("models announced"))
-    where = [t for t in reported.tables("prunecomp") if t != "text" and announced.model in
+    tables_with = [t for t in reported.tables("prunecomp") if t != "text" and announced.model in
              {n.model for n in reported.numbers("prunecomp", t)}]  # fmt: skip
-    if not any(table.isdigit() for table in where):
-        words = f"no row in Tables 1-4; rows in Tables {', '.join(where)}"
+    if not any(table.isdigit() for table in tables_with):
+        words = f"no row in Tables 1-4; rows in Tables {', '.join(tables_with)}"
         yield PAPER.claim(
             "Experimental setup, models", f"{announced.model} among the models", "only in the appendix", words,
             UNRESOLVED, "Its numbers are in the appendix that came with the code.",
@@ -171,11 +171,11 @@ def _setup() -> Iterator[Finding]:
 
 def _between_papers() -> Iterator[Finding]:
     """Yield rows that Prune&Comp shares with LinearPatch: the same models, selections and protocols."""
-    seen, copied = {}, repeats.copied_cells(PAPER)
+    first_numbers, copied = {}, repeats.copied_cells(PAPER)
     for table in ("1", "11", "12"):
         for number in reported.numbers("linearpatch", table):
             for key in named(linearpatch.PAPER, number):
-                seen.setdefault(key, number)
+                first_numbers.setdefault(key, number)
     pairs: dict[tuple, list] = {}
     for table in repeats.scored_tables(PAPER):
         for number in reported.numbers("prunecomp", table):
@@ -187,17 +187,17 @@ def _between_papers() -> Iterator[Finding]:
             ):
                 continue  # RP is defined differently
             for model, sparsity, method, _, column in named(PAPER, number):
-                other = seen.get((model, sparsity, ACROSS[method], "", column))
-                if other is not None and repeats.differ(other, number):
-                    pairs.setdefault((other.table, table, number.row), []).append((other, number))
-    for (one, *_), cells in pairs.items():
-        where = f"LinearPatch's Table {one} and {place(cells[0][1], 'same row')}"
+                first = first_numbers.get((model, sparsity, ACROSS[method], "", column))
+                if first is not None and repeats.differ(first, number):
+                    pairs.setdefault((first.table, table, number.row), []).append((first, number))
+    for (their_table, *_), cells in pairs.items():
+        where = f"LinearPatch's Table {their_table} and {place(cells[0][1], 'same row')}"
         yield repeats.disagreement("prunecomp", where, cells)
 
 
 def _windows() -> Iterator[Finding]:
     """LinearPatch's blocks (Table 9) against the layers that Prune&Comp lists for the same selection."""
-    same = {"LinearPatch[S]": "CosSim(BI)", "LinearPatch[L]": "CosSim(CL)"}
+    names = {"LinearPatch[S]": "CosSim(BI)", "LinearPatch[L]": "CosSim(CL)"}
     lists = {
         key: tables.removed(row)
         for table in ("A3", "A4")
@@ -205,20 +205,20 @@ def _windows() -> Iterator[Finding]:
     }
     windows = reported.cells("linearpatch", "9")
     for (model, sparsity, name, column), start in windows.items():
-        layers = lists.get((model, sparsity, same[name], ""), [])
+        layers = lists.get((model, sparsity, names[name], ""), [])
         if column != "start" or not layers:
             continue
         end = windows[model, sparsity, name, "end"]
-        wanted = set(range(int(start.value), int(end.value)))
-        listed = [int(n.value) for n in layers][: len(wanted)]
-        if set(listed) != wanted:
+        block = set(range(int(start.value), int(end.value)))
+        listed = [int(n.value) for n in layers][: len(block)]
+        if set(listed) != block:
             yield about(
                 [*layers, start, end],
                 "one set of layers, two scores",
                 f"layers {min(listed)} to {max(listed)}",
-                f"layers {min(wanted)} to {max(wanted)} ({name})",
-                f"the selection is the same, {', '.join(map(str, sorted(wanted ^ set(listed))))} are in one set only",
+                f"layers {min(block)} to {max(block)} ({name})",
+                f"the selection is the same, {', '.join(map(str, sorted(block ^ set(listed))))} are in one set only",
                 UNRESOLVED,
                 "Where the two papers print the same scores, one of the two lists is not the model that was measured.",
-                where=f"Table {layers[0].table} and LinearPatch's Table 9, {model} {sparsity}, {same[name]}",
+                where=f"Table {layers[0].table} and LinearPatch's Table 9, {model} {sparsity}, {names[name]}",
             )

@@ -90,25 +90,25 @@ def margins(table: str) -> dict[str, list[tuple[str, dict[str, Number], dict[str
         Model -> tuples (baseline, its row, the paper's row, printed margin, margin over the tasks that both rows have).
     """
     rows = group(reported.numbers("reassessing", table))
-    found: dict[str, list] = {}
+    margins_by_model: dict[str, list] = {}
     for (model, _, method, variant), row in rows.items():
-        mine = next(r for k, r in rows.items() if k[0] == model and ("Alpaca" in k[2] or k[2] == "Our"))
-        if row is mine or method == "Dense":
+        own_row = next(r for k, r in rows.items() if k[0] == model and ("Alpaca" in k[2] or k[2] == "Our"))
+        if row is own_row or method == "Dense":
             continue
         tasks = [c for c in row if c != "Avg."]
-        true = _mean(mine, tasks) - _mean(row, tasks)
-        printed = mine["Avg."].value - row["Avg."].value
-        found.setdefault(model, []).append((row_name(method, variant), row, mine, printed, true))
-    return found
+        true = _mean(own_row, tasks) - _mean(row, tasks)
+        printed = own_row["Avg."].value - row["Avg."].value
+        margins_by_model.setdefault(model, []).append((row_name(method, variant), row, own_row, printed, true))
+    return margins_by_model
 
 
 def _margins(table: str) -> Iterator[Finding]:
     """Margins over baselines that rest on other tasks, or on a wrong average; and what becomes of the abstract's range."""
     for model, rows in margins(table).items():
         fewer, wrong = [], []
-        for name, row, mine, printed, true in rows:
+        for name, row, own_row, printed, true in rows:
             if abs(printed - true) >= 0.001:
-                (fewer if len(row) < len(mine) else wrong).append((name, row, mine, printed, true))
+                (fewer if len(row) < len(own_row) else wrong).append((name, row, own_row, printed, true))
         if fewer:
             yield PAPER.claim(
                 f"Table {table}, {model}, margins over {', '.join(name for name, *_ in fewer)}",
@@ -134,9 +134,9 @@ def _margins(table: str) -> Iterator[Finding]:
         yield from _range(table, model, [part for part in rows if not part[0].endswith(marks)], bool(marks))
 
 
-def _on_common(name: str, row: dict, mine: dict, printed: float, true: float) -> str:
+def _on_common(name: str, row: dict, own_row: dict, printed: float, true: float) -> str:
     tasks = [c for c in row if c != "Avg."]
-    return f"{name}, {len(tasks)} tasks: {_mean(mine, tasks):.4f} - {_mean(row, tasks):.4f} = {true:+.4f}"
+    return f"{name}, {len(tasks)} tasks: {_mean(own_row, tasks):.4f} - {_mean(row, tasks):.4f} = {true:+.4f}"
 
 
 def _range(table: str, model: str, rows: list, fewer: bool) -> Iterator[Finding]:
@@ -151,20 +151,20 @@ def _range(table: str, model: str, rows: list, fewer: bool) -> Iterator[Finding]
     }
     low, high = (next(n for c, n in text.items() if word in c) for word in ("smallest", "largest"))
     true = sorted((100 * part[-1], part[0]) for part in rows)
-    (least, weak), (most, strong) = true[0], true[-1]
-    if abs(least - low.value) < 0.05 and abs(most - high.value) < 0.05:
+    (lowest, weak), (highest, strong) = true[0], true[-1]
+    if abs(lowest - low.value) < 0.05 and abs(highest - high.value) < 0.05:
         return
     yield PAPER.claim(
         f"Abstract against Table {table}, {model}",
         f"ahead by {low.text} to {high.text} %",
-        f"{least:.2f} to {most:.2f} points",
+        f"{lowest:.2f} to {highest:.2f} points",
         f"least over {weak}, most over {strong}, each on the tasks that both rows have, averages recomputed",
         SLIP
-        if any(len(row) == len(mine) and abs(shown - t) >= 0.001 for _, row, mine, shown, t in rows)
+        if any(len(row) == len(own_row) and abs(shown - t) >= 0.001 for _, row, own_row, shown, t in rows)
         else DEFINITION,
         "Cite the recomputed range, in points.",
         [low, high],
-        headline=f"{model}: the abstract's lead of {low.text} to {high.text} % is {least:.2f} to {most:.2f} points with "
+        headline=f"{model}: the abstract's lead of {low.text} to {high.text} % is {lowest:.2f} to {highest:.2f} points with "
         f"averages recomputed{', ' if fewer else ' and '}the same tasks{' and no row marked as another model' * fewer}.",
     )
 
@@ -189,23 +189,23 @@ def _borrowed() -> Iterator[Finding]:
             continue
         proved = [(name, row) for name, row, *_ in rows if row["PIQA"].row in copied]
         marked = [part for part in rows if part[0].endswith(marks)]
-        own = sorted((100 * true, name) for name, *_, true in rows if not name.endswith(marks))
+        unmarked = sorted((100 * true, name) for name, *_, true in rows if not name.endswith(marks))
         names = ", ".join(name for name, *_ in marked)
         first, source = proved[0][0], copied[proved[0][1]["PIQA"].row]
-        least, most = (pick(100 * printed for *_, printed, _ in rows) for pick in (min, max))
+        lowest, highest = (pick(100 * printed for *_, printed, _ in rows) for pick in (min, max))
         yield PAPER.claim(
             f"Abstract against Table 4, {model}, rows of another model",
-            f"ahead by {least:.2f} to {most:.2f} points",
-            f"{own[0][0]:.2f} to {own[-1][0]:.2f} points over the rows without that mark",
+            f"ahead by {lowest:.2f} to {highest:.2f} points",
+            f"{unmarked[0][0]:.2f} to {unmarked[-1][0]:.2f} points over the rows without that mark",
             f"{first} is {source.model}'s row; the same mark stands at {names}, whose printed margins are "
             f"{', '.join(f'{100 * printed:.2f}' for *_, printed, _ in marked)}. Without them: "
-            + ", ".join(f"{name} {margin:.2f}" for margin, name in own),
+            + ", ".join(f"{name} {margin:.2f}" for margin, name in unmarked),
             SLIP,
             "Cite no margin over a row with that mark: it may compare two models.",
             [row["Avg."] for _, row, *_ in marked],
             headline=f"Table 4's row {first} for {model} is {PAPER_NAMES[source.paper]}'s row for {source.model} at "
-            f"{source.sparsity}, to the digits printed; over rows without its mark the lead is {own[0][0]:.2f} to "
-            f"{own[-1][0]:.2f} points, not {least:.2f} to {most:.2f}.",
+            f"{source.sparsity}, to the digits printed; over rows without its mark the lead is {unmarked[0][0]:.2f} to "
+            f"{unmarked[-1][0]:.2f} points, not {lowest:.2f} to {highest:.2f}.",
         )
 
 
@@ -256,15 +256,15 @@ def _citations() -> Iterator[Finding]:
     for number in reported.numbers("reassessing", "text"):
         cited = re.search(r"cites: (Table (\w+)|Section \w+)", number.flag)
         if cited and (cited[2] is None or not _is_in(number, cited[2])):
-            there = [t for t in reported.tables("reassessing") if t != "text" and _is_in(number, t)]
-            wrong.setdefault(cited[1], []).append((number, there))
+            tables_with = [t for t in reported.tables("reassessing") if t != "text" and _is_in(number, t)]
+            wrong.setdefault(cited[1], []).append((number, tables_with))
     for cited, parts in wrong.items():
-        tables = list(dict.fromkeys(t for _, there in parts for t in there))
+        all_tables = list(dict.fromkeys(t for _, tables_with in parts for t in tables_with))
         yield PAPER.claim(
             f"Section E, {', '.join(n.method + ' ' + n.text for n, _ in parts)}",
             f"see {cited}",
-            f"Table {' or '.join(tables)}",
-            "; ".join(f"{n.text} is in Table {' and '.join(there)}" for n, there in parts),
+            f"Table {' or '.join(all_tables)}",
+            "; ".join(f"{n.text} is in Table {' and '.join(tables_with)}" for n, tables_with in parts),
             SLIP,
         )
 
@@ -314,8 +314,8 @@ def _layers_for_parameters() -> Iterator[Finding]:
                 )
     if not (layers and parameters):
         return
-    most, (count, share) = list(layers.items())[-1]
-    other = max(parameters.values())
+    highest, (count, share) = list(layers.items())[-1]
+    most_layers = max(parameters.values())
     yield about(
         list(layers),
         "share of parameters",
@@ -326,9 +326,9 @@ def _layers_for_parameters() -> Iterator[Finding]:
         )
         + f". The rates of ShortGPT and LaCo are shares of the parameters: {', '.join(map(str, parameters.values()))} layers",
         DEFINITION,
-        f"At the highest rate the table compares {count} removed layers with {other}: not the same size of model.",
-        where=f"Table 6, {most.model}, rates of {most.method}",
-        headline=f"Table 6 counts its own pruning rate in layers and the others' in parameters: its {most.sparsity} are "
+        f"At the highest rate the table compares {count} removed layers with {most_layers}: not the same size of model.",
+        where=f"Table 6, {highest.model}, rates of {highest.method}",
+        headline=f"Table 6 counts its own pruning rate in layers and the others' in parameters: its {highest.sparsity} are "
         f"{share:.2f} % of the parameters, against models that lost {max(n.value for n in parameters):g} %.",
     )
 
@@ -346,7 +346,7 @@ def _memory() -> Iterator[Finding]:
             continue
         full = next(n for n in rows if n is not number)
         rest = (2 * facts["vocab"] * facts["hidden"] + (2 * left + 1) * facts["hidden"]) * 2 / MIB
-        said = next(n for n in reported.numbers("reassessing", "text") if "memory reduction" in n.column)
+        claimed = next(n for n in reported.numbers("reassessing", "text") if "memory reduction" in n.column)
         yield about(
             [number],
             "memory",
@@ -354,8 +354,8 @@ def _memory() -> Iterator[Finding]:
             f"at least {least:.0f} MiB for the layers alone, {least + rest:.0f} MiB with embedding and head at 16 bits",
             f"{left} layers x {facts['layer_params'] - 2 * facts['hidden']} weights x 4 bits = {least:.2f} MiB",
             SLIP,
-            f"The reduction can be {100 * (1 - (least + rest) / full.value):.0f} % at most, not {said.text} %.",
-            headline=f"The 4-bit model's {number.text} MB (and the {said.text} % saved) are impossible: its weights alone "
+            f"The reduction can be {100 * (1 - (least + rest) / full.value):.0f} % at most, not {claimed.text} %.",
+            headline=f"The 4-bit model's {number.text} MB (and the {claimed.text} % saved) are impossible: its weights alone "
             f"need {least:.0f} MiB, {least + rest:.0f} MiB with embedding and head.",
         )
 

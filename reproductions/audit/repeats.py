@@ -57,29 +57,30 @@ def copied_cells(paper: Paper) -> set[tuple]:
 
 def _between_tables(paper: Paper) -> Iterator[Finding]:
     copied = copied_cells(paper)
-    seen: dict[tuple, Number] = {}
+    first_prints: dict[tuple, Number] = {}
     pairs: dict[tuple, list[tuple[Number, Number]]] = {}
     for table in scored_tables(paper):
         for number in reported.numbers(paper.name, table):
             if table in paper.shares and number.column != "layers":
                 continue
             for key in named(paper, number):
-                first = seen.setdefault(key, number)
-                if first.table == table or first.text == number.text or cell(number)[1:5] in copied:
+                first_print = first_prints.setdefault(key, number)
+                if first_print.table == table or first_print.text == number.text or cell(number)[1:5] in copied:
                     continue
-                pair = pairs.setdefault((first.table, table, *named(paper, first)[0][:2], first.row), [])
-                if (first, number) not in pair:
-                    pair.append((first, number))
+                places = (first_print.table, table, *named(paper, first_print)[0][:2], first_print.row)
+                pair = pairs.setdefault(places, [])
+                if (first_print, number) not in pair:
+                    pair.append((first_print, number))
     alike: dict[tuple, list] = {}
     for cells in pairs.values():
         if any(differ(a, b) for a, b in cells):
             alike.setdefault(tuple((a.text, b.text, b.column) for a, b in cells), []).append(cells)
-    for same in alike.values():  # one disagreement, however many tables repeat it
-        one, other = same[0][0]
-        tables = [one.table, *dict.fromkeys(cells[0][1].table for cells in same)]
-        names = dict.fromkeys(row_name(n.method, n.variant) for n in (one, other))
-        where = f"Table {' and '.join(map(_table, tables))}, {one.model} {one.sparsity}, {' or '.join(names)}"
-        yield disagreement(paper.name, where, same[0], [n for cells in same for pair in cells for n in pair])
+    for repeats in alike.values():  # one disagreement, however many tables repeat it
+        first, second = repeats[0][0]
+        tables = [first.table, *dict.fromkeys(cells[0][1].table for cells in repeats)]
+        names = dict.fromkeys(row_name(n.method, n.variant) for n in (first, second))
+        where = f"Table {' and '.join(map(_table, tables))}, {first.model} {first.sparsity}, {' or '.join(names)}"
+        yield disagreement(paper.name, where, repeats[0], [n for cells in repeats for pair in cells for n in pair])
 
 
 def _table(name: str) -> str:
@@ -115,7 +116,7 @@ def disagreement(paper: str, where: str, pairs: list[tuple[Number, Number]], mar
     )
 
 
-def _same(a: Number, b: Number) -> bool:
+def _as_far_as_printed(a: Number, b: Number) -> bool:
     """Equal as printed, or as far as the shorter print goes."""
     return a.text == b.text or len(a.text) != len(b.text) and not differ(a, b)
 
@@ -126,12 +127,12 @@ def _layers(paper: Paper, key: tuple) -> set[float]:
     return {n.value for c, n in rows.get(key, {}).items() if c.startswith("removed ")}
 
 
-def _alike(one: dict[str, Number], other: dict[str, Number], same_table: bool) -> int:
+def _alike(row: dict[str, Number], other: dict[str, Number], same_table: bool) -> int:
     """Return how many scores two rows share, 0 unless all do (across tables: all but one, which may be misprinted)."""
-    both = [c for c in one if c in other]
-    equal = [c for c in both if _same(one[c], other[c])]
-    enough = len(both) >= 3 if same_table else len(both) >= 5
-    return len(equal) if enough and len(equal) >= len(both) - (not same_table) else 0
+    shared = [c for c in row if c in other]
+    equal = [c for c in shared if _as_far_as_printed(row[c], other[c])]
+    enough = len(shared) >= 3 if same_table else len(shared) >= 5
+    return len(equal) if enough and len(equal) >= len(shared) - (not same_table) else 0
 
 
 @cache
@@ -155,8 +156,8 @@ def copied_rows(paper: Paper) -> tuple[Finding, ...]:
     return tuple(_copy([rows[i] for i in cluster]) for cluster in clusters)
 
 
-def _copied(paper: Paper, one: tuple, other: tuple) -> bool:
-    (table, key, scores), (table2, key2, scores2) = one, other
+def _copied(paper: Paper, row: tuple, other: tuple) -> bool:
+    (table, key, scores), (table2, key2, scores2) = row, other
     if not _alike(scores, scores2, table == table2):
         return False
     name, name2 = ({k[:4] for k in named(paper, next(iter(s.values())))} for s in (scores, scores2))
@@ -171,10 +172,10 @@ def _copied(paper: Paper, one: tuple, other: tuple) -> bool:
 
 def _copy(rows: list[tuple]) -> Finding:
     tables = list(dict.fromkeys(table for table, _, _ in rows))
-    names = _names([(table if len(tables) > 1 else "", key) for table, key, _ in rows])
+    names = _row_names([(table if len(tables) > 1 else "", key) for table, key, _ in rows])
     first = rows[0][2]
     shared = [c for c in first if all(c in s for _, _, s in rows)]
-    unlike = [c for c in shared if not all(_same(first[c], s[c]) for _, _, s in rows)]
+    unlike = [c for c in shared if not all(_as_far_as_printed(first[c], s[c]) for _, _, s in rows)]
     numbers = [n for _, _, s in rows[bool(len(tables) > 1) :] for n in s.values()]
     words = f"{len(shared) - len(unlike)} of {len(shared)} scores agree to the last digit"
     if unlike:
@@ -196,28 +197,28 @@ def _copy(rows: list[tuple]) -> Finding:
     )
 
 
-def _names(rows: list[tuple[str, tuple]]) -> list[str]:
+def _row_names(rows: list[tuple[str, tuple]]) -> list[str]:
     """Return the rows in words, by method: ``Table O LLaMA-3.1-8B-It 8/32 Taylor[1 sample; 5 samples]``."""
-    found: dict[tuple, list[str]] = {}
+    variants_by_row: dict[tuple, list[str]] = {}
     for table, (model, sparsity, method, variant) in rows:
-        found.setdefault((f"Table {table}" if table else "", model, sparsity, method), []).append(variant)
+        variants_by_row.setdefault((f"Table {table}" if table else "", model, sparsity, method), []).append(variant)
     return [
         " ".join(filter(None, key[:3]))
         + " "
         + (row_name(key[3], variants[0]) if len(variants) == 1 else f"{key[3]}[{'; '.join(variants)}]")
-        for key, variants in found.items()
+        for key, variants in variants_by_row.items()
     ]
 
 
 @cache
 def rows() -> tuple[Row, ...]:
     """Return the scores by task of every row with enough scores, of all papers."""
-    tables = [
-        (paper, table) for paper in PAPER_NAMES for table in reported.tables(paper) if (paper, table) != PER_CENTS
-    ]
-    found = [row for each in tables for row in group(reported.numbers(*each)).values()]
-    scores = [{TASKS[c]: n for c, n in row.items() if c in TASKS} for row in found]
-    return tuple(row for row in scores if len(row) >= FEWEST)
+    tables = [(paper, table) for paper in PAPER_NAMES for table in reported.tables(paper)]
+    numbers = [n for table in tables if table != PER_CENTS for n in reported.numbers(*table) if n.column in TASKS]
+    rows_by_table: dict[tuple, dict[str, Number]] = {}
+    for number in numbers:
+        rows_by_table.setdefault((number.paper, number.table, number.row), {})[TASKS[number.column]] = number
+    return tuple(row for row in rows_by_table.values() if len(row) >= FEWEST)
 
 
 def measured(row: Row) -> dict[str, tuple[float, float]]:
@@ -232,11 +233,11 @@ def measured(row: Row) -> dict[str, tuple[float, float]]:
     }
 
 
-def agreeing(one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> list[str]:
+def agreeing(row: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> list[str]:
     """Return the tasks in which two rows, as `measured`, have the same score, to the digits of the shorter print."""
     return [
         task
-        for task, (value, near) in one.items()
+        for task, (value, near) in row.items()
         if task in other and abs(value - other[task][0]) <= max(near, other[task][1]) * (1 + 1e-6)
     ]
 
@@ -249,49 +250,47 @@ def copies() -> tuple[tuple[tuple[Row, Row], ...], Counter]:
         Pairs (copy, source), the row with fewer digits as the copy; and of all pairs with enough scores in common, the
         number that agree in 0, 1, 2, ... scores, which shows how likely such a pair is by chance.
     """
-    found, tally = [], Counter()
+    pairs, tally = [], Counter()
     scores = {id(row): measured(row) for row in rows()}
-    for one, other in combinations(rows(), 2):
-        (a, *_), (b, *_) = one.values(), other.values()
-        both = one.keys() & other.keys()
-        if a.paper == b.paper or a.model == b.model or len(both) < FEWEST:
+    for row, other in combinations(rows(), 2):
+        (a, *_), (b, *_) = row.values(), other.values()
+        shared = row.keys() & other.keys()
+        if a.paper == b.paper or a.model == b.model or len(shared) < FEWEST:
             continue
-        mine, theirs = scores[id(one)], scores[id(other)]
-        equal = agreeing(mine, theirs)
+        own, others = scores[id(row)], scores[id(other)]
+        equal = agreeing(own, others)
         tally[len(equal)] += 1
-        if len(equal) == len(both):
+        if len(equal) == len(shared):
             task = equal[0]
-            found.append((other, one) if mine[task][1] < theirs[task][1] else (one, other))
-    return tuple(found), tally
+            pairs.append((other, row) if own[task][1] < others[task][1] else (row, other))
+    return tuple(pairs), tally
 
 
 def source(number: Number) -> list[Number]:
     """Return the numbers that other papers print for another model in this place of an otherwise equal row."""
-    return [
-        theirs[task] for copy, theirs in copies()[0] for task, mine in copy.items() if mine == number and task in theirs
-    ]
+    return [row[task] for copy, row in copies()[0] for task, own in copy.items() if own == number and task in row]
 
 
 def elsewhere(paper: Paper) -> Iterator[Finding]:
     """Yield one finding for each row that other papers' tables print under another model."""
     pairs, tally = copies()
     for copy in {id(copy): copy for copy, _ in pairs if next(iter(copy.values())).paper == paper.name}.values():
-        sources = [row for other, row in pairs if other is copy]
+        sources = [row for duplicate, row in pairs if duplicate is copy]
         tasks = [task for task in copy if task in sources[0]]
-        (mine, *_), (theirs, *_) = copy.values(), sources[0].values()
+        own, other = (next(iter(row.values())) for row in (copy, sources[0]))
         tables = ", ".join(dict.fromkeys(row[tasks[0]].table for row in sources))
-        label = " ".join(filter(None, (theirs.model, theirs.sparsity, row_name(theirs.method, theirs.variant))))
-        most = max((equal for equal in tally if equal < len(tasks)), default=0)
+        label = " ".join(filter(None, (other.model, other.sparsity, row_name(other.method, other.variant))))
+        most_equal = max((equal for equal in tally if equal < len(tasks)), default=0)
         yield about(
             list(copy.values()),
             "another model's row",
             "; ".join(f"{task} {copy[task].text}" for task in tasks),
-            f"{PAPER_NAMES[theirs.paper]}'s Tables {tables}, {label}: "
+            f"{PAPER_NAMES[other.paper]}'s Tables {tables}, {label}: "
             + "; ".join(f"{task} {sources[0][task].text}" for task in tasks),
             f"{len(tasks)} of {len(tasks)} scores agree to the digits printed. Of {tally.total()} pairs of rows of two "
             f"papers and two models with {FEWEST} scores or more in common, {len(pairs)} agree in all, the others in "
-            f"{most} at most",
+            f"{most_equal} at most",
             SLIP,
-            f"The row is {theirs.model}'s with {theirs.sparsity} removed: no baseline for {mine.model}.",
-            where=place(mine).rpartition(", ")[0],
+            f"The row is {other.model}'s with {other.sparsity} removed: no baseline for {own.model}.",
+            where=place(own).rpartition(", ")[0],
         )

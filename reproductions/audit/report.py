@@ -65,9 +65,9 @@ def as_markdown(findings: Sequence[Finding]) -> str:
         "\n".join(f"- **{PAPER_NAMES[f.paper]}** ({f.name}). {_plain(f.headline)}" for f in findings if f.headline),
     ]
     for paper, title in PAPER_NAMES.items():
-        mine = [f for f in findings if f.paper == paper]
-        blocks.append(f"## {title}\n\n{len(mine)} findings: {_tally(Counter(f.verdict for f in mine))}.")
-        blocks += [_section(kind, [f for f in mine if f.kind == kind]) for kind in KINDS]
+        own = [f for f in findings if f.paper == paper]
+        blocks.append(f"## {title}\n\n{len(own)} findings: {_tally(Counter(f.verdict for f in own))}.")
+        blocks += [_section(kind, [f for f in own if f.kind == kind]) for kind in KINDS]
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
@@ -76,16 +76,16 @@ def _section(kind: str, findings: Sequence[Finding]) -> str:
     if not findings:
         return ""
     shared = [len({getattr(f, part) for f in findings}) == 1 for part in ("verdict", "meaning")]
-    said = [findings[0].verdict.capitalize() + "." if shared[0] else "", findings[0].meaning if shared[1] else ""]
+    once = [findings[0].verdict.capitalize() + "." if shared[0] else "", findings[0].meaning if shared[1] else ""]
     heading = ["", "Where", "Printed", "Recomputed", "Arithmetic"]
-    heading += [name for name, same in zip(("Verdict", "If you cite it"), shared, strict=True) if not same]
+    heading += [name for name, common in zip(("Verdict", "If you cite it"), shared, strict=True) if not common]
     folded = kind in FOLDED and len(findings) > FEW
     lines = [f"<details><summary>{KINDS[kind]} ({len(findings)})</summary>" if folded else f"### {KINDS[kind]}", ""]
-    lines += [" ".join(filter(None, said)), ""] if any(said) else []
+    lines += [" ".join(filter(None, once)), ""] if any(once) else []
     rows = []
     for f in findings:
         cells = [f.name, f.where, f.printed, f.recomputed, f.arithmetic]
-        cells += [text for text, same in zip((f.verdict, f.meaning), shared, strict=True) if not same]
+        cells += [text for text, common in zip((f.verdict, f.meaning), shared, strict=True) if not common]
         rows.append(map(_plain, cells))
     lines.append(markdown(heading, rows, "l"))
     return "\n".join([*lines, "", "</details>"] if folded else lines)
@@ -98,11 +98,11 @@ def _plain(text: str) -> str:
 
 def write() -> None:
     """Write ``papers/AUDIT.md``, and the names of new findings."""
-    given = {**names(), **{key(finding): finding.name for finding in all_findings()}}
+    names_by_key = {**names(), **{key(finding): finding.name for finding in all_findings()}}
     with NAMES.open("w", newline="", encoding="utf-8") as out:
         lines = csv.writer(out, lineterminator="\n")
         lines.writerow(FIELDS)
-        lines.writerows((name, *known) for known, name in given.items())
+        lines.writerows((name, *identity) for identity, name in names_by_key.items())
     PATH.write_text(as_markdown(all_findings()), encoding="utf-8")
 
 

@@ -101,17 +101,18 @@ def _contradiction(rule: Rule, row: Row, dense: Row, computed: Computed, rows: l
 def _confirmed(inputs: list[Number]) -> str:
     """Return whether another paper prints the row's scores too, so that not they are misprinted."""
     sources = [other for number in inputs for other in repeats.source(number)]
-    first = [n for n in sources if n.table == sources[0].table]
-    if not first:
+    same_table = [n for n in sources if n.table == sources[0].table]
+    if not same_table:
         return ""
-    where = f"{PAPER_NAMES[first[0].paper]}'s Table {first[0].table} ({first[0].model} {first[0].sparsity})"
-    return f" The cells are right: {where} has {', '.join(f'{n.column} {n.text}' for n in first)}."
+    first = same_table[0]
+    where = f"{PAPER_NAMES[first.paper]}'s Table {first.table} ({first.model} {first.sparsity})"
+    return f" The cells are right: {where} has {', '.join(f'{n.column} {n.text}' for n in same_table)}."
 
 
 def _echo(wrong: Number, row: Row) -> str:
     """Return whether a derived cell merely repeats another cell of its row."""
-    same = [c for c, n in row.items() if c != wrong.column and n.text == wrong.text]
-    return f" The printed value repeats the row's {same[0]}." if same else ""
+    twins = [c for c, n in row.items() if c != wrong.column and n.text == wrong.text]
+    return f" The printed value repeats the row's {twins[0]}." if twins else ""
 
 
 def _missing(rule: Rule, row: Row, wrong: Number, rows: list[Row]) -> str:
@@ -133,7 +134,7 @@ def _suspect(rule: Rule, row: Row, dense: Row, wrong: Number, inputs: list[Numbe
     Only what few others explain as well, and what is in line with the same selection's rows elsewhere in the paper.
     """
     base = rule.compute(row, dense)[0]
-    found, printed_elsewhere = [], []
+    likely, printed_elsewhere = [], []
     for number in inputs:
         slope = rule.compute({**row, number.column: _moved(number, 1.0)}, dense)[0] - base
         if not slope:
@@ -142,22 +143,22 @@ def _suspect(rule: Rule, row: Row, dense: Row, wrong: Number, inputs: list[Numbe
         reach = (wrong.half_unit + mean_slack(inputs)) / abs(slope)
         others = _siblings(number)
         misprints = [t for t in _around(needed, reach, number) if _misprint(t, number.text)]
-        known = [t for t in misprints if t in {n.text for n in others}]
-        if known:
+        seen_elsewhere = [t for t in misprints if t in {n.text for n in others}]
+        if seen_elsewhere:
             printed_elsewhere.append(
-                f"{number.column} {known[0]}, printed elsewhere, in place of {number.text} would make it right"
+                f"{number.column} {seen_elsewhere[0]}, printed elsewhere, in place of {number.text} would make it right"
             )
         if not _in_line(number, needed, others):
             continue
         if misprints:
-            found.append(
+            likely.append(
                 f"{number.column} {misprints[0]} in place of {number.text}, one misprint away, would make it right"
             )
         elif any(other.get(number.column) and other[number.column].text == number.text for other in near):
             about = shown(needed, number)
-            found.append(f"{number.column} {number.text} repeats the next row's; about {about} would make it right")
-    found = printed_elsewhere or found
-    return f" {'; '.join(found)}." if 0 < len(found) <= 2 else ""
+            likely.append(f"{number.column} {number.text} repeats the next row's; about {about} would make it right")
+    likely = printed_elsewhere or likely
+    return f" {'; '.join(likely)}." if 0 < len(likely) <= 2 else ""
 
 
 def _siblings(number: Number) -> list[Number]:
@@ -208,7 +209,7 @@ def possible(number: Number, n: int, slack: float = 0) -> bool:
     return any(agrees(number, scale(number) * k / n, slack) for k in (nearest - 1, nearest, nearest + 1))
 
 
-def counted(paper: Paper) -> Iterator[Finding]:
+def impossible(paper: Paper) -> Iterator[Finding]:
     """Yield cells that no number of correct answers gives, or that do not match their standard error.
 
     A row with several such cells is one finding.
@@ -234,8 +235,8 @@ def _no_count(row: Row, wrong: list[Number], sizes: dict) -> Finding:
         n = sizes[number.column]
         k = math.floor(number.value / scale(number) * n)
         around = [shown(scale(number) * (k + i) / n, number) for i in (0, 1)]
-        same = [c for c, other in row.items() if other.text == number.text and c != number.column]
-        echo = f"; it repeats the row's {same[0]}" if same else ""
+        twins = [c for c, other in row.items() if other.text == number.text and c != number.column]
+        echo = f"; it repeats the row's {twins[0]}" if twins else ""
         words.append(f"{number.column}: {k}/{n} = {around[0]}, {k + 1}/{n} = {around[1]}{echo}")
         near.append(f"{number.column} {' or '.join(around)}")
     if sizes is not MMLU and len(wrong) == 2 and all(possible(a, sizes[b.column]) for a, b in (wrong, wrong[::-1])):
@@ -260,29 +261,29 @@ def _lost_digits(rows: dict[tuple, dict[str, Number]]) -> Iterator[Finding]:
     usual = {c: statistics.mode(decimals(r[c]) for r in rows.values() if c in r) for c in (*MMLU, "Weighted AVG")}
     for row in rows.values():
         short = [n for c, n in row.items() if c in MMLU and decimals(n) == usual[c] - 1]
-        others = [n for c, n in row.items() if c in MMLU and n not in short]
-        if len(short) != 1 or len(others) < len(MMLU) - 1 or not all(possible(n, MMLU[n.column]) for n in others):
+        rest = [n for c, n in row.items() if c in MMLU and n not in short]
+        if len(short) != 1 or len(rest) < len(MMLU) - 1 or not all(possible(n, MMLU[n.column]) for n in rest):
             continue
         number, total = short[0], row["Weighted AVG"]
         n = MMLU[number.column]
         full = [replace(number, text=f"{number.text}{digit}") for digit in range(10)]
-        known = [round(other.value / 100 * MMLU[other.column]) for other in others]
+        counts = [round(other.value / 100 * MMLU[other.column]) for other in rest]
         fitting = [
-            (made, k)
-            for made in full
-            for k in {math.floor(made.value / 100 * n), math.ceil(made.value / 100 * n)}
-            if agrees(made, 100 * k / n, 0) and agrees(total, 100 * (sum(known) + k) / sum(MMLU.values()), 0)
+            (full_n, k)
+            for full_n in full
+            for k in {math.floor(full_n.value / 100 * n), math.ceil(full_n.value / 100 * n)}
+            if agrees(full_n, 100 * k / n, 0) and agrees(total, 100 * (sum(counts) + k) / sum(MMLU.values()), 0)
         ]
-        if not fitting or full[0] in [made for made, _ in fitting]:
+        if not fitting or full[0] in [full_n for full_n, _ in fitting]:
             continue
         yield about(
             [number],
             "lost digit",
             number.text,
-            " or ".join(made.text for made, _ in fitting),
+            " or ".join(full_n.text for full_n, _ in fitting),
             "; ".join(
-                f"{' + '.join(map(str, known))} + {k} of {sum(MMLU.values())} are {total.text}, and {k}/{n} = {made.text}"
-                for made, k in fitting
+                f"{' + '.join(map(str, counts))} + {k} of {sum(MMLU.values())} are {total.text}, and {k}/{n} = {full_n.text}"
+                for full_n, k in fitting
             )
             + f"; {full[0].text} is "
             + ("another sum" if possible(full[0], n) else f"no k/{n}"),

@@ -43,10 +43,10 @@ def _series(paper: str, table: str) -> dict[tuple, list[tuple[float, dict[str, N
         if removed:
             name = row_name(number.method, number.variant)
             rows.setdefault((number.model, name, removed), {})[number.column] = number
-    found: dict[tuple, list] = {}
+    series: dict[tuple, list] = {}
     for (model, name, removed), row in sorted(rows.items()):
-        found.setdefault((model, name), []).append((removed, row))
-    return found
+        series.setdefault((model, name), []).append((removed, row))
+    return series
 
 
 def gain(column: str, less: Number, more: Number, summary: tuple[str, bool]) -> float:
@@ -67,7 +67,7 @@ def _beyond_chance(column: str, less: Number, more: Number) -> bool:
 
 def ordered(paper: Paper) -> Iterator[Finding]:
     """Yield one finding for each model and pair of sparsities, with all tables and rows that are out of order alike."""
-    found: dict[tuple, dict[str, tuple[list[str], list[Number], bool]]] = {}
+    disorder: dict[tuple, dict[str, tuple[list[str], list[Number], bool]]] = {}
     for tables, summary in paper.summaries.items():
         for table in tables:
             for key, series in _series(paper.name, table).items():
@@ -78,18 +78,18 @@ def ordered(paper: Paper) -> Iterator[Finding]:
                     pair = (less[columns[0]].sparsity, more[columns[0]].sparsity)
                     words = [f"{c} {more[c].text} against {less[c].text}" for c in columns]
                     numbers = [n for c in columns for n in (less[c], more[c])]
-                    most = summary[0] in columns and 2 * len(columns) > len([c for c in less if c not in SHARES])
-                    found.setdefault((*key, *pair), {})[table] = (words, numbers, most)
+                    mostly = summary[0] in columns and 2 * len(columns) > len([c for c in less if c not in SHARES])
+                    disorder.setdefault((*key, *pair), {})[table] = (words, numbers, mostly)
     alike: dict[tuple, list[str]] = {}
-    for (model, name, *pair), parts in found.items():
+    for (model, name, *pair), parts in disorder.items():
         words = "; ".join(
             f"Table {t}: {', '.join(parts[t][0])}" for t in sorted(parts, key=reported.tables(paper.name).index)
         )
         alike.setdefault((model, *pair, words), []).append(name)
     for (model, less, more, words), names in alike.items():
-        parts = found[model, names[0], less, more]
-        exchanged = len(parts) > 1 and all(most for _, _, most in parts.values())
-        numbers = [n for name in names for _, ns, _ in found[model, name, less, more].values() for n in ns]
+        parts = disorder[model, names[0], less, more]
+        exchanged = len(parts) > 1 and all(mostly for _, _, mostly in parts.values())
+        numbers = [n for name in names for _, ns, _ in disorder[model, name, less, more].values() for n in ns]
         tables = sorted(parts, key=reported.tables(paper.name).index)
         yield about(
             numbers,
@@ -153,27 +153,27 @@ def listed(paper: Paper) -> Iterator[Finding]:
     for table, scores in paper.lists.items():
         rows = {key: removed(row) for key, row in group(reported.numbers(paper.name, table)).items()}
         for layers in rows.values():
-            yield from _one(layers)
+            yield from _list_errors(layers)
         # What is added to a model (compensation, training) changes it; bare pruning is the same wherever it comes from.
-        bare = {key: layers for key, layers in rows.items() if not (paper.bare_lists and key[3])}
-        yield from _same_set(paper.name, table, bare, scores)
+        comparable = {key: layers for key, layers in rows.items() if not (paper.bare_lists and key[3])}
+        yield from _same_set(paper.name, table, comparable, scores)
 
 
-def _one(layers: list[Number]) -> Iterator[Finding]:
+def _list_errors(layers: list[Number]) -> Iterator[Finding]:
     if not layers:
         return
     first = layers[0]
-    wanted = printed_rows.removed_layers(first)
+    count = printed_rows.removed_layers(first)
     listed = [int(n.value) for n in layers]
     words = f"{', '.join(n.text for n in layers)}: {len(listed)} layers, {len(set(listed))} different"
     twice = sorted({n for n in listed if listed.count(n) > 1})
     if twice:
-        yield _list(layers, f"layer {', '.join(map(str, twice))} twice", f"{wanted} different layers", words)
-    elif wanted is not None and len(listed) != wanted:
-        start = sorted(listed[:wanted])
-        if start == list(range(start[0], start[0] + wanted)):
-            words += f"; the first {wanted} are layers {start[0]} to {start[-1]}"
-        yield _list(layers, f"{len(listed)} layers", f"{wanted} layers", words)
+        yield _list(layers, f"layer {', '.join(map(str, twice))} twice", f"{count} different layers", words)
+    elif count is not None and len(listed) != count:
+        start = sorted(listed[:count])
+        if start == list(range(start[0], start[0] + count)):
+            words += f"; the first {count} are layers {start[0]} to {start[-1]}"
+        yield _list(layers, f"{len(listed)} layers", f"{count} layers", words)
 
 
 def _list(layers: list[Number], printed: str, computed: str, words: str) -> Finding:
@@ -184,12 +184,12 @@ def _list(layers: list[Number], printed: str, computed: str, words: str) -> Find
 
 def _same_set(paper: str, table: str, rows: dict, scores: tuple[str, ...]) -> Iterator[Finding]:
     """Yield rows that remove the same layers of the same model and score differently."""
-    seen: dict[tuple, tuple] = {}
+    first_keys: dict[tuple, tuple] = {}
     for key, layers in rows.items():
-        wanted = printed_rows.removed_layers(layers[0]) if layers else None
-        if not wanted or len({n.value for n in layers}) != wanted:
+        count = printed_rows.removed_layers(layers[0]) if layers else None
+        if not count or len({n.value for n in layers}) != count:
             continue
-        first = seen.setdefault((key[0], frozenset(n.value for n in layers)), key)
+        first = first_keys.setdefault((key[0], frozenset(n.value for n in layers)), key)
         if first == key:
             continue
         pairs = []
@@ -197,9 +197,9 @@ def _same_set(paper: str, table: str, rows: dict, scores: tuple[str, ...]) -> It
             if source not in reported.tables(paper):
                 continue
             table_rows = group(reported.numbers(paper, source))
-            one, other = table_rows.get(first, {}), table_rows.get(key, {})
-            both = [c for c in one if c in other and not c.startswith("removed")]
-            pairs += [(one[c], other[c]) for c in both if one[c].text != other[c].text]
+            first_row, second_row = table_rows.get(first, {}), table_rows.get(key, {})
+            shared = [c for c in first_row if c in second_row and not c.startswith("removed")]
+            pairs += [(first_row[c], second_row[c]) for c in shared if first_row[c].text != second_row[c].text]
         if not pairs:
             continue
         layers_text = ", ".join(str(int(v)) for v in sorted(n.value for n in layers))

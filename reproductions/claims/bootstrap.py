@@ -77,18 +77,17 @@ class Resampled(Looked):
     def labels(self) -> dict[Named, str]:
         """Return the labels of the rows' groups and methods, and of the columns."""
         rows = [row for row, _, _ in self._measured]
-        found = {Named("group", row.group): row.label for row in rows} | {
-            Named("method", r.method): r.name for r in rows
-        }
-        return found | {Named("column", name): column.label for name, column in self._columns.items()}
+        labels = {Named("group", row.group): row.label for row in rows}
+        labels |= {Named("method", row.method): row.name for row in rows}
+        return labels | {Named("column", name): column.label for name, column in self._columns.items()}
 
     @cached_property
     def guessed(self) -> frozenset[str]:
         """Ids of the tasks on which the original model is at chance level, and of columns that follow from them alone."""
         models = {row.model for row, _, _ in self._measured}
         columns = list(self._columns.values())
-        found = {label for model in models for label in derived_columns.at_chance_level(columns, model, self._measured)}
-        return frozenset(found | {column.id for column in columns if column.of and found.issuperset(column.of)})
+        tasks = {label for model in models for label in derived_columns.at_chance_level(columns, model, self._measured)}
+        return frozenset(tasks | {column.id for column in columns if column.of and tasks.issuperset(column.of)})
 
     def shown(self, group: str, sparsity: str, method: str, column: str) -> float | None:
         """Return a cell's number as the table shows it; None if there is none."""
@@ -153,9 +152,9 @@ class Resampled(Looked):
         """Yield the outcomes of a column in the rows measured on the same items."""
         for row, _, scores in self._measured:
             if row.recipe is not None and row.recipe.limit == recipe.limit and isinstance(scores.get(column.id), Score):
-                found = self.outcomes(row.recipe, column)
-                if found is not None:
-                    yield found
+                outcomes = self.outcomes(row.recipe, column)
+                if outcomes is not None:
+                    yield outcomes
 
     def outcomes(self, recipe: Recipe, column: Column) -> np.ndarray | None:
         """Return the outcomes [items] whose mean is a column's value (for a perplexity: its log).
@@ -164,7 +163,7 @@ class Resampled(Looked):
         """
         place = (recipe.hash, column.benchmark, column.key)
         if place not in self._outcomes:
-            self._outcomes[place] = self._read(recipe, column)
+            self._outcomes[place] = self._checked_outcomes(recipe, column)
         return self._outcomes[place]
 
     def flipped(self, row: Row, task: Column) -> np.ndarray | None:
@@ -172,20 +171,20 @@ class Resampled(Looked):
 
         None if one of them has no outcomes of these items.
         """
-        one, other = (found.recipe and self.outcomes(found.recipe, task) for found in (row, self._dense(row)))
-        return None if one is None or other is None or len(one) != len(other) else one != other
+        own, original = (side.recipe and self.outcomes(side.recipe, task) for side in (row, self._dense(row)))
+        return None if own is None or original is None or len(own) != len(original) else own != original
 
     def _flip_means(self, row: Row, task: Column) -> np.ndarray:
         """Return replicates of the share of flips, from the same draws as the task's accuracy."""
         rows = (other for other, _, _ in self._measured if other.recipe and other.recipe.limit == row.recipe.limit)
-        beside = (found for found in (self.flipped(other, task) for other in rows) if found is not None)
+        beside = (flips for flips in (self.flipped(other, task) for other in rows) if flips is not None)
         return significance.resampled_means(f"{task.benchmark}/{row.recipe.limit}", self.flipped(row, task), beside)
 
-    def _read(self, recipe: Recipe, column: Column) -> np.ndarray | None:
-        found = self._store.items(recipe, column.benchmark).get("nll" if column.key == "perplexity" else column.key)
+    def _checked_outcomes(self, recipe: Recipe, column: Column) -> np.ndarray | None:
+        outcomes = self._store.items(recipe, column.benchmark).get("nll" if column.key == "perplexity" else column.key)
         record = self._store.get(recipe, column.benchmark)
-        known = found is not None and record is not None and told_by(record, column.key, found)
-        return found if known else None
+        valid = outcomes is not None and record is not None and told_by(record, column.key, outcomes)
+        return outcomes if valid else None
 
     def sources(self, key: Key) -> list[tuple[Row, Column]]:
         """Return the rows and columns whose results are behind a cell, including the original model's."""
@@ -197,24 +196,24 @@ class Resampled(Looked):
             return [(row, column)]
         of = [row] if column.derived == "average" else [row, self._dense(row)]
         names = self._names(column, row.model)
-        return [found for one in of for n in names for found in self.sources((*one.key, n))]
+        return [source for side in of for name in names for source in self.sources((*side.key, name))]
 
     def paired(self, keys: tuple[Key, ...]) -> bool:
         """Return whether all varying cells come from outcomes per item, of equally many items of each score."""
         counts: dict[tuple[str, str], set[int]] = {}
         for row, column in (source for key in keys if np.ndim(self(*key)) for source in self.sources(key)):
-            found = self.outcomes(row.recipe, column)
+            outcomes = self.outcomes(row.recipe, column)
             # a benchmark may have two scores, of which one counts fewer items
-            counts.setdefault((column.benchmark, column.key), set()).add(0 if found is None else len(found))
-        return all(len(found) == 1 and 0 not in found for found in counts.values())
+            counts.setdefault((column.benchmark, column.key), set()).add(0 if outcomes is None else len(outcomes))
+        return all(len(outcomes) == 1 and 0 not in outcomes for outcomes in counts.values())
 
     def records(self, keys: tuple[Key, ...]) -> set[tuple[str, str]]:
         """Return (recipe's hash, benchmark) of the results behind several cells, without the original model's.
 
         A part of a benchmark counts as the whole.
         """
-        found = [source for key in keys for source in self.sources(key)]
-        return {(row.recipe.hash, subsets.whole(column.benchmark)) for row, column in found if not row.dense}
+        sources = [source for key in keys for source in self.sources(key)]
+        return {(row.recipe.hash, subsets.whole(column.benchmark)) for row, column in sources if not row.dense}
 
     def columns(self, keys: Iterable[Key]) -> set[str]:
         """Return the ids of the columns behind several cells."""

@@ -59,19 +59,19 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
             names, everything = names_of[column.id, row.model]
             if 0 < len(names) < everything:
                 over[column.id] = len(names)
-            asked = names or _run(column, columns, row.model, rows)[0]
-            needed = [side.get(name, row.status) for side in (scores, reference) for name in asked]
-            if reasons := [found for found in needed if isinstance(found, Status)]:
+            inputs = names or _run(column, columns, row.model, rows)[0]
+            cells = [side.get(name, row.status) for side in (scores, reference) for name in inputs]
+            if reasons := [cell for cell in cells if isinstance(cell, Status)]:
                 scores[column.id] = reasons[0]
             elif not names:
                 scores[column.id] = GUESSES
             elif column.derived != "average" and not all(reference[name].value for name in names):
                 scores[column.id] = DENSE_ZERO
             else:
-                cells, errors = _split(scores, names)
+                values, errors = _split(scores, names)
                 wholes, whole_errors = _split(reference, names)
-                value = combine(column, cells, wholes)
-                scores[column.id] = score(value, _error(column, row, cells, wholes, errors, whole_errors))
+                value = combine(column, values, wholes)
+                scores[column.id] = score(value, _error(column, row, values, wholes, errors, whole_errors))
     return over
 
 
@@ -81,11 +81,11 @@ def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Me
     Columns that fewer than two thirds of the model's rows have run are left out, so that a task that is being measured
     does not remove the average of many rows. The original model's row belongs to many tables, so columns that only it
     has run are left out, too. So are tasks on which the original model is at chance (`at_chance_level`), for retained
-    accuracy and for averages that say so (`Column.known`). Exceptions are the papers' models, whose tables count every
-    task, and a column of one task. If it is at chance on all tasks, none is left.
+    accuracy and for averages that say so (`Column.exclude_chance_tasks`). Exceptions are the papers' models, whose
+    tables count every task, and a column of one task. If it is at chance on all tasks, none is left.
     """
     names, everything = _run(column, columns, model, rows)
-    if everything > 1 and (column.known or column.derived not in ("average", FLIPS)):
+    if everything > 1 and (column.exclude_chance_tasks or column.derived not in ("average", FLIPS)):
         unknown = at_chance_level(columns, model, rows)
         names = [name for name in names if name not in unknown]
     return names, everything
@@ -94,11 +94,11 @@ def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Me
 def _run(column: Column, columns: Sequence[Column], model: str | None, rows: Measured) -> tuple[list[str], int]:
     """Return `parts`, whatever the dense model knows."""
     everything = column.members(columns)
-    own = [(row, scores) for row, _, scores in rows if row.model == model and row.recipe is not None]
-    run = [(row, scores) for row, scores in own if any(isinstance(scores.get(n), Score) for n in everything)]
-    siblings = [scores for row, scores in run if not row.dense] or [scores for _, scores in run or own]
-    having = {name: sum(not _nowhere(scores.get(name)) for scores in siblings) for name in everything}
-    names = [name for name in everything if having[name] and 3 * having[name] >= 2 * len(siblings)] or everything
+    own_rows = [(row, scores) for row, _, scores in rows if row.model == model and row.recipe is not None]
+    tried = [(row, scores) for row, scores in own_rows if any(isinstance(scores.get(n), Score) for n in everything)]
+    siblings = [scores for row, scores in tried if not row.dense] or [scores for _, scores in tried or own_rows]
+    rows_with = {name: sum(not _nowhere(scores.get(name)) for scores in siblings) for name in everything}
+    names = [name for name in everything if rows_with[name] and 3 * rows_with[name] >= 2 * len(siblings)] or everything
     return names, len(everything)
 
 
@@ -113,21 +113,24 @@ def at_chance_level(columns: Sequence[Column], model: str | None, rows: Measured
     )
     shares = chance(c.benchmark for c in columns if c.benchmark)
     guesses = {c.id: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
-    found = {label: dense.get(label) for label in guesses}
-    known = {label: score for label, score in found.items() if isinstance(score, Score) and score.stderr is not None}
-    return [label for label, score in known.items() if score.value <= guesses[label] + 2 * score.stderr]
+    dense_scores = {label: dense[label] for label in guesses if isinstance(dense.get(label), Score)}
+    return [
+        label
+        for label, score in dense_scores.items()
+        if score.stderr is not None and score.value <= guesses[label] + 2 * score.stderr
+    ]
 
 
 def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict[str, float]:
     """Return chance level in each average of a model's rows, if it is known for every task of the average."""
     shares = chance(c.benchmark for c in columns if c.benchmark)
     guesses = {c.id: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
-    found = {}
+    levels_by_column = {}
     for column in columns:
         names = parts(column, columns, model, rows)[0] if column.derived == "average" else []
         if names and guesses.keys() >= set(names):
-            found[column.id] = scoring.average({name: guesses[name] for name in names})
-    return found
+            levels_by_column[column.id] = scoring.average({name: guesses[name] for name in names})
+    return levels_by_column
 
 
 def combine(column: Column, cells: Mapping, dense: Mapping):
@@ -149,8 +152,8 @@ def _error(column: Column, row: Row, cells: dict, dense: dict, errors: dict, den
     return scoring.retained_performance_stderr(cells, dense, errors, dense_errors, _KINDS[column.derived])
 
 
-def _nowhere(found: Score | TextCell | Status | None) -> bool:
-    return isinstance(found, Status) and found.id in ("no-data", NOT_RUN.id)
+def _nowhere(cell: Score | TextCell | Status | None) -> bool:
+    return isinstance(cell, Status) and cell.id in ("no-data", NOT_RUN.id)
 
 
 def _split(scores: Scores, names: list[str]) -> tuple[dict, dict]:

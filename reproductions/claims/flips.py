@@ -18,7 +18,7 @@ def fill(rows: Measured, columns: Sequence[Column], store: Store) -> None:
     following = [column for column in columns if column.derived == FLIPS]
     if not following:
         return
-    found, asked = Resampled(store, rows, list(columns)), {column.id: column for column in columns}
+    lookup, columns_by_id = Resampled(store, rows, list(columns)), {column.id: column for column in columns}
     names_of = {
         (column.id, model): derived_columns.parts(column, columns, model, rows)[0]
         for column in following
@@ -28,13 +28,13 @@ def fill(rows: Measured, columns: Sequence[Column], store: Store) -> None:
         for column in following:
             names = names_of[column.id, row.model]
             lacking = [scores[name] for name in names if isinstance(scores.get(name), Status)]
-            scores[column.id] = lacking[0] if lacking else _flips(found, row, [asked[name] for name in names])
+            scores[column.id] = lacking[0] if lacking else _flips(lookup, row, [columns_by_id[name] for name in names])
 
 
-def _flips(found: Resampled, row: Row, tasks: Sequence[Column]) -> Score | Status:
+def _flips(lookup: Resampled, row: Row, tasks: Sequence[Column]) -> Score | Status:
     if row.dense:
         return statuses.NONE
-    flipped = [found.flipped(row, task) for task in tasks]
-    if not flipped or any(one is None for one in flipped):
+    flips = [lookup.flipped(row, task) for task in tasks]
+    if not flips or any(flags is None for flags in flips):
         return statuses.NO_VALUE
-    return Score(100 * float(np.mean([one.mean() for one in flipped])), None)
+    return Score(100 * float(np.mean([flags.mean() for flags in flips])), None)

@@ -30,7 +30,7 @@ class Printed(Looked):
         self._cells = reported.cells(table.paper, table.number)
         self._columns = {column.id: column for column in table.columns_for(PAPER)}
         self._questions = audit.questions(table.paper, table.number)
-        self._dense = {model: (s, name) for model, s, name, _ in self._cells if name in reported.DENSE}
+        self._dense = {model: (sparsity, name) for model, sparsity, name, _ in self._cells if name in reported.DENSE}
 
     def _value(self, key: Key) -> Number | None:
         number = self._cells.get(key)
@@ -49,9 +49,9 @@ class Printed(Looked):
         """Varies as what it follows from does, around what is printed, which need not follow from that."""
         model, sparsity, method, _ = key
         rows = [(sparsity, method), self._dense.get(model, (sparsity, method))]
-        of = column.of or [label for label, one in self._columns.items() if one.benchmark and one.compare == "accuracy"]
-        parts = [{name: self(model, *row, name) for name in of} for row in rows]
-        if not of or not all(np.ndim(part) for row in parts for part in row.values()):
+        tasks = column.of or [label for label, c in self._columns.items() if c.benchmark and c.compare == "accuracy"]
+        parts = [{name: self(model, *row, name) for name in tasks} for row in rows]
+        if not tasks or not all(np.ndim(part) for row in parts for part in row.values()):
             return value
         middle = derived_columns.combine(column, *({name: part.mean() for name, part in row.items()} for row in parts))
         return value + derived_columns.combine(column, *parts) - middle

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,8 +70,8 @@ def _by_paper(rows: Iterable[Mapping[str, str]]) -> dict[str, tuple[SummaryLine,
     """
     lines: dict[str, tuple[SummaryLine, ...]] = dict.fromkeys((*registry.PAPERS, EXTENSION), ())
     for row in map(dict, rows):
-        paper, *several = (row.pop(name) for name in ("paper", "ids", "printed"))
-        ids, printed = (tuple(names.split()) for names in several)
+        paper, *id_lists = (row.pop(name) for name in ("paper", "ids", "printed"))
+        ids, printed = (tuple(names.split()) for names in id_lists)
         lines[paper] += (SummaryLine(**row, ids=ids, printed=printed),)
     return lines
 
@@ -92,41 +93,41 @@ def parts(store: Store) -> dict[str, str]:
     `papers`: the four papers with counts of verdicts and their sums, `chance`: how many comparisons chance alone would
     contradict; both for README. `findings`: all claims, for docs/findings.md.
     """
-    papers = [one for sentences in ABSTRACTS.values() for one in sentences]
+    papers = list(chain.from_iterable(ABSTRACTS.values()))
     built = _built_for([*papers, *OURS], store)
     groups = {printed_rows.title_of(paper): sentences for paper, sentences in ABSTRACTS.items()} | {TITLE_OF_OURS: OURS}
-    rows = {title: [row(one, built) for one in sentences] for title, sentences in groups.items()}
+    rows = {title: [row(line, built) for line in sentences] for title, sentences in groups.items()}
 
     def table(titles: Sequence[str], first: int, in_print: bool) -> str:
         """Return a table of numbered claims of these groups.
 
         Models that test none of them have no column; the toy model's results are on the site.
         """
-        sides = sides_of([one for title in titles for one in rows[title]])[not in_print :]
+        sides = sides_of([line for title in titles for line in rows[title]])[not in_print :]
         lines, number = [], first
         for title in titles:
             if in_print:
                 lines.append(["", f"**{title}**", *("" for _ in sides), ""])
-            for one in rows[title]:
-                brief = one.brief()
-                own = [brief[side] for side in sides]
-                lines.append([str(number), one.sentence, *own, f"`{one.target}`"])
+            for line in rows[title]:
+                brief = line.brief()
+                lines.append([str(number), line.sentence, *(brief[side] for side in sides), f"`{line.target}`"])
                 number += 1
         heads = ["No.", "Claim", *(SIDES[side] for side in sides), SIDES[-1]]
         return markdown(heads, lines, "r" + "l" * (len(heads) - 1))
 
     of_papers = sum(map(len, ABSTRACTS.values()))
     claims = {paper: rows[printed_rows.title_of(paper)] for paper in ABSTRACTS}
-    sides, lines = sides_of([one for found in claims.values() for one in found]), []
-    for paper, found in claims.items():
-        link, counts = f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)", tally(found)
+    judged = [line for lines in claims.values() for line in lines]
+    sides, lines = sides_of(judged), []
+    for paper, judged_of_paper in claims.items():
+        link, counts = f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)", tally(judged_of_paper)
         lines.append([link, IDEAS[paper], *(counts[side] for side in sides)])
-    total = tally([one for found in claims.values() for one in found])
+    total = tally(judged)
     lines.append([f"All {of_papers} claims, as far as tested", "", *(total[side] for side in sides)])
     compared = with_interval(subjects.PUBLISHED_MODELS, built, papers)
     return {
         "papers": f"{COUNTED}\n\n{markdown(['Paper', 'Method', *(SIDES[side] for side in sides)], lines, 'llll')}",
-        "chance": many(compared),
+        "chance": multiple_comparisons(compared),
         "findings": "\n\n".join(
             (
                 own_models(store),
@@ -150,9 +151,9 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
     from figures import screen as picture
     from figures import style
 
-    built = _built_for([one for sentences in ABSTRACTS.values() for one in sentences], store)
+    built = _built_for(chain.from_iterable(ABSTRACTS.values()), store)
     groups = {
-        printed_rows.title_of(paper): [row(one, built).boxes() for one in sentences]
+        printed_rows.title_of(paper): [row(line, built).boxes() for line in sentences]
         for paper, sentences in ABSTRACTS.items()
     }
     sides = {"In print": "the papers' own tables"} | {HEADS[name]: WHAT for name in subjects.PUBLISHED_MODELS}
@@ -168,14 +169,14 @@ COUNTED = (
 
 def lead(rows: Mapping[str, Sequence[JudgedLine]]) -> str:
     """Count the papers' claims with each verdict, in a sentence."""
-    papers = [one for title, group in rows.items() if title != TITLE_OF_OURS for one in group]
+    papers = [line for title, group in rows.items() if title != TITLE_OF_OURS for line in group]
     return f"Of {len(papers)} claims of the four papers, {by_side(papers)}."
 
 
 def own_models(store: Store) -> str:
     """State in a sentence how many results are from the papers' models."""
-    found = [show.own_models(table, store) for table in registry.targets().values() if table.paper in registry.PAPERS]
-    measured, cells = (sum(one[key] for one in found) for key in ("measured", "cells"))
+    counts = [show.own_models(table, store) for table in registry.targets().values() if table.paper in registry.PAPERS]
+    measured, cells = (sum(count[key] for count in counts) for key in ("measured", "cells"))
     if not measured:
         return "None of the papers' own models has been measured."
     return (
@@ -185,7 +186,7 @@ def own_models(store: Store) -> str:
 
 def tested_on(rows: Sequence[JudgedLine]) -> list[str]:
     """Return the pretrained models with published results that test any of these claims."""
-    return [name for name in subjects.PUBLISHED_MODELS if any(one.measured[name].tested for one in rows)]
+    return [name for name in subjects.PUBLISHED_MODELS if any(line.measured[name].tested for line in rows)]
 
 
 def sides_of(rows: Sequence[JudgedLine]) -> list[int]:
@@ -195,18 +196,20 @@ def sides_of(rows: Sequence[JudgedLine]) -> list[int]:
 
 def by_side(rows: Sequence[JudgedLine]) -> str:
     """Count these lines by verdict, in print and on each measured model."""
-    in_print = [one.printed.verdict for one in rows]
+    in_print = [line.printed.verdict for line in rows]
     supporting, against = in_print.count(judge.SUPPORTED), in_print.count(judge.CONTRADICTED)
-    left = len(in_print) - supporting - against
-    told = [
+    no_number = len(in_print) - supporting - against
+    sentences = [
         f"the papers' own tables agree with **{supporting}** and contradict **{against}**"
-        + f" ({left} have no number)" * bool(left)
+        + f" ({no_number} have no number)" * bool(no_number)
     ]
     for name in tested_on(rows):
-        side = [one.measured[name] for one in rows]
-        left = sum(not verdict.tested for verdict in side)
-        told.append(f"measured on {HEADS[name]} **{_counts(side)}**" + f" ({left} not tested)" * bool(left))
-    return "; ".join(told)
+        side = [line.measured[name] for line in rows]
+        untested = sum(not verdict.tested for verdict in side)
+        sentences.append(
+            f"measured on {HEADS[name]} **{_counts(side)}**" + f" ({untested} not tested)" * bool(untested)
+        )
+    return "; ".join(sentences)
 
 
 SHORT_LEGEND = """\
@@ -239,34 +242,34 @@ LEGEND = (
 
 
 def with_interval(
-    names: Iterable[str], built: Mapping[str, dict], found: Sequence[SummaryLine]
+    names: Iterable[str], built: Mapping[str, dict], lines: Sequence[SummaryLine]
 ) -> dict[str, list[dict]]:
     """Return the comparisons behind these lines that have an interval, by model; models without any are left out."""
     compared = {}
     for name in names:
         claims = {
             claim["id"]: claim["judged"].get(name, {"comparisons": []})
-            for one in found
-            for claim in one.claims(built[one.target])
+            for line in lines
+            for claim in line.claims(built[line.target])
         }
-        compared[name] = [one for one in judge.distinct(claims.values()) if one["interval"]]
-    return {name: known for name, known in compared.items() if known}
+        compared[name] = [comparison for comparison in judge.distinct(claims.values()) if comparison["interval"]]
+    return {name: comparisons for name, comparisons in compared.items() if comparisons}
 
 
-def many(compared: Mapping[str, Sequence[dict]]) -> str:
+def multiple_comparisons(compared: Mapping[str, Sequence[dict]]) -> str:
     """Explain for README that many comparisons are judged one by one, and how many chance alone would contradict.
 
     Args:
         compared: See `with_interval`.
     """
-    every = [one for known in compared.values() for one in known]
-    if not every:
+    comparisons = [comparison for of_model in compared.values() for comparison in of_model]
+    if not comparisons:
         return ""
-    against = sum(one["verdict"] == judge.CONTRADICTED for one in every)
+    against = sum(comparison["verdict"] == judge.CONTRADICTED for comparison in comparisons)
     return (
-        f"Each of the {len(every)} comparisons on measured models has its own 95 % interval, without a correction for "
+        f"Each of the {len(comparisons)} comparisons on measured models has its own 95 % interval, without a correction for "
         f"their number. {against} of them are significantly against their claim. If all differences were zero, at most about "
-        f"{judge.by_chance(every):.0f} would be so by chance."
+        f"{judge.by_chance(comparisons):.0f} would be so by chance."
     )
 
 
@@ -276,16 +279,16 @@ def chance(compared: Mapping[str, Sequence[dict]]) -> str:
     Args:
         compared: See `with_interval`.
     """
-    counted, by_chance = [], []
-    for name, found in compared.items():
-        known = [one["verdict"] for one in found]
-        counts = ", ".join(f"{known.count(word)} {word}" for word in judge.WORDS if word in known)
-        counted.append(f"{len(known)} on {HEADS[name]} ({counts})")
-        by_chance.append(f"{judge.by_chance(found):.1f}")
-    if not counted:
+    counts, by_chance = [], []
+    for name, comparisons in compared.items():
+        words = [comparison["verdict"] for comparison in comparisons]
+        shares = ", ".join(f"{words.count(word)} {word}" for word in judge.WORDS if word in words)
+        counts.append(f"{len(words)} on {HEADS[name]} ({shares})")
+        by_chance.append(f"{judge.by_chance(comparisons):.1f}")
+    if not counts:
         return ""
     return (
-        f"Comparisons with an interval: {'; '.join(counted)}. If all differences were zero, chance would contradict at most "
+        f"Comparisons with an interval: {'; '.join(counts)}. If all differences were zero, chance would contradict at most "
         f"about {claim_verdicts.listed(by_chance)} of them, in this order."
     )
 
@@ -297,7 +300,7 @@ def _built(store: Store, target: str) -> dict:
 
 def _built_for(sentences: Iterable[SummaryLine], store: Store) -> dict[str, dict]:
     """Return the JSON forms of all tables that these lines are judged by, by target."""
-    return {target: _built(store, target) for target in {t for one in sentences for t in (one.target, *one.printed)}}
+    return {target: _built(store, target) for target in {t for line in sentences for t in (line.target, *line.printed)}}
 
 
 @dataclass(frozen=True)
@@ -312,7 +315,8 @@ class JudgedLine:
     def supported(self) -> str:
         """Count the pretrained models that support the claim, of those that test it ("2 of 3")."""
         tested = [self.measured[name] for name in subjects.PUBLISHED_MODELS if self.measured[name].tested]
-        return f"{sum(one.verdict == judge.SUPPORTED for one in tested)} of {len(tested)}" if tested else judge.UNTESTED
+        supporting = sum(verdict.verdict == judge.SUPPORTED for verdict in tested)
+        return f"{supporting} of {len(tested)}" if tested else judge.UNTESTED
 
     def cells(self) -> list[str]:
         """Return the cells of a table with the columns "Claim" and `SIDES`."""
@@ -360,9 +364,10 @@ def _row(text: str, claims: Sequence[dict], target: str, printed: Sequence[dict]
 
 def tally(rows: Sequence[JudgedLine]) -> list[str]:
     """Count these lines by verdict, in print and on each of `SHOWN`."""
-    return [_counts([one.printed for one in rows]), *(_counts([one.measured[name] for one in rows]) for name in SHOWN)]
+    sides = [[line.printed for line in rows], *([line.measured[name] for line in rows] for name in SHOWN)]
+    return list(map(_counts, sides))
 
 
 def _counts(side: Sequence[ShownVerdict]) -> str:
-    words = [one.verdict for one in side if one.tested]
+    words = [verdict.verdict for verdict in side if verdict.tested]
     return ", ".join(f"{words.count(word)} {word}" for word in judge.WORDS if word in words) or "none tested"

@@ -22,33 +22,34 @@ def text(store: Loaded) -> str:
     """State how many answers of a task differ between machines, and by how much accuracies and perplexities do."""
     tasks: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     perplexities = []
-    for name, record, outcomes, other, theirs in _pairs(store):
+    for name, record, outcomes, other, other_outcomes in _pairs(store):
         if name.startswith("perplexity"):
             perplexities.append(100 * abs(other.values["perplexity"] / record.values["perplexity"] - 1))
-        for metric in sorted({"acc", "acc_norm", "score"} & outcomes.keys() & theirs.keys()):
-            mine, its = outcomes[metric], theirs[metric]
-            shift = 100 * float(np.mean(its) - np.mean(mine))
-            tasks[f"{name}, {metric}"].append((int(np.sum(mine != its)), len(mine), shift))
-    told = []
+        for metric in sorted({"acc", "acc_norm", "score"} & outcomes.keys() & other_outcomes.keys()):
+            here, there = outcomes[metric], other_outcomes[metric]
+            shift = 100 * float(np.mean(there) - np.mean(here))
+            tasks[f"{name}, {metric}"].append((int(np.sum(here != there)), len(here), shift))
+    lines = []
     if tasks:
         shares = {
-            name: 100 * sum(one[0] for one in found) / sum(one[1] for one in found) for name, found in tasks.items()
+            name: 100 * sum(differing for differing, *_ in models) / sum(count for _, count, _ in models)
+            for name, models in tasks.items()
         }
-        shifts = [[shift for *_, shift in found] for found in tasks.values()]
-        mean = max(abs(statistics.mean(one)) for one in shifts)
-        least, most = (f"{end(shares.values()):.1f} % ({end(shares, key=shares.get)})" for end in (min, max))
-        told = [
+        shifts = [[shift for *_, shift in models] for models in tasks.values()]
+        mean = max(abs(statistics.mean(shifts_of_task)) for shifts_of_task in shifts)
+        lowest, highest = (f"{end(shares.values()):.1f} % ({end(shares, key=shares.get)})" for end in (min, max))
+        lines = [
             f"- {_range(list(map(len, shifts)))} answered each task on both machines, pruned models counted.",
-            f"- Of a task's answers between {least} and {most} differ.",
+            f"- Of a task's answers between {lowest} and {highest} differ.",
             f"- The accuracy of one model differs by at most {max(map(abs, chain(*shifts))):.1f} points.",
             f"- Averaged over the models of a task it differs by at most {mean:.1f}.",
         ]
     if perplexities:
         median, largest = statistics.median(perplexities), max(perplexities)
-        told.append(
+        lines.append(
             f"- {len(perplexities)} perplexities differ by {median:.2f} % (median) and at most {largest:.2f} %."
         )
-    return "\n".join(told) or "Not measured yet."
+    return "\n".join(lines) or "Not measured yet."
 
 
 def _pairs(store: Loaded) -> Iterator[tuple[str, Record, dict, Record, dict]]:
@@ -61,8 +62,8 @@ def _pairs(store: Loaded) -> Iterator[tuple[str, Record, dict, Record, dict]]:
         whole = store.get(recipe, name)
         if whole is None or whole.status != "ok" or _device(whole) == _device(record) or steps.trains(recipe):
             continue
-        if (found := partial_records.part(store, recipe, record.benchmark)) is not None:
-            yield name, record, store.items(recipe, record.benchmark), *found
+        if (part := partial_records.part(store, recipe, record.benchmark)) is not None:
+            yield name, record, store.items(recipe, record.benchmark), *part
 
 
 def _range(counts: list[int]) -> str:

@@ -43,13 +43,13 @@ def publish(folder: Path = style.RENDERED) -> list[Path]:
     """Draw every published figure and delete other files of the folder; files with the same picture are not changed."""
     with tempfile.TemporaryDirectory() as place:
         drawn = {path.name: path for path in draw(Path(place))}
-        for old in folder.iterdir() if folder.exists() else ():
-            if old.name not in drawn:
-                old.unlink()
+        for path in folder.iterdir() if folder.exists() else ():
+            if path.name not in drawn:
+                path.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         for name, path in drawn.items():
             target, content = folder / name, path.read_text(encoding="utf-8")
-            if not target.exists() or not same(target.read_text(encoding="utf-8"), content):
+            if not target.exists() or not same_picture(target.read_text(encoding="utf-8"), content):
                 target.write_text(content, encoding="utf-8")
     return [folder / name for name in drawn]
 
@@ -58,14 +58,14 @@ def differing(folder: Path = style.RENDERED) -> list[str]:
     """Return the names of published figures that are missing, superfluous, or different from the published results."""
     with tempfile.TemporaryDirectory() as place:
         drawn = {path.name: path.read_text(encoding="utf-8") for path in draw(Path(place))}
-    there = {path.name: path for path in folder.iterdir()}
-    changed = [name for name in drawn.keys() & there if not same(there[name].read_text(encoding="utf-8"), drawn[name])]
-    return sorted([*changed, *(drawn.keys() ^ there.keys())])
+    published = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    changed = [name for name in drawn.keys() & published if not same_picture(published[name], drawn[name])]
+    return sorted([*changed, *(drawn.keys() ^ published.keys())])
 
 
-def same(one: str, other: str) -> bool:
+def same_picture(svg: str, other: str) -> bool:
     """Return whether two SVG files show the same picture, except for `POINTS` and `COLOURS`."""
-    (text, numbers, images), (text2, numbers2, images2) = _parts(one), _parts(other)
+    (text, numbers, images), (text2, numbers2, images2) = _parts(svg), _parts(other)
     return (
         text == text2
         and np.allclose(numbers, numbers2, rtol=0, atol=POINTS)

@@ -46,8 +46,8 @@ def counts(table: registry.Table, store: Store) -> dict[str, int]:
 
 
 def _rows(table: registry.Table, store: Store, subject: Subject) -> list[dict]:
-    found = show.build(table, store, subject, claims=False)["rows"]
-    return [row for row in found if row["subject"] == subject.name]
+    rows = show.build(table, store, subject, claims=False)["rows"]
+    return [row for row in rows if row["subject"] == subject.name]
 
 
 def _measured(table: registry.Table, store: Store, subject: Subject) -> int:
@@ -83,9 +83,9 @@ _TOTALS = {
 def overview(counted: dict[str, dict[str, dict]]) -> str:
     """Return a table with a line per paper: its targets, how many numbers are in print and measured here."""
     lines = []
-    for paper, found in counted.items():
-        totals = [f"{sum(counts[key] for counts in found.values()):,}" for key in _TOTALS]
-        lines.append([printed_rows.title_of(paper), targets(paper, found), *totals])
+    for paper, counts_by_target in counted.items():
+        totals = [f"{sum(counts[key] for counts in counts_by_target.values()):,}" for key in _TOTALS]
+        lines.append([printed_rows.title_of(paper), targets(paper, counts_by_target), *totals])
     heads = ["Paper", "Targets", *_TOTALS.values()]
     return markdown(heads, lines, "ll" + "r" * (len(heads) - 2))
 
@@ -93,19 +93,19 @@ def overview(counted: dict[str, dict[str, dict]]) -> str:
 def targets(paper: str, names: Iterable[str]) -> str:
     """Return the names of a paper's targets: ranges of its tables and figures, then the others in full."""
     numbers: dict[str, list[list[str]]] = {"table": [], "figure": []}
-    others = []
+    other_names = []
     for name in names:
-        if not (found := re.fullmatch(rf"(table|figure)(\w+)-{paper}", name)):
-            others.append(f"`{name}`")
-        elif (runs := numbers[found[1]]) and _next(runs[-1][-1]) == found[2]:
-            runs[-1].append(found[2])
+        if not (match := re.fullmatch(rf"(table|figure)(\w+)-{paper}", name)):
+            other_names.append(f"`{name}`")
+        elif (runs := numbers[match[1]]) and _next(runs[-1][-1]) == match[2]:
+            runs[-1].append(match[2])
         else:
-            runs.append([found[2]])
-    said = [
+            runs.append([match[2]])
+    ranges = [
         f"`{word}` " + ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
         for word, runs in numbers.items()
     ]
-    return "; ".join([*said, *others])
+    return "; ".join([*ranges, *other_names])
 
 
 def _next(number: str) -> str:
@@ -115,27 +115,27 @@ def _next(number: str) -> str:
 
 def parts(names: Iterable[str]) -> dict[str, str]:
     """Return the generated parts of documents by name: counts, findings, tables, and those of the league."""
-    store, found = Loaded(), {}
+    store, contents = Loaded(), {}
     names = set(names)
     if names & {"papers", "chance", "findings"}:
-        found |= findings.parts(store)
+        contents |= findings.parts(store)
     if "chance-level" in names:
-        found["chance-level"] = chance_levels.summary()
+        contents["chance-level"] = chance_levels.summary()
     if "machines" in names:
-        found["machines"] = machine_comparison.text(store)
+        contents["machines"] = machine_comparison.text(store)
     if "tables" in names:
-        found["tables"] = overview(by_paper(store))
+        contents["tables"] = overview(by_paper(store))
     if "standings" in names:
-        real = [subjects.of_model(name) for name in subjects.PUBLISHED_MODELS]
-        found |= standings.parts(store, real)
+        pretrained = [subjects.of_model(name) for name in subjects.PUBLISHED_MODELS]
+        contents |= standings.parts(store, pretrained)
     for name, table in registry.targets().items():
         if name in names - {"league"}:
             content = show.build(table, store, show.published(table, store))
             # Here stands what is ours; the paper's numbers are one `make` away.
             content["rows"] = [row for row in content["rows"] if row["subject"] != PAPER.name]
             content["subjects"] = [subject | {"origin": "published"} for subject in content["subjects"]]
-            found[name] = tables.render(content, "md").strip()
-    return found
+            contents[name] = tables.render(content, "md").strip()
+    return contents
 
 
 def marked(text: str) -> list[str]:
@@ -148,11 +148,11 @@ def part(text: str, name: str) -> str:
     return re.search(rf"<!-- {re.escape(name)} -->\n(.*?)<!-- end {re.escape(name)} -->", text, re.S)[1]
 
 
-def render(text: str, found: Mapping[str, str]) -> str:
+def render(text: str, contents: Mapping[str, str]) -> str:
     """Return a text with every marked part replaced."""
     for name in marked(text):
         pattern = rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end {re.escape(name)} -->)"
-        text = re.sub(pattern, lambda m, part=found[name]: f"{m[1]}{part}\n{m[2]}", text, flags=re.S)
+        text = re.sub(pattern, lambda m, part=contents[name]: f"{m[1]}{part}\n{m[2]}", text, flags=re.S)
     return text
 
 
@@ -165,9 +165,9 @@ class ReadmeCommand:
 def main(arguments: list[str] | None = None) -> int:
     """Rewrite the files in place; return the exit status."""
     parse(ReadmeCommand, arguments, prog="python -m reproductions.documents.readme")
-    found = parts(name for path in FILES for name in marked(path.read_text()))
+    contents = parts(name for path in FILES for name in marked(path.read_text()))
     for path in FILES:  # read anew: somebody may have edited them meanwhile
-        path.write_text(render(path.read_text(), found))
+        path.write_text(render(path.read_text(), contents))
     (ROOT / "docs" / "results-schema.json").write_text(record_json.json_schema())
     return 0
 

@@ -54,16 +54,16 @@ def held_together(recipe: Recipe) -> int:
     return max(1, int(min(16, HELD_TOGETHER / (parameters * getattr(torch, recipe.dtype).itemsize))))
 
 
-def device_for(asked: str | None, dtype: str | None, work: Sequence[Work]) -> str:
+def device_for(requested: str | None, dtype: str | None, work: Sequence[Work]) -> str:
     """Return the device to measure on: the requested one, else a GPU if there is one, else the CPU.
 
     Raises:
         UserError: a device or dtype that is not available; or a model too large for the CPU, unless the CPU was
             requested.
     """
-    device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = requested or ("cuda" if torch.cuda.is_available() else "cpu")
     loading.placement(device, dtype)
-    if asked is None and device == "cpu":
+    if requested is None and device == "cpu":
         for name in {entry.recipe.model for entry in work if entry.recipe.weights != shape_recipes.WEIGHTS}:
             parameters = loading.parameters(name)
             if parameters > MOST_ON_CPU:
@@ -153,12 +153,12 @@ def _provenance(context: Context) -> dict:
     # Where the files lie on this machine says nothing to anyone else.
     recipe, model = context.recipe, context.model
     source = {"name": model.source["name"], "revision": model.source["revision"], "weights": recipe.weights}
-    found: dict = {"model": source | {"dtype": recipe.dtype}}
+    provenance: dict = {"model": source | {"dtype": recipe.dtype}}
     if model.device.type == "cuda":
-        found["gpu"] = torch.cuda.get_device_name(model.device)
+        provenance["gpu"] = torch.cuda.get_device_name(model.device)
     if recipe.profile == "standin":
-        found["corpus"] = {split: standin_corpus.digest(split) for split in ("train", "test")}
-    return found
+        provenance["corpus"] = {split: standin_corpus.digest(split) for split in ("train", "test")}
+    return provenance
 
 
 def benchmark(context: Context | shape_only.Shape, name: str) -> tuple:

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from statistics import mean, median
 
@@ -44,8 +44,8 @@ def longest_first(work: Sequence[Work], store: Store) -> list[Work]:
 def _recipe(entry: Work, store: Store, published: Callable) -> tuple[float, int]:
     """Return the seconds of one recipe, with preparing it, and the number of cells that nothing is known of."""
     cells, preparing = _seconds(entry, store, published)
-    known = [seconds for seconds in cells.values() if seconds is not None]
-    return sum(known) + (preparing or 0.0), len(cells) - len(known)
+    estimates = [seconds for seconds in cells.values() if seconds is not None]
+    return sum(estimates) + (preparing or 0.0), len(cells) - len(estimates)
 
 
 def _calibrating(work: Sequence[Work], store: Store, published: Callable) -> dict[str, float]:
@@ -53,30 +53,32 @@ def _calibrating(work: Sequence[Work], store: Store, published: Callable) -> dic
 
     A recipe with results of its own took what they say; the toy model reads its text in seconds.
     """
-    found, read = {}, set()
+    seconds_of, texts = {}, set()
     for entry in work:
-        recipe, drawn = entry.recipe, entry.recipe.calibration or {}
-        key = recipe.model, json.dumps(drawn, sort_keys=True)
+        recipe, calibration = entry.recipe, entry.recipe.calibration or {}
+        key = recipe.model, json.dumps(calibration, sort_keys=True)
         if (
-            not drawn
+            not calibration
             or recipe.profile == STANDIN.profile
-            or key in read
+            or key in texts
             or any(store.get(recipe, benchmark) for benchmark in entry.benchmarks)
         ):
             continue
-        read.add(key)
+        texts.add(key)
         seconds, _ = published(recipe.model, _RUNNING)
-        found[recipe.hash] = (seconds or 0.0) * (drawn.get("count") or 0) * (drawn.get("length") or 0) / _TOKENS
-    return found
+        tokens = (calibration.get("count") or 0) * (calibration.get("length") or 0)
+        seconds_of[recipe.hash] = (seconds or 0.0) * tokens / _TOKENS
+    return seconds_of
 
 
 def _seconds(entry: Work, store: Store, published: Callable) -> tuple[dict[str, float | None], float | None]:
     """Return the seconds of each cell of one recipe, and those of preparing it; None where nothing is known."""
     cells, preparing = {}, []
     for benchmark in entry.benchmarks:
-        own = store.get(entry.recipe, benchmark)
-        if own is not None and own.status == "ok" and "seconds" in own.provenance and _on_cpu(own.provenance):
-            cells[benchmark], prepared = _times([(own.recipe, own.provenance)])
+        record = store.get(entry.recipe, benchmark)
+        provenance = record.provenance if record is not None and record.status == "ok" else {}
+        if "seconds" in provenance and _on_cpu(provenance):
+            cells[benchmark], prepared = _times([(record.recipe, provenance)])
         else:
             cells[benchmark], prepared = published(entry.recipe.model, benchmark)
         preparing += prepared.get(_methods(vars(entry.recipe)), [])
@@ -141,8 +143,8 @@ class _Part:
     """
 
     def __init__(self, expected: Mapping) -> None:
-        known = [seconds for seconds in expected.values() if seconds is not None]
-        usual = mean(known) if known else 1.0
+        estimates = [seconds for seconds in expected.values() if seconds is not None]
+        usual = mean(estimates) if estimates else 1.0
         self.left = {piece: usual if seconds is None else seconds for piece, seconds in expected.items()}
         self.took = self.expected = 0.0  # of what is done
 
@@ -156,7 +158,7 @@ class _Part:
         return sum(self.left.values()) * (self.took / self.expected if self.expected >= ENOUGH_SECONDS else 1.0)
 
 
-def said(work: Sequence[Work], store: Store) -> str:
+def summary(work: Sequence[Work], store: Store) -> str:
     """Describe the result of `expected` in a line."""
     if not work:
         return "nothing is left to measure"
@@ -179,11 +181,10 @@ def _published(store: Store, model: str, benchmark: str) -> tuple[float | None, 
 
     A GPU's seconds say little of a CPU's; they count only where no CPU has measured that benchmark.
     """
-    others = dict.fromkeys((model, *PUBLISHED_MODELS))
-    for fits in (_on_cpu, lambda _: True):
-        for other in others:
-            if rows := [row for row in _of_benchmark(store, other, benchmark) if fits(row[1])]:
-                return _times(rows, _parameters(model) / _parameters(other))
+    for counts in (_on_cpu, lambda _: True):
+        for measured in dict.fromkeys((model, *PUBLISHED_MODELS)):
+            if rows := [row for row in _of_benchmark(store, measured, benchmark) if counts(row[1])]:
+                return _times(rows, _parameters(model) / _parameters(measured))
     return None, {}
 
 
@@ -204,8 +205,10 @@ def _times(
 
 
 def _of_benchmark(store: Store, model: str, benchmark: str) -> list[tuple[Mapping, Mapping]]:
-    found: Iterable[Mapping] = store.published.of_benchmark(model, benchmark) if store.published is not None else ()
-    return [(one["recipe"], one["provenance"]) for one in found if one["status"] == "ok"]
+    if store.published is None:
+        return []
+    results = store.published.of_benchmark(model, benchmark)
+    return [(result["recipe"], result["provenance"]) for result in results if result["status"] == "ok"]
 
 
 def _methods(recipe: Mapping) -> tuple:

@@ -126,9 +126,9 @@ def summary(absent: Lacking, tables: Sequence[Table]) -> str:
     labels = {column.benchmark: column.label for table in tables for column in table.columns(PAPER.profile)}
     columns = ", ".join(dict.fromkeys(labels.get(subsets.whole(name), name) for name in absent.benchmarks))
     texts = ", ".join(name for _, name in absent.texts)
-    what = " nor for ".join(filter(None, (columns, texts and f"the rows that read {texts}")))
-    first, *others = dict.fromkeys([*absent.texts.values(), *absent.benchmarks.values()])
-    return f"no data for {what}: {first}" + (f" (and {len(others)} more)" if others else "")
+    subjects = " nor for ".join(filter(None, (columns, texts and f"the rows that read {texts}")))
+    first, *other_reasons = dict.fromkeys([*absent.texts.values(), *absent.benchmarks.values()])
+    return f"no data for {subjects}: {first}" + (f" (and {len(other_reasons)} more)" if other_reasons else "")
 
 
 def _texts(recipe: Recipe) -> list[tuple[str, str]]:
@@ -144,8 +144,8 @@ def _model(name: str, convert_weights: bool) -> None:
 def _readers(name: str) -> list[Callable]:
     """Return the calls that load the text or items of a benchmark; none for those that measure the model alone."""
     base, _, argument = subsets.whole(name).partition("@")
-    known = measurements.known()
-    readers = [partial(corpora.texts, corpus) for corpus in (known[base].reads if base in known else ())]
+    benchmarks = measurements.benchmarks()
+    readers = [partial(corpora.texts, corpus) for corpus in (benchmarks[base].reads if base in benchmarks else ())]
     if base in ("perplexity", "scaled"):
         readers.append(partial(corpora.texts, PROTOCOLS[argument].source))
     elif base == "endings":
@@ -154,7 +154,7 @@ def _readers(name: str) -> list[Callable]:
         readers.append(partial(_mmlu, argument))
     elif (group := base.removeprefix("laco_")) in harness.GROUPS:
         readers.append(lambda: harness.load_tasks(harness.members(group)))
-    elif base not in known:
+    elif base not in benchmarks:
         readers.append(lambda: harness.load_tasks([base]))
     return readers
 
@@ -166,8 +166,8 @@ def _mmlu(name: str) -> None:
 
 
 def _benchmark(name: str) -> None:
-    for read in _readers(name):
-        read()
+    for load in _readers(name):
+        load()
 
 
 _DATA = {

@@ -123,7 +123,7 @@ def plan(models: Sequence[str], store: Store, *, limit: int | None = None) -> li
     from reproductions.engine import expected_time
     from reproductions.spec import subjects
 
-    known: set[tuple[str, str]] = set()
+    planned_cells: set[tuple[str, str]] = set()
     planned = []
 
     def add(title: str, subject, work: list) -> None:
@@ -132,24 +132,22 @@ def plan(models: Sequence[str], store: Store, *, limit: int | None = None) -> li
             planned.append(Planned(f"{title}, {subject.label.partition(',')[0]}", ordered))
 
     for group, subject in ((group, subjects.of_model(name)) for group in STAGES for name in models):
-        searches: list = []  # they hold up no records of the group's other rows
+        searches: dict = {}  # by recipe's hash; they hold up no records of the group's other rows
         for stage in group:
             if _parameters(subject) > stage.most:
                 continue
             work = []
             for entry in _missing(stage, subject, store, limit):
-                new = [name for name in entry.benchmarks if (entry.recipe.hash, name) not in known]
-                known |= {(entry.recipe.hash, name) for name in new}
-                work += [replace(entry, benchmarks=new)] if new else []
+                new_names = [name for name in entry.benchmarks if (entry.recipe.hash, name) not in planned_cells]
+                planned_cells |= {(entry.recipe.hash, name) for name in new_names}
+                work += [replace(entry, benchmarks=new_names)] if new_names else []
             long = [e for e in work if not stage.trains and (e.recipe.selection or {}).get("method") in SEARCHES]
             for entry in long:  # a search is made once for all tables of the group
-                same = next((one for one in searches if one.recipe == entry.recipe), None)
-                if same is None:
-                    searches.append(entry)
-                else:
-                    same.benchmarks.extend(entry.benchmarks)
+                first = searches.setdefault(entry.recipe.hash, entry)
+                if first is not entry:
+                    first.benchmarks.extend(entry.benchmarks)
             add(stage.title, subject, [entry for entry in work if entry not in long])
-        add("long searches of these tables", subject, searches)
+        add("long searches of these tables", subject, list(searches.values()))
     return planned
 
 
@@ -158,16 +156,17 @@ def _missing(stage: Stage, subject, store: Store, limit: int | None) -> list:
     from reproductions.engine import runner
     from reproductions.spec import registry, steps
 
-    asked = replace(subject, full_test_sets=stage.whole and subject.small)
+    subject = replace(subject, full_test_sets=stage.whole and subject.small)
     if stage.shares and not subject.standin:
-        asked = replace(asked, remove=subject.counts(*SHARES, standin=1))
+        subject = replace(subject, remove=subject.counts(*SHARES, standin=1))
     columns = () if subject.standin else stage.columns  # whose columns have other labels
     tables = [registry.get(target) for target in stage.targets]
-    runner.check_columns(tables, [asked], columns)
-    found = (
-        runner.missing(tables, store, asked, limit=limit, columns=columns, pattern=row) for row in stage.rows or (None,)
+    runner.check_columns(tables, [subject], columns)
+    work = (
+        runner.missing(tables, store, subject, limit=limit, columns=columns, pattern=row)
+        for row in stage.rows or (None,)
     )
-    return [entry for entry in chain.from_iterable(found) if steps.trains(entry.recipe) == stage.trains]
+    return [entry for entry in chain.from_iterable(work) if steps.trains(entry.recipe) == stage.trains]
 
 
 def _parameters(subject) -> int:
@@ -187,29 +186,25 @@ def timed(planned: Iterable[Planned], store: Store, speed: float, lacking: Calla
     """
     from reproductions.engine import expected_time
 
-    found = []
-    for one in planned:
-        work = [
-            part
-            for entry in one.work
-            for part in entry.of(lambda name, recipe=entry.recipe: lacking(recipe, name) is None)
-        ]
+    stages = []
+    for stage in planned:
+        work = [part for entry in stage.work for part in entry.where(lambda *cell: lacking(*cell) is None)]
         seconds, unknown = expected_time.expected(work, store)
-        absent = one.cells - sum(len(entry.benchmarks) for entry in work)
-        found.append(replace(one, seconds=seconds / speed, unknown=unknown, lacking=absent))
-    return found
+        absent = stage.cells - sum(len(entry.benchmarks) for entry in work)
+        stages.append(replace(stage, seconds=seconds / speed, unknown=unknown, lacking=absent))
+    return stages
 
 
 def forecast(planned: Iterable[Planned], workers: int, minutes: float) -> str:
     """Return a table of the stages: cells, minutes, end of each, and whether that is in time."""
     lines, until = [f"{'cells':>6} {'minutes':>8} {'until':>8}  stage"], 0.0
-    for one in planned:
-        own = one.seconds / 60 / workers
-        until += own
+    for stage in planned:
+        duration = stage.seconds / 60 / workers
+        until += duration
         late = "" if until <= minutes else "  (not in time)"
-        unknown = f"  ({plural(one.unknown, 'cell')} of unknown time)" if one.unknown else ""
-        absent = f"  ({plural(one.lacking, 'cell')} without data here)" if one.lacking else ""
-        lines.append(f"{one.cells:>6} {own:>8.1f} {until:>8.1f}  {one.title}{absent}{unknown}{late}")
+        unknown = f"  ({plural(stage.unknown, 'cell')} of unknown time)" if stage.unknown else ""
+        absent = f"  ({plural(stage.lacking, 'cell')} without data here)" if stage.lacking else ""
+        lines.append(f"{stage.cells:>6} {duration:>8.1f} {until:>8.1f}  {stage.title}{absent}{unknown}{late}")
     rough = "minutes are rough estimates from the published results"
     return "\n".join([*lines, f"{plural(workers, 'worker')}, {minutes:g} minutes; {rough}"])
 
@@ -238,7 +233,7 @@ def run(
 
     store = Store()
     store.check_writable()
-    work = tuple(entry for one in planned for entry in one.work)
+    work = tuple(entry for stage in planned for entry in stage.work)
     worker = processes.Worker(work, time.time_ns(), device, lacking=lacking)
     if measure is not None:
         worker = replace(worker, measure=measure)
@@ -264,7 +259,7 @@ class BatchCommand:
 @answering
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit status, which is also 0 if the time limit came before the end of the work."""
-    begun = time.time()
+    started = time.time()
     options = parse(BatchCommand, arguments, prog="python -m reproductions.engine.gpu_batch")
     quiet_logging()
     device = options.device or _device()
@@ -281,12 +276,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     from reproductions.engine import fetch  # loads torch
 
-    lacking = fetch.lacking([entry for one in planned for entry in one.work]).why
+    lacking = fetch.lacking([entry for stage in planned for entry in stage.work]).why
     planned = timed(planned, store, SPEED[device], lacking)
     print(forecast(planned, workers, options.minutes), flush=True)
-    total = sum(one.cells for one in planned)
-    done = run(planned, device=device, workers=workers, ends=begun + 60 * options.minutes, lacking=lacking)
-    print(f"{done} of {total} cells have a record now; the same command continues with what is left")
+    total = sum(stage.cells for stage in planned)
+    results = run(planned, device=device, workers=workers, ends=started + 60 * options.minutes, lacking=lacking)
+    print(f"{results} of {total} cells have a record now; the same command continues with what is left")
     return 0
 
 

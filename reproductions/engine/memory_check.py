@@ -37,22 +37,23 @@ def check(recipe: Recipe, device: str) -> None:
 
 def _settings(recipe: Recipe) -> Settings | None:
     """Of the training that a recipe names; None: it names none of these."""
-    chosen, trained = recipe.selection or {}, recipe.training or {}
-    if chosen.get("method") == "iterative":
-        return Settings.of(chosen["tune"]["settings"])
-    if trained.get("method") == "finetune":
-        return Settings.of(trained["settings"])
-    return training.settings(**trained["settings"]) if trained.get("method") == "laco-posttrain" else None
+    selection, training_step = recipe.selection or {}, recipe.training or {}
+    if selection.get("method") == "iterative":
+        return Settings.of(selection["tune"]["settings"])
+    if training_step.get("method") == "finetune":
+        return Settings.of(training_step["settings"])
+    return training.settings(**training_step["settings"]) if training_step.get("method") == "laco-posttrain" else None
 
 
 def _removed(recipe: Recipe) -> int | None:
     """Return how many layers are gone when training begins; None: that shows only then."""
-    chosen, layers = recipe.selection or {}, registry.get(recipe.model).layers
-    if chosen.get("method") == "iterative":
-        return schedule(chosen["schedule"])[0]
-    if chosen.get("method") == "laco":
-        if chosen.get("layers") is not None:
-            return layers - chosen["layers"]
-        printed = laco.SETTINGS.get(recipe.model, {})
-        return next((layers - left for left, kept in printed.items() if kept == (chosen["C"], chosen["T"])), None)
-    return chosen.get("count", None if chosen else 0)
+    selection, layers = recipe.selection or {}, registry.get(recipe.model).layers
+    if selection.get("method") == "iterative":
+        return schedule(selection["schedule"])[0]
+    if selection.get("method") == "laco":
+        if selection.get("layers") is not None:
+            return layers - selection["layers"]
+        layers_left = {setting: left for left, setting in laco.SETTINGS.get(recipe.model, {}).items()}
+        left = layers_left.get((selection["C"], selection["T"]))
+        return None if left is None else layers - left
+    return selection.get("count", None if selection else 0)

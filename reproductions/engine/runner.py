@@ -51,13 +51,13 @@ def choose_rows(
     """
     subject = subjects.subject(subject)
     rows = table.rows(subject, limit)
-    known = {row.model for row in rows}
+    models_here = {row.model for row in rows}
     for model in models:
-        if model not in known:
-            raise unknown(f"model in the {subject.profile} profile of {table.target}", model, known)
+        if model not in models_here:
+            raise unknown(f"model in the {subject.profile} profile of {table.target}", model, models_here)
     chosen = [row for row in rows if fits(row, models, pattern)]
-    plain = table.rows(replace(subject, changes=Changes()), limit) if subject.changes else ()
-    if all(row.dense for row in chosen) and any(fits(row, models, pattern) for row in plain):
+    unchanged = table.rows(replace(subject, changes=Changes()), limit) if subject.changes else ()
+    if all(row.dense for row in chosen) and any(fits(row, models, pattern) for row in unchanged):
         raise UserError(
             f"no row of {table.target} changes with {subject.changes}: those asked for are not calibrated or patched that "
             "way, or are so already. Choose other rows or another target, or leave the option out"
@@ -75,15 +75,15 @@ def fitting(
     Raises:
         UserError: no table has such rows; the message explains it for the first.
     """
-    found, problems = [], []
+    rows_by_table, problems = [], []
     for table in tables:
         try:
-            found.append((table, choose_rows(table, subject, models, pattern, limit)))
+            rows_by_table.append((table, choose_rows(table, subject, models, pattern, limit)))
         except UserError as error:
             problems.append(error)
-    if problems and not found:
+    if problems and not rows_by_table:
         raise problems[0]
-    return found
+    return rows_by_table
 
 
 def fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
@@ -108,10 +108,10 @@ def check_columns(tables: Sequence[Table], named: Iterable[Subject], patterns: S
         UserError: There is such a pattern.
     """
     columns = [column for subject in named for table in tables for column in table.columns_for(subject)]
-    known = [column for column in columns if column.benchmark or column.derived]
+    measurable = [column for column in columns if column.benchmark or column.derived]
     for pattern in patterns:
-        if not _named(known, [pattern]):
-            raise unknown("column", pattern, {column.label for column in known})
+        if not _named(measurable, [pattern]):
+            raise unknown("column", pattern, {column.label for column in measurable})
 
 
 def _named(columns: Sequence[Column], patterns: Sequence[str]) -> list[Column]:
@@ -119,7 +119,7 @@ def _named(columns: Sequence[Column], patterns: Sequence[str]) -> list[Column]:
 
     Without patterns all are named.
     """
-    fitting = [c for c in columns if any(like(name, one) for name in (c.label, c.id) for one in patterns or ["*"])]
+    fitting = [c for c in columns if any(like(name, p) for name in (c.label, c.id) for p in patterns or ["*"])]
     ids = {name for c in fitting for name in (c.members(columns) if c.derived else [c.id])}
     return [c for c in columns if c.benchmark and c.id in ids]
 
@@ -130,7 +130,7 @@ def missing(
     """Return the cells to measure, grouped by recipe.
 
     Cells that failed or had no data are tried again, and so is a part whose whole was measured anew. ``force`` measures
-    all cells again, as the tables read them (`coverage.read`). ``chosen``: see `_cells`.
+    all cells again, as the tables read them (`coverage.columns`). ``chosen``: see `_cells`.
     """
     work: dict[str, Work] = {}
     for _, row, recipe, benchmark in _cells(tables, store, subject, force=force, **chosen):
@@ -158,22 +158,22 @@ def worth_measuring(
     cells: dict[str, list] = {}
     for table, row, recipe, benchmark in _cells(tables, store, subject, **chosen):
         cells.setdefault(table.target, []).append((row, recipe, benchmark))
-    worth = set()
-    for of_table in cells.values():
-        others = [cell for cell in of_table if not cell[0].dense]
-        pruned = {row.model for row, _, _ in others}
+    cells_worth = set()
+    for cells_of_table in cells.values():
+        pruned = [cell for cell in cells_of_table if not cell[0].dense]
+        models_with_pruned = {row.model for row, _, _ in pruned}
         compared = {
             (row.model, benchmark)
-            for row, recipe, benchmark in others
+            for row, recipe, benchmark in pruned
             if lacking(recipe, benchmark) is None
             or ((record := store.get(recipe, benchmark)) is not None and record.status == "ok")
         }
-        worth |= {
+        cells_worth |= {
             (recipe.hash, benchmark)
-            for row, recipe, benchmark in of_table
-            if not row.dense or row.model not in pruned or (row.model, benchmark) in compared
+            for row, recipe, benchmark in cells_of_table
+            if not row.dense or row.model not in models_with_pruned or (row.model, benchmark) in compared
         }
-    return worth
+    return cells_worth
 
 
 def _cells(
@@ -190,13 +190,15 @@ def _cells(
     """Yield the cells that a command names, each as its table, row, recipe and benchmark.
 
     Cells of the paper's models that need no weights are part of either profile. columns: patterns of labels or ids; where
-    there are any, only the columns that fit one. force: of parts or the whole, what the tables read (`coverage.read`).
+    there are any, only the columns that fit one. force: of parts or the whole, what the tables read (`coverage`).
     """
     subject = subjects.subject(subject)
     for table, rows in fitting(tables, subject, models, pattern, limit):
-        asked = _named(coverage.read(table, store, subject, limit) if force else table.columns_for(subject), columns)
+        chosen = _named(
+            coverage.columns(table, store, subject, limit) if force else table.columns_for(subject), columns
+        )
         for row in rows:
-            for column in asked if row.recipe is not None else ():
+            for column in chosen if row.recipe is not None else ():
                 if not column.shape_only or row.recipe == row.shapes:
                     yield table, row, row.recipe, column.benchmark
         shapes = (subject.standin or subject.printed) and not subject.changes
@@ -257,12 +259,12 @@ def measured(
         patience: Seconds to wait while others measure all the rest; the recipes of a process that dies meanwhile are
             taken over.
     """
-    shared = results.environment() | {"device": device}
-    several = since is not None
+    provenance = results.environment() | {"device": device}
+    shared_request = since is not None
     request = Request(store, time.time_ns() if since is None else since, force)
-    work = _without(work if force else _unknown(work, store), store, lacking, shared, several)
+    work = _without(work if force else _unknown(work, store), store, lacking, provenance, shared_request)
     total = sum(len(w.benchmarks) for w in work)
-    told: set[str] = set()  # one reason can stop every cell of a model: say it once
+    logged: set[str] = set()  # one reason can stop every cell of a model: say it once
     failed, idle = 0, None
     time_left = TimeLeft(work, store)
     with track(None, "measuring", total=total, unit="cell", each=True, left=time_left.seconds) as bar:
@@ -274,27 +276,27 @@ def measured(
                     idle = idle or time.monotonic()
                     if time.monotonic() - idle >= patience:
                         break
-                    if "waiting" not in told:
-                        told.add("waiting")
+                    if "waiting" not in logged:
+                        logged.add("waiting")
                         log.warning("waiting for other processes, which measure %s and what is left", work[0].title)
                     time.sleep(PAUSE)
                     continue
                 idle = None
-                names = sorted({b: None for one in group for b in one.work.benchmarks}, key=_LAST.__contains__)
-                cells = [(one, name) for name in names for one in group if name in one.work.benchmarks]
-                for one, benchmark in cells:
-                    bar.note(f"{one.work.title}, {benchmark}")
-                    record, items = _cell(one, benchmark, measure, shared | one.provenance)
-                    _keep(store, record, one.work.recipe, items, several)
+                names = sorted({b: None for ready in group for b in ready.work.benchmarks}, key=_LAST.__contains__)
+                cells = [(ready, name) for name in names for ready in group if name in ready.work.benchmarks]
+                for ready, benchmark in cells:
+                    bar.note(f"{ready.work.title}, {benchmark}")
+                    record, items = _cell(ready, benchmark, measure, provenance | ready.provenance)
+                    _keep(store, record, ready.work.recipe, items, shared_request)
                     failed += record.status == "failed"
-                    if record.reason is not None and record.reason not in told:
+                    if record.reason is not None and record.reason not in logged:
                         level = logging.ERROR if record.status == "failed" else logging.WARNING
-                        log.log(level, "%s, %s: %s", one.work.title, benchmark, record.reason)
-                        told.add(record.reason)
+                        log.log(level, "%s, %s: %s", ready.work.title, benchmark, record.reason)
+                        logged.add(record.reason)
                     seconds = record.provenance["seconds"] if record.status == "ok" else None
-                    time_left.measured(one.work.recipe.hash, benchmark, seconds)
+                    time_left.measured(ready.work.recipe.hash, benchmark, seconds)
                     bar.update()
-                group = cells = one = None  # they go before the next ones come: there may be room for one only
+                group = cells = ready = None  # they go before the next ones come: there may be room for one only
     return failed + request.failed
 
 
@@ -316,11 +318,11 @@ class Request:
 
     def recorded(self, recipe: Recipe, benchmark: str) -> Record | None:
         """Return another process's result of a cell, or of its failure if it was tried for this request."""
-        asked = (self.store.written(recipe, benchmark) or 0) >= self.since
-        if self.force and not asked:
+        this_request = (self.store.written(recipe, benchmark) or 0) >= self.since
+        if self.force and not this_request:
             return self.store.attempted(recipe, benchmark, self.since)
         record = self.store.get(recipe, benchmark)
-        return record if record is not None and (asked or record.status == "ok") else None
+        return record if record is not None and (this_request or record.status == "ok") else None
 
 
 @dataclass
@@ -344,7 +346,7 @@ def _group(
 ) -> tuple[list[Ready], list[Work]]:
     """Lock and prepare the first free recipes, of one model, as many as are to be held together; also return what is left."""
     group: list[Ready] = []
-    left, filled, started = list(work), Fraction(0), time.monotonic()
+    remaining, filled, started = list(work), Fraction(0), time.monotonic()
     for entry in work:
         if group and entry.recipe.model != group[0].work.recipe.model:
             continue
@@ -361,13 +363,13 @@ def _group(
             ) from error
         if lock is None:
             continue
-        left = [other for other in left if other is not entry]
-        known = {benchmark: request.recorded(entry.recipe, benchmark) for benchmark in entry.benchmarks}
-        request.failed += sum(record.status == "failed" for record in known.values() if record is not None)
-        for benchmark in (name for name, record in known.items() if record is not None):
+        remaining = [other for other in remaining if other is not entry]
+        records = {name: record for name in entry.benchmarks if (record := request.recorded(entry.recipe, name))}
+        request.failed += sum(record.status == "failed" for record in records.values())
+        for benchmark in records:
             time_left.measured(entry.recipe.hash, benchmark)
-        bar.update(sum(record is not None for record in known.values()))
-        missing = entry.of(lambda benchmark, known=known: known[benchmark] is None)
+        bar.update(len(records))
+        missing = entry.without(records)
         if not missing:
             lock.release()
             continue
@@ -377,7 +379,7 @@ def _group(
         if ready.prepared is not None:
             time_left.prepared(entry.recipe.hash, ready.provenance["preparing_seconds"])
         group.append(ready)
-    return group, left
+    return group, remaining
 
 
 def _keep(store: Store, record: Record, recipe: Recipe, items: dict, several: bool) -> None:
@@ -401,51 +403,50 @@ def _unknown(work: list[Work], store: Store) -> list[Work]:
     """Return the work that is no part of what has been measured; the records of what is are written."""
     from reproductions.measurements import partial_records  # loads torch: what shows a table does without
 
-    left = []
+    remaining = []
     for entry in work:
-        known = {benchmark: partial_records.part(store, entry.recipe, benchmark) for benchmark in entry.benchmarks}
-        for record, items in filter(None, known.values()):
+        parts = {name: part for name in entry.benchmarks if (part := partial_records.part(store, entry.recipe, name))}
+        for record, items in parts.values():
             store.put(record, entry.recipe, items)
-        left += entry.of(lambda benchmark, known=known: known[benchmark] is None)
-    return left
+        remaining += entry.without(parts)
+    return remaining
 
 
 def _without(
     work: list[Work], store: Store, lacking: Callable[[Recipe, str], str | None], shared: dict, several: bool
 ) -> list[Work]:
     """Return the work for which there is data; the other cells' records say why there is none."""
-    left = []
+    remaining = []
     for entry in work:
-        reasons = {benchmark: lacking(entry.recipe, benchmark) for benchmark in entry.benchmarks}
+        reasons = {name: reason for name in entry.benchmarks if (reason := lacking(entry.recipe, name)) is not None}
         for benchmark, reason in reasons.items():
-            if reason is not None:
-                provenance = shared | {"measured_at": results.now()}
-                record, _ = _record(entry.recipe, benchmark, None, None, Problem(reason, "no data"), provenance)
-                _keep(store, record, entry.recipe, {}, several)
-        left += entry.of(lambda benchmark, reasons=reasons: reasons[benchmark] is None)
-    return left
+            provenance = shared | {"measured_at": results.now()}
+            record, _ = _record(entry.recipe, benchmark, None, None, Problem(reason, "no data"), provenance)
+            _keep(store, record, entry.recipe, {}, several)
+        remaining += entry.without(reasons)
+    return remaining
 
 
 # Measured after all others, so that most of a table is there early: about as many items as all other tasks have together.
 _LAST = ("hellaswag",)
 
 
-def _cell(one: Ready, benchmark: str, measure, provenance: dict) -> tuple[Record, dict]:
+def _cell(ready: Ready, benchmark: str, measure, provenance: dict) -> tuple[Record, dict]:
     """Measure one cell; return its record, with its value or why there is none, and its outcomes per item."""
     started = time.perf_counter()
-    recipe, outcome, problem = one.work.recipe, None, one.problem
-    if one.prepared is not None:
-        outcome, problem = _attempt(lambda: measure.benchmark(one.prepared, benchmark))
+    recipe, outcome, problem = ready.work.recipe, None, ready.problem
+    if ready.prepared is not None:
+        outcome, problem = _attempt(lambda: measure.benchmark(ready.prepared, benchmark))
     provenance = provenance | {"seconds": time.perf_counter() - started}
     provenance |= results.peak_memory() | {"measured_at": results.now()}
-    found, said = _attempt(lambda: _legible(*_record(recipe, benchmark, one.prepared, outcome, problem, provenance)))
-    return found or _record(recipe, benchmark, None, None, said, provenance)
 
+    def legible() -> tuple[Record, dict]:
+        record, items = _record(recipe, benchmark, ready.prepared, outcome, problem, provenance)
+        Record.from_json(record.to_json())  # raises if its file could not be written or read: a type that JSON lacks
+        return record, items
 
-def _legible(record: Record, items: dict) -> tuple[Record, dict]:
-    """Return both unchanged; raise if the record's file could not be written or read (a type that JSON lacks)."""
-    Record.from_json(record.to_json())
-    return record, items
+    result, illegible = _attempt(legible)
+    return result or _record(recipe, benchmark, None, None, illegible, provenance)
 
 
 def _prepared(
@@ -453,22 +454,22 @@ def _prepared(
 ) -> tuple[object | None, Problem | None, dict]:
     """Return a recipe's model, or why there is none, and the seconds that took, as its records name them."""
     bar.note(f"preparing {entry.title}", say=True)
-    known = None if force else store.pruned(entry.recipe)
-    options = {"device": device, "progress": True, "force": force, "recorded": known and known.details}
+    earlier = None if force else store.pruned(entry.recipe)
+    options = {"device": device, "progress": True, "force": force, "recorded": earlier and earlier.details}
     started = time.perf_counter()
     prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, **options))
-    if prepared is not None and known is not None and (said := _other_layers(prepared.details, known)):
-        prepared, problem = None, Problem(said, "failed")
+    if prepared is not None and earlier is not None and (difference := _other_layers(prepared.details, earlier)):
+        prepared, problem = None, Problem(difference, "failed")
     return prepared, problem, {"preparing_seconds": time.perf_counter() - started}
 
 
-def _other_layers(details: Mapping, known: Record) -> str | None:
+def _other_layers(details: Mapping, earlier: Record) -> str | None:
     """Return why a model is not the one of its recipe's record: what was removed from it is something else.
 
     None: it is the same.
     """
-    for name in {"removed", "halves"} & details.keys() & known.details.keys():
-        now, then = (sorted(one[name]) for one in (details, known.details))
+    for name in {"removed", "halves"} & details.keys() & earlier.details.keys():
+        now, then = (sorted(layers[name]) for layers in (details, earlier.details))
         if now != then:
             return (
                 f"the choice made here, {name} {now}, is not that of this row's records, {then} (scores nearly equal fall "
@@ -506,5 +507,5 @@ def _record(
         return Record(**base, status=problem.status, reason=problem.text, provenance=provenance), {}
     values, stderr, details, *items = outcome
     details = prepared.details | details
-    found = Record(**base, status="ok", values=values, stderr=stderr, details=details, provenance=provenance)
-    return found, dict(*items)
+    record = Record(**base, status="ok", values=values, stderr=stderr, details=details, provenance=provenance)
+    return record, dict(*items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from common.records.results import Recipe
@@ -16,7 +16,11 @@ class Work:
     title: str
     benchmarks: list[str] = field(default_factory=list)
 
-    def of(self, wanted: Callable[[str], bool]) -> list[Work]:
-        """Return this work with the wanted benchmarks alone; [] if none is left."""
-        names = [benchmark for benchmark in self.benchmarks if wanted(benchmark)]
+    def without(self, benchmarks: Collection[str]) -> list[Work]:
+        """Return this work without some benchmarks; [] if none is left."""
+        names = [benchmark for benchmark in self.benchmarks if benchmark not in benchmarks]
         return [Work(self.recipe, self.title, names)] if names else []
+
+    def where(self, keep: Callable[[Recipe, str], bool]) -> list[Work]:
+        """Return this work with the benchmarks of the cells to keep; [] if none is left."""
+        return self.without([benchmark for benchmark in self.benchmarks if not keep(self.recipe, benchmark)])

@@ -126,16 +126,16 @@ def check(options: SpreadingOptions) -> None:
         slurm_options(options.slurm)
 
 
-def chosen(work: Sequence[Work], recipes: Sequence[str], every: Sequence[Work]) -> list[Work]:
-    """Return the work that ``--recipe`` names; ``every`` includes recipes that are already measured, which are no error.
+def chosen(work: Sequence[Work], recipes: Sequence[str], all_work: Sequence[Work]) -> list[Work]:
+    """Return the work that ``--recipe`` names; ``all_work`` includes recipes that are already measured, which are no error.
 
     Raises:
         UserError: A name that is no recipe's hash.
     """
-    known = {entry.recipe.hash for entry in every}
+    hashes = {entry.recipe.hash for entry in all_work}
     for key in recipes:
-        if key not in known:
-            raise unknown("recipe", key, known, "`run --list-work` prints them")
+        if key not in hashes:
+            raise unknown("recipe", key, hashes, "`run --list-work` prints them")
     return [entry for entry in work if entry.recipe.hash in recipes]
 
 
@@ -194,7 +194,7 @@ def local(worker: Worker, count: int, folder: Path, ends: float | None = None) -
     """
     count = min(count, len({entry.recipe.hash for entry in worker.work}))
     gpus = _gpus(worker.device)
-    several = worker.device == "auto"
+    spread_models = worker.device == "auto"
     if gpus and worker.device not in (None, "auto"):
         worker = replace(worker, device="cuda")  # as the process that has this one alone calls it
     folder.mkdir(parents=True, exist_ok=True)
@@ -202,11 +202,11 @@ def local(worker: Worker, count: int, folder: Path, ends: float | None = None) -
     with startup.ended_as_by_ctrl_c():
         try:
             for number in range(count):
-                own, cores = _own(gpus, number, count, several), _cores(number, count)
+                own_gpus, cores = _gpus_of(gpus, number, count, spread_models), _cores(number, count)
                 path = folder / f"{os.getpid()}-{worker.since}-{number}.log"
                 arguments = (worker, () if gpus else cores, path)
                 process = multiprocessing.get_context("spawn").Process(target=_begin, args=arguments)
-                with _environment(cores, own):
+                with _environment(cores, own_gpus):
                     process.start()
                 logs[process] = path
             _watch(worker, logs, ends)
@@ -247,27 +247,27 @@ def slurm_options(text: str) -> dict:
     from submitit.slurm import slurm as sbatch
 
     hints = typing.get_type_hints(sbatch._make_sbatch_string)
-    kinds = {name: set(typing.get_args(hint)) or {hint} for name, hint in hints.items() if name not in _OURS}
-    known = {name for name, kind in kinds.items() if kind & {str, int, bool}} | SHORT.keys()
-    found, name = dict(DEFAULTS), ""
+    types = {name: set(typing.get_args(hint)) or {hint} for name, hint in hints.items() if name not in _OURS}
+    names = {name for name, kind in types.items() if kind & {str, int, bool}} | SHORT.keys()
+    options, name = dict(DEFAULTS), ""
     for part in filter(None, (part.strip() for part in text.split(","))):
-        if "=" not in part and isinstance(found.get(name), str) and part not in known:
-            found[name] += f",{part}"
+        if "=" not in part and isinstance(options.get(name), str) and part not in names:
+            options[name] += f",{part}"
             continue
         name, _, value = part.partition("=")
         if not value:
             raise UserError(
                 f"--slurm {part!r} is no NAME=VALUE; write for instance --slurm partition=gpu,gpus=1,array=64"
             )
-        if name not in known:
-            raise unknown("SLURM option", name, known)
+        if name not in names:
+            raise unknown("SLURM option", name, names)
         name = SHORT.get(name, name)
-        number = int in kinds[name] or kinds[name] == {bool}  # an account 00123 is a name
-        found[name] = int(value) if number and value.isdigit() else value
+        number = int in types[name] or types[name] == {bool}  # an account 00123 is a name
+        options[name] = int(value) if number and value.isdigit() else value
     for name in DEFAULTS:
-        if not isinstance(found[name], int) or found[name] < 1:
-            raise UserError(f"--slurm {name}={found[name]}: a whole number above 0 is needed (time is in minutes)")
-    return found
+        if not isinstance(options[name], int) or options[name] < 1:
+            raise UserError(f"--slurm {name}={options[name]}: a whole number above 0 is needed (time is in minutes)")
+    return options
 
 
 def _begin(worker: Worker, cores: Sequence[int], path: Path) -> None:
@@ -282,31 +282,33 @@ def _begin(worker: Worker, cores: Sequence[int], path: Path) -> None:
 
 def _watch(worker: Worker, logs: dict, ends: float | None) -> None:
     """Show how far the workers are until all have ended, or the time is over; say where the log of one that died is."""
-    request, told = Request(Store(), worker.since, worker.force), set()
-    left = [(entry.recipe, benchmark) for entry in worker.work for benchmark in entry.benchmarks]
+    request, warned = Request(Store(), worker.since, worker.force), set()
+    remaining = [(entry.recipe, benchmark) for entry in worker.work for benchmark in entry.benchmarks]
     time_left = expected_time.TimeLeft(worker.work, request.store)
 
     def seconds() -> float | None:
         alone, workers = time_left.seconds(), sum(process.is_alive() for process in logs)
         return alone and alone / max(1, min(workers, len(time_left.recipes())))
 
-    with track(None, "measuring", total=len(left), unit="cell", left=seconds) as bar:
+    with track(None, "measuring", total=len(remaining), unit="cell", left=seconds) as bar:
         while True:
             running = [process for process in logs if process.is_alive()]
-            before, cells, left = len(left), left, []
+            before, cells, remaining = len(remaining), remaining, []
             for recipe, benchmark in cells:
                 if (record := request.recorded(recipe, benchmark)) is None:
-                    left.append((recipe, benchmark))
+                    remaining.append((recipe, benchmark))
                 else:
                     _note(time_left, recipe.hash, benchmark, record)
-            if len(left) < before:
-                bar.update(before - len(left))
+            if len(remaining) < before:
+                bar.update(before - len(remaining))
             over = ends is not None and time.time() > ends  # who ends them then need not be this process
-            for process in logs.keys() - told if not over else ():
+            for process in logs.keys() - warned if not over else ():
                 if process.exitcode:
-                    told.add(process)
-                    said = f"warning: process {process.pid} ended early ({_why(process, logs[process])}); see {logs[process]}"
-                    print(one_line(said), file=sys.stderr)
+                    warned.add(process)
+                    why, log_path = _why(process, logs[process]), logs[process]
+                    print(
+                        one_line(f"warning: process {process.pid} ended early ({why}); see {log_path}"), file=sys.stderr
+                    )
             if not running or over:
                 return
             wait([process.sentinel for process in running], timeout=LOOK)
@@ -340,15 +342,15 @@ def _end(processes: Sequence) -> None:
 
 def _outcome(worker: Worker) -> int:
     """Say once why cells failed; return how many did, or have no record yet."""
-    request, failed, told = Request(Store(), worker.since, worker.force), 0, set()
+    request, failed, reasons_logged = Request(Store(), worker.since, worker.force), 0, set()
     for entry in worker.work:
         for benchmark in entry.benchmarks:
             record = request.recorded(entry.recipe, benchmark)
             request.store.attempt_path(entry.recipe, benchmark).unlink(missing_ok=True)
             reason = "not measured: its process ended early, see the log" if record is None else record.reason
             failed += record is None or record.status == "failed"
-            if reason is not None and reason not in told:
-                told.add(reason)
+            if reason is not None and reason not in reasons_logged:
+                reasons_logged.add(reason)
                 log.warning("%s, %s: %s", entry.title, benchmark, reason)
     return failed
 
@@ -370,7 +372,7 @@ def _gpus(device: str | None) -> list[str]:
     return [names[int(index)]]
 
 
-def _own(gpus: Sequence[str], number: int, count: int, several: bool) -> list[str]:
+def _gpus_of(gpus: Sequence[str], number: int, count: int, several: bool) -> list[str]:
     """Return one worker's GPUs: one, or, to spread models over several, its part; more workers than GPUs share them."""
     if not gpus:
         return []

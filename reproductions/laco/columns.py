@@ -34,29 +34,29 @@ def averages(profile: str, percent: bool = False, layers: bool = False) -> list[
 
 def settings(table: str):
     """Return the columns of hyperparameters, and of the search's outcome (Tables 5 and 6)."""
-    given = {name: Column(name, "laco-search", name, compare="exact") for name in ("C", "L", "H", "I", "T")}
-    given["layers"] = Column("layers", "laco-search", "layers", compare="exact")
-    ours = [
+    hyperparameters = {name: Column(name, "laco-search", name, compare="exact") for name in ("C", "L", "H", "I", "T")}
+    hyperparameters["layers"] = Column("layers", "laco-search", "layers", compare="exact")
+    outcomes = [
         Column("merges", "laco-search", "merges", label="merges (extension)"),
         Column("attempts", "laco-search", "attempts", label="attempts (extension)"),
         Column("highest-similarity", "laco-search", "highest", label="highest s (extension)"),
         Column("least-accepted-similarity", "laco-search", "lowest_accepted", label="lowest accepted s (extension)"),
     ]
 
-    def made(profile: str) -> list[Column]:
+    def columns_of(profile: str) -> list[Column]:
         labels = reported.columns("laco", table)
-        shown = [SHARE if label == SHARE.id else given[label] for label in labels]
-        rest = [column for label, column in given.items() if label not in labels]
-        return [*shown, *rest, *ours]
+        shown = [SHARE if label == SHARE.id else hyperparameters[label] for label in labels]
+        rest = [column for label, column in hyperparameters.items() if label not in labels]
+        return [*shown, *rest, *outcomes]
 
-    return made
+    return columns_of
 
 
 def generations(profile: str) -> list[Column]:
     """Return the columns of generated text (Table 8); the share of distinct bigrams distinguishes a loop from a sentence."""
     protocol, texts = ("laco-xsum", 1) if profile == "paper" else ("standin-1", 3)
-    written, numbers = f"generations@{protocol}", range(1, texts + 1)
+    benchmark, numbers = f"generations@{protocol}", range(1, texts + 1)
     return [
-        Column("distinct-bigrams", written, "distinct_2", scale=100, label="distinct bigrams"),
-        *(Column(f"response-{n}", written, f"text-{n}", text=True, label=f"response {n}") for n in numbers),
+        Column("distinct-bigrams", benchmark, "distinct_2", scale=100, label="distinct bigrams"),
+        *(Column(f"response-{n}", benchmark, f"text-{n}", text=True, label=f"response {n}") for n in numbers),
     ]

@@ -17,15 +17,15 @@ SENTENCES = 20  # section 4.2
 def _dense(subject: Subject, limit: int | None, **fields) -> list[Row]:
     """Return the dense model; of the paper's two the one whose weights can be loaded."""
     if subject.printed:
-        wanted = recipe("llama-2-7b", subject, limit, **fields)
-        return [Row("llama-2-7b", LABELS["llama-2-7b"], "", DENSE, wanted, dense=True)]
+        model = "llama-2-7b"
+        return [Row(model, LABELS[model], "", DENSE, recipe(model, subject, limit, **fields), dense=True)]
     return one_model(subject, [(subject.layers, DENSE, recipe(subject.model, subject, limit, **fields))])
 
 
 def _printed(model: str, method: str, recipe: Recipe) -> Row:
     """Return a row of one of the paper's models."""
-    own = {"name": NAMES.get(method, ""), "extension": method in NAMES}
-    return Row(model, LABELS[model], "", method, recipe, **own)
+    labels = {"name": NAMES.get(method, ""), "extension": method in NAMES}
+    return Row(model, LABELS[model], "", method, recipe, **labels)
 
 
 def _similarity_rows(subject: Subject, limit: int | None) -> list[Row]:
@@ -36,11 +36,10 @@ def _training_rows(subject: Subject, limit: int | None) -> list[Row]:
     rows = []
     for merge, name in (("paper", ""), ("code", CODE)):
         if subject.printed:
-            wanted = trained("llama-2-7b", subject, limit, merge)
-            rows.append(_printed("llama-2-7b", TRAINED + name, wanted))
+            rows.append(_printed("llama-2-7b", TRAINED + name, trained("llama-2-7b", subject, limit, merge)))
         else:
-            wanted = trained(subject.model, subject, limit, merge)
-            rows += one_model(subject, [(recipes.main_left(subject), TRAINED + name, wanted)])
+            of_row = trained(subject.model, subject, limit, merge)
+            rows += one_model(subject, [(recipes.main_left(subject), TRAINED + name, of_row)])
     return rows
 
 

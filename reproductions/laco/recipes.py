@@ -1,7 +1,7 @@
 """The paper's settings as recipes: what a printed row, or a row of the toy model, stands for."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from common.models.registry import REGISTRY
 from common.records.results import Recipe
@@ -93,17 +93,14 @@ def lefts(subject: Subject) -> dict[int, int]:
         return {subject.layers - n: merged_at_once(n) for n in removed}
     if subject.standin:
         return dict.fromkeys((14, 12, 8), STANDIN_C)
-    found = {}
-    for n, C in SHARES:
-        merges = max(1, round(n * subject.layers / 32 / (C - 1)))
-        found[subject.layers - merges * (C - 1)] = C
-    return found
+    merges = [(C, max(1, round(n * subject.layers / 32 / (C - 1)))) for n, C in SHARES]
+    return {subject.layers - count * (C - 1): C for C, count in merges}
 
 
 def main_left(subject: Subject) -> int:
     """Return the layers left in the main results: of several shares the middle one, as in the paper."""
-    found = sorted(lefts(subject), reverse=True)
-    return found[min(1, len(found) - 1)]
+    descending = sorted(lefts(subject), reverse=True)
+    return descending[min(1, len(descending) - 1)]
 
 
 def again_left(subject: Subject) -> int:
@@ -120,15 +117,15 @@ def collapsed(
     """
     if subject.printed:
         C, T = SETTINGS[model][left]
-        wanted = collapse(merge, C, LAYERS[model], T)
+        selection = collapse(merge, C, LAYERS[model], T)
     else:
         T = STANDIN_T[merge].get(left) if subject.standin else None
-        wanted = collapse(merge, lefts(subject)[left], subject.layers, T, left if T is None else None)
-    wanted |= {"left_out": True} if left_out else {}
-    calibrated = sentences(subject.profile)
+        selection = collapse(merge, lefts(subject)[left], subject.layers, T, left if T is None else None)
+    selection |= {"left_out": True} if left_out else {}
+    calibration = sentences(subject.profile)
     if subject.printed and model in CHINESE:
-        calibrated |= {"corpus": CHINESE[model][0]}
-    return recipe(model, subject, limit, selection=wanted, calibration=calibrated, fidelity=merge, **fields)
+        calibration |= {"corpus": CHINESE[model][0]}
+    return recipe(model, subject, limit, selection=selection, calibration=calibration, fidelity=merge, **fields)
 
 
 def trained(model: str, subject: Subject, limit: int | None, merge: str = "paper", again: bool = False) -> Recipe:
@@ -141,16 +138,16 @@ def trained(model: str, subject: Subject, limit: int | None, merge: str = "paper
     if again:
         C = SETTINGS[model][left][0] if subject.printed else lefts(subject)[left]
         layers = AGAIN_LEFT[model] if subject.printed else again_left(subject)
-        next_one = collapse(merge, C, 0, layers=layers)
-        training["reprune"] = {k: v for k, v in next_one.items() if k not in ("method", "H")}
+        selection = collapse(merge, C, 0, layers=layers)
+        training["reprune"] = {key: value for key, value in selection.items() if key not in ("method", "H")}
     return collapsed(model, subject, limit, left, merge, training=training)
 
 
 def unmerged(subject: Subject, limit: int | None) -> Recipe:
     """Return one model by Algorithm 1 with followers that just go, to as many layers."""
     left = main_left(subject)
-    wanted = collapse("drop", lefts(subject)[left], subject.layers, layers=left)
-    return recipe(subject.model, subject, limit, selection=wanted, calibration=sentences(subject.profile))
+    selection = collapse("drop", lefts(subject)[left], subject.layers, layers=left)
+    return recipe(subject.model, subject, limit, selection=selection, calibration=sentences(subject.profile))
 
 
 def shortgpt(subject: Subject, limit: int | None) -> Recipe:
@@ -166,9 +163,9 @@ def baselines(subject: Subject, limit: int | None) -> list[tuple[int, str, Recip
     """
     left = main_left(subject)
     count = subject.layers - left
-    found = [(PRUNER, llm_pruner(subject.profile, layers=count))] if pruner_can(count, subject.layers) else []
-    found.append((SLICEGPT, slicegpt(subject.profile, layers=count)))
-    return [(left, name, recipe(subject.model, subject, limit, **fields)) for name, fields in found]
+    fields_by_name = [(PRUNER, llm_pruner(subject.profile, layers=count))] if pruner_can(count, subject.layers) else []
+    fields_by_name.append((SLICEGPT, slicegpt(subject.profile, layers=count)))
+    return [(left, name, recipe(subject.model, subject, limit, **fields)) for name, fields in fields_by_name]
 
 
 def of_printed(row: Row, limit: int | None, merge: str) -> Recipe | None:
@@ -186,35 +183,33 @@ def of_printed(row: Row, limit: int | None, merge: str) -> Recipe | None:
     return None
 
 
-def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], list[Row]]:
+def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], Iterator[Row]]:
     """Return the rows of a printed table with their recipes; each of LaCo's is followed by one with the code's merge.
 
     The rows of a model that cannot be loaded have no recipe.
     """
 
-    def rows(limit: int | None) -> list[Row]:
-        found = []
+    def rows(limit: int | None) -> Iterator[Row]:
         for row in printed_rows.rows("laco", table, shape=shape, statuses=STATUSES):
             row = dataclasses.replace(row, dense=row.method == DENSE)
             if row.method in STATUSES:
-                found.append(row)
+                yield row
                 continue
             if REGISTRY[row.model].refused:
-                found.append(dataclasses.replace(row, status=REFUSED))
+                yield dataclasses.replace(row, status=REFUSED)
                 continue
-            found.append(dataclasses.replace(row, recipe=of_printed(row, limit, "paper")))
+            yield dataclasses.replace(row, recipe=of_printed(row, limit, "paper"))
             if row.method not in (DENSE, PRUNER, SLICEGPT):
                 code = of_printed(row, limit, "code")
-                found.append(of_ours(row, row.method + CODE, recipe=code))
-        return found
+                yield of_ours(row, row.method + CODE, recipe=code)
 
     return rows
 
 
 def of_ours(row: Row, method: str, recipe: Recipe | None) -> Row:
     """Return an extension's row beside a printed one, by its id."""
-    own = {"name": NAMES[method], "extension": True, "printed": None, "shapes": None}
-    return dataclasses.replace(row, method=method, recipe=recipe, **own)
+    labels = {"name": NAMES[method], "extension": True, "printed": None}
+    return dataclasses.replace(row, method=method, recipe=recipe, shapes=None, **labels)
 
 
 def one_model(subject: Subject, entries: Iterable[tuple[int | None, str, Recipe]]) -> list[Row]:
@@ -226,12 +221,12 @@ def one_model(subject: Subject, entries: Iterable[tuple[int | None, str, Recipe]
             subject.group,
             "" if left is None else f"{N - left}/{N}",
             method,
-            wanted,
+            of_row,
             dense=method == DENSE,
             name=NAMES.get(method, ""),
             extension=method in NAMES,
         )
-        for left, method, wanted in entries
+        for left, method, of_row in entries
     ]
 
 
@@ -246,14 +241,16 @@ def main_rows(subject: Subject, limit: int | None) -> list[Row]:
     """
     left = main_left(subject)
     merges = {LACO: "paper", LACO + CODE: "code"}
-    out = {LEFT_OUT[n]: collapsed(subject.model, subject, limit, left, m, left_out=True) for n, m in merges.items()}
     return one_model(
         subject,
         [
             _dense(subject, limit),
             *baselines(subject, limit),
             *((left, name, collapsed(subject.model, subject, limit, left, merge)) for name, merge in merges.items()),
-            *((left, name, made) for name, made in out.items()),
+            *(
+                (left, LEFT_OUT[name], collapsed(subject.model, subject, limit, left, merge, left_out=True))
+                for name, merge in merges.items()
+            ),
             (left, UNMERGED, unmerged(subject, limit)),
             (left, SHORTGPT, shortgpt(subject, limit)),
         ],

@@ -32,7 +32,7 @@ WRITTEN = (
 )
 
 
-def _table(number: str, title: str, made_columns, rows_of_one, shape=None, note: str = MERGES) -> Table:
+def _table(number: str, title: str, columns_of, rows_of_one, shape=None, note: str = MERGES) -> Table:
     printed = recipes.printed(number, shape)
 
     def rows(subject: Subject, limit: int | None) -> list[Row]:
@@ -44,7 +44,7 @@ def _table(number: str, title: str, made_columns, rows_of_one, shape=None, note:
         number=number,
         title=f"{printed_rows.title_of('laco')}, Table {number}: {title}",
         declared=rows,
-        columns=made_columns,
+        columns=columns_of,
         claims=CLAIMS.get(number, ()),
         note=note,
     )
@@ -53,14 +53,14 @@ def _table(number: str, title: str, made_columns, rows_of_one, shape=None, note:
 def _search_rows(subject: Subject, limit: int | None, all_shares: bool = False) -> list[Row]:
     """Return both merges with one model's own settings, and with the paper's C = 4 and T = .65 for LLaMA-2-7B."""
     lefts = sorted(recipes.lefts(subject), reverse=True) if all_shares else [recipes.main_left(subject)]
-    model, found = subject.model, []
+    model, rows = subject.model, []
     for merge, name in (("paper", ""), ("code", CODE)):
-        found += [(left, LACO + name, collapsed(model, subject, limit, left, merge)) for left in lefts]
-        wanted = collapse(merge, 4, subject.layers, 0.65)
-        fields = {"selection": wanted, "calibration": sentences(subject.profile), "fidelity": merge}
+        rows += [(left, LACO + name, collapsed(model, subject, limit, left, merge)) for left in lefts]
+        selection = collapse(merge, 4, subject.layers, 0.65)
+        fields = {"selection": selection, "calibration": sentences(subject.profile), "fidelity": merge}
         left = {"paper": 16, "code": 8}[merge] if subject.standin else None
-        found.append((left, LACO + PAPERS + name, recipe(model, subject, limit, **fields)))
-    return one_model(subject, found)
+        rows.append((left, LACO + PAPERS + name, recipe(model, subject, limit, **fields)))
+    return one_model(subject, rows)
 
 
 def _without_dense(table: Table) -> Table:

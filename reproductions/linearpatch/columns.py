@@ -12,13 +12,13 @@ PROTOCOLS = {
 
 def question_answering(profile: str) -> list[Column]:
     """Return Ratio, the nine tasks, AVG and RP (Tables 1, 2 and 14), for one real model WikiText-2 as well."""
-    found = [RATIO, *tasks(profile), *_summary(tasks(profile), "AVG", "RP")]
+    columns = [RATIO, *tasks(profile), *_summary(tasks(profile), "AVG", "RP")]
     if profile == "paper":
         text = f"perplexity@{PROTOCOLS[profile]['WIKI-2']}"
-        found.append(
+        columns.append(
             Column("wiki-2", text, "perplexity", compare="perplexity", only="one model", label="WIKI-2 (extension)")
         )
-    return found
+    return columns
 
 
 def perplexities(profile: str, average: str, part: str = "quarter", label: str = "") -> list[Column]:
@@ -32,13 +32,13 @@ def perplexities(profile: str, average: str, part: str = "quarter", label: str =
         label: Label of the mean's column; "" for its id.
     """
     suffix = f"-{part}" if profile == "standin" else ""
-    found = [
+    texts = [
         Column(label, f"perplexity@{protocol}{suffix}", "perplexity", compare="perplexity")
         for label, protocol in PROTOCOLS[profile].items()
     ]
     return [
-        *found,
-        Column(average, derived="average", compare="perplexity", of=tuple(c.id for c in found), label=label),
+        *texts,
+        Column(average, derived="average", compare="perplexity", of=tuple(c.id for c in texts), label=label),
     ]
 
 
@@ -59,8 +59,8 @@ def everything(profile: str) -> list[Column]:
     return [*perplexities(profile, "PPL AVG"), *chosen, *_summary(chosen, "AVG", "RP")]
 
 
-def _summary(found: list[Column], average: str, retained: str) -> list[Column]:
-    labels = tuple(column.id for column in found)
+def _summary(tasks_: list[Column], average: str, retained: str) -> list[Column]:
+    labels = tuple(column.id for column in tasks_)
     return [Column(average, derived="average", of=labels), Column(retained, derived="retained", of=labels)]
 
 

@@ -1,7 +1,7 @@
 """The figures of LinearPatch, declared: the dense model's residual stream around a block, and the model without it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from reproductions.linearpatch import rows
 from reproductions.linearpatch.recipes import settings as models_of
@@ -14,22 +14,20 @@ from reproductions.spec.subjects import Subject, recipe
 _WINDOW = [Column("start", "magnitudes", "start", compare="exact"), Column("end", "magnitudes", "end", compare="exact")]
 
 
-def _observed(counts: dict[str, int] | None = None) -> Callable[[Subject, int | None], list[Row]]:
+def _observed(counts: dict[str, int] | None = None) -> Callable[[Subject, int | None], Iterable[Row]]:
     """Return the rows of dense models looked at around the block that [L] removes.
 
     counts: layers removed, default the larger.
     """
 
-    def observed(subject: Subject, limit: int | None = None) -> list[Row]:
+    def observed(subject: Subject, limit: int | None = None) -> Iterator[Row]:
         settings = [(*facts, removed[0]) for *facts, removed in models_of(subject)]
         if counts is not None:
             settings = rows.chosen(subject, counts)
-        found = []
         for model, group, layers, count in settings:
             selection = {"method": "observed-window", "count": count, "cosine": "token"}
             fields = {"selection": selection, "calibration": CALIBRATION[subject.profile]}
-            found.append(Row(model, group, f"{count}/{layers}", "observed", recipe(model, subject, limit, **fields)))
-        return found
+            yield Row(model, group, f"{count}/{layers}", "observed", recipe(model, subject, limit, **fields))
 
     return observed
 
@@ -171,7 +169,7 @@ FIGURES = [
                 "alike-at-end-nearest",
                 "extension: the factor that makes the last hidden states most similar to the dense model's is nearer "
                 "than either",
-                comparisons.every(
+                comparisons.all_of(
                     comparisons.column_below("alike-at-end-off", "least-squares-off"),
                     comparisons.column_below("alike-at-end-off", "ratio-off"),
                 ),

@@ -1,5 +1,6 @@
 """Figure 6 (extension): which part of the patch does the work, by perplexity at the interfaces of Table 1."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from common.records.results import Recipe
@@ -52,8 +53,8 @@ _ONE_RATIO = {"method": "linearpatch", "kind": "scalar", "estimator": "ratio-of-
 
 
 def _probe(piece: str = "A", **options) -> dict:
-    usual = {"piece": piece, "estimator": "ratio-of-means", "strength": 1.0, "first": True}
-    return {"method": "linearpatch-probe"} | usual | options
+    defaults = {"piece": piece, "estimator": "ratio-of-means", "strength": 1.0, "first": True}
+    return {"method": "linearpatch-probe"} | defaults | options
 
 
 def _repairs(profile: str) -> dict[str, dict | None]:
@@ -86,25 +87,23 @@ def _by_token(few: dict) -> dict[str, dict]:
     }
 
 
-def _on_other_text(made: Recipe, profile: str) -> Recipe:
+def _on_other_text(of_row: Recipe, profile: str) -> Recipe:
     """Return the recipe with its scales from another text, whatever text the subject's recipes are calibrated on."""
-    calibration = made.repair["calibration"] | {"corpus": _OTHER[profile]}
-    return replace(made, repair={**made.repair, "calibration": calibration})
+    calibration = of_row.repair["calibration"] | {"corpus": _OTHER[profile]}
+    return replace(of_row, repair={**of_row.repair, "calibration": calibration})
 
 
-def causes(subject: Subject, limit: int | None = None) -> list[Row]:
+def causes(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows at the block [L] and, on a model that is not printed, at the lowest BI [S]."""
-    found = []
     for model, group, layers, count in rows.chosen(subject, {"llama-2-7b": 7, "standin": 4}):
-        found.append(Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True))
+        yield Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)
         for variant, selection in rows.variants(subject, count).items():
             choice = {"selection": selection, "calibration": CALIBRATION[subject.profile]}
             for method, repair in _repairs(subject.profile).items():
-                made = recipe(model, subject, limit, **choice, **({"repair": repair} if repair else {}))
-                made = _on_other_text(made, subject.profile) if method == TEXT else made
-                own = {"name": NAMES[method], "extension": method not in (CUT, A, D)}
-                found.append(rows.of_variant(Row(model, group, f"{count}/{layers}", method, made, **own), variant))
-    return found
+                of_row = recipe(model, subject, limit, **choice, **({"repair": repair} if repair else {}))
+                of_row = _on_other_text(of_row, subject.profile) if method == TEXT else of_row
+                labels = {"name": NAMES[method], "extension": method not in (CUT, A, D)}
+                yield rows.of_variant(Row(model, group, f"{count}/{layers}", method, of_row, **labels), variant)
 
 
 def _columns(profile: str) -> list[Column]:
@@ -116,7 +115,7 @@ _LABELS = tuple(label for label, _ in _PERPLEXITY.values())
 
 
 def _below(method: str, *others: str) -> comparisons.Check:
-    return comparisons.every(*(comparisons.beats(method, *others, column=label, lower=True) for label in _LABELS))
+    return comparisons.all_of(*(comparisons.beats(method, *others, column=label, lower=True) for label in _LABELS))
 
 
 CAUSES = Table(
@@ -137,7 +136,7 @@ CAUSES = Table(
         Claim(
             "massive-channels-suffice",
             "extension: rotating the massive channels alone is as good as A (within 0.5 %)",
-            comparisons.every(
+            comparisons.all_of(
                 *(comparisons.beats(MASSIVE, A, column=label, lower=True, within=0.005) for label in _LABELS)
             ),
         ),

@@ -53,22 +53,20 @@ METHODS = ("LLM-Pruner", "SLEB", "ShortGPT", "LLM-Streamline(None)", "LinearPatc
 
 def training_free(
     subject: Subject, limit: int | None = None, *, baichuan: bool = False, pruner: bool = True
-) -> list[Row]:
+) -> Iterator[Row]:
     """Return the original model's row, then for each sparsity the METHODS in printed order (Tables 1 and 11 to 15).
 
     LLM-Pruner has rows only where the paper prints them.
     """
-    rows = []
     for model, group, layers, counts in settings(subject, baichuan):
-        rows.append(Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True))
+        yield Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)
         for count in counts:
             for method in METHODS if pruner else METHODS[1:]:
                 fields = _fields(model, method, count, layers, subject)
-                wanted = None if fields is None else recipe(model, subject, limit, **fields)
+                fitting = None if fields is None else recipe(model, subject, limit, **fields)
                 status = TOO_FEW if fields is None else NOT_RUN
                 shape = shape_of(model, method, count) if subject.printed else None
-                rows.append(Row(model, group, f"{count}/{layers}", method, wanted, status, shapes=shape))
-    return rows
+                yield Row(model, group, f"{count}/{layers}", method, fitting, status, shapes=shape)
 
 
 def _fields(model: str, method: str, count: int, layers: int, subject: Subject) -> dict | None:

@@ -1,6 +1,6 @@
 """The rows of LinearPatch's tables other than the comparison of training-free methods (`recipes.training_free`)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from reproductions.linearpatch import columns, trained
@@ -23,7 +23,7 @@ from reproductions.spec.subjects import STANDIN, Subject, recipe
 # Table 5: the paper's ladder, and ours beside it.
 LADDER = ("Vanilla", "+d", "+A", "+FT")
 REFIT, ONE_RATIO = "refit", "one-factor"
-SCALAR, CHANNELS, SPECTRUM, MATRIX = (f"least-squares-{what}" for what in ("one-factor", "d", "a", "matrix"))
+SCALAR, CHANNELS, SPECTRUM, MATRIX = (f"least-squares-{name}" for name in ("one-factor", "d", "a", "matrix"))
 TRAINING_FREE = ("Vanilla", "+d", "+A", ONE_RATIO, SCALAR, CHANNELS, SPECTRUM)
 _SCALAR_RATIO = {"method": "linearpatch", "kind": "scalar", "estimator": "ratio-of-means"}
 _REPAIRS = {
@@ -90,7 +90,7 @@ def chosen(subject: Subject, counts: Mapping[str, int]) -> list[tuple[str, str, 
     ``counts`` has the numbers for the paper's models and the toy model; any other model loses the first one's share.
     """
     if subject.printed:
-        return [(m, group, layers, counts[m]) for m, group, layers, _ in models_of(subject) if m in counts]
+        return [(name, group, layers, counts[name]) for name, group, layers, _ in models_of(subject) if name in counts]
     first, count = next(iter(counts.items()))
     removed = subject.counts((count, PAPER_MODELS[first][1]), standin=counts[STANDIN.model])
     return [(subject.model, subject.group, subject.layers, n) for n in removed]
@@ -100,14 +100,12 @@ def _dense(model: str, group: str, layers: int, subject: Subject, limit: int | N
     return Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)
 
 
-def _row(
-    setting: tuple, subject: Subject, limit: int | None, method: str, fields: dict | None, shaped: bool = True
-) -> Row:
+def _row(setting: tuple, subject: Subject, limit: int | None, method: str, fields: dict, shaped: bool = True) -> Row:
     model, group, layers, count = setting
-    wanted = None if fields is None else recipe(model, subject, limit, **fields)
+    of_row = recipe(model, subject, limit, **fields)
     shape = shape_of(model, method, count, fields) if subject.printed and shaped else None
-    own = {"name": NAMES.get(method, ""), "extension": method in NAMES}
-    return Row(model, group, f"{count}/{layers}", method, wanted, shapes=shape, **own)
+    labels = {"name": NAMES.get(method, ""), "extension": method in NAMES}
+    return Row(model, group, f"{count}/{layers}", method, of_row, shapes=shape, **labels)
 
 
 def variants(subject: Subject, count: int) -> dict[str, dict]:
@@ -121,17 +119,16 @@ def of_variant(row: Row, variant: str) -> Row:
     return replace(row, group=group, label="", variant=variant)
 
 
-def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
+def post_training(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows of Tables 2 and 3: original model, LLM-Streamline(FFN) +FT, LinearPatch[L] without and with training.
 
     Extensions are the matrix, variants that spare massive tokens, and no repair: a rival that is worse than no repair
     shows nothing.
     """
-    found = []
     for setting in chosen(subject, {"llama-2-7b": 7, "llama-3-8b": 5, "standin": 4}):
         model, group, layers, count = setting
-        found.append(_dense(model, group, layers, subject, limit))
-        fields = {
+        yield _dense(model, group, layers, subject, limit)
+        fields_by_method = {
             CUT: without_training("LLM-Streamline(None)", count, subject.profile),
             "LLM-Streamline(FFN) +FT": trained.fields(FFN_MSE, count, subject),
             FFN_SPARED: trained.fields(FFN_SPARED, count, subject),
@@ -140,29 +137,25 @@ def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
             "LinearPatch[L +FT]": trained.fields(FULL, count, subject),
             SPARED: trained.fields(SPARED, count, subject),
         }
-        found += [_row(setting, subject, limit, method, wanted) for method, wanted in fields.items()]
-    return found
+        yield from (_row(setting, subject, limit, method, fields) for method, fields in fields_by_method.items())
 
 
-def what_is_trained(subject: Subject, limit: int | None = None) -> list[Row]:
+def what_is_trained(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows of Table 4: the trained part, its target and its loss."""
-    found = []
     for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
-        found.append(_dense(*setting[:3], subject, limit))
+        yield _dense(*setting[:3], subject, limit)
         for method in trained.METHODS:
-            found.append(_row(setting, subject, limit, method, trained.fields(method, setting[3], subject)))
-    return found
+            yield _row(setting, subject, limit, method, trained.fields(method, setting[3], subject))
 
 
-def ingredients(subject: Subject, limit: int | None = None) -> list[Row]:
+def ingredients(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows of Table 5 and extensions.
 
     The paper's [S] and [L] are the same there. On other models they may differ, so both are shown.
     """
-    found = []
     for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
         *_, count = setting
-        found.append(_dense(*setting[:3], subject, limit))
+        yield _dense(*setting[:3], subject, limit)
         for variant, selection in variants(subject, count).items():
             choice = {"selection": selection, "calibration": CALIBRATION[subject.profile]}
             rows = [
@@ -171,13 +164,11 @@ def ingredients(subject: Subject, limit: int | None = None) -> list[Row]:
             ]
             if variant != "S":
                 rows.append(_row(setting, subject, limit, "+FT", trained.fields(FULL, count, subject), shaped=False))
-            found += [of_variant(row, variant) for row in rows]
-    return found
+            yield from (of_variant(row, variant) for row in rows)
 
 
-def inserted(subject: Subject, limit: int | None = None) -> list[Row]:
+def inserted(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows of Table 6: the part that replaces the removed layers, timed where it is inserted."""
-    found = []
     for model, group, _, count in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
         ffn = {"selection": window(count), "calibration": CALIBRATION[subject.profile], "repair": trained.FFN}
         for method, fields in {
@@ -185,58 +176,50 @@ def inserted(subject: Subject, limit: int | None = None) -> list[Row]:
             "LinearPatch": without_training("LinearPatch[L]", count, subject.profile),
         }.items():
             shape = shape_recipes.recipe(model, 0, INSERTED_SHAPES[method]) if subject.printed else None
-            found.append(Row(model, group, "", method, recipe(model, subject, limit, **fields), shapes=shape))
+            yield Row(model, group, "", method, recipe(model, subject, limit, **fields), shapes=shape)
         if subject.printed:
             quotient = shape_recipes.recipe(model, 0, {"method": "streamline-ffn", "over": "linearpatch"})
-            own = {"name": NAMES[QUOTIENT], "extension": True}
-            found.append(Row(model, group, "", QUOTIENT, quotient, shapes=quotient, **own))
-    return found
+            yield Row(model, group, "", QUOTIENT, quotient, shapes=quotient, name=NAMES[QUOTIENT], extension=True)
 
 
-def stored(subject: Subject, limit: int | None = None) -> list[Row]:
+def stored(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows of Table 7: numbers stored per training token.
 
     They follow from the model's width and K alone.
     """
-    found = []
     for model, group, _, _ in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
         for method, inserted_shape in STORED_SHAPES.items():
             shape = shape_recipes.recipe(model, 0, inserted_shape)
-            found.append(Row(model, group, "", method, shape, shapes=shape))
-    return found
+            yield Row(model, group, "", method, shape, shapes=shape)
 
 
-def settings(subject: Subject, limit: int | None = None) -> list[Row]:
+def settings(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows of Table 9: [S] and [L] at every sparsity.
 
     Extensions select by the other cosines (the official code's is per channel).
     """
-    found = []
     for baichuan in (False, True) if subject.printed else (False,):
         for model, group, layers, counts in models_of(subject, baichuan):
             for count in counts:
                 setting = (model, group, layers, count)
                 for method in ("LinearPatch[S]", "LinearPatch[L]"):
                     fields = without_training(method, count, subject.profile)
-                    found.append(_row(setting, subject, limit, method, fields))
-                others = (
+                    yield _row(setting, subject, limit, method, fields)
+                selections = (
                     window(count, "channel", True),
                     window(count, "flat-batch"),
                     window(count, "flat-sentence"),
                     lowest_bi(count, "channel"),
                 )
-                for method, selection in zip(_COSINES, others, strict=True):
+                for method, selection in zip(_COSINES, selections, strict=True):
                     fields = {"selection": selection, "calibration": CALIBRATION[subject.profile]}
-                    found.append(_row(setting, subject, limit, method, fields, shaped=False))
-    return found
+                    yield _row(setting, subject, limit, method, fields, shaped=False)
 
 
-def calibration_sizes(subject: Subject, limit: int | None = None) -> list[Row]:
+def calibration_sizes(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows of Table 10, by the number of samples for selection and scales."""
-    found = []
     for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
         for count in (*FEWER, *SAMPLES):
             fields = without_training("LinearPatch[L]", setting[3], subject.profile)
             fields |= {"calibration": CALIBRATION[subject.profile] | {"count": count}}
-            found.append(_row(setting, subject, limit, f"LinearPatch[{count} samples]", fields, shaped=False))
-    return found
+            yield _row(setting, subject, limit, f"LinearPatch[{count} samples]", fields, shaped=False)

@@ -1,6 +1,6 @@
 """The tables of LinearPatch, declared: rows, columns, and the claims the paper draws."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from reproductions.linearpatch import columns, rows
 from reproductions.linearpatch.recipes import training_free
@@ -32,7 +32,7 @@ _VARIANTS = ("LinearPatch[S]", "LinearPatch[L]")
 def _table(
     number: str,
     title: str,
-    rows: Callable[[Subject, int | None], list[Row]],
+    rows: Callable[[Subject, int | None], Iterable[Row]],
     columns: Callable[[str], list[Column]],
     claims: tuple[Claim, ...] = (),
     note: str = "",
@@ -55,10 +55,10 @@ def _repairs(column: str, lower: bool, verb: str) -> tuple[Claim, ...]:
     return tuple(
         Claim(
             f"patch-{variant}-beats-cut",
-            f"{ours} {verb} {theirs}, the same layers without a patch",
-            comparisons.beats(ours, theirs, column=column, lower=lower),
+            f"{patched} {verb} {unpatched}, the same layers without a patch",
+            comparisons.beats(patched, unpatched, column=column, lower=lower),
         )
-        for variant, (ours, theirs) in _PATCHED_PAIRS.items()
+        for variant, (patched, unpatched) in _PATCHED_PAIRS.items()
     )
 
 
@@ -97,7 +97,7 @@ _SLEB_TEXT = Claim(
 )  # fmt: skip
 
 
-def _baichuan(subject: Subject, limit: int | None, pruner: bool = True) -> list[Row]:
+def _baichuan(subject: Subject, limit: int | None, pruner: bool = True) -> Iterable[Row]:
     return training_free(subject, limit, baichuan=True, pruner=pruner)
 
 

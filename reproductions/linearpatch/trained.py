@@ -7,7 +7,7 @@ from reproductions.spec.subjects import Subject
 # Table 4's rows as the reported numbers name them: model logits by KL, the replaced layers' output by MSE.
 FFN_MSE, FFN_KL = (f"LLM-Streamline(FFN) +FT, {target}" for target in ("layer output, MSE", "logits, KL"))
 MSE, DIAGONAL, FULL = (
-    f"LinearPatch[L +FT, {what}]" for what in ("layer output, MSE", "diagonal, logits, KL", "logits, KL")
+    f"LinearPatch[L +FT, {target}]" for target in ("layer output, MSE", "diagonal, logits, KL", "logits, KL")
 )
 # The paper does not say in which basis its diagonal is. DIAGONAL is read as d in H diag(d) H^T; ours is diag(d), "+d".
 PLAIN_DIAGONAL = "distilled-plain-diagonal"

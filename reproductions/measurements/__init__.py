@@ -50,7 +50,7 @@ def batch_size(context) -> int:
 
 
 @cache
-def known() -> dict[str, Benchmark]:
+def benchmarks() -> dict[str, Benchmark]:
     """Return every benchmark by name."""
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(module.name)
@@ -67,4 +67,8 @@ def measure(context, name: str) -> Measured:
     if items is not None:
         context, name = context.limited(items), subsets.whole(name)
     base, _, argument = name.partition("@")
-    return known()[base].measure(context, argument) if base in known() else known()[TASK].measure(context, name)
+    return (
+        benchmarks()[base].measure(context, argument)
+        if base in benchmarks()
+        else benchmarks()[TASK].measure(context, name)
+    )

@@ -22,19 +22,17 @@ def _endings(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """
     task = argument.partition("@")[0]  # a toy model task's version is part of a benchmark's name alone
     options = {"limit": context.recipe.limit, "batch_size": batch_size(context)}
-    found = harness.evaluate(context.model, context.tokenizer, [task], **options)["endings"].get(task)
-    if not found:
+    losses = harness.evaluate(context.model, context.tokenizer, [task], **options)["endings"].get(task)
+    if not losses:
         raise UserError(f"the items of {task} do not give one context several endings; take a task like hellaswag")
-    outcomes = {**found, "gap": found["wrong"] - found["right"]}
-    return *_means(outcomes), {"items": len(found["right"])}, outcomes
+    outcomes = {**losses, "gap": losses["wrong"] - losses["right"]}
+    return *_means(outcomes), {"items": len(losses["right"])}, outcomes
 
 
 def _means(outcomes: dict[str, np.ndarray]) -> tuple[dict, dict]:
     """Return the means of outcomes, and their standard errors where there are two or more."""
-    values = {name: float(np.mean(each, dtype=np.float64)) for name, each in outcomes.items()}
-    errors = {
-        name: float(np.std(each, ddof=1) / math.sqrt(len(each))) for name, each in outcomes.items() if len(each) > 1
-    }
+    values = {name: float(np.mean(array, dtype=np.float64)) for name, array in outcomes.items()}
+    errors = {name: float(np.std(a, ddof=1) / math.sqrt(len(a))) for name, a in outcomes.items() if len(a) > 1}
     return values, errors
 
 
@@ -59,8 +57,8 @@ def _kl(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     windows = _windows(context, argument)
     recipe, device = context.recipe, str(context.model.device)
     original, _ = loading.load(recipe.model, device=device, dtype=recipe.dtype)
-    divergences, same = divergence.from_original(context.model, original, windows, progress=argument)
-    outcomes = {"kl": divergences.float().numpy(), "same_top": same.float().numpy()}
+    divergences, same_top = divergence.from_original(context.model, original, windows, progress=argument)
+    outcomes = {"kl": divergences.float().numpy(), "same_top": same_top.float().numpy()}
     return *_means(outcomes), {"windows": len(windows)}, outcomes
 
 

@@ -21,9 +21,9 @@ def _mmlu(context: Context, argument: str) -> tuple:
 def _group(context: Context, group: str, shots: int | None = None) -> tuple[dict, dict[str, dict], list[dict]]:
     """Return the scores of a group, subjects weighted by size, those of every subject, and every subject's outcomes."""
     options = {"limit": context.recipe.limit, "batch_size": batch_size(context), "num_fewshot": shots}
-    found = harness.evaluate(context.model, context.tokenizer, [group], **options)
+    scores = harness.evaluate(context.model, context.tokenizer, [group], **options)
     members = harness.members(group)
-    return found[group], {task: found[task] for task in members}, [found["items"][task] for task in members]
+    return scores[group], {task: scores[task] for task in members}, [scores["items"][task] for task in members]
 
 
 def _by_size(context: Context, group: str) -> tuple[dict, dict, dict, dict]:
@@ -31,7 +31,7 @@ def _by_size(context: Context, group: str) -> tuple[dict, dict, dict, dict]:
     pooled, subjects, items = _group(context, group)
     metrics = [metric for metric in ("acc", "acc_norm") if pooled[metric] is not None]
     errors = {metric: pooled[f"{metric}_stderr"] for metric in metrics}
-    outcomes = {metric: np.concatenate([one[metric] for one in items]) for metric in metrics}
+    outcomes = {metric: np.concatenate([subject[metric] for subject in items]) for metric in metrics}
     return {metric: pooled[metric] for metric in metrics}, errors, {"subjects": subjects}, outcomes
 
 

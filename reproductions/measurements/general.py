@@ -25,11 +25,11 @@ def _perplexity(context: Context, argument: str) -> tuple[dict, dict, dict, dict
     if name not in PROTOCOLS:
         raise unknown("perplexity protocol", name, PROTOCOLS)
     protocol = PROTOCOLS[name] if tokens is None else PROTOCOLS[name].of_tokens(tokens)
-    found = protocol.measured(context.model, context.tokenizer, limit=context.recipe.limit)
-    values = {"nll": found.pop("nll"), "perplexity": found.pop("perplexity")}
-    stderr = {"nll": found.pop("nll_stderr"), "perplexity": found.pop("stderr")}
-    windows = found.pop("window_nlls")
-    return values, {key: error for key, error in stderr.items() if error is not None}, found, {"nll": windows}
+    report = protocol.measured(context.model, context.tokenizer, limit=context.recipe.limit)
+    values = {"nll": report.pop("nll"), "perplexity": report.pop("perplexity")}
+    stderr = {"nll": report.pop("nll_stderr"), "perplexity": report.pop("stderr")}
+    windows = report.pop("window_nlls")
+    return values, {key: error for key, error in stderr.items() if error is not None}, report, {"nll": windows}
 
 
 @benchmark("removed")
@@ -46,8 +46,8 @@ def task(context: Context, name: str) -> tuple[dict, dict, dict, dict]:
     """
     name = name.partition("@")[0]
     options = {"limit": context.recipe.limit, "batch_size": batch_size(context)}
-    found = harness.evaluate(context.model, context.tokenizer, [name], **options)
-    scores = found[name]
+    results = harness.evaluate(context.model, context.tokenizer, [name], **options)
+    scores = results[name]
     values = {metric: scores[metric] for metric in harness.METRICS if scores.get(metric) is not None}
     stderr = {metric: scores[f"{metric}_stderr"] for metric in values}
-    return values, stderr, {"items": scores["n"], "lm_eval": found["raw"]}, found["items"].get(name, {})
+    return values, stderr, {"items": scores["n"], "lm_eval": results["raw"]}, results["items"].get(name, {})

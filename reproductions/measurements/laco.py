@@ -13,19 +13,19 @@ LAST_STEPS = 10  # a curve's end is their mean: one step's loss is that of its f
 @benchmark("laco-search")
 def _search(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Measure what the (last) collapse tried and did, and its settings. The trace is in the details."""
-    found = context.details["laco"][-1]
-    settings, trace = found["settings"], found["trace"]
+    report = context.details["laco"][-1]
+    settings, trace = report["settings"], report["trace"]
     similarities = [(a["similarity"], a["accepted"]) for a in trace if a["similarity"] is not None]
     values = {
         "C": settings["C"],
         "L": settings.get("L", 1),
-        "H": settings.get("H") or found["before"],
+        "H": settings.get("H") or report["before"],
         "I": settings["I"],
-        "T": found["threshold"],
-        "layers": found["layers"],
+        "T": report["threshold"],
+        "layers": report["layers"],
         "attempts": len(trace),
         "merges": sum(a["accepted"] for a in trace),
-        "layer_executions": found["layer_executions"],
+        "layer_executions": report["layer_executions"],
         "highest": max((s for s, _ in similarities), default=math.nan),
         "lowest_accepted": min((s for s, accepted in similarities if accepted), default=math.nan),
     }
@@ -48,11 +48,11 @@ def _training(context: Context, argument: str) -> tuple[dict, dict, dict]:
 @benchmark("laco-distances")
 def _distances(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Fig. 4: distances between adjacent layers' matrices, and what uncorrelated ones would have."""
-    found = layers.adjacent_distances(context.model)
-    pairs = [pair for sides in found.values() for pair in zip(sides["distance"], sides["uncorrelated"])]
+    distances = layers.adjacent_distances(context.model)
+    pairs = [pair for sides in distances.values() for pair in zip(sides["distance"], sides["uncorrelated"])]
     shares = [distance / uncorrelated for distance, uncorrelated in pairs]
     values = {"largest": max(distance for distance, _ in pairs), "least_share": min(shares), "most_share": max(shares)}
-    return values | {"mean_share": sum(shares) / len(shares)}, {}, {"distances": found}
+    return values | {"mean_share": sum(shares) / len(shares)}, {}, {"distances": distances}
 
 
 def _windows_shown(depth: int) -> slice:
@@ -68,12 +68,12 @@ def _outputs(context: Context, argument: str) -> tuple[dict, dict, dict]:
     adjacent = layers.adjacent_cosines(context.model, context.tokenizer, texts)
     windows = layers.merged_outputs(context.model, context.tokenizer, texts)
     norms = layers.merged_norms(context.model)
-    within = _windows_shown(context.decoder.num_layers)
+    shown = _windows_shown(context.decoder.num_layers)
     names = {"paper": "Eq. 1", "code": "the code's merge", "alone": "first layer alone", "none": "no layer"}
-    values = {f"least_{short}": min(windows[name][within]) for short, name in names.items()}
+    values = {f"least_{short}": min(windows[name][shown]) for short, name in names.items()}
     values |= {"least_adjacent": min(adjacent), "norm": sum(norms["ratio"]) / len(norms["ratio"])}
     values["norm_uncorrelated"] = norms["uncorrelated"]
-    details = {"adjacent": adjacent, "windows": windows, "norms": norms, "within": [within.start, within.stop]}
+    details = {"adjacent": adjacent, "windows": windows, "norms": norms, "within": [shown.start, shown.stop]}
     return values, {}, details
 
 

@@ -81,25 +81,25 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
         more = losses - dense
         return {"more": more.mean().item(), "se": more.std().item() / math.sqrt(len(more))}
 
-    looked = [
+    by_start = [
         {"start": start} | {name: increase(of[start]) for name, of in trials.items() if start in of} for start in starts
     ]
-    details = {"rows": looked, "chosen": chosen, "first": norms.first, "median": norms.median}
+    details = {"rows": by_start, "chosen": chosen, "first": norms.first, "median": norms.median}
     return values, {}, details | {"tokens": ids.numel()}, {}
 
 
 def _carried(context: Context, ids: Tensor, count: int, starts: Sequence[int]) -> dict[int, Tensor]:
     """Losses without the windows that need grafted neurons, with them, by first layer."""
-    decoder, found = context.decoder, {}
+    decoder, losses = context.decoder, {}
     if decoder.spec.matrices != (ATTENTION, MLP):
-        return found
+        return losses
     observed = Observed(decoder, context.windows())
     for start in track(starts, "blocks with neurons carried over", unit="window", shown=context.progress):
         if (graft := observed.graft(range(start, start + count))) is None:
             continue
         host = decoder.layers[graft.host]
-        own = {name: value.clone() for name, value in host.mlp.state_dict().items()}
+        weights = {name: value.clone() for name, value in host.mlp.state_dict().items()}
         graft.into(host)
-        found |= losses_without_windows(decoder, ids, count, [start], batch_size=context.batch_size)
-        host.mlp.load_state_dict(own)
-    return found
+        losses |= losses_without_windows(decoder, ids, count, [start], batch_size=context.batch_size)
+        host.mlp.load_state_dict(weights)
+    return losses

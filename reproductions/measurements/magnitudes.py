@@ -41,11 +41,11 @@ MANY_CUTS, FEW_CUTS = 512, 8
 WIDE, CUTS_AT_A_TIME = 1024, 4
 
 
-def _text(context: Context, most: int | None = None) -> Tensor:
+def _text(context: Context, limit: int | None = None) -> Tensor:
     """Sequences of the texts, at most so many of each; None: as TEXTS says."""
     names, count = TEXTS[context.recipe.profile]
     protocols = [PROTOCOLS[name] for name in names]
-    return torch.cat([p.windows(p, context.tokenizer)[: context.recipe.limit or most or count] for p in protocols])
+    return torch.cat([p.windows(p, context.tokenizer)[: context.recipe.limit or limit or count] for p in protocols])
 
 
 class _Cut:
@@ -82,15 +82,15 @@ def magnitudes(context: Context, argument: str) -> tuple[dict, dict, dict]:
         of a token. Details: the lists behind them; per token they are of the first calibration sample.
     """
     start, stop = context.details["window"]
-    found = context.statistics(stop - start, elementwise=[(start, stop)])
-    layers = [found.magnitude(b).mean().item() for b in range(found.layers + 1)]
+    statistics = context.statistics(stop - start, elementwise=[(start, stop)])
+    layers = [statistics.magnitude(b).mean().item() for b in range(statistics.layers + 1)]
     details: dict = {"layers": layers, "channels": {}, "tokens": {}}
     values: dict = {"start": start, "end": stop}
     hidden = context.decoder.run(context.decoder.embed_tokens(context.windows()[:1]), 0, start)[0].float()
     for rotated in (False, True):
         name = "rotated" if rotated else "plain"
-        d = found.ratio(start, stop, rotated=rotated)
-        before, after = (found.magnitude(boundary, rotated) for boundary in (start, stop))
+        d = statistics.ratio(start, stop, rotated=rotated)
+        before, after = (statistics.magnitude(boundary, rotated) for boundary in (start, stop))
         details["channels"][name] = {
             "before": before.tolist(),
             "after": after.tolist(),
@@ -100,7 +100,7 @@ def magnitudes(context: Context, argument: str) -> tuple[dict, dict, dict]:
         details["tokens"][name] = largest.tolist()
         values |= {
             f"ratio_{name}": d.mean().item(),
-            f"sigma_{name}": found.spread(start, stop, rotated),
+            f"sigma_{name}": statistics.spread(start, stop, rotated),
             f"peak_{name}": (largest.max() / largest.median()).item(),
         }
     return values, {}, details
@@ -111,11 +111,11 @@ def magnitudes(context: Context, argument: str) -> tuple[dict, dict, dict]:
 def alpha(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Measure section 3.2: perplexity without the block, with alpha X, alpha X d or alpha X A at the interface."""
     start, stop = context.details["window"]
-    found = context.statistics(stop - start, (context.recipe.selection["cosine"],))
+    statistics = context.statistics(stop - start, (context.recipe.selection["cosine"],))
     cut = _Cut(context, _text(context), start, stop)
     patches: dict[str, Callable] = {"none": lambda hidden: hidden}
     for name, kind in (("d", "diagonal"), ("A", "hadamard")):
-        values = patch_values(found, start, stop, kind=kind)
+        values = patch_values(statistics, start, stop, kind=kind)
         patches[name] = LinearPatch(values, kind).to(context.decoder.device)
     curves, values = {}, {}
     for name, patch in patches.items():
@@ -143,11 +143,11 @@ def optimum(curve: Mapping[float, float]) -> float:
 
 def searched(loss: Callable[[float], float]) -> dict[float, float]:
     """Return the losses at FACTORS, and half-way from the best one to both neighbours, by factor in ascending order."""
-    found = {factor: loss(factor) for factor in FACTORS}
-    lowest = min(found, key=found.get)
+    losses = {factor: loss(factor) for factor in FACTORS}
+    lowest = min(losses, key=losses.get)
     if lowest not in (FACTORS[0], FACTORS[-1]):
-        found |= {factor: loss(factor) for factor in (lowest / STEP**0.5, lowest * STEP**0.5)}
-    return dict(sorted(found.items()))
+        losses |= {factor: loss(factor) for factor in (lowest / STEP**0.5, lowest * STEP**0.5)}
+    return dict(sorted(losses.items()))
 
 
 class _End:
@@ -177,15 +177,15 @@ class _End:
         return measured
 
 
-def _look(cut: _Cut, end: _End, found: Statistics, start: int, stop: int) -> dict:
+def _look(cut: _Cut, end: _End, statistics: Statistics, start: int, stop: int) -> dict:
     """Return one interface: the best factor and what predicts it, and perplexity by every repair."""
-    moments = found.least_squares(start, stop)
+    moments = statistics.least_squares(start, stop)
     curve, unlike = searched(cut.factor), searched(end.unlike(cut))
     row = {
         "window": [start, stop],
-        "cosine": found.cosine("token", start, stop),
+        "cosine": statistics.cosine("token", start, stop),
         "best_factor": optimum(curve),
-        "ratio": found.ratio(start, stop).mean().item(),
+        "ratio": statistics.ratio(start, stop).mean().item(),
         "least_squares": moments.scalar(),
         "alike_at_end": optimum(unlike),
         "perplexities": {"none": curve[1.0]},
@@ -200,7 +200,7 @@ def _look(cut: _Cut, end: _End, found: Statistics, start: int, stop: int) -> dic
         "matrix": ("matrix", "least-squares"),
     }
     for name, (kind, estimator) in ways.items():
-        values = patch_values(found, start, stop, kind=kind, estimator=estimator)
+        values = patch_values(statistics, start, stop, kind=kind, estimator=estimator)
         row["perplexities"][name] = cut.perplexity(LinearPatch(values, kind).to(cut.decoder.device))
         row["unexplained"][name] = moments.unexplained(values, rotated=kind == "hadamard")
     return row
@@ -230,25 +230,26 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     at_a_time = CUTS_AT_A_TIME if context.decoder.hidden_size > WIDE else len(windows)
     for i in range(0, len(windows), at_a_time):
         part = windows[i : i + at_a_time]
-        found = context.statistics(count, matrices=part)
-        looked = track(part, f"blocks {i + 1} to {i + len(part)} of {len(windows)}", unit="cut", each=True)
-        rows += [_look(_Cut(context, ids, *window), end, found, *window) for window in looked]
+        statistics = context.statistics(count, matrices=part)
+        title = f"blocks {i + 1} to {i + len(part)} of {len(windows)}"
+        for window in track(part, title, unit="cut", each=True):
+            rows.append(_look(_Cut(context, ids, *window), end, statistics, *window))
 
-    off = {
+    errors = {
         f"off_{name}": np.array([abs(math.log(row[name] / row["best_factor"])) for row in rows]) for name in PREDICTIONS
     }
 
     def helps(name: str) -> float:
         return sum(row["perplexities"][name] < row["perplexities"]["none"] for row in rows) / len(rows)
 
-    values = {"cuts": len(rows)} | {name: float(found.mean()) for name, found in off.items()}
+    values = {"cuts": len(rows)} | {name: float(error.mean()) for name, error in errors.items()}
     values |= {f"helps_{name}": helps(name) for name in rows[0]["unexplained"]}
     values["helps_alike_at_end"] = helps("alike at the end")
-    told = [
+    agrees = [
         (row["unexplained"]["ratio"] < 1) == (row["perplexities"]["ratio"] < row["perplexities"]["none"])
         for row in rows
     ]
-    values["told"] = sum(told) / len(told)
+    values["told"] = sum(agrees) / len(agrees)
     values["matrix_best"] = sum(min(r["perplexities"], key=r["perplexities"].get) == "matrix" for r in rows) / len(rows)
-    stderr = {name: float(found.std(ddof=1)) / len(rows) ** 0.5 for name, found in off.items() if len(rows) > 1}
-    return values, stderr, {"rows": rows, "factors": list(FACTORS)}, off
+    stderr = {name: float(error.std(ddof=1)) / len(rows) ** 0.5 for name, error in errors.items() if len(rows) > 1}
+    return values, stderr, {"rows": rows, "factors": list(FACTORS)}, errors

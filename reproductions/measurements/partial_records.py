@@ -37,17 +37,19 @@ def part(store: Store, recipe, benchmark: str) -> tuple[Record, dict] | None:
         return None
     record = store.get(recipe, name)
     outcomes = store.items(recipe, name) if record is not None and record.status == "ok" else {}
-    found = (_windows if subsets.tokens(benchmark) else _items)(record, outcomes, benchmark) if outcomes else None
-    if found is None:
+    if not outcomes:
         return None
-    values, errors, details, kept = found
-    return _of(record, benchmark, values=values, stderr=errors, details=details), kept
+    result = (_windows if subsets.tokens(benchmark) else _items)(record, outcomes, benchmark)
+    if result is None:
+        return None
+    values, errors, details, outcomes = result
+    return _of(record, benchmark, values=values, stderr=errors, details=details), outcomes
 
 
-def _of(whole: Record, benchmark: str, **found) -> Record:
+def _of(whole: Record, benchmark: str, **fields) -> Record:
     """Return the record of a part of what one record tells."""
     provenance = {key: value for key, value in whole.provenance.items() if not key.endswith("seconds")}
-    return replace(whole, benchmark=benchmark, provenance=provenance | {"part_of": whole.benchmark}, **found)
+    return replace(whole, benchmark=benchmark, provenance=provenance | {"part_of": whole.benchmark}, **fields)
 
 
 def _removed(record: Record | None) -> tuple[Record, dict] | None:
@@ -106,11 +108,11 @@ def _items(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
     shares = all(right.dtype == bool for right in outcomes.values()) and outcomes.keys() == record.values.keys()
     if subsets.of_task(benchmark).removeprefix("laco_") in subsets.SUBJECTS or not shares:
         return None
-    kept = {metric: right[: subsets.FIRST] for metric, right in outcomes.items()}
-    values = {metric: float(np.mean(right)) for metric, right in kept.items()}
-    errors = {metric: accuracy_stderr(values[metric], len(right)) for metric, right in kept.items()}
+    first = {metric: right[: subsets.FIRST] for metric, right in outcomes.items()}
+    values = {metric: float(np.mean(right)) for metric, right in first.items()}
+    errors = {metric: accuracy_stderr(values[metric], len(right)) for metric, right in first.items()}
     details = {key: value for key, value in record.details.items() if key != "lm_eval"}
-    return values, errors, details | {"items": min(map(len, kept.values()))}, kept
+    return values, errors, details | {"items": min(map(len, first.values()))}, first
 
 
 def _windows(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
@@ -119,9 +121,9 @@ def _windows(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
         return None
     means, length = outcomes["nll"], record.details["window"]
     means = means[spread_over(holding(subsets.tokens(benchmark), length), len(means))]
-    found = summarise(torch.from_numpy(means)[:, None])
+    summary = summarise(torch.from_numpy(means)[:, None])
     size = {"windows": len(means), "tokens": len(means) * length, "predictions": len(means) * (length - 1)}
     details = {key: value for key, value in record.details.items() if key != "tokens_sha256"} | size
-    values = {"nll": found["nll"], "perplexity": found["perplexity"]}
-    errors = {"nll": found["nll_stderr"], "perplexity": found["stderr"]}
+    values = {"nll": summary["nll"], "perplexity": summary["perplexity"]}
+    errors = {"nll": summary["nll_stderr"], "perplexity": summary["stderr"]}
     return values, errors, details | {"protocol": benchmark.partition("@")[2]}, {"nll": means}

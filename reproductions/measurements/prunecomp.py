@@ -12,10 +12,10 @@ from reproductions.spec.printed_rows import MODELS
 def printed_list(table: str, label: str, sparsity: str, method: str) -> list[int]:
     """Return the removed layers that Table A3 or A4 prints for one row, in order; empty if there are none."""
     cells = reported.cells("prunecomp", table)
-    found = []
-    while (number := cells.get((label, sparsity, method, f"removed {len(found) + 1}"))) is not None:
-        found.append(int(number.value))
-    return found
+    layers = []
+    while (number := cells.get((label, sparsity, method, f"removed {len(layers) + 1}"))) is not None:
+        layers.append(int(number.value))
+    return layers
 
 
 @benchmark("removed-order")

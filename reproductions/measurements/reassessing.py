@@ -30,7 +30,7 @@ def _chosen_sets(context: Context, argument: str) -> tuple[dict, dict, dict]:
             chosen = reassessing.select(argument, context.decoder, count, ids, fidelity=context.recipe.fidelity)
             sets.setdefault(str(samples), []).append(chosen)
     values = {}
-    for samples, found in sets.items():
-        shares = [len(set(a) & set(b)) / count for a, b in combinations(found, 2)]
+    for samples, layer_sets in sets.items():
+        shares = [len(set(a) & set(b)) / count for a, b in combinations(layer_sets, 2)]
         values[f"overlap_{samples}"] = sum(shares) / len(shares)
     return values, {}, {"sets": sets, "seeds": list(SPREAD_SEEDS), "count": count}

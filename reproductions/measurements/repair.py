@@ -34,10 +34,10 @@ def _latency(context: Context, argument: str) -> tuple[dict, dict, dict]:
     generator = torch.Generator().manual_seed(0)
     windows = torch.randint(context.decoder.config.vocab_size, WINDOWS, generator=generator).to(model.device)
     turns = [(pass_seconds(model, windows), pass_seconds(dense, windows)) for _ in range(1 + PASSES)][1:]
-    pruned, whole = (list(seconds) for seconds in zip(*turns, strict=True))
-    details = {"seconds": pruned, "dense_seconds": whole, "windows": list(WINDOWS), "device": str(model.device)}
+    pruned, original = (list(seconds) for seconds in zip(*turns, strict=True))
+    details = {"seconds": pruned, "dense_seconds": original, "windows": list(WINDOWS), "device": str(model.device)}
     details["threads"] = torch.get_num_threads()
-    return {"of_dense": statistics.median(pruned) / statistics.median(whole)}, {}, details
+    return {"of_dense": statistics.median(pruned) / statistics.median(original)}, {}, details
 
 
 @benchmark("loadable")

@@ -46,14 +46,14 @@ def prepare(recipe: Recipe) -> Shape:
     return Shape(model, recipe, {"layers": model.config.num_hidden_layers}, {"model": {"name": recipe.model}})
 
 
-def _added(shape: Shape, which: str = "method") -> int:
+def _added(shape: Shape, field: str = "method") -> int:
     """Parameters of what stands in for the removed layers."""
-    repair = (shape.recipe.repair or {}).get(which)
+    repair = (shape.recipe.repair or {}).get(field)
     width, inner = shape.model.config.hidden_size, shape.model.config.intermediate_size
-    known = {None: 0, "linearpatch": width * width, "streamline-ffn": 3 * width * inner}
-    if repair not in known:
-        raise unknown("repair", repair, filter(None, known))
-    return known[repair]
+    added = {None: 0, "linearpatch": width * width, "streamline-ffn": 3 * width * inner}
+    if repair not in added:
+        raise unknown("repair", repair, filter(None, added))
+    return added[repair]
 
 
 def _parameters(shape: Shape) -> dict:
@@ -84,21 +84,21 @@ def _inserted(shape: Shape) -> dict:
     config, repair = shape.model.config, shape.recipe.repair
     width = config.hidden_size
     x = torch.randn(CPU_TOKENS, width, generator=torch.Generator().manual_seed(0))
-    made = {
+    builders = {
         "linearpatch": lambda: torch.full((width, width), 1 / width).__rmatmul__,
         "streamline-ffn": lambda: FeedForward.like(config),
     }
-    wanted = [repair[which] for which in ("method", "over") if which in repair]
-    if unheard := [name for name in wanted if name not in made]:
-        raise unknown("repair", unheard[0], made)
-    works = [made[name]() for name in wanted]
-    taken: list[list[float]] = [[] for _ in works]
+    names = [repair[field] for field in ("method", "over") if field in repair]
+    if missing := [name for name in names if name not in builders]:
+        raise unknown("repair", missing[0], builders)
+    works = [builders[name]() for name in names]
+    seconds_of: list[list[float]] = [[] for _ in works]
     for _ in range(6):
-        for work, seconds in zip(works, taken, strict=True):
+        for work, seconds in zip(works, seconds_of, strict=True):
             started = time.perf_counter()
             work(x)
             seconds.append(time.perf_counter() - started)
-    least = [min(seconds[1:]) for seconds in taken]  # the first warms up
+    least = [min(seconds[1:]) for seconds in seconds_of]  # the first warms up
     value = least[0] / least[1] if len(least) > 1 else least[0]
     return {"seconds": value, "tokens": CPU_TOKENS, "threads": torch.get_num_threads()}
 

@@ -64,9 +64,9 @@ def _gradients(context: Context, argument: str) -> tuple[dict, dict, dict]:
     if argument.startswith("toy"):
         stacks = [gradients.toy(pre=argument == "toy-pre", seed=seed) for seed in range(SEEDS)]
         runs = [gradients.gradient_norms(stack) for stack in stacks]
-        each = [_by_depth(run["parameters"]) for run in runs]
-        values = {key: sum(run[key] for run in each) / SEEDS for key in each[0]}
-        return values, {}, _curves(stacks[0], runs[0]) | {"each_seed": each}
+        by_depth = [_by_depth(run["parameters"]) for run in runs]
+        values = {key: sum(run[key] for run in by_depth) / SEEDS for key in by_depth[0]}
+        return values, {}, _curves(stacks[0], runs[0]) | {"each_seed": by_depth}
     stack, sentence = _networks(context, argument)
     run = gradients.gradient_norms(stack)
     details = _curves(sentence, gradients.gradient_norms(sentence))

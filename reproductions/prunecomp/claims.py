@@ -18,7 +18,7 @@ from reproductions.spec.comparisons import (
     beats,
     numbers,
     per_setting,
-    where,
+    setting_words,
 )
 from reproductions.spec.registry import Claim, Lookup
 
@@ -47,10 +47,10 @@ def each_part_helps(column: str, lower: bool) -> Check:
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         complete = [s for s in settings if not any(cell(*s, method, column) is None for method in ABLATION)]
-        found = []
-        for ours, theirs in ((iterated, (none,)), (compensated, (none,)), (both, (iterated, compensated))):
-            found += beats(ours, *theirs, column=column, lower=lower)(cell, complete)
-        return found
+        comparisons = []
+        for method, rivals in ((iterated, (none,)), (compensated, (none,)), (both, (iterated, compensated))):
+            comparisons += beats(method, *rivals, column=column, lower=lower)(cell, complete)
+        return comparisons
 
     return check
 
@@ -60,15 +60,15 @@ def sizes_agree(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
     """Compare the numbers of all calibration sizes with the lowest; they may differ by 2 %."""
     names = [RepairSpec("CosSim(BI)", "+Prune&Comp", n).method for n in (16, 32, 64, 128, 256)]
     for column in (*PERPLEXITY_LABELS["paper"], "AVG"):
-        if len(known := numbers(cell, [(*setting, name, column) for name in names])) > 1:
-            keys, values = zip(*known, strict=True)
-            least = min(range(len(keys)), key=lambda i: np.mean(values[i]))
+        if len(measured := numbers(cell, [(*setting, name, column) for name in names])) > 1:
+            keys, values = zip(*measured, strict=True)
+            lowest = min(range(len(keys)), key=lambda i: np.mean(values[i]))
             for key, value in zip(keys, values, strict=True):
-                if key != keys[least]:
-                    what = (*where(*setting), ", ", Named("column", column), ": ", Named("method", key[2]))
-                    what += (" against the least",)
-                    change = 100 * (value / values[least] - 1)
-                    yield alike_within(what, change, PERCENT, (key, keys[least]), 2)
+                if key != keys[lowest]:
+                    words = (*setting_words(*setting), ", ", Named("column", column), ": ", Named("method", key[2]))
+                    words += (" against the least",)
+                    change = 100 * (value / values[lowest] - 1)
+                    yield alike_within(words, change, PERCENT, (key, keys[lowest]), 2)
 
 
 def each_better(pairs: list[tuple[str, str]]) -> Check:
@@ -80,8 +80,8 @@ def each_better(pairs: list[tuple[str, str]]) -> Check:
     @per_setting
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
         for names in pairs:
-            (one, a), (two, b) = ((key := (*setting, name, "AVG"), cell(*key)) for name in names)
+            (first, a), (second, b) = ((key := (*setting, name, "AVG"), cell(*key)) for name in names)
             if a is not None and b is not None:
-                yield against(setting, (two, b), [(one, a)], lower=True)
+                yield against(setting, (second, b), [(first, a)], lower=True)
 
     return check

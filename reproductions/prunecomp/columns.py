@@ -31,7 +31,7 @@ def qa_columns(profile: str) -> list[Column]:
 def order_columns(number: str) -> Callable:
     """Return the list in one cell; for the paper's models also each position against the printed one."""
 
-    def made(profile: str) -> list[Column]:
+    def columns(profile: str) -> list[Column]:
         text = Column("removed", "removed", "removed", text=True, label="removed layers")
         if profile == "standin":
             return [text]
@@ -41,4 +41,4 @@ def order_columns(number: str) -> Callable:
         agree = Column("places-that-agree", benchmark, "agree", **against, label="places that agree (extension)")
         return [text, agree, *(Column(f"removed {i}", benchmark, str(i), **against) for i in places)]
 
-    return made
+    return columns

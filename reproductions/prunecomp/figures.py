@@ -18,15 +18,15 @@ def _figure1_rows(subject: Subject, limit: int | None) -> list[Row]:
     if not subject.printed:
         model, group, layers = subject.model, subject.group, subject.layers
         counts = sorted(subject.counts(*SHARES, standin=(4, 5)))
-    wanted = [(0, None), *((count, spec) for count in counts for spec in PARTS)]
-    return [row(model, group, layers, subject, limit, spec, count) for count, spec in wanted]
+    counts_and_specs = [(0, None), *((count, spec) for count in counts for spec in PARTS)]
+    return [row(model, group, layers, subject, limit, spec, count) for count, spec in counts_and_specs]
 
 
 def _figure2_rows(subject: Subject, limit: int | None) -> list[Row]:
     drawn = _FIGURE2 if subject.printed else [(subject.model, subject.group, subject.layers)]
-    wanted = {"calibration": CROPS[subject.size]}
+    fields = {"calibration": CROPS[subject.size]}
     return [
-        Row(model, group, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit, **wanted))
+        Row(model, group, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit, **fields))
         for model, group, layers in drawn
     ]
 

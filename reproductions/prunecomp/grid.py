@@ -1,6 +1,7 @@
 """The grid, ours: every metric with every repair, one-shot and iterative, in one table that no paper has."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from common.records.results import Recipe
@@ -61,8 +62,8 @@ class GridCell:
     @property
     def label(self) -> str:
         """Return the row's label, with the paper's name for a paper's method."""
-        own = "Prune&Comp" if (self.schedule, self.repair) == ("iterative", "factor") else ""
-        paper = KNOWN.get((self.metric, self.schedule, self.repair), own)
+        prunecomp = "Prune&Comp" if (self.schedule, self.repair) == ("iterative", "factor") else ""
+        paper = KNOWN.get((self.metric, self.schedule, self.repair), prunecomp)
         return f"{self.metric}, {self.schedule}, {LABELS[self.repair]}" + (f" ({paper})" if paper else "")
 
 
@@ -75,21 +76,21 @@ def grid_recipe(model: str, count: int, subject: Subject, limit: int | None, cel
     metric, schedule, repair = cell.metric, cell.schedule, cell.repair
     if repair in ("none", "factor"):
         return recipe(model, subject, limit, RepairSpec(metric, VARIANTS[schedule, repair]), count)
-    chosen = {
+    selection = {
         "method": "prunecomp-metric" if schedule == "one-shot" else "iterated-patch",
         "metric": METRICS[metric],
         "count": count,
     }
     patch = PATCHES[repair]
-    fields = {"selection": chosen, "repair": patch, "calibration": CROPS[subject.size]}
+    fields = {"selection": selection, "repair": patch, "calibration": CROPS[subject.size]}
     if schedule == "iterative":
-        chosen["patch"] = {key: value for key, value in patch.items() if key != "method"}
+        selection["patch"] = {key: value for key, value in patch.items() if key != "method"}
         fields.pop("repair")
     return subjects.recipe(model, subject, limit, **fields)
 
 
-def rows(subject: Subject, limit: int | None) -> list[Row]:
-    """Return the rows of the grid: the original model, then all repairs, schedules and metrics.
+def rows(subject: Subject, limit: int | None) -> Iterator[Row]:
+    """Yield the rows of the grid: the original model, then all repairs, schedules and metrics.
 
     CL removes one block at once, so it has no iterative rows.
     """
@@ -97,13 +98,12 @@ def rows(subject: Subject, limit: int | None) -> list[Row]:
     if not subject.printed:
         model, group, layers = subject.model, subject.group, subject.layers
         counts = subject.counts((7, 32), standin=5)
-    found = [Row(model, group, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit), dense=True)]
+    yield Row(model, group, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit), dense=True)
     for count, repair, schedule, metric in itertools.product(counts, REPAIRS, SCHEDULES, METRICS):
         if (schedule, metric) != ("iterative", "CosSim(CL)"):
             cell = GridCell(metric, schedule, repair)
-            made = grid_recipe(model, count, subject, limit, cell)
-            found.append(Row(model, group, f"{count}/{layers}", cell.method, made, name=cell.label, spec=cell))
-    return found
+            of_cell = grid_recipe(model, count, subject, limit, cell)
+            yield Row(model, group, f"{count}/{layers}", cell.method, of_cell, name=cell.label, spec=cell)
 
 
 def columns(profile: str) -> list[Column]:

@@ -1,6 +1,6 @@
 """The paper's settings as recipes, and the rows of its tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from common.records.results import Recipe
@@ -71,13 +71,13 @@ class RepairSpec:
 def selection(size: str, metric: str, count: int, variant: str, fidelity: str = "paper") -> dict:
     """Return a recipe's selection. CL removes one block at once, so it is never iterated."""
     iterative, compensate = VARIANTS[variant]
-    chosen = {"method": "prunecomp", "metric": METRICS[metric], "count": count}
-    chosen |= {"iterative": iterative and metric != "CosSim(CL)", "compensate": compensate}
+    step = {"method": "prunecomp", "metric": METRICS[metric], "count": count}
+    step |= {"iterative": iterative and metric != "CosSim(CL)", "compensate": compensate}
     if fidelity == "code":
-        own = {"CosSim(BI)": CROPS[size], "PPL": CODE_LINES[size], "Taylor+": CODE_TAYLOR[size]}
-        if metric in own:
-            chosen["calibration"] = own[metric]
-    return chosen
+        calibrations = {"CosSim(BI)": CROPS[size], "PPL": CODE_LINES[size], "Taylor+": CODE_TAYLOR[size]}
+        if metric in calibrations:
+            step["calibration"] = calibrations[metric]
+    return step
 
 
 def recipe(
@@ -91,8 +91,8 @@ def recipe(
         calibration["count"] *= 2
     if spec.samples:
         calibration["count"] = spec.samples
-    chosen = selection(subject.size, spec.metric, count, spec.variant, fidelity)
-    return subjects.recipe(model, subject, limit, selection=chosen, calibration=calibration, fidelity=fidelity)
+    fields = {"selection": selection(subject.size, spec.metric, count, spec.variant, fidelity)}
+    return subjects.recipe(model, subject, limit, **fields, calibration=calibration, fidelity=fidelity)
 
 
 def shape(model: str, number: reported.Number) -> Recipe | None:
@@ -108,27 +108,24 @@ def _rows_of(
     subject: Subject, specs: Sequence[RepairSpec], limit: int | None, counts: Sequence[int], dense: bool = True
 ) -> list[Row]:
     """Return the rows of one model that loses so many layers."""
-    wanted = [(0, None)] if dense else []
-    wanted += [(n, spec) for n in counts for spec in specs]
-    return [row(subject.model, subject.group, subject.layers, subject, limit, spec, n) for n, spec in wanted]
+    counts_and_specs = [(0, None)] if dense else []
+    counts_and_specs += [(n, spec) for n in counts for spec in specs]
+    return [row(subject.model, subject.group, subject.layers, subject, limit, spec, n) for n, spec in counts_and_specs]
 
 
 def row(
     model: str, group: str, layers: int, subject: Subject, limit: int | None, spec: RepairSpec | None, n: int
 ) -> Row:
     """Return the row of a model that loses n layers; spec: None for the original model."""
-    made = recipe(model, subject, limit, spec, n)
-    return Row(model, group, f"{n}/{layers}", spec.method if spec else "Dense", made, dense=not n, spec=spec)
+    of_row = recipe(model, subject, limit, spec, n)
+    return Row(model, group, f"{n}/{layers}", spec.method if spec else "Dense", of_row, dense=not n, spec=spec)
 
 
-def _printed_rows(number: str, limit: int | None, shape=None) -> list[Row]:
+def _printed_rows(number: str, limit: int | None, shape=None) -> Iterator[Row]:
     """Return every printed row with its recipe."""
-    rows = []
     for row in printed_rows.rows("prunecomp", number, shape=shape):
         count, spec = int(row.sparsity.partition("/")[0]), None if row.dense else RepairSpec(*row.printed)
-        made = recipe(row.model, PAPER, limit, spec, count)
-        rows.append(replace(row, recipe=made, spec=spec))
-    return rows
+        yield replace(row, recipe=recipe(row.model, PAPER, limit, spec, count), spec=spec)
 
 
 PAIRS = [RepairSpec(metric, variant) for metric in METRICS for variant in ("", "+Prune&Comp")]
@@ -149,30 +146,28 @@ def rows(
     standin: numbers of layers that the toy model, with 16, loses. shares: the same for any other model, as many.
     """
 
-    def made(subject: Subject, limit: int | None) -> list[Row]:
+    def declared(subject: Subject, limit: int | None) -> list[Row]:
         if subject.printed:
             return _printed_rows(number, limit, shape)
         removed = subject.counts(*shares[: len(standin)], standin=standin)
         return _rows_of(subject, specs, limit, removed, dense)
 
-    return made
+    return declared
 
 
 def order_rows(number: str) -> Callable:
     """Return the lists of Tables A3 and A4, by the official code's settings and then by the paper's text."""
 
-    def made(subject: Subject, limit: int | None) -> list[Row]:
+    def declared(subject: Subject, limit: int | None) -> Iterator[Row]:
         printed = rows(number, PAIRS, dense=False)(subject, limit)
-        found = []
         for row in printed:
             count = int(row.sparsity.partition("/")[0])
             code = recipe(row.model, subject, limit, row.spec, count, "code")
-            found.append(replace(row, recipe=code))
-            own = {"name": f"{row.name} (by the paper's text; extension)", "extension": True, "printed": None}
-            found.append(replace(row, method=f"{row.method}/text", shapes=None, **own))
-        return found
+            yield replace(row, recipe=code)
+            labels = {"name": f"{row.name} (by the paper's text; extension)", "extension": True, "printed": None}
+            yield replace(row, method=f"{row.method}/text", shapes=None, **labels)
 
-    return made
+    return declared
 
 
 def size_rows(subject: Subject, limit: int | None) -> list[Row]:
@@ -180,8 +175,8 @@ def size_rows(subject: Subject, limit: int | None) -> list[Row]:
     specs = {spec.method: spec for spec in (RepairSpec("CosSim(BI)", "+Prune&Comp", n) for n in SAMPLES[subject.size])}
     if not subject.printed:
         return rows("A6", specs.values(), (5,), shares=SHARES[1:])(subject, limit)
-    found = []
-    for row in printed_rows.rows("prunecomp", "A6"):
-        spec, count = specs[row.method], int(row.sparsity.partition("/")[0])
-        found.append(replace(row, recipe=recipe(row.model, PAPER, limit, spec, count), spec=spec))
-    return found
+    rows_with_counts = [(row, int(row.sparsity.partition("/")[0])) for row in printed_rows.rows("prunecomp", "A6")]
+    return [
+        replace(row, recipe=recipe(row.model, PAPER, limit, specs[row.method], count), spec=specs[row.method])
+        for row, count in rows_with_counts
+    ]

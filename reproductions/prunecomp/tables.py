@@ -9,25 +9,25 @@ from reproductions.spec.columns import mmlu
 from reproductions.spec.registry import Claim, Table
 
 
-def _table(number: str, title: str, made: Callable, columns: Callable, claims=(), note: str = "") -> Table:
+def _table(number: str, title: str, declared: Callable, columns: Callable, claims=(), note: str = "") -> Table:
     name = f"{number} (appendix {number[1:]})" if number.startswith("A") else number
     full = f"Prune&Comp, Table {name}: {title}"
-    return Table(f"table{number}-prunecomp", "prunecomp", number, full, made, columns, claims, note)
+    return Table(f"table{number}-prunecomp", "prunecomp", number, full, declared, columns, claims, note)
 
 
 def _perplexity_table(number: str, title: str, shares=SHARES, also: tuple[Claim, ...] = ()) -> Table:
-    made, claims = rows(number, PAIRS, shares=shares), (*consistent("AVG", True), *also)
-    return _table(number, title, made, perplexity_columns, claims, _PPL_NOTE)
+    declared, claims = rows(number, PAIRS, shares=shares), (*consistent("AVG", True), *also)
+    return _table(number, title, declared, perplexity_columns, claims, _PPL_NOTE)
 
 
 def _qa_table(number: str, title: str, shares=SHARES, also: tuple[Claim, ...] = ()) -> Table:
-    made, claims = rows(number, PAIRS, shape=shape, shares=shares), (*consistent("RP"), *also)
-    return _table(number, title, made, qa_columns, claims, _RP_NOTE)
+    declared, claims = rows(number, PAIRS, shape=shape, shares=shares), (*consistent("RP"), *also)
+    return _table(number, title, declared, qa_columns, claims, _RP_NOTE)
 
 
 def _order_table(number: str, models: str) -> Table:
-    made, columns = order_rows(number), order_columns(number)
-    return _table(number, f"layers removed from {models}", made, columns, note=_ORDER_NOTE)
+    declared, columns = order_rows(number), order_columns(number)
+    return _table(number, f"layers removed from {models}", declared, columns, note=_ORDER_NOTE)
 
 
 _PPL_NOTE = "Perplexity per token in sequences of 2048 (toy model: 256, every eighth sequence of the held-out text)."

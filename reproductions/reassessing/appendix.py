@@ -19,7 +19,7 @@ from reproductions.reassessing.specs import (
     method,
 )
 from reproductions.reassessing.table import CYCLES, SAME, SIZES, table
-from reproductions.spec.comparisons import every
+from reproductions.spec.comparisons import all_of
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.reported import row_name
 from reproductions.spec.subjects import Subject
@@ -64,7 +64,7 @@ TABLES = [
             Claim(
                 "data-set-matters",
                 "another data set changes the average (by at least 3 points)",
-                every(
+                all_of(
                     claims.apart(f"{REVERSE}[Alpaca-cleaned {LAST3.id}]", f"{REVERSE}[MMLU {LAST3.id}]", 3),
                     claims.apart(method(REVERSE, LAST3), method(REVERSE, LAST3, plain_text=True), 3),
                 ),
@@ -82,7 +82,7 @@ TABLES = [
             Claim(
                 "less-data-declines",
                 "a fifth of the data leads to a substantial decline (at least 5 points)",
-                every(
+                all_of(
                     *(
                         claims.mean_gain(method(REVERSE, LAST3, **full), method(REVERSE, LAST3, share=0.2), 5)
                         for full in ({"share": 1.0}, {})
@@ -140,7 +140,7 @@ TABLES = [
             Claim(
                 "recipe-lowest-perplexity",
                 "the paper's recipe has the lowest perplexity",
-                every(
+                all_of(
                     claims.leads("G", ["Ours"], "PPL on WikiText2", lower=True),
                     *(
                         claims.highest(method(REVERSE, LAST3), [method("BI")], text, lower=True)
@@ -189,7 +189,7 @@ TABLES = [
             Claim(
                 "reverse-order-beats-sleb-and-llm-pruner",
                 "Reverse-order is above SLEB and LLM-Pruner without fine-tuning",
-                every(
+                all_of(
                     *(
                         claims.highest(
                             row_name(REVERSE, variant), [row_name(m, variant) for m in ("SLEB", "LLM-Pruner")]

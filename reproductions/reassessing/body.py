@@ -5,7 +5,7 @@ from reproductions.reassessing.columns import with_more
 from reproductions.reassessing.rows import BASIC, OURS, PRUNER, REVERSE, SEVEN, SLICEGPT
 from reproductions.reassessing.specs import HEAD, LAST1, LAST2, LAST3, LORA, QLORA, ArmSpec, faster, method
 from reproductions.reassessing.table import SAME, SIZES, table
-from reproductions.spec.comparisons import every
+from reproductions.spec.comparisons import all_of
 from reproductions.spec.registry import Claim
 
 _ARMS = (LORA, faster(LORA), QLORA, HEAD, LAST1, LAST2, LAST3, faster(LAST3))
@@ -48,7 +48,7 @@ TABLES = [
             Claim(
                 "partial-takes-less-time",
                 "partial-layer fine-tuning takes less time than LoRA, and LoRA less than QLoRA",
-                every(
+                all_of(
                     claims.highest(method(REVERSE, LAST3), [method(REVERSE, LORA)], "training time s", lower=True),
                     claims.highest(method(REVERSE, LORA), [method(REVERSE, QLORA)], "training time s", lower=True),
                 ),
@@ -132,7 +132,7 @@ TABLES = [
             Claim(
                 "4-bits-save-memory",
                 "4 bits save more than 89 % of the memory",
-                every(
+                all_of(
                     *(
                         claims.saves(
                             0.89,

@@ -20,11 +20,11 @@ from reproductions.spec.comparisons import (
     Words,
     against,
     alike_within,
+    all_of,
     beats,
-    every,
     numbers,
     per_setting,
-    where,
+    setting_words,
 )
 from reproductions.spec.registry import Claim, Lookup
 
@@ -37,64 +37,64 @@ def points(accuracy: Number) -> Number:
 def _in_points(cell: Lookup) -> Lookup:
     """Return the same numbers, the averages in percent."""
 
-    def found(model: str, sparsity: str, method: str, name: str) -> Number | None:
-        value = cell(model, sparsity, method, name)
-        return value if value is None or name != AVERAGE else points(value)
+    def in_points(*key: str) -> Number | None:
+        value = cell(*key)
+        return value if value is None or key[-1] != AVERAGE else points(value)
 
-    return found
+    return in_points
 
 
-def highest(ours: str, others: Iterable[str], column: str = AVERAGE, lower: bool = False, within: float = 0) -> Check:
-    """Return a check that ``ours`` is above every one of ``others`` in every setting that has both (``lower``: below).
+def highest(method: str, rivals: Iterable[str], column: str = AVERAGE, lower: bool = False, within: float = 0) -> Check:
+    """Return a check that ``method`` is above every one of ``rivals`` in every setting that has both (``lower``: below).
 
     within: points by which it may be behind; with ``lower``, a share.
     """
-    check = beats(ours, *others, column=column, lower=lower, within=within)
+    check = beats(method, *rivals, column=column, lower=lower, within=within)
     return lambda cell, settings: check(_in_points(cell), settings)
 
 
 def leads(
     table: str,
-    ours: Iterable[str],
+    methods: Iterable[str],
     column: str = AVERAGE,
     *,
     lower: bool = False,
     here: Iterable[str] = (),
     without: str = "",
 ) -> Check:
-    """Return a check that each of ``ours`` is better than every other method of the table on the same model.
+    """Return a check that each of ``methods`` is better than every other method of the table on the same model.
 
     Others are the printed ones and those beside them (`neighbours`), at the nearest rate, since their rates are rarely
     the same.
 
     Args:
         table: The table.
-        ours: Methods of the claim.
+        methods: Methods of the claim.
         column: Column to compare.
         lower: Less is better.
         here: Methods that replace the others on models that are not the paper's.
         without: Mark of printed rows that are left out.
     """
-    ours = set(ours)
+    methods = set(methods)
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         cell = _in_points(cell)
         printed = reported.numbers("reassessing", table)
-        kept = [number for number in printed if not (without and number.method.endswith(without))]
-        others = {name for number in kept for _, name in reported.row_names(number)}
-        others |= set(map(neighbours.beside, printed))
-        others = sorted((others | {*here}) - ours - {"Dense"})
-        found = []
+        printed = [number for number in printed if not (without and number.method.endswith(without))]
+        rivals = {name for number in printed for _, name in reported.row_names(number)}
+        rivals |= set(map(neighbours.beside, printed))
+        rivals = sorted((rivals | {*here}) - methods - {"Dense"})
+        comparisons = []
         for model in dict.fromkeys(model for model, _ in settings):
-            rates = [sparsity for name, sparsity in settings if name == model]
-            mine, theirs = (
-                numbers(cell, [(model, s, m, column) for s in rates for m in methods])
-                for methods in (sorted(ours), others)
+            rates = [sparsity for group, sparsity in settings if group == model]
+            own, others = (
+                numbers(cell, [(model, sparsity, name, column) for sparsity in rates for name in names])
+                for names in (sorted(methods), rivals)
             )
-            for key, value in theirs if mine else ():
-                nearest = min(mine, key=lambda pair: abs(rate(pair[0][1]) - rate(key[1])))
-                found.append(against((model, nearest[0][1]), nearest, [(key, value)], lower=lower))
-        return found
+            for key, value in others if own else ():
+                nearest = min(own, key=lambda pair: abs(rate(pair[0][1]) - rate(key[1])))
+                comparisons.append(against((model, nearest[0][1]), nearest, [(key, value)], lower=lower))
+        return comparisons
 
     return check
 
@@ -105,59 +105,59 @@ def rate(sparsity: str) -> float:
     return int(removed) / int(layers) if slash else float(sparsity.rstrip("%")) / 100
 
 
-def _gaps(one: str, other: str, cell: Lookup, settings: Pairs) -> list[tuple]:
+def _gaps(method: str, rival: str, cell: Lookup, settings: Pairs) -> list[tuple]:
     """Return (setting, both keys, difference of the averages in points) wherever both have one."""
-    found = []
+    gaps = []
     for setting in settings:
-        keys = tuple((*setting, name, AVERAGE) for name in (one, other))
+        keys = tuple((*setting, name, AVERAGE) for name in (method, rival))
         a, b = (cell(*key) for key in keys)
         if a is not None and b is not None:
-            found.append((setting, keys, points(a) - points(b)))
-    return found
+            gaps.append((setting, keys, points(a) - points(b)))
+    return gaps
 
 
-def _against(setting: tuple[str, str], one: str, other: str) -> Words:
-    return (*where(*setting), ": ", Named("method", one), " against ", Named("method", other))
+def _against(setting: tuple[str, str], method: str, rival: str) -> Words:
+    return (*setting_words(*setting), ": ", Named("method", method), " against ", Named("method", rival))
 
 
-def mean_gain(ours: str, other: str, least: float) -> Check:
-    """Return a check that the mean gain of ``ours`` over ``other`` is at least ``least`` points, to the last printed digit.
+def mean_gain(method: str, rival: str, least: float) -> Check:
+    """Return a check that the mean gain of ``method`` over ``rival`` is at least ``least`` points, to the last printed digit.
 
     The mean is over all settings that have both.
     """
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        found = _gaps(ours, other, cell, settings)
-        if not found:
+        gaps = _gaps(method, rival, cell, settings)
+        if not gaps:
             return []
-        mean = sum(gap for *_, gap in found) / len(found)
-        keys = tuple(key for _, both, _ in found for key in both)
-        what = (Named("method", ours), " against ", Named("method", other))
-        what += (f", mean of {len(found)}",) if len(found) > 1 else ()
-        return [Comparison(what, mean, POINTS, keys, low=least - 5e-3, closed=True)]
+        mean = sum(gap for *_, gap in gaps) / len(gaps)
+        keys = tuple(key for _, both, _ in gaps for key in both)
+        words = (Named("method", method), " against ", Named("method", rival))
+        words += (f", mean of {len(gaps)}",) if len(gaps) > 1 else ()
+        return [Comparison(words, mean, POINTS, keys, low=least - 5e-3, closed=True)]
 
     return check
 
 
-def within(one: str, other: str, most: float) -> Check:
-    """Return a check that two methods differ by at most ``most`` points in every setting that has both."""
+def within(method: str, rival: str, limit: float) -> Check:
+    """Return a check that two methods differ by at most ``limit`` points in every setting that has both."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         return [
-            alike_within(_against(s, one, other), gap, POINTS, keys, most)
-            for s, keys, gap in _gaps(one, other, cell, settings)
+            alike_within(_against(s, method, rival), gap, POINTS, keys, limit)
+            for s, keys, gap in _gaps(method, rival, cell, settings)
         ]
 
     return check
 
 
-def apart(one: str, other: str, least: float) -> Check:
+def apart(method: str, rival: str, least: float) -> Check:
     """Return a check that two methods differ by at least ``least`` points in every setting that has both."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         return [
-            Comparison(_against(s, one, other), gap, POINTS, keys, -least, least, inside=False)
-            for s, keys, gap in _gaps(one, other, cell, settings)
+            Comparison(_against(s, method, rival), gap, POINTS, keys, -least, least, inside=False)
+            for s, keys, gap in _gaps(method, rival, cell, settings)
         ]
 
     return check
@@ -176,8 +176,8 @@ def saves(share: float, before: str, after: str, columns: Iterable[str]) -> Chec
             keys = tuple((*setting, name, column) for name in (before, after))
             large, small = (cell(*key) for key in keys)
             if large is not None and small is not None:
-                what, saved = (*where(*setting), ", ", Named("column", column), ": saved"), 1 - small / large
-                yield Comparison(what, 100 * saved, PERCENT, keys, low=100 * share)
+                words, saved = (*setting_words(*setting), ", ", Named("column", column), ": saved"), 1 - small / large
+                yield Comparison(words, 100 * saved, PERCENT, keys, low=100 * share)
 
     return check
 
@@ -201,15 +201,15 @@ def of_metrics() -> tuple[Claim, ...]:
 
 def over_orders(check: Check, metric: str, arms: Iterable[Arm]) -> Check:
     """Return the check on means over both orders of rows, if a training was run in two."""
-    others = {method(metric, arm): method(metric, again(arm)) for arm in arms}
+    second_orders = {method(metric, arm): method(metric, again(arm)) for arm in arms}
 
     def of_means(cell: Lookup, settings: Pairs) -> list[Comparison]:
         from common.evaluation import significance  # loads scipy, which `list` does without
 
         def mean(model: str, sparsity: str, name: str, column: str) -> Number | None:
-            one = cell(model, sparsity, name, column)
-            other = cell(model, sparsity, others[name], column) if name in others else None
-            return one if one is None or other is None else significance.of_two(f"{name}, orders", one, other)
+            first = cell(model, sparsity, name, column)
+            second = cell(model, sparsity, second_orders[name], column) if name in second_orders else None
+            return first if first is None or second is None else significance.of_two(f"{name}, orders", first, second)
 
         return check(mean, settings)
 
@@ -228,14 +228,14 @@ def of_arms(metric: str) -> tuple[Claim, ...]:
         Claim(
             "partial-beats-lora",
             "lm_head with the last one, two and three layers is above LoRA (insight 2)",
-            both(every(*(highest(arm, [lora]) for arm in partial))),
+            both(all_of(*(highest(arm, [lora]) for arm in partial))),
         ),
         Claim("head-beats-lora", "lm_head alone is above LoRA, too", both(highest(method(metric, HEAD), [lora]))),
         Claim("lora-beats-qlora", "QLoRA is below LoRA", both(highest(lora, [qlora]))),
         Claim(
             "partial-beats-lora-by-loss",
             "by held-out loss: lm_head with one, two and three layers is below LoRA (extension)",
-            both(every(*(highest(arm, [lora], HELD_OUT.id, lower=True) for arm in partial))),
+            both(all_of(*(highest(arm, [lora], HELD_OUT.id, lower=True) for arm in partial))),
         ),
     )
 
@@ -284,7 +284,7 @@ def of_iterating(schedules: Mapping[Arm, tuple[tuple[int, int], ...]]) -> tuple[
         schedules: Schedules of each way to fine-tune, as `specs.Spec.schedule`.
     """
     checks = [
-        highest(method(metric, arm, one_shot=True), [method(metric, arm, schedule=one) for one in of_arm], within=1.0)
+        highest(method(metric, arm, one_shot=True), [method(metric, arm, schedule=s) for s in of_arm], within=1.0)
         for metric in (REVERSE, "Taylor")
         for arm, of_arm in schedules.items()
     ]
@@ -292,6 +292,6 @@ def of_iterating(schedules: Mapping[Arm, tuple[tuple[int, int], ...]]) -> tuple[
         Claim(
             "iterating-has-no-benefit",
             "iterative pruning is nowhere a point above one-shot pruning: it has no benefit",
-            every(*checks),
+            all_of(*checks),
         ),
     )

@@ -123,11 +123,11 @@ def with_more(table: str, standin_more=(), paper_more: dict[str, Column] | None 
         if profile == "standin":
             return [*standin(), *standin_more]
         labels = reported.columns("reassessing", table)
-        found = [
+        printed = [
             more.get(label) or task_column(label, "acc") or (_average(table) if label == AVERAGE else Column(label))
             for label in labels
         ]
-        return [*found, *(column for label, column in more.items() if label not in labels)]
+        return [*printed, *(column for label, column in more.items() if label not in labels)]
 
     return columns
 
@@ -150,12 +150,12 @@ def calibration(table: str) -> Callable[[str], list[Column]]:
         if profile == "standin":
             return [STANDIN_PERPLEXITY, REMOVED]
         labels = reported.columns("reassessing", table)
-        known = {f"removed {n}": Column(f"removed {n}", "removed-each", str(n), compare="exact") for n in range(1, 9)}
-        known |= {column.id: column for column in PERPLEXITIES} | {label: task_column(label) for label in TASKS}
-        known[AVERAGE] = Column(AVERAGE, derived="average", of=tuple(TASKS))
+        removed = [Column(f"removed {n}", "removed-each", str(n), compare="exact") for n in range(1, 9)]
+        average = Column(AVERAGE, derived="average", of=tuple(TASKS))
+        by_id = {column.id: column for column in (*removed, *PERPLEXITIES, *map(task_column, TASKS), average)}
         # the average needs its tasks where the table prints them not
-        hidden = [dataclasses.replace(known[label], hidden=True) for label in TASKS if label not in labels]
-        return [*hidden, *(known[label] for label in labels)]
+        hidden = [dataclasses.replace(by_id[label], hidden=True) for label in TASKS if label not in labels]
+        return [*hidden, *(by_id[label] for label in labels)]
 
     return chosen
 

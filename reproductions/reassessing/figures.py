@@ -6,7 +6,7 @@ from reproductions.reassessing import appendix, body, columns
 from reproductions.reassessing.recipes import fields
 from reproductions.reassessing.rows import one_model, paper_row
 from reproductions.reassessing.specs import LAST3, LORA, ArmSpec
-from reproductions.spec.comparisons import between, every
+from reproductions.spec.comparisons import all_of, between
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject, recipe
 
@@ -34,10 +34,10 @@ def _similarity(subject: Subject, limit: int | None) -> list[Row]:
     On one model head and last three layers are trained, which takes a fraction of LoRA's time.
     """
     if not subject.printed:
-        wanted = [ArmSpec("Taylor", LAST3, one_shot=True), *(ArmSpec("Taylor", LAST3, schedule=(n, 8)) for n in (1, 4))]
-        return one_model([(spec, 8) for spec in wanted], dense=False)(subject, limit)
-    wanted = [ArmSpec("Taylor", LORA, one_shot=True), *(ArmSpec("Taylor", LORA, schedule=(n, 16)) for n in (1, 8))]
-    return [_paper_row(spec, 16, limit) for spec in wanted]
+        specs = [ArmSpec("Taylor", LAST3, one_shot=True), *(ArmSpec("Taylor", LAST3, schedule=(n, 8)) for n in (1, 4))]
+        return one_model([(spec, 8) for spec in specs], dense=False)(subject, limit)
+    specs = [ArmSpec("Taylor", LORA, one_shot=True), *(ArmSpec("Taylor", LORA, schedule=(n, 16)) for n in (1, 8))]
+    return [_paper_row(spec, 16, limit) for spec in specs]
 
 
 def _dense(subject: Subject, limit: int | None) -> list[Row]:
@@ -54,7 +54,7 @@ _NETWORKS = {
 
 
 def _flow(profile: str) -> list[Column]:
-    found = [
+    deviations = [
         Column(
             f"deviation-{number}",
             "theorems",
@@ -65,16 +65,22 @@ def _flow(profile: str) -> list[Column]:
         )
         for number, kind in (("4.1", "rms"), ("4.2", "layer"))
     ]
-    found.append(
+    correlations = [
+        Column(
+            f"gradient-{network}",
+            f"gradients@{network}",
+            "rank_correlation",
+            compare="exact",
+            label=f"depth-gradient correlation, {words}",
+        )
+        for network, words in _NETWORKS.items()
+    ]
+    return [
+        *deviations,
         Column(
             "counterexamples", "theorems", "counterexamples", compare="exact", label="statements with counterexamples"
-        )
-    )
-    for network, words in _NETWORKS.items():
-        benchmark, label = f"gradients@{network}", f"depth-gradient correlation, {words}"
-        found.append(Column(f"gradient-{network}", benchmark, "rank_correlation", compare="exact", label=label))
-    return [
-        *found,
+        ),
+        *correlations,
         Column(
             "b-above-one", "gradients@trained", "below_one", compare="exact", label="share of states with ||B|| > 1"
         ),
@@ -89,7 +95,7 @@ _FLOW_CLAIMS = (
     Claim(
         "theorems-hold",
         "Theorems 4.1 and 4.2 hold for d >= 3 (relative deviation below 1e-12)",
-        every(*(between(f"deviation-{n}", -math.inf, 1000, "Dense", strict=True) for n in ("4.1", "4.2"))),
+        all_of(*(between(f"deviation-{n}", -math.inf, 1000, "Dense", strict=True) for n in ("4.1", "4.2"))),
     ),
     Claim(
         "theorems-hold-unconditionally",
@@ -126,8 +132,8 @@ _FLOW_CLAIMS = (
 
 def _fine_tuned(subject: Subject, limit: int | None) -> list[Row]:
     """Return the trained rows of Tables 2 and M, each in one order of rows, and Table F's full fine-tuning."""
-    found = [table for table in (*body.TABLES, *appendix.TABLES) if table.number in ("2", "F", "M")]
-    rows = [row for table in found for row in table.rows(subject, limit) if row.recipe and row.recipe.training]
+    tables = [table for table in (*body.TABLES, *appendix.TABLES) if table.number in ("2", "F", "M")]
+    rows = [row for table in tables for row in table.rows(subject, limit) if row.recipe and row.recipe.training]
     rows = [row for row in rows if not (row.spec and row.spec.arm and row.spec.arm.again)]
     return list({row.recipe.hash: row for row in rows}.values())
 
@@ -138,8 +144,9 @@ _COUNTS = (1, 5, 10, 30, 50)
 def _unpruned(subject: Subject, limit: int | None) -> list[Row]:
     """Return the dense model with the calibration of Taylor and BI, of which the benchmark varies samples and seed."""
     name, group, layers = _PAPER_MODEL if subject.printed else (subject.model, subject.group, subject.layers)
-    wanted = recipe(name, subject, limit, calibration=fields(ArmSpec("BI"), 1, subject.size)["calibration"])
-    return [Row(name, group, f"0/{layers}", "Dense", wanted, dense=True)]
+    calibration = fields(ArmSpec("BI"), 1, subject.size)["calibration"]
+    dense = recipe(name, subject, limit, calibration=calibration)
+    return [Row(name, group, f"0/{layers}", "Dense", dense, dense=True)]
 
 
 def _spread(profile: str) -> list[Column]:
@@ -156,17 +163,17 @@ def _spread(profile: str) -> list[Column]:
     ]
 
 
-def _figure(name: str, title: str, rows, of, draw: str, drawn_claims: tuple[Claim, ...] = (), note: str = "") -> Table:
+def _figure(name: str, title: str, rows, columns, draw: str, claims: tuple[Claim, ...] = (), note: str = "") -> Table:
     return Table(
         target=f"figure{name}-reassessing",
         paper="reassessing",
         number=f"figure{name}",
         title=f"Reassessing, {title}",
         declared=rows,
-        columns=of,
-        claims=drawn_claims,
+        columns=columns,
+        claims=claims,
         note=note,
-        draw=draw if ":" in draw else f"figures.reassessing:{draw}",
+        draw=f"figures.reassessing:{draw}",
     )
 
 
@@ -205,7 +212,7 @@ FIGURES = [
             Claim(
                 "ten-samples-one-choice",
                 "with the paper's ten samples every seed selects the same layers (extension)",
-                every(*(between(f"{metric}-10", 1, 1, "Dense") for metric in ("bi", "taylor"))),
+                all_of(*(between(f"{metric}-10", 1, 1, "Dense") for metric in ("bi", "taylor"))),
             ),
         ),
         "Mean share of the removed layers that the sets of two seeds have in common; crops of 128 tokens.",

@@ -57,8 +57,8 @@ def _uidl(model: str, removed: int) -> dict:
 
 def _laco(model: str, removed: int) -> dict:
     layers = registry.get(model).facts["layers"]
-    chosen = collapse("paper", merged_at_once(removed), layers, layers=layers - removed)
-    return {"selection": chosen, "calibration": sentences("paper")}
+    selection = collapse("paper", merged_at_once(removed), layers, layers=layers - removed)
+    return {"selection": selection, "calibration": sentences("paper")}
 
 
 def _finercut(model: str, removed: int) -> dict:
@@ -96,13 +96,14 @@ def neighbours(row: Row, number: reported.Number, limit: int | None) -> list[Row
     """Return this project's row beside a printed one without a recipe; none if its method is not implemented."""
     method = _method(number)
     if method == PRUNER:
-        made = llm_pruner("paper", **({"ratio": PRUNER_RATIOS[row.model]} if number.sparsity else {"layers": 8}))
+        steps = llm_pruner("paper", **({"ratio": PRUNER_RATIOS[row.model]} if number.sparsity else {"layers": 8}))
     elif method == SLICEGPT:
-        made = slicegpt("paper", ratio=round(float(number.sparsity.rstrip("%")) / 100, 4))
+        steps = slicegpt("paper", ratio=round(float(number.sparsity.rstrip("%")) / 100, 4))
     elif method in WHOLE_LAYERS:
-        made = WHOLE_LAYERS[method](row.model, count(row.model, number) or count_of_parameters(row.model, number))
+        removed = count(row.model, number) or count_of_parameters(row.model, number)
+        steps = WHOLE_LAYERS[method](row.model, removed)
     else:
         return []
-    own = {"name": f"{method} (extension)", "extension": True, "printed": None, "shapes": None, "spec": None}
-    made = recipe(row.model, PAPER, limit, **made)
-    return [dataclasses.replace(row, method=beside(number), recipe=made, **own)]
+    labels = {"name": f"{method} (extension)", "extension": True, "printed": None, "shapes": None, "spec": None}
+    of_row = recipe(row.model, PAPER, limit, **steps)
+    return [dataclasses.replace(row, method=beside(number), recipe=of_row, **labels)]

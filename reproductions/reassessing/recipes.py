@@ -56,20 +56,20 @@ GPTQ["small"] = GPTQ["paper"] | {"group_size": 64}  # SmolLM2's 576 and 960 chan
 
 def fields(spec: ArmSpec, count: int, size: str) -> dict:
     """Return selection, calibration and training of a row that removes ``count`` layers."""
-    found = _chosen(spec.metric, count, size, spec.samples or SAMPLES)
-    tuned = training(spec.arm, size, spec.share or 1.0) if spec.arm else None
+    steps = _chosen(spec.metric, count, size, spec.samples or SAMPLES)
+    fine_tuning = training(spec.arm, size, spec.share or 1.0) if spec.arm else None
     if spec.plain_text:
-        tuned["data"] = PLAIN_TEXT
+        fine_tuning["data"] = PLAIN_TEXT
     if spec.schedule:
-        tune = {key: tuned[key] for key in ("settings", "data")}
+        tune = {key: fine_tuning[key] for key in ("settings", "data")}
         if size in CYCLE_ROWS:
             tune["data"] = tune["data"] | {"count": CYCLE_ROWS[size]}
-        selection = {key: value for key, value in found["selection"].items() if key != "count"}
+        selection = {key: value for key, value in steps["selection"].items() if key != "count"}
         schedule = f"1:{spec.schedule[0]}:{spec.schedule[1]}"
-        return found | {"selection": selection | {"method": "iterative", "schedule": schedule, "tune": tune}}
+        return steps | {"selection": selection | {"method": "iterative", "schedule": schedule, "tune": tune}}
     if spec.quantized:
-        tuned = {"method": "gptq", "after": tuned, **GPTQ[size]}
-    return found | ({"training": tuned} if tuned else {})
+        fine_tuning = {"method": "gptq", "after": fine_tuning, **GPTQ[size]}
+    return steps | ({"training": fine_tuning} if fine_tuning else {})
 
 
 def _chosen(metric: str, count: int, size: str, samples: int) -> dict:
@@ -77,16 +77,16 @@ def _chosen(metric: str, count: int, size: str, samples: int) -> dict:
     if metric == "SLEB":
         return {"selection": {"method": "sleb", "count": count, "calibration": SLEB_LINES[size]}}
     name = metric.lower()
-    found = {"selection": {"method": "metric", "metric": name, "count": count}}
+    steps = {"selection": {"method": "metric", "metric": name, "count": count}}
     if name == "random":
-        found["selection"]["seed"] = SEED
+        steps["selection"]["seed"] = SEED
     if name in ("taylor", "bi"):
         lines = {"corpus": CORPORA[size]["lines"], "sampler": "line-crops"}
-        found["calibration"] = lines | {"count": samples, "length": LENGTH, "seed": SEED}
+        steps["calibration"] = lines | {"count": samples, "length": LENGTH, "seed": SEED}
     if name == "ppl":
         windows = {"corpus": CORPORA[size]["windows"], "sampler": "windows", "length": LENGTH}
-        found["calibration"] = windows | ({"count": WINDOWS[size]} if WINDOWS[size] else {})
-    return found
+        steps["calibration"] = windows | ({"count": WINDOWS[size]} if WINDOWS[size] else {})
+    return steps
 
 
 def training(arm: Arm, size: str, share: float = 1.0) -> dict:

@@ -1,7 +1,7 @@
 """The rows of Reassessing's tables: every printed one with the recipe behind it, and the toy model's own."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from common.models import registry
 from common.records.results import Recipe
@@ -39,22 +39,21 @@ _OF_MMLU = "MMLU +lm_head & last 3"  # not repeated, see the note of Table B
 ONLY_REPORTED = {"6": ("ShortGPT",), "8": ("ShortGPT",), "G": ("ShortGPT",), "I": ("ShortGPT", "SLEB")}
 
 
-def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], list[Row]]:
+def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], Iterator[Row]]:
     """Return every printed row of a table on the paper's models, with recipes for implemented methods."""
 
-    def rows(limit: int | None) -> list[Row]:
+    def rows(limit: int | None) -> Iterator[Row]:
         by_key = {
             (number.model, number.sparsity, name): number
             for number in reported.numbers(PAPER, table)
             for _, name in reported.row_names(number)
         }
-        found = []
         for row in printed_rows.rows(PAPER, table, shape=shape):
             number = by_key[row.key]
-            found.append(_with_recipe(row, number, table, limit))
-            if found[-1].status == REPORTED:
-                found += neighbours(row, number, limit)
-        return found
+            declared = _with_recipe(row, number, table, limit)
+            yield declared
+            if declared.status == REPORTED:
+                yield from neighbours(row, number, limit)
 
     return rows
 
@@ -75,14 +74,14 @@ def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | Non
     if number.variant == _OF_MMLU:
         return dataclasses.replace(row, status=NOT_REPEATED)
     spec = of_printed(metric, number.variant) if arm is None else ArmSpec(metric, arm)
-    found = fields(spec, removed, "paper")
-    return dataclasses.replace(row, recipe=recipe(row.model, PAPERS_MODELS, limit, **found), spec=spec)
+    of_row = recipe(row.model, PAPERS_MODELS, limit, **fields(spec, removed, "paper"))
+    return dataclasses.replace(row, recipe=of_row, spec=spec)
 
 
 def paper_row(model: str, group: str, layers: int, spec: ArmSpec | None, removed: int, limit: int | None) -> Row:
     """Return a row, without printed numbers, on one of the paper's models; spec: None for the original model."""
-    made = recipe(model, PAPERS_MODELS, limit, **(fields(spec, removed, "paper") if removed else {}))
-    return Row(model, group, f"{removed}/{layers}", recipe=made, dense=not removed, **_named(spec))
+    of_row = recipe(model, PAPERS_MODELS, limit, **(fields(spec, removed, "paper") if removed else {}))
+    return Row(model, group, f"{removed}/{layers}", recipe=of_row, dense=not removed, **_named(spec))
 
 
 def _named(spec: ArmSpec | None) -> dict:
@@ -94,54 +93,53 @@ def _named(spec: ArmSpec | None) -> dict:
 
 def printed_with(table: str, arms: Iterable[Arm]) -> Callable[[int | None], list[Row]]:
     """Return every printed row, and after those of each model the reverse-order ``arms`` that the paper did not try."""
-    wanted = list(arms)
+    specs = [ArmSpec(REVERSE, arm) for arm in arms]
 
     def rows(limit: int | None) -> list[Row]:
         by_model: dict[str, list[Row]] = {}
         for row in printed(table)(limit):
             by_model.setdefault(row.group, []).append(row)
-        for group, found in by_model.items():
-            removed, layers = map(int, found[0].sparsity.split("/"))
-            specs = [ArmSpec(REVERSE, arm) for arm in wanted]
-            found += [paper_row(found[0].model, group, layers, spec, removed, limit) for spec in specs]
-        return [row for found in by_model.values() for row in found]
+        for group, rows_of_model in by_model.items():
+            removed, layers = map(int, rows_of_model[0].sparsity.split("/"))
+            rows_of_model += [paper_row(rows_of_model[0].model, group, layers, spec, removed, limit) for spec in specs]
+        return [row for rows_of_model in by_model.values() for row in rows_of_model]
 
     return rows
 
 
-def one_model(settings: Iterable[tuple[ArmSpec, int]], *, dense: bool = True) -> Callable[[Subject, int | None], list]:
+def one_model(specs: Iterable[tuple[ArmSpec, int]], *, dense: bool = True) -> Callable[[Subject, int | None], Iterator]:
     """Return a function from (subject, limit) to the rows on one model.
 
-    ``settings`` has pairs of a specification and the number of layers that the toy model, with 16, loses. Any other
-    model loses the same share, and so do schedules.
+    ``specs`` has pairs of a specification and the number of layers that the toy model, with 16, loses. Any other model
+    loses the same share, and so do schedules.
     """
-    wanted = list(settings)
+    specs = list(specs)
 
-    def rows(subject: Subject, limit: int | None) -> list[Row]:
-        found = [_row(subject, None, 0, limit)] if dense else []
-        for spec, of_standin in wanted:
+    def rows(subject: Subject, limit: int | None) -> Iterator[Row]:
+        if dense:
+            yield _row(subject, None, 0, limit)
+        for spec, of_standin in specs:
             for removed in subject.counts((of_standin, STANDIN.layers), standin=of_standin):
-                found.append(_row(subject, spec.scaled(removed, of_standin), removed, limit))
-        return found
+                yield _row(subject, spec.scaled(removed, of_standin), removed, limit)
 
     return rows
 
 
 def _row(subject: Subject, spec: ArmSpec | None, removed: int, limit: int | None) -> Row:
     if spec is None:
-        wanted = {}
+        steps = {}
     elif spec.metric == PRUNER:
-        wanted = llm_pruner(subject.profile, layers=removed) if pruner_can(removed, subject.layers) else None
+        steps = llm_pruner(subject.profile, layers=removed) if pruner_can(removed, subject.layers) else None
     elif spec.metric == SLICEGPT:
-        wanted = slicegpt(subject.profile, layers=removed)
+        steps = slicegpt(subject.profile, layers=removed)
     else:
-        wanted = fields(spec, removed, subject.size)
+        steps = fields(spec, removed, subject.size)
     return Row(
         model=subject.model,
         group=subject.group,
         sparsity=f"{removed}/{subject.layers}",
-        recipe=None if wanted is None else recipe(subject.model, subject, limit, **wanted),
-        status=TOO_FEW if wanted is None else NOT_RUN,
+        recipe=None if steps is None else recipe(subject.model, subject, limit, **steps),
+        status=TOO_FEW if steps is None else NOT_RUN,
         dense=not removed,
         **_named(spec),
     )

@@ -38,8 +38,8 @@ class Arm:
     @property
     def label(self) -> str:
         """Return the label for people."""
-        ours = " at ten times the rate (extension)" * self.faster + " in another order (extension)" * self.again
-        return self._name("interface") + " (extension)" * self.extension + ours
+        extensions = " at ten times the rate (extension)" * self.faster + " in another order (extension)" * self.again
+        return self._name("interface") + " (extension)" * self.extension + extensions
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class ArmSpec:
     quantized: bool = False
 
     def _variant(self, arm: str, plain_text: str) -> str:
-        found = ["one-shot"] if self.one_shot else []
-        found += [f"1:{self.schedule[0]}:{self.schedule[1]}"] if self.schedule else []
-        found += [f"{self.samples} sample{'s' * (self.samples > 1)}"] if self.samples else []
-        found += [f"{self.share:.1f}"] if self.share else []
-        found += [plain_text] if self.plain_text else []
-        return " ".join([*found, *([arm] if arm else []), *(["+GPTQ"] if self.quantized else [])])
+        parts = ["one-shot"] if self.one_shot else []
+        parts += [f"1:{self.schedule[0]}:{self.schedule[1]}"] if self.schedule else []
+        parts += [f"{self.samples} sample{'s' * (self.samples > 1)}"] if self.samples else []
+        parts += [f"{self.share:.1f}"] if self.share else []
+        parts += [plain_text] if self.plain_text else []
+        return " ".join([*parts, *([arm] if arm else []), *(["+GPTQ"] if self.quantized else [])])
 
     @property
     def variant(self) -> str:
@@ -88,8 +88,8 @@ class ArmSpec:
     def extension(self) -> bool:
         """Return whether the row is an extension."""
         arm = self.arm
-        own = arm is not None and (arm.extension or arm.at_cut or arm.faster or arm.again)
-        return own or self.plain_text or self.variant == "untrained"
+        by_arm = arm is not None and (arm.extension or arm.at_cut or arm.faster or arm.again)
+        return by_arm or self.plain_text or self.variant == "untrained"
 
     def scaled(self, layers: int, of: int) -> ArmSpec:
         """Return the same specification with ``layers`` instead of ``of`` layers removed, also at the end of its schedule."""

@@ -43,8 +43,8 @@ def rows(store: Store) -> Iterator[dict]:
         declared = {subject.name: _declared(table, subject, store) for subject in subjects}
         content = show.build(table, store, subjects, claims=False)
         for line in content["rows"]:
-            known, columns = declared[line["subject"]]
-            row = known.get((line["model_id"], line["sparsity"], line["method_id"]))
+            rows_by_key, columns = declared[line["subject"]]
+            row = rows_by_key.get((line["model_id"], line["sparsity"], line["method_id"]))
             for label, cell in line["cells"].items():
                 if cell["reproduced"] is not None or cell["reported"] is not None:
                     named = (label, content["column_ids"][label])
@@ -53,19 +53,19 @@ def rows(store: Store) -> Iterator[dict]:
 
 def _declared(table: Table, subject: Subject, store: Store) -> tuple[dict[tuple, Row], dict[str, Column]]:
     rows = {row.key: row for row in table.rows(subject)}
-    return rows, {column.label: column for column in coverage.read(table, store, subject)}
+    return rows, {column.label: column for column in coverage.columns(table, store, subject)}
 
 
 def _cell(
-    table: Table, line: dict, row: Row | None, column: Column | None, named: tuple[str, str], cell: dict, store: Store
+    table: Table, line: dict, row: Row | None, column: Column | None, labels: tuple[str, str], cell: dict, store: Store
 ) -> dict:
-    label, column_id = named
-    found = None
+    label, column_id = labels
+    record = None
     recipes = [recipe for recipe in ((row.recipe, row.shapes) if row else ()) if recipe is not None]
     if cell["reproduced"] is not None and column is not None and column.benchmark:
         records = (store.get(recipe, column.benchmark) for recipe in recipes)
-        found = next((record for record in records if record is not None and record.status == "ok"), None)
-    items = found and found.details.get("items", found.details.get("windows"))
+        record = next((record for record in records if record is not None and record.status == "ok"), None)
+    items = record and record.details.get("items", record.details.get("windows"))
     return {
         "paper": table.paper,
         "target": table.target,
@@ -82,8 +82,8 @@ def _cell(
         "reported": None if cell["reported"] is None else float(cell["reported"]),
         "status": cell["status"],
         "status_id": cell["status_id"],
-        "recipe": found.recipe_hash if found else recipes[0].hash if recipes else None,
-        "benchmark": found and found.benchmark,
+        "recipe": record.recipe_hash if record else recipes[0].hash if recipes else None,
+        "benchmark": record and record.benchmark,
     }
 
 

@@ -82,7 +82,7 @@ _UNCHECKED = {"CMNLI": 12_241}  # by size of its development set; no printed sha
 
 
 @dataclass(frozen=True)
-class Kept:
+class Retained:
     """One row, in percent.
 
     method: its label. id: its id. own: whether the method is the paper's. retained: as printed, or measured. chance_level:
@@ -105,12 +105,12 @@ def above(scores: Mapping[str, Number], dense: Mapping[str, Number], guess: Mapp
     return 100 * sum(scores[t] - guess[t] for t in guess) / sum(dense[t] - guess[t] for t in guess)
 
 
-def known(dense: Mapping[str, float], guess: Mapping[str, float], error: Callable[[str], float]) -> dict[str, float]:
-    """Return the tasks on which the original model is more than two standard errors above chance level."""
-    return {task: by for task, by in guess.items() if dense[task] > by + 2 * error(task)}
+def above_chance(dense: Mapping[str, float], guess: Mapping[str, float], error: Callable) -> dict[str, float]:
+    """Return chance by task where the original model is more than two standard errors (``error(task)``) above it."""
+    return {task: level for task, level in guess.items() if dense[task] > level + 2 * error(task)}
 
 
-def printed(source: Source) -> list[Kept]:
+def printed(source: Source) -> list[Retained]:
     """Return the retained accuracy by the paper's printed numbers, without intervals, because it prints no outcomes."""
     chance = columns.chance(source.tasks.values())
     guess = {label: source.scale * chance[name] for label, name in source.tasks.items()}
@@ -118,12 +118,12 @@ def printed(source: Source) -> list[Kept]:
     rows = group(reported.numbers(source.paper, source.scores))
     summaries = group(reported.numbers(source.paper, source.summary))
     by_share = source.scores == source.summary  # LaCo's averages stand under no share of what is removed
-    found = []
+    retained_rows = []
     for (model, sparsity, method, variant), row in rows.items():
         summary = summaries.get((model, sparsity if by_share else "", method, variant), {}).get(source.column)
         dense = {label: number.value for label, number in dense_row(_starred(rows), model).items()}
-        own = {label: number.value for label, number in row.items()}
-        lacking = summary is None and source.column or not guess.keys() <= own.keys() & dense.keys()
+        own_scores = {label: number.value for label, number in row.items()}
+        lacking = summary is None and source.column or not guess.keys() <= own_scores.keys() & dense.keys()
         if method in reported.DENSE or lacking:
             continue
 
@@ -131,21 +131,23 @@ def printed(source: Source) -> list[Kept]:
             share, count = dense[task] / source.scale, questions.get(task, math.inf)
             return source.scale * math.sqrt(share * (1 - share) / count)
 
-        retained = summary.value if source.column else _retained(source, own, dense, guess)
-        kept = above(own, dense, known(dense, guess, error))
+        retained = summary.value if source.column else _retained(source, own_scores, dense, guess)
+        value = above(own_scores, dense, above_chance(dense, guess, error))
         name = reported.row_name(method, variant)
-        whole, own_row = _retained(source, guess, dense, guess), _OWN[source.paper](method, variant)
-        found.append(Kept(model, sparsity, name, retained, whole, kept, id=name, own=own_row))
-    return found
+        chance_level, own_row = _retained(source, guess, dense, guess), _OWN[source.paper](method, variant)
+        retained_rows.append(Retained(model, sparsity, name, retained, chance_level, value, id=name, own=own_row))
+    return retained_rows
 
 
 def _starred(rows: Mapping[tuple, dict]) -> dict[tuple, dict]:
     """LaCo prints two dense rows and compares with the one that it measured itself."""
-    own = {key: row for key, row in rows.items() if key[2] == "Dense*"}
-    return own or dict(rows)
+    own_rows = {key: row for key, row in rows.items() if key[2] == "Dense*"}
+    return own_rows or dict(rows)
 
 
-def _asked(source: Source, store: Store, subject: settings.Subject) -> tuple[list[dict], dict | None, dict[str, float]]:
+def _scored(
+    source: Source, store: Store, subject: settings.Subject
+) -> tuple[list[dict], dict | None, dict[str, float]]:
     """Return a table's rows with scores, the dense one, and chance by the tasks that all of them have answered."""
     table = registry.get(source.target)
     entries = show.entries(table, store, subject, table.rows(subject))
@@ -156,51 +158,48 @@ def _asked(source: Source, store: Store, subject: settings.Subject) -> tuple[lis
         return [], None, {}
     guess = {task: by for task, by in guess.items() if all(task in entry["scores"] for entry in entries)}
     errors = {task: float(np.std(dense["replicates"](task))) for task in guess}
-    return entries, dense, known(dense["scores"], guess, errors.__getitem__)
+    return entries, dense, above_chance(dense["scores"], guess, errors.__getitem__)
 
 
-def measured(source: Source, store: Store, subject: settings.Subject) -> list[Kept]:
+def measured(source: Source, store: Store, subject: settings.Subject) -> list[Retained]:
     """Return the retained accuracy of a measured model's rows, over the tasks for which all rows with scores have results."""
-    entries, dense, guess = _asked(source, store, subject)
+    entries, dense, guess = _scored(source, store, subject)
     if not guess:
         return []
-    wholes = {task: dense["replicates"](task) for task in guess}
+    dense_replicates = {task: dense["replicates"](task) for task in guess}
     chance_level = _retained(source, guess, dense["scores"], guess)
-    found = []
+    rows = []
     for entry in entries:
         if not entry["dense"]:
             replicates = {task: entry["replicates"](task) for task in guess}
             value = above(entry["scores"], dense["scores"], guess)
-            interval = significance.interval(above(replicates, wholes, guess))
+            interval = significance.interval(above(replicates, dense_replicates, guess))
             retained = _retained(source, entry["scores"], dense["scores"], guess)
             model = subject.label.partition(",")[0]
-            row = Kept(
-                model, entry["sparsity"], entry["name"], retained, chance_level, value, interval, entry["method"]
-            )
-            found.append(row)
-    return found
+            names = model, entry["sparsity"], entry["name"]
+            rows.append(Retained(*names, retained, chance_level, value, interval, entry["method"]))
+    return rows
 
 
 def _retained(
     source: Source, scores: Mapping[str, float], dense: Mapping[str, float], tasks: Mapping[str, float]
 ) -> float:
     """Return what is retained by the paper's measure, of some of the tasks."""
-    own, whole = ({task: row[task] for task in tasks} for row in (scores, dense))
-    return retained_performance(own, whole, source.kind)
+    own_scores, dense_scores = ({task: row[task] for task in tasks} for row in (scores, dense))
+    return retained_performance(own_scores, dense_scores, source.kind)
 
 
-def _guessed(found: Sequence[Column]) -> Iterator[tuple[Column, float]]:
-    shares = columns.chance(column.benchmark for column in found if column.benchmark)
-    return ((column, shares[column.benchmark]) for column in found if column.benchmark in shares)
+def _guessed(candidates: Sequence[Column]) -> Iterator[tuple[Column, float]]:
+    shares = columns.chance(column.benchmark for column in candidates if column.benchmark)
+    return ((column, shares[column.benchmark]) for column in candidates if column.benchmark in shares)
 
 
-def turned(found: Sequence[Kept]) -> tuple[int, int]:
+def turned(rows: Sequence[Retained]) -> tuple[int, int]:
     """Count the pairs of rows of one model and sparsity whose order changes above chance level, and all pairs."""
     # LaCo's rows of one model have a share each.
-    where = {row: (row.model, row.sparsity if "/" in row.sparsity else "") for row in found}
-    pairs = [(a, b) for a, b in combinations(found, 2) if where[a] == where[b] and a.retained != b.retained]
-    other = sum((one.retained > two.retained) != (one.above > two.above) for one, two in pairs)
-    return other, len(pairs)
+    settings_of = {row: (row.model, row.sparsity if "/" in row.sparsity else "") for row in rows}
+    pairs = [(a, b) for a, b in combinations(rows, 2) if settings_of[a] == settings_of[b] and a.retained != b.retained]
+    return sum((a.retained > b.retained) != (a.above > b.above) for a, b in pairs), len(pairs)
 
 
 def drawn(store: Store, folder: Path | None = None) -> list[Path]:
@@ -216,7 +215,7 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
     return style.save(chance_levels.draw(shown, "; ".join([*printed_in, *sizes])), "chance-level", folder)
 
 
-def shown(row: Kept) -> str:
+def shown(row: Retained) -> str:
     """Format the percentage kept above chance level, with its interval if there is one."""
     ends = "" if row.interval is None else f" [{', '.join(signed(end, '.1f') for end in row.interval)}]"
     return signed(row.above, ".1f") + ends
@@ -247,6 +246,6 @@ def _first() -> list[Source]:
     return list({source.paper: source for source in reversed(SOURCES)}.values())[::-1]
 
 
-def of_paper(paper: str) -> list[Kept]:
+def of_paper(paper: str) -> list[Retained]:
     """Return every row of a paper's tables in `SOURCES`."""
     return [row for source in SOURCES if source.paper == paper for row in printed(source)]

@@ -52,8 +52,8 @@ def in_print(claims: Sequence[dict]) -> ShownVerdict:
     compared = sum(claim["reported_counts"][1] for claim in claims)
     if not compared:
         return ShownVerdict(NO_NUMBER)
-    drawn = any(said for claim in claims for *_, said in claim["reported_of"])
-    counts = counted(claims) if compared > 1 or drawn else ""
+    drawn = any(by_interval for claim in claims for *_, by_interval in claim["reported_of"])
+    counts = count_significant(claims) if compared > 1 or drawn else ""
     return ShownVerdict(BY_REPLY[all(claim["reported"] for claim in claims)], counts)
 
 
@@ -62,23 +62,24 @@ def on_model(claims: Iterable[dict], name: str) -> ShownVerdict:
     judged = [claim["judged"][name] for claim in claims if name in claim["judged"]]
     worst = verdicts.together(judged)
     if worst is None:
-        return ShownVerdict(UNTESTED, reason=next((one["reason"] for one in judged if "reason" in one), ""))
+        return ShownVerdict(UNTESTED, reason=next((verdict["reason"] for verdict in judged if "reason" in verdict), ""))
     several = worst["compared"] > 1
     counts = supporting(worst["holding"], worst["compared"], worst["verdict"] == CONTRADICTED) if several else ""
     return ShownVerdict(worst["verdict"], counts, effect(worst), effect(worst, brief=True), several)
 
 
-def counted(claims: Sequence[dict]) -> str:
+def count_significant(claims: Sequence[dict]) -> str:
     """Count the comparisons of printed numbers that support claims, and the significant ones.
 
     Significant differences are larger than another sample of as many items might change. Comparisons of the same
     numbers count once.
     """
-    known = {name: (holds, said) for claim in claims for name, holds, said in claim["reported_of"]}
-    holding, drawn = sum(holds for holds, _ in known.values()), [said for _, said in known.values() if said]
-    text = supporting(holding, len(known), not all(claim["reported"] for claim in claims))
+    comparisons = {name: (holds, by_interval) for claim in claims for name, holds, by_interval in claim["reported_of"]}
+    holding = sum(holds for holds, _ in comparisons.values())
+    drawn = [by_interval for _, by_interval in comparisons.values() if by_interval]
+    text = supporting(holding, len(comparisons), not all(claim["reported"] for claim in claims))
     if drawn:
-        of = f" of {len(drawn)}" * (len(drawn) < len(known))
+        of = f" of {len(drawn)}" * (len(drawn) < len(comparisons))
         text += f", {drawn.count(SUPPORTED)}{of} significant"
         text += f", {against} significantly against" if (against := drawn.count(CONTRADICTED)) else ""
     return text
@@ -113,9 +114,9 @@ def in_print_of_table(claim: dict) -> str:
     """Return the verdict of one claim in the paper's printed numbers, for a table."""
     if claim["reported"] is None:
         return NO_NUMBER
-    of = claim.get("reported_of", ())
-    several = len(of) > 1 or any(said for *_, said in of)
-    return BY_REPLY[claim["reported"]] + (f" ({counted([claim])})" if several else "")
+    comparisons = claim.get("reported_of", ())
+    several = len(comparisons) > 1 or any(by_interval for *_, by_interval in comparisons)
+    return BY_REPLY[claim["reported"]] + (f" ({count_significant([claim])})" if several else "")
 
 
 def effect(judged: dict, brief: bool = False) -> str:
@@ -135,8 +136,8 @@ def effect(judged: dict, brief: bool = False) -> str:
         size = number.lstrip("+−")
         text = f"{size} {judged['unit']}" + f" {words[judged['difference'] >= 0]}" * (float(size) != 0)
     if not judged["unit"]:
-        what = judged["what"].partition(": ")[2]
-        text = f"{what}: {text}" if what else text
+        subject = judged["what"].partition(": ")[2]
+        text = f"{subject}: {text}" if subject else text
     text += ((BRIEF if brief else INTERVAL).format(*ends) + " (unpaired)" * (not judged["paired"])) if ends else ""
     return text + (f", limit {judged['limit']}" if judged.get("limit") else "")
 
@@ -150,20 +151,20 @@ def notes(table: dict, shown: Collection[int]) -> list[str]:
         "Significant, of printed numbers: by the standard errors of shares of as many items, taken as independent, since "
         "the paper prints no outcomes. Paired errors are smaller, so at least so many are significant."
     ] * any(c.get("reported_beyond", (0, 0))[1] for c in table["claims"])
-    every = [judged for c in table["claims"] for judged in c.get("judged", {}).values()]
-    compared = [one for judged in every for one in judged["comparisons"] if one["interval"]]
+    judged = [verdict for claim in table["claims"] for verdict in claim.get("judged", {}).values()]
+    compared = [comparison for verdict in judged for comparison in verdict["comparisons"] if comparison["interval"]]
     if not compared:
         return drawn
     lines = [
         "95 % CI: interval of the difference, by a paired bootstrap over items (perplexity: sequences). Inconclusive: one "
         "end of it is for the claim and one against."
     ]
-    if not all(one["paired"] for one in compared):
+    if not all(comparison["paired"] for comparison in compared):
         lines[0] += (
             " Unpaired: outcomes per item were not kept. The rows' standard errors are taken as independent, so the "
             "interval is wider than a paired one."
         )
-    if wholes := [one["whole"] for one in compared if one.get("whole")]:
+    if wholes := [comparison["whole"] for comparison in compared if comparison.get("whole")]:
         of = listed(list(dict.fromkeys(label for labels in wholes for label in labels)))
         verb = "comparisons are" if len(wholes) > 1 else "comparison is"
         lines.append(f"{len(wholes)} {verb} by all of {of} where both rows have that; shown is what every row has.")

@@ -26,8 +26,9 @@ class Loaded(Store):
         super().__init__(user or NOWHERE, published)
         self._found: dict[tuple[str, str, str, str], Record] = {}
         self._outcomes: dict[tuple[str, str], dict] = {}
-        own = sorted(user.glob("*/*/*/**/*.json")) if user else []  # a model's name may have slashes
-        for record in (*(Record(**fields, origin="published") for fields in self.published), *map(self.read_file, own)):
+        paths = sorted(user.glob("*/*/*/**/*.json")) if user else []  # a model's name may have slashes
+        published = (Record(**fields, origin="published") for fields in self.published)
+        for record in (*published, *map(self.read_file, paths)):
             key = record and (record.recipe["profile"], record.recipe["model"], record.recipe_hash, record.benchmark)
             if record is not None and (record.status == "ok" or key not in self._found):
                 self._found[key] = record
@@ -76,8 +77,8 @@ class Evidence:
         subjects = [STANDIN, *map(settings.of_model, settings.PUBLISHED_MODELS), PAPER]
         self.subjects = {target: [*show.published(table, store), PAPER] for target, table in registry.targets().items()}
         for target, table in registry.targets().items():
-            for subject in (one for one in subjects if one in self.subjects[target]):
-                benchmarks = {column.benchmark for column in coverage.read(table, store, subject)}
+            for subject in filter(self.subjects[target].__contains__, subjects):
+                benchmarks = {column.benchmark for column in coverage.columns(table, store, subject)}
                 for row in table.rows(subject, None):
                     self._note(target, subject, row, benchmarks)
 
@@ -89,11 +90,11 @@ class Evidence:
     @cached_property
     def tables(self) -> dict[str, tuple[Table, list[Subject], dict]]:
         """Target -> its table, its subjects (the paper's models last), and its JSON form."""
-        found = {}
+        built = {}
         for target, table in track(registry.targets().items(), "building tables", unit="table", each=True):
             subjects = self.subjects[target]
-            found[target] = table, subjects, show.build(table, self.store, subjects)
-        return found
+            built[target] = table, subjects, show.build(table, self.store, subjects)
+        return built
 
     def recipe(self, digest: str) -> Recipe:
         """Return the recipe behind a hash."""

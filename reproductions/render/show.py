@@ -72,21 +72,21 @@ def build(
         chosen = choose_rows(table, subject, models=models, pattern=None, limit=limit)
         if pattern is not None:  # refused where it fits no row
             choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-        columns = coverage.read(table, store, subject, limit)
-        own, over = _scored(columns, subject, store, chosen, origins)
-        rows += own
-        facts.append(_facts(subject, columns, own, over, origins))
-        readings[subject.name] = [Resampled(store, own, columns)]
-        for more, answering in coverage.more(columns, chosen, store) if claims else ():
-            closer = [more.get(column.id, column) for column in columns]
-            again, _ = _scored(closer, subject, store, answering, set())
-            readings[subject.name].append(Resampled(store, again, closer, whole=more))
+        columns = coverage.columns(table, store, subject, limit)
+        scored_rows, over = _scored(columns, subject, store, chosen, origins)
+        rows += scored_rows
+        facts.append(_facts(subject, columns, scored_rows, over, origins))
+        readings[subject.name] = [Resampled(store, scored_rows, columns)]
+        for wholes, answering in coverage.more_items(columns, chosen, store) if claims else ():
+            closer = [wholes.get(column.id, column) for column in columns]
+            more_scored, _ = _scored(closer, subject, store, answering, set())
+            readings[subject.name].append(Resampled(store, more_scored, closer, whole=wholes))
     if not any(subject.printed for subject in subjects):
         # Of the paper's models only what needs no weights belongs beside another model's numbers.
-        every = table.columns_for(PAPER)
-        weight_free = [column for column in every if column.weight_free]
+        paper_columns = table.columns_for(PAPER)
+        weight_free = [column for column in paper_columns if column.weight_free]
         for row in table.rows(PAPER, None):
-            rows.append((row, PAPER, _measured(row, every if _of_shape(row) else weight_free, store, set())))
+            rows.append((row, PAPER, _measured(row, paper_columns if _of_shape(row) else weight_free, store, set())))
     shown = {subject: [c for c in table.columns_for(subject) if not c.hidden] for _, subject, _ in rows}
     ids = {column.label: column.id for columns in shown.values() for column in columns}
     lines = [_line(row, subject, shown[subject], scores, printed) for row, subject, scores in rows]
@@ -111,19 +111,20 @@ def build(
         "note": table.note,
         "tolerance": TOLERANCE,
         "gate": GATE,
-        "rows": [line for line, kept in zip(lines, named, strict=True) if kept],
+        "rows": [line for line, is_named in zip(lines, named, strict=True) if is_named],
     } | judged
 
 
 def _facts(
-    subject: Subject, columns: list[Column], own: Measured, over: Mapping[str, int], origins: Collection[str]
+    subject: Subject, columns: list[Column], rows: Measured, over: Mapping[str, int], origins: Collection[str]
 ) -> dict:
     """Return what the JSON form says of a subject."""
     labels = {column.id: column.label for column in columns}
-    model = next((row.model for row, _, _ in own), None)
-    unknown = [labels[name] for name in derived_columns.at_chance_level(columns, model, own)]
-    known = [c.label for c in columns if c.known or (str(c.derived).startswith("retained") and len(c.of) != 1)]
-    scored = {name for _, _, scores in own for name, found in scores.items() if isinstance(found, Score)}
+    model = next((row.model for row, _, _ in rows), None)
+    unknown = [labels[name] for name in derived_columns.at_chance_level(columns, model, rows)]
+    retained = [c for c in columns if str(c.derived).startswith("retained") and len(c.of) != 1]
+    excluding = [c.label for c in columns if c.exclude_chance_tasks or c in retained]
+    scored = {name for _, _, scores in rows for name, score in scores.items() if isinstance(score, Score)}
     return {
         "name": subject.name,
         "label": subject.label,
@@ -131,9 +132,9 @@ def _facts(
         "dtype": subject.dtype,
         "origin": " and ".join(sorted(origins)) or "no",
         "over": {labels[name]: count for name, count in over.items()},
-        "guessing": {labels[name]: level for name, level in derived_columns.levels(columns, model, own).items()},
-        "guessed": dict.fromkeys(known, unknown) if unknown else {},
-        "size": subsets.asked([column for column in columns if column.id in scored] or columns),
+        "guessing": {labels[name]: level for name, level in derived_columns.levels(columns, model, rows).items()},
+        "guessed": dict.fromkeys(excluding, unknown) if unknown else {},
+        "size": subsets.described([column for column in columns if column.id in scored] or columns),
     }
 
 
@@ -144,7 +145,7 @@ def _line(row: Row, subject: Subject, columns: list[Column], scores: dict, print
     line = {"id": row.id, "model": row.label, "sparsity": row.sparsity, "method": row.name, "dense": row.dense}
     line |= {"model_id": row.group, "method_id": row.method, "extension": row.extension, "shape": _of_shape(row)}
     line |= {"profile": subject.profile, "subject": subject.name, "cells": cells}
-    return line | _said(_of_cells(cells))
+    return line | _as_json(_of_cells(cells))
 
 
 def _of_cells(cells: Mapping[str, dict]) -> Status:
@@ -159,8 +160,8 @@ def of_columns(content: dict, labels: Collection[str]) -> dict:
     for row in content["rows"]:
         cells = {name: cell for name, cell in row["cells"].items() if name in labels}
         if any(c["status_id"] != statuses.NONE.id or c["reported"] is not None for c in cells.values()):
-            rest = {key: value for key, value in row.items() if key != "reason"}
-            rows.append(rest | {"cells": cells} | _said(_of_cells(cells)))
+            fields = {key: value for key, value in row.items() if key != "reason"}
+            rows.append(fields | {"cells": cells} | _as_json(_of_cells(cells)))
     return content | {"columns": [name for name in content["columns"] if name in labels], "rows": rows}
 
 
@@ -169,7 +170,7 @@ def own_models(table: Table, store: Store) -> dict[str, int]:
     names = [c.benchmark for c in table.columns_for(PAPER) if c.benchmark and not c.weight_free and not c.shape_only]
     recipes = [row.recipe for row in table.rows(PAPER) if row.recipe is not None and not _of_shape(row)]
     records = [store.get(recipe, name) for recipe in recipes for name in names]
-    return {"measured": sum(one is not None and one.status == "ok" for one in records), "cells": len(records)}
+    return {"measured": sum(record is not None and record.status == "ok" for record in records), "cells": len(records)}
 
 
 def _of_shape(row: Row) -> bool:
@@ -182,25 +183,25 @@ def published(table: Table, store: Store, limit: int | None = None) -> list[Subj
 
     The original model's results belong to many tables: alone they do not count, if the table has other rows.
     """
-    found = []
+    subjects = []
     for name in settings.PUBLISHED_MODELS:
         subject = settings.of_model(name)
         benchmarks = {column.benchmark for column in table.columns_for(subject) if column.benchmark}
         rows = choose_rows(table, subject, (), None, limit)
         rows = [row for row in rows if not row.dense] or rows
         if any(row.recipe and store.get(row.recipe, name) for row in rows for name in benchmarks):
-            found.append(subject)
-    return [*found, STANDIN]
+            subjects.append(subject)
+    return [*subjects, STANDIN]
 
 
 def _mark(table: Table, lines: list[dict], ids: dict[str, str]) -> None:
     """Name the audit's findings at the printed numbers they are about."""
-    found = audit.by_cell()
+    findings_by_cell = audit.by_cell()
     for line in lines:
         for column, cell in line["cells"].items() if line["subject"] == PAPER.name else ():
             key = (table.paper, table.number, line["model_id"], line["sparsity"], line["method_id"], ids[column])
-            if key in found:
-                cell["audit"] = list(found[key])
+            if key in findings_by_cell:
+                cell["audit"] = list(findings_by_cell[key])
 
 
 def _gate(lines: list[dict], labels: set[str]) -> None:
@@ -214,8 +215,8 @@ def _gate(lines: list[dict], labels: set[str]) -> None:
         if not differing:
             continue
         for line in lines:
-            same = line["subject"] == PAPER.name and line["model_id"] == dense["model_id"] and not line["dense"]
-            if same and any(c["reproduced"] is not None for k, c in line["cells"].items() if k in labels):
+            compared = line["subject"] == PAPER.name and line["model_id"] == dense["model_id"] and not line["dense"]
+            if compared and any(c["reproduced"] is not None for k, c in line["cells"].items() if k in labels):
                 line["gate"] = f"not comparable yet: the dense model differs in {', '.join(differing)}"
 
 
@@ -226,15 +227,15 @@ def _scored(
 
     Column -> how many it is over, where not all.
     """
-    found = [(row, subject, _measured(row, columns, store, origins)) for row in rows]
-    over = derived_columns.fill(found, columns)
-    flips.fill(found, columns, store)
-    return found, over
+    scored_rows = [(row, subject, _measured(row, columns, store, origins)) for row in rows]
+    over = derived_columns.fill(scored_rows, columns)
+    flips.fill(scored_rows, columns, store)
+    return scored_rows, over
 
 
 def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | TextCell | Status]:
     """Column -> score from a record, or the reason why there is none."""
-    found: dict[str, Score | TextCell | Status] = {}
+    scores: dict[str, Score | TextCell | Status] = {}
     for column in columns:
         if column.benchmark is None:
             continue
@@ -242,13 +243,13 @@ def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) 
         if column.weight_free and row.shapes and (record is None or column.key not in record.values):
             record = store.get(row.shapes, column.benchmark) or record
         if record is None:
-            found[column.id] = statuses.UNRECORDED if _trained(row, column, store) else row.status
+            scores[column.id] = statuses.UNRECORDED if _trained(row, column, store) else row.status
         elif record.status != "ok":
-            found[column.id] = statuses.of_record(record.status, record.reason)
+            scores[column.id] = statuses.of_record(record.status, record.reason)
         else:
             origins.add(record.origin)
-            found[column.id] = _read(record, column)
-    return found
+            scores[column.id] = _read(record, column)
+    return scores
 
 
 def _trained(row: Row, column: Column, store: Store) -> bool:
@@ -285,22 +286,22 @@ def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -
     column it has the ``scores``; ``replicates``, which gives a column as `Resampled` does; and ``over``, the number of
     columns that a derived one is over.
     """
-    columns = coverage.read(table, store, subject)
+    columns = coverage.columns(table, store, subject)
     benchmarks = dict.fromkeys(column.benchmark for column in columns if column.benchmark)
-    own, fewer = _scored(columns, subject, store, rows, set())
+    scored_rows, fewer = _scored(columns, subject, store, rows, set())
     over = {c.id: fewer.get(c.id, len(c.of)) for c in columns if c.derived and c.of}
-    resampled, shown = Resampled(store, own, columns), []
-    for row, _, scores in own:
-        found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
-        records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
+    resampled, lines = Resampled(store, scored_rows, columns), []
+    for row, _, scores in scored_rows:
+        named = ((name, store.get(row.recipe, name)) for name in benchmarks if row.recipe)
+        records = {name: asdict(record) for name, record in named if record and record.status == "ok"}
         if records:
             line = {"group": row.group, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
             line |= {"model": row.label, "name": row.name, "variant": row.variant}
             line |= {"extension": row.extension, "spec": row.spec}
-            line |= {"scores": {label: found.value for label, found in scores.items() if isinstance(found, Score)}}
+            line |= {"scores": {label: score.value for label, score in scores.items() if isinstance(score, Score)}}
             line |= {"replicates": partial(resampled, *row.key)}
-            shown.append(line | {"records": records, "chance": chance(benchmarks), "over": over})
-    return shown
+            lines.append(line | {"records": records, "chance": chance(benchmarks), "over": over})
+    return lines
 
 
 def drawn(
@@ -337,30 +338,30 @@ def drawn(
 
     subject = settings.subject(subject)
     rows = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-    shown = entries(table, store, subject, rows)
-    if not shown:
+    results = entries(table, store, subject, rows)
+    if not results:
         return []
     module, _, function = table.draw.partition(":")
     try:
-        figure = getattr(importlib.import_module(module), function)(shown, subject.profile)
+        figure = getattr(importlib.import_module(module), function)(results, subject.profile)
     except KeyError as error:
-        if all(record["details"] for entry in shown for record in entry["records"].values()):
+        if all(record["details"] for entry in results for record in entry["records"].values()):
             raise
         raise UserError(
             f"cannot draw {table.target}: a record of {subject.label} has no details, not its {error}; measure anew (--force)"
         ) from error
     if figure is None:  # nothing of what it shows
         return []
-    style.caption(figure, shown)
+    style.caption(figure, results)
     name = table.target + ("" if subject.standin else f"-{subject.name.replace('/', '--')}")
     name += "-part" if len(rows) < len(choose_rows(table, subject, (), None, limit)) else ""
     name += f"-limit{limit}" if limit else ""
     try:
         return style.save(figure, name, folder, forms)
     except OSError as error:
-        where = error.filename or folder or style.DRAWN
+        place = error.filename or folder or style.DRAWN
         raise NotWritten(
-            f"cannot write the picture to {where}: {error.strerror}; free space or permit writing"
+            f"cannot write the picture to {place}: {error.strerror}; free space or permit writing"
         ) from error
 
 
@@ -379,40 +380,46 @@ def changed(
     95 % ``interval`` over the same items. ``origin``: the origin of the unchanged results. ``published_for``: models
     with results of the table, if the user named none.
     """
-    columns, origins = coverage.read(table, store, subject, limit), set()
-    own = choose_rows(table, subject, models, pattern, limit)
+    columns, origins = coverage.columns(table, store, subject, limit), set()
+    rows = choose_rows(table, subject, models, pattern, limit)
     unchanged = choose_rows(table, replace(subject, changes=Changes()), models, pattern, limit)
     plain = {row.key: row for row in unchanged}
-    pairs = [(replace(row, method=f"{row.method}/changed"), plain[row.key]) for row in own if not row.dense]
+    pairs = [(replace(row, method=f"{row.method}/changed"), plain[row.key]) for row in rows if not row.dense]
     dense = [row for row in table.rows(subject, limit) if row.dense]
     for _, row in pairs:
         _measured(row, columns, store, origins)
     # together, so that averages of both are over the same columns
-    found, _ = _scored(columns, subject, store, [*dense, *(row for pair in pairs for row in pair)], set())
-    scores, drawn = {row.key: scored for row, _, scored in found}, Resampled(store, found, columns)
-    rows = []
-    for mine, other in pairs:
+    scored_rows, _ = _scored(columns, subject, store, [*dense, *(row for pair in pairs for row in pair)], set())
+    scores, replicates = {row.key: scored for row, _, scored in scored_rows}, Resampled(store, scored_rows, columns)
+    lines = []
+    for pair in pairs:
+        changed_row, row = pair
         # an average of fewer columns than the table's would pass for the table's
-        measured = [[scores[row.key].get(c.id) for c in columns if not c.derived] for row in (mine, other)]
-        complete = [isinstance(one, Score) for one in measured[0]] == [isinstance(one, Score) for one in measured[1]]
+        measured = [
+            {c.id for c in columns if not c.derived and isinstance(scores[r.key].get(c.id), Score)} for r in pair
+        ]
+        complete = measured[0] == measured[1]
         for column in columns:
-            values = [scores[row.key].get(column.id) for row in (mine, other)]
+            values = [scores[r.key].get(column.id) for r in pair]
             numbers = [value.value if isinstance(value, Score) else None for value in values]
             if column.hidden or numbers == [None, None] or (column.derived and not complete):
                 continue
-            line = {"model": other.label, "sparsity": other.sparsity, "method": other.name, "column": column.label}
+            line = {"model": row.label, "sparsity": row.sparsity, "method": row.name, "column": column.label}
             line |= {"yours": numbers[0], "unchanged": numbers[1], "difference": None, "interval": None}
             if None not in numbers:
-                apart = drawn(*mine.key, column.id) - drawn(*other.key, column.id)
+                difference = replicates(*changed_row.key, column.id) - replicates(*row.key, column.id)
                 line["difference"] = numbers[0] - numbers[1]
-                line["interval"] = list(significance.interval(apart)) if np.ndim(apart) else None
-            rows.append(line)
-    origin = " and ".join(sorted(origins)) or "no"
-    return {"target": table.target, "title": table.title, "subject": subject.name, "label": subject.phrase} | {
+                line["interval"] = list(significance.interval(difference)) if np.ndim(difference) else None
+            lines.append(line)
+    return {
+        "target": table.target,
+        "title": table.title,
+        "subject": subject.name,
+        "label": subject.phrase,
         "changes": str(subject.changes),
-        "origin": origin,
+        "origin": " and ".join(sorted(origins)) or "no",
         "published_for": [],
-        "rows": rows,
+        "rows": lines,
     }
 
 
@@ -443,13 +450,13 @@ def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:
         status = statuses.NONE  # the paper leaves the cell empty, and nothing is to be measured
     elif printed and number is None and column.benchmark is None and column.derived is None:
         status = statuses.ABSENT
-    return cell | _said(status)
+    return cell | _as_json(status)
 
 
-def _said(status: Status) -> dict:
+def _as_json(status: Status) -> dict:
     """Return a status as JSON has it."""
-    found = {"status": status.text, "status_id": status.id}
-    return found | ({"reason": status.reason} if status.reason else {})
+    fields = {"status": status.text, "status_id": status.id}
+    return fields | ({"reason": status.reason} if status.reason else {})
 
 
 def _status(cell: dict) -> Status:
@@ -458,9 +465,9 @@ def _status(cell: dict) -> Status:
     return Status(cell["status_id"], cell["status"].removesuffix(f": {reason}" if reason else ""), reason)
 
 
-def _significant(value: float, most: int = 6) -> int:
+def _significant(value: float, limit: int = 6) -> int:
     """Digits after the point of a number with three significant ones."""
-    return min(most, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
+    return min(limit, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
 
 
 def _matches(column: Column, score: Score, number: reported.Number) -> bool:

@@ -67,9 +67,11 @@ def render(
         return _csv(tables, with_target=not isinstance(table, dict))
     least = math.inf if every_row else FOLDED
     if not reported:
-        tables = [_without_reported(one) for one in tables]
+        tables = list(map(_without_reported, tables))
     every_column = every_row or form != "terminal"
-    return "\n".join(_rendered(_blocks(one, least, every_column, given), form, width, colours) for one in tables)
+    return "\n".join(
+        _rendered(_blocks(content, least, every_column, given), form, width, colours) for content in tables
+    )
 
 
 def _without_reported(table: dict) -> dict:
@@ -103,22 +105,26 @@ def render_changes(
     if form == "json":
         return json.dumps(list(changed), indent=1, allow_nan=False) + "\n"
     if form == "csv":
-        rows = [one | row | dict(zip(("low", "high"), row["interval"] or ())) for one in changed for row in one["rows"]]
+        rows = [
+            content | row | dict(zip(("low", "high"), row["interval"] or ()))
+            for content in changed
+            for row in content["rows"]
+        ]
         names = ["target", "subject", "changes", *_CHANGED, "low", "high"]
         return _frame(names, rows, names)
     blocks = []
-    for one in changed:
-        unchanged = "Published" if one["origin"] == "published" else "Unchanged"
-        models = {row["model"] for row in one["rows"]}  # one model's labels, too: with [L] and with [S]
-        several = one["subject"] == PAPER or len(models) > 1
+    for content in changed:
+        unchanged = "Published" if content["origin"] == "published" else "Unchanged"
+        models = {row["model"] for row in content["rows"]}  # one model's labels, too: with [L] and with [S]
+        several = content["subject"] == PAPER or len(models) > 1
         labels = [*["model"] * several, "sparsity", "method", "column"]
         header = [*["Model"] * several, "n/N", "Method", "Column"]
         header += ["Yours", unchanged, "Difference [95 %]"]
-        lines = [[row[key] for key in labels] + _three(row) for row in one["rows"]]
-        blocks.append(("text", f"{one['title']}, on {one['label']} with {one['changes']}"))
+        lines = [[row[key] for key in labels] + _three(row) for row in content["rows"]]
+        blocks.append(("text", f"{content['title']}, on {content['label']} with {content['changes']}"))
         blocks.append(("table", TextTable(header, lines, len(labels))))
-        if one["published_for"]:
-            others = claim_verdicts.listed(one["published_for"])
+        if content["published_for"]:
+            others = claim_verdicts.listed(content["published_for"])
             blocks.append(
                 ("text", f"No model was named. MODEL= (--model) names one; results are published for {others}.")
             )
@@ -191,9 +197,9 @@ def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
     """Return (heading, rows, cell text) of each table to print: one per subject, then the paper's own models."""
     parts = []
     for subject in table["subjects"]:
-        own = [row for row in table["rows"] if row["subject"] == subject["name"]]
+        own_rows = [row for row in table["rows"] if row["subject"] == subject["name"]]
         if subject["name"] == PAPER:
-            parts.append((f"Reported | reproduced (difference), {subject['dtype']}", own, _compared_cell))
+            parts.append((f"Reported | reproduced (difference), {subject['dtype']}", own_rows, _compared_cell))
             continue
         ids = table.get("column_ids", {})
         last = [column for column in table["columns"] if ids.get(column, column) in ("AVG", "RP")]
@@ -203,7 +209,8 @@ def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
 
         name = _phrase(subject)
         size = f"; {subject['size']}" if subject.get("size") else ""
-        parts.append((f"Measured on {name} ({subject['dtype']}{size}; {_whose(subject['origin'])})", own, measured))
+        heading = f"Measured on {name} ({subject['dtype']}{size}; {_whose(subject['origin'])})"
+        parts.append((heading, own_rows, measured))
     reported = [row for row in table["rows"] if row["subject"] == PAPER]
     if PAPER not in [subject["name"] for subject in table["subjects"]]:
         reported = [row for row in reported if not _without_number(row)]  # what is only declared is no report
@@ -228,17 +235,17 @@ def _grid(
     """
     lines, best = [], _best(rows, better)
     for labels, group in groupby(rows, lambda row: (row["model"], row["sparsity"])):
-        labels, noted = labels[_one_model(rows) :], [(row, _without_number(row)) for row in group]
-        counts = Counter(note for _, note in noted if note)
-        folded = {note: count for note, count in counts.items() if count >= least}
-        for row, note in noted:
-            if note in folded:
+        labels, rows_and_reasons = labels[_one_model(rows) :], [(row, _without_number(row)) for row in group]
+        counts = Counter(reason for _, reason in rows_and_reasons if reason)
+        folded = {reason: count for reason, count in counts.items() if count >= least}
+        for row, reason in rows_and_reasons:
+            if reason in folded:
                 continue
             cells = [text({**row["cells"][c], "column": c}) if c in row["cells"] else "" for c in columns]
             cells = [Styled(cell, "bold") if (id(row), c) in best else cell for c, cell in zip(columns, cells)]
-            said = row.get("gate", note)
-            lines.append([*labels, row["method"] + (f" ({said})" if said else ""), *cells])
-        lines += [[*labels, f"{count} rows ({note})", *[""] * len(columns)] for note, count in folded.items()]
+            reason = row.get("gate", reason)
+            lines.append([*labels, row["method"] + (f" ({reason})" if reason else ""), *cells])
+        lines += [[*labels, f"{count} rows ({reason})", *[""] * len(columns)] for reason, count in folded.items()]
     return lines
 
 
@@ -277,8 +284,9 @@ def unknown_cell(cell: dict | None) -> bool:
     """Return whether a cell has no number, no text, and no reason except that it was not measured."""
     if cell is None:
         return True
-    known = cell["reproduced"] is not None or cell["reported"] is not None or cell.get("text") or "printed" in cell
-    return not known and ("text" in cell or cell["status_id"] in ("not-run", "none"))
+    if cell["reproduced"] is not None or cell["reported"] is not None or cell.get("text") or "printed" in cell:
+        return False
+    return "text" in cell or cell["status_id"] in ("not-run", "none")
 
 
 def _columns(rows: list[dict]) -> list[str]:
@@ -295,13 +303,12 @@ def _statuses(table: dict) -> list[str]:
                 lacking.setdefault(cell["status"], {})[name] = None
     lines += [f"{', '.join(names)}: {status}" for status, names in lacking.items()]
     for row in table["rows"]:
-        told = {
-            name: c for name, c in row["cells"].items() if c["status_id"] in ("failed", "diverged") and "reason" in c
-        }
-        failed = {name: cell["status"] for name, cell in told.items()}
-        for status in dict.fromkeys(failed.values()):
-            names = ", ".join(name for name, value in failed.items() if value == status)
-            lines.append(f"{row['model']} {row['sparsity']} {row['method']}, {names}: {status}")
+        failed: dict[str, list[str]] = {}
+        for name, cell in row["cells"].items():
+            if cell["status_id"] in ("failed", "diverged") and "reason" in cell:
+                failed.setdefault(cell["status"], []).append(name)
+        for status, names in failed.items():
+            lines.append(f"{row['model']} {row['sparsity']} {row['method']}, {', '.join(names)}: {status}")
     return [line.replace("fetch TARGET", f"fetch {table['target']}") for line in lines]
 
 
@@ -319,7 +326,7 @@ def _claims(table: dict, shown: Collection[int]) -> list[list[str]]:
 
 def _untested(claim: dict) -> bool:
     """Return whether a claim has neither printed numbers nor results."""
-    return claim["reported"] is None and all(one["verdict"] == UNTESTED for one in claim["judged"].values())
+    return claim["reported"] is None and all(judged["verdict"] == UNTESTED for judged in claim["judged"].values())
 
 
 def _claims_header(table: dict) -> list[str]:
@@ -356,8 +363,8 @@ def _notes(table: dict, given: str) -> list[str]:
     for subject in table["subjects"]:
         lines += guessed(subject)
     for subject in table["subjects"]:
-        own = [row for row in table["rows"] if row["subject"] == subject["name"] != PAPER]
-        if any(cell["status_id"] == "not-run" for row in own for cell in row["cells"].values()):
+        own_rows = [row for row in table["rows"] if row["subject"] == subject["name"] != PAPER]
+        if any(cell["status_id"] == "not-run" for row in own_rows for cell in row["cells"].values()):
             name = TOY if subject["profile"] == "standin" else subject["name"]
             model = f"--model {name}" if given or name != TOY else ""
             command = f"`{' '.join(filter(None, ('python -m reproductions run', table['target'], model, given)))}`"
@@ -389,10 +396,10 @@ def _notes(table: dict, given: str) -> list[str]:
 
 def guessed(subject: dict) -> list[str]:
     """Return why columns of retained accuracy, or averages, leave tasks out; [] if none does."""
-    if not (found := subject.get("guessed")):
+    if not (tasks_by_column := subject.get("guessed")):
         return []
-    (tasks,) = {tuple(tasks) for tasks in found.values()}
-    columns, verb = claim_verdicts.listed(list(found)), "leave" if len(found) > 1 else "leaves"
+    (tasks,) = {tuple(tasks) for tasks in tasks_by_column.values()}
+    columns, verb = claim_verdicts.listed(list(tasks_by_column)), "leave" if len(tasks_by_column) > 1 else "leaves"
     return [
         f"{columns} {verb} {claim_verdicts.listed(tasks)} out: there {_phrase(subject)} is not two standard errors above "
         "chance level before pruning."
@@ -424,8 +431,8 @@ def _blocks(table: dict, least: float, every_column: bool, given: str) -> Iterat
         )
     if table["claims"]:
         tested = any(not _untested(claim) for claim in table["claims"])
-        every = every_column or not tested
-        shown = [number for number, claim in enumerate(table["claims"], 1) if every or not _untested(claim)]
+        with_untested = every_column or not tested
+        shown = [number for number, claim in enumerate(table["claims"], 1) if with_untested or not _untested(claim)]
         yield "claims", TextTable(_claims_header(table), _claims(table, shown), 1, numbers=False)
         if left_out := len(table["claims"]) - len(shown):
             yield "hint", f"Not shown: {plural(left_out, 'claim')} without a number. --every-row shows all."
@@ -485,9 +492,9 @@ def _csv(tables: Sequence[dict], with_target: bool) -> str:
                     [table["target"], row["model"], row["sparsity"], row["method"], column, *values, None, None]
                 )
         for claim in table["claims"]:
-            for name, found in claim.get("judged", {}).items():
-                values = [claim_verdicts.BY_REPLY[claim["reported"]], found["difference"], None, found["verdict"]]
-                ends = found["interval"] or (None, None)
+            for name, judged in claim.get("judged", {}).items():
+                values = [claim_verdicts.BY_REPLY[claim["reported"]], judged["difference"], None, judged["verdict"]]
+                ends = judged["interval"] or (None, None)
                 rows.append([table["target"], name, "", claim["text"], "claim", *values, *ends])
     header = ["target", "model", "sparsity", "method", "column", "reported", "reproduced", "stderr", "status"]
     header += ["low", "high"]

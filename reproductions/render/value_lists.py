@@ -63,13 +63,13 @@ def rows(evidence: Evidence) -> Iterator[dict]:
 
 
 def _of_record(evidence: Evidence, record: Record) -> dict:
-    recipe, made = evidence.recipe(record.recipe_hash), record.provenance
+    recipe, provenance = evidence.recipe(record.recipe_hash), record.provenance
     steps = {part: described(mapping) for part in PARTS if (mapping := getattr(recipe, part))}
     removed = record.details.get("removed")
     items = record.details.get("items", record.details.get("windows"))
     places = evidence.shown.get(record.recipe_hash, [])
-    kept = ("preparing_seconds", "seconds", "peak_memory_bytes", "device", "commit", "dirty", "measured_at")
-    return steps | {name: made.get(name) for name in kept} | {
+    provenance_keys = ("preparing_seconds", "seconds", "peak_memory_bytes", "device", "commit", "dirty", "measured_at")
+    return steps | {name: provenance.get(name) for name in provenance_keys} | {
         "recipe": record.recipe_hash,
         "profile": recipe.profile,
         "model": recipe.model,
@@ -94,13 +94,13 @@ def described(mapping: Mapping) -> str:
     """
     name = mapping.get("method", mapping.get("corpus", ""))
     options = {key: value for key, value in mapping.items() if key not in ("method", "corpus") and value is not None}
-    return f"{name}: {_said(options)}" if options else name
+    return f"{name}: {_option_text(options)}" if options else name
 
 
-def _said(value: object) -> str:
+def _option_text(value: object) -> str:
     if isinstance(value, Mapping):
         parts = (
-            f"{key} ({_said(part)})" if isinstance(part, Mapping) else f"{key} {_said(part)}"
+            f"{key} ({_option_text(part)})" if isinstance(part, Mapping) else f"{key} {_option_text(part)}"
             for key, part in value.items()
         )
         return ", ".join(parts)
@@ -111,9 +111,9 @@ def _number(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def write_csv(found: list[dict], path: Path) -> None:
+def write_csv(lines: list[dict], path: Path) -> None:
     """Write all rows as CSV, with numbers in full precision."""
     with path.open("w", newline="", encoding="utf-8") as out:
-        lines = csv.DictWriter(out, FIELDS, lineterminator="\n")
-        lines.writeheader()
-        lines.writerows(found)
+        writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)

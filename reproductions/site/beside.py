@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from common.utils.errors import first_of
@@ -91,9 +91,9 @@ def metrics(grids: Sequence[Grid]) -> list[ComparedMetric]:
     keys = _keys(ordered)
     groups = [group for grid in ordered for group in _groups(grid, keys)]
     columns = dict.fromkeys(heading.id for grid in grids if grid.compared for heading in grid.headings)
-    found = [metric for column in columns if (metric := _metric(column, groups)) is not None]
+    tables = [metric for column in columns if (metric := _metric(column, groups)) is not None]
     order = {name: at for at, name in enumerate(HEADLINES)}
-    return sorted(found, key=lambda metric: order.get(metric.heading.id, len(order)))
+    return sorted(tables, key=lambda metric: order.get(metric.heading.id, len(order)))
 
 
 def why_none(grids: Sequence[Grid]) -> str:
@@ -115,9 +115,9 @@ def why_none(grids: Sequence[Grid]) -> str:
     if not measured:
         return "There is no view side by side: no other model is measured for this table."
     if not printed.keys() & measured.keys():
-        names = (first_of([label for label, _ in found.values()], NAMED) for found in (printed, measured))
+        names = (first_of([label for label, _ in columns.values()], NAMED) for columns in (printed, measured))
         return "There is no view side by side: the paper prints {}, and other models are measured by {}.".format(*names)
-    rows = (next(iter(found.values()))[1].method for found in (printed, measured))
+    rows = (next(iter(columns.values()))[1].method for columns in (printed, measured))
     return (
         "There is no view side by side: no measured row has the settings of a printed one. "
         "A printed row is for example {}, a measured one {}.".format(*rows)
@@ -126,13 +126,13 @@ def why_none(grids: Sequence[Grid]) -> str:
 
 def _keys(grids: Iterable[Grid]) -> dict[str, str]:
     """Return a name for each method's id: the first id with the same specification."""
-    named, by_spec = {}, {}
+    names, by_spec = {}, {}
     for line in (line for grid in grids for line in grid.lines):
-        if line.id not in named:
-            named[line.id] = line.id if line.spec is None else by_spec.setdefault(line.spec, line.id)
+        if line.id not in names:
+            names[line.id] = line.id if line.spec is None else by_spec.setdefault(line.spec, line.id)
         if line.spec is not None:
-            by_spec.setdefault(line.spec, named[line.id])
-    return named
+            by_spec.setdefault(line.spec, names[line.id])
+    return names
 
 
 @dataclass(frozen=True)
@@ -153,55 +153,51 @@ def _groups(grid: Grid, keys: dict[str, str]) -> Iterator[_Group]:
         dense = [line for line in grid.lines if line.dense and (line.model == model or not grid.compared)]
         name = model if grid.compared else model.removeprefix(grid.title).strip()
         sizes = dict.fromkeys(line.sparsity for line in lines)
-        most = max(Counter(line.id for line in lines).values(), default=1)
-        if len(sizes) == 1 or 1 < most >= len(sizes) / 2:
+        rows_per_method = max(Counter(line.id for line in lines).values(), default=1)
+        if len(sizes) == 1 or 1 < rows_per_method >= len(sizes) / 2:
             columns = [(size, [line for line in lines if line.sparsity == size]) for size in sizes]
         else:  # each method has rates of its own: its first ones in one column, its second ones in the next
-            columns = [("", own) for own in zip_longest(*_by_method(lines))]
-        for size, own in columns or [("", [])]:
-            rows = [*dense, *filter(None, own)]
+            by_method: dict[str, list[Line]] = {}
+            for line in lines:
+                by_method.setdefault(line.id, []).append(line)
+            columns = [("", lines_of) for lines_of in zip_longest(*by_method.values())]
+        for size, lines_of in columns or [("", [])]:
+            rows = [*dense, *filter(None, lines_of)]
             yield _Group(grid, ValueColumn(side, name, size), _by_key(rows, keys))
-
-
-def _by_method(lines: Iterable[Line]) -> list[list[Line]]:
-    found: dict[str, list[Line]] = {}
-    for line in lines:
-        found.setdefault(line.id, []).append(line)
-    return list(found.values())
 
 
 def _by_key(lines: Iterable[Line], keys: dict[str, str]) -> dict[str, Line]:
     """Return lines by the name of their method; of two with one name, the second by its own id."""
-    found: dict[str, Line] = {}
+    lines_by_key: dict[str, Line] = {}
     for line in lines:
         key = keys[line.id]
-        found[line.id if key in found else key] = line
-    return found
+        lines_by_key[line.id if key in lines_by_key else key] = line
+    return lines_by_key
 
 
 def _metric(column: str, groups: Sequence[_Group]) -> ComparedMetric | None:
-    kept, heading, units = [], None, set()
+    with_numbers, heading, units = [], None, set()
     for group in groups:
-        at = next((at for at, one in enumerate(group.grid.headings) if one.id == column), None)
+        at = next((at for at, heading_ in enumerate(group.grid.headings) if heading_.id == column), None)
         if at is None:
             continue
         heading = heading or group.grid.headings[at]
         cells = {key: line.cells[at] for key, line in group.lines.items() if _has_number(line.cells[at])}
         if any(not group.lines[key].dense for key in cells):
-            kept.append((group, cells))
+            with_numbers.append((group, cells))
             units.add((group.grid.compared, group.grid.headings[at].unit))
-    keys = dict.fromkeys(key for _, cells in kept for key in cells)
-    reported = {key for group, cells in kept for key, cell in cells.items() if cell.reported is not None}
-    measured = {key for group, cells in kept if not group.grid.compared for key in cells}
-    if heading is None or not any(not _dense(key, kept) for key in reported & measured):
+    keys = dict.fromkeys(key for _, cells in with_numbers for key in cells)
+    reported = {key for group, cells in with_numbers for key, cell in cells.items() if cell.reported is not None}
+    measured = {key for group, cells in with_numbers if not group.grid.compared for key in cells}
+    if heading is None or not any(not _dense(key, with_numbers) for key in reported & measured):
         return None
     sides: dict[str, int] = {}
     columns = []
-    for group, _ in kept:
-        one = group.column
-        columns.append(ValueColumn(one.side, one.model, one.sparsity, one.side not in sides))
-        sides[one.side] = sides.get(one.side, 0) + 1
-    rows = [_row(key, kept) for key in keys]
+    for group, _ in with_numbers:
+        side = group.column.side
+        columns.append(replace(group.column, first=side not in sides))
+        sides[side] = sides.get(side, 0) + 1
+    rows = [_row(key, with_numbers) for key in keys]
     rows.sort(key=lambda row: not row.dense)
     return ComparedMetric(
         heading, tuple(sides.items()), tuple(columns), tuple(rows), {(True, ""), (False, "%")} <= units
@@ -212,16 +208,16 @@ def _has_number(cell: Cell) -> bool:
     return cell.reported is not None or cell.reproduced is not None
 
 
-def _dense(key: str, kept: Sequence[tuple[_Group, dict[str, Cell]]]) -> bool:
-    return any(group.lines[key].dense for group, cells in kept if key in cells)
+def _dense(key: str, groups: Sequence[tuple[_Group, dict[str, Cell]]]) -> bool:
+    return any(group.lines[key].dense for group, cells in groups if key in cells)
 
 
-def _row(key: str, kept: Sequence[tuple[_Group, dict[str, Cell]]]) -> ComparedRow:
-    lines = [(group.grid.compared, group.lines[key].method) for group, cells in kept if key in cells]
-    label = min(lines, key=lambda one: one[0])[1]
+def _row(key: str, groups: Sequence[tuple[_Group, dict[str, Cell]]]) -> ComparedRow:
+    lines = [(group.grid.compared, group.lines[key].method) for group, cells in groups if key in cells]
+    label = min(lines, key=lambda entry: entry[0])[1]
     printed = dict.fromkeys(name for compared, name in lines if compared and name != label)
     return ComparedRow(
-        label, tuple(printed), _dense(key, kept), tuple(_entry(group, cells, key) for group, cells in kept)
+        label, tuple(printed), _dense(key, groups), tuple(_entry(group, cells, key) for group, cells in groups)
     )
 
 

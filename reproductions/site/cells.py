@@ -110,23 +110,20 @@ class Grid:
 def grids(evidence: Evidence, target: str) -> list[Grid]:
     """Return one grid per subject that has rows, the paper's models last."""
     table, subjects, built = evidence.tables[target]
-    found = []
+    all_grids = []
     for subject, facts in zip(subjects, built["subjects"], strict=True):
         lines = [line for line in built["rows"] if line["subject"] == subject.name]
         if lines:
-            found.append(_grid(evidence, table, subject, facts, lines))
-    return found
+            all_grids.append(_grid(evidence, table, subject, facts, lines))
+    return all_grids
 
 
 def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines: list[dict]) -> Grid:
-    columns = {column.label: column for column in coverage.read(table, evidence.store, subject)}
+    columns = {column.label: column for column in coverage.columns(table, evidence.store, subject)}
     ids = {label: column.id for label, column in columns.items()}
-    labels = [
-        label
-        for label in dict.fromkeys(label for line in lines for label in line["cells"])
-        if not all(unknown_cell(line["cells"].get(label)) for line in lines)
-    ]
-    absent = [label for label in dict.fromkeys(name for line in lines for name in line["cells"]) if label not in labels]
+    all_labels = dict.fromkeys(label for line in lines for label in line["cells"])
+    absent = [name for name in all_labels if all(unknown_cell(line["cells"].get(name)) for line in lines)]
+    labels = [label for label in all_labels if label not in absent]
     digits = {label: _digits(line["cells"].get(label) for line in lines) for label in labels}
     rows = {row.key: row for row in table.rows(subject, None)}
     shown = []
@@ -134,9 +131,9 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         row = rows[line["model_id"], line["sparsity"], line["method_id"]]
         cells = tuple(_cell(evidence, row, columns[label], line["cells"].get(label), digits[label]) for label in labels)
         note = line.get("gate") or (line["status"] if _empty(line) and line["status_id"] != "failed" else "")
-        own = _page(evidence, row.recipe) or _page(evidence, row.shapes)
+        page = _page(evidence, row.recipe) or _page(evidence, row.shapes)
         names = line["model"], line["sparsity"], line["method"]
-        shown.append(Line(*names, line["dense"], own, note, cells, id=row.method, spec=row.spec))
+        shown.append(Line(*names, line["dense"], page, note, cells, id=row.method, spec=row.spec))
     title = PAPERS_OWN if subject.printed else subject.label
     headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
     left_out = " ".join(guessed(facts))
@@ -158,9 +155,9 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
 
 def target_of_shapes(evidence: Evidence, target: str) -> bool:
     """Return whether everything that a target shows of the paper's models follows from shapes, without weights."""
-    places = (place for found in evidence.shown.values() for place in found)
-    own = (place.row for place in places if (place.target, place.subject, place.shape) == (target, PAPER.name, False))
-    return all(row.recipe == row.shapes for row in own)
+    places = (place for places_of_recipe in evidence.shown.values() for place in places_of_recipe)
+    rows = (place.row for place in places if (place.target, place.subject, place.shape) == (target, PAPER.name, False))
+    return all(row.recipe == row.shapes for row in rows)
 
 
 def _empty(line: dict) -> bool:
@@ -193,35 +190,36 @@ def _digits(cells: Iterable[dict | None]) -> int:
     )
 
 
-def number(value: float, digits: int, most: int) -> ShownNumber:
+def number(value: float, digits: int, longest: int) -> ShownNumber:
     """Return a number with its digits and its padding to the column's longest fraction."""
     if isinstance(value, float) and abs(value) >= LARGE:
         return ShownNumber(f"{value:.2e}")
-    return ShownNumber(f"{value:,.{digits}f}", most - digits, most > 0 and digits == 0)
+    return ShownNumber(f"{value:,.{digits}f}", longest - digits, longest > 0 and digits == 0)
 
 
-def _cell(evidence: Evidence, row: Row, column: Column, cell: dict | None, most: int) -> Cell:
+def _cell(evidence: Evidence, row: Row, column: Column, cell: dict | None, longest: int) -> Cell:
     if cell is None:
         return Cell()
     shape = column.weight_free and row.shapes is not None
-    behind = _page(evidence, row.shapes) if shape else _page(evidence, row.recipe)
-    href = f"{behind}#{column.benchmark}" if behind and column.benchmark else ""
+    page = _page(evidence, row.shapes) if shape else _page(evidence, row.recipe)
+    href = f"{page}#{column.benchmark}" if page and column.benchmark else ""
     digits, value, printed = cell.get("digits", 2), cell["reproduced"], cell["reported"]
     facts = {"href": href, "audit": tuple(cell.get("audit", ())), "flag": cell.get("flag", "")}
     facts["shape"] = shape or row.recipe is not None and row.recipe == row.shapes
     if printed is not None:
-        facts |= {"reported": number(printed, digits, most), "sort": printed}
+        facts |= {"reported": number(printed, digits, longest), "sort": printed}
     elif cell.get("printed"):
         facts |= {"word": cell["printed"]}
     if value is not None:
         error = "" if not cell["stderr"] else f"{cell['stderr']:.{min(digits, 2)}f}"
-        facts |= {"reproduced": number(value, digits, most), "sort": value, "status": cell["status_id"], "error": error}
+        facts |= {"reproduced": number(value, digits, longest), "sort": value, "error": error}
+        facts["status"] = cell["status_id"]
         if printed is not None:
             change = value - printed
             sign = "−" if change < 0 else "+"
-            shown = f"{abs(change):,.{digits}f}"
-            same = cell["status_id"] == "match" and not float(shown.replace(",", ""))
-            facts |= {"difference": "" if same else f"{sign}{shown}", "why": cell.get("explanation", "")}
+            size = f"{abs(change):,.{digits}f}"
+            equal = cell["status_id"] == "match" and not float(size.replace(",", ""))
+            facts |= {"difference": "" if equal else f"{sign}{size}", "why": cell.get("explanation", "")}
         return Cell(**facts)
     if "text" in cell:
         return Cell(**facts | {"text": cell["text"], "status": cell["status_id"]})
@@ -241,8 +239,8 @@ def own_models(grids: Iterable[Grid]) -> tuple[int, int]:
 def tally(grid: Grid) -> dict[str, int]:
     """Count a grid's reported cells, and its cells of each status."""
     cells = [cell for line in grid.lines for cell in line.cells]
-    found = {"reported": sum(cell.reported is not None for cell in cells)}
+    counts = {"reported": sum(cell.reported is not None for cell in cells)}
     for cell in cells:
         status = "measured" if cell.text else cell.status
-        found[status] = found.get(status, 0) + 1
-    return found
+        counts[status] = counts.get(status, 0) + 1
+    return counts

@@ -60,15 +60,16 @@ def of(target: str, built: dict, measured: bool = True) -> list[ShownClaim]:
 
     measured: whether anything was measured on them, beyond values that follow from their shape.
     """
-    found, own = [], PAPERS_OWN if measured else SHAPES
-    labels = {one["name"]: SHORT.get(one["name"], one["label"]) or own for one in built["subjects"]}
+    shown_claims, paper_label = [], PAPERS_OWN if measured else SHAPES
+    labels = {s["name"]: SHORT.get(s["name"], s["label"]) or paper_label for s in built["subjects"]}
     for claim in built["claims"]:
-        printed = _shown(PRINTED, claim_verdicts.in_print([claim]))
-        verdicts = tuple(_shown(label, claim_verdicts.on_model([claim], name)) for name, label in labels.items())
-        found.append(ShownClaim(claim["text"], target, printed, verdicts))
-    known = {verdict.subject for claim in found for verdict in claim.measured if verdict.kind != "open"}
-    kept = known | {label for label in labels.values() if label != own}
-    return [replace(one, measured=tuple(v for v in one.measured if v.subject in kept)) for one in found]
+        printed = _verdict(PRINTED, claim_verdicts.in_print([claim]))
+        verdicts = tuple(_verdict(label, claim_verdicts.on_model([claim], name)) for name, label in labels.items())
+        shown_claims.append(ShownClaim(claim["text"], target, printed, verdicts))
+    with_verdict = {verdict.subject for claim in shown_claims for verdict in claim.measured if verdict.kind != "open"}
+    if paper_label in with_verdict:
+        return shown_claims
+    return [replace(c, measured=tuple(v for v in c.measured if v.subject != paper_label)) for c in shown_claims]
 
 
 def abstract(finding: SummaryLine, built: Mapping[str, dict]) -> ShownClaim:
@@ -76,16 +77,16 @@ def abstract(finding: SummaryLine, built: Mapping[str, dict]) -> ShownClaim:
 
     built: the JSON forms of its tables, by target.
     """
-    found = findings.row(finding, built)
-    measured = (_shown(settings.HEADS[name], found.measured[name]) for name in settings.PUBLISHED_MODELS)
+    judged = findings.row(finding, built)
+    measured = (_verdict(settings.HEADS[name], judged.measured[name]) for name in settings.PUBLISHED_MODELS)
     words = f"“{finding.words}” ({finding.where})" if finding.words else ""
-    printed = _shown(PRINTED, found.printed)
-    return ShownClaim(found.sentence, found.target, printed, tuple(measured), found.supported(), words)
+    printed = _verdict(PRINTED, judged.printed)
+    return ShownClaim(judged.sentence, judged.target, printed, tuple(measured), judged.supported(), words)
 
 
-def _shown(subject: str, found: ShownVerdict) -> Verdict:
-    words = f"{found.verdict}: {found.reason}" if found.reason else found.verdict
-    return Verdict(subject, KINDS[found.verdict], words, found.counts, "worst case: " * found.several + found.effect)
+def _verdict(subject: str, shown: ShownVerdict) -> Verdict:
+    words = f"{shown.verdict}: {shown.reason}" if shown.reason else shown.verdict
+    return Verdict(subject, KINDS[shown.verdict], words, shown.counts, "worst case: " * shown.several + shown.effect)
 
 
 def tally(claims: Iterable[ShownClaim]) -> dict[str, dict[str, int]]:
@@ -93,19 +94,19 @@ def tally(claims: Iterable[ShownClaim]) -> dict[str, dict[str, int]]:
 
     Printed numbers come first, then all subjects with any verdict.
     """
-    found: dict[str, dict[str, int]] = {}
+    counts_by_subject: dict[str, dict[str, int]] = {}
     for claim in claims:
         for verdict in (claim.printed, *claim.measured):
-            counts = found.setdefault(verdict.subject, dict.fromkeys(SIGNS, 0))
+            counts = counts_by_subject.setdefault(verdict.subject, dict.fromkeys(SIGNS, 0))
             counts[verdict.kind] += 1
-    return {name: counts for name, counts in found.items() if any(counts[kind] for kind in SIGNS if kind != "open")}
+    return {name: counts for name, counts in counts_by_subject.items() if sum(counts.values()) > counts["open"]}
 
 
 def aligned(claim: ShownClaim, subjects: Sequence[str]) -> ShownClaim:
     """Return a claim with a verdict of each of these subjects, in their order; open if its table does not show one."""
-    found = {verdict.subject: verdict for verdict in claim.measured}
-    open_ = (found.get(name) or Verdict(name, "open", judge.UNTESTED) for name in subjects)
-    return replace(claim, measured=tuple(open_))
+    verdicts = {name: Verdict(name, "open", judge.UNTESTED) for name in subjects}
+    verdicts |= {verdict.subject: verdict for verdict in claim.measured}
+    return replace(claim, measured=tuple(verdicts[name] for name in subjects))
 
 
 def titled(claim: ShownClaim) -> ShownClaim:

@@ -34,7 +34,7 @@ def all_values(rows: list[dict]) -> dict:
     """
     rows = sorted(rows, key=lambda row: row["dtype"] is None)
     strings = {name: list(dict.fromkeys(row[name] or "" for row in rows)) for name in COLUMNS}
-    places = {name: {text: at for at, text in enumerate(found)} for name, found in strings.items()}
+    places = {name: {text: at for at, text in enumerate(texts)} for name, texts in strings.items()}
     lines = [
         [
             *(places[name][row[name] or ""] for name in COLUMNS),
@@ -67,16 +67,16 @@ def choices(evidence: Evidence, packed: Mapping[str, dict]) -> list[list[str]]:
 
     packed: recipe's hash -> its `items`.
     """
-    found = []
+    entries = []
     for digest, records in evidence.records.items():
         if any(record.stderr or record.values for record in records.values()):
             model = label(evidence.recipe(digest).model)
-            found.append([digest, name(evidence, digest), model, int(any(packed[digest].values()))])
-    names = [tuple(entry[1:3]) for entry in found]
-    for entry in found:  # what tables call alike is told apart by its hash
+            entries.append([digest, name(evidence, digest), model, int(any(packed[digest].values()))])
+    names = [tuple(entry[1:3]) for entry in entries]
+    for entry in entries:  # what tables call alike is told apart by its hash
         if names.count(tuple(entry[1:3])) > 1:
             entry[1] += f" · {entry[0][:6]}"
-    return sorted(found, key=lambda entry: (entry[2], entry[1]))
+    return sorted(entries, key=lambda entry: (entry[2], entry[1]))
 
 
 def items(evidence: Evidence, digest: str) -> dict[str, dict]:
@@ -85,15 +85,15 @@ def items(evidence: Evidence, digest: str) -> dict[str, dict]:
     Only outcomes whose means are values of the recipe's results are included. Right and wrong: {"n": items, "bits":
     base64 of one bit an item, the first item highest}. Losses: {"f32": base64 of little-endian 32-bit floats}.
     """
-    recipe, found = evidence.recipe(digest), {}
+    recipe, packed_items = evidence.recipe(digest), {}
     for benchmark, record in evidence.records[digest].items():
-        kept = evidence.store.items(recipe, benchmark)
-        found[benchmark] = {
+        outcomes = evidence.store.items(recipe, benchmark)
+        packed_items[benchmark] = {
             key: _packed(values)
-            for key, values in kept.items()
+            for key, values in outcomes.items()
             if told_by(record, "perplexity" if key == "nll" else key, values)
         }
-    return found
+    return packed_items
 
 
 def _packed(values: np.ndarray) -> dict:
@@ -109,5 +109,5 @@ def of_recipe(evidence: Evidence, digest: str, packed: Mapping[str, dict]) -> di
         for benchmark, record in evidence.records[digest].items()
         if record.values
     }
-    kept = {benchmark: found for benchmark, found in packed.items() if found}
-    return {"title": title(evidence, digest), "values": values, "items": kept}
+    nonempty = {benchmark: outcomes for benchmark, outcomes in packed.items() if outcomes}
+    return {"title": title(evidence, digest), "values": values, "items": nonempty}

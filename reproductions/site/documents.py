@@ -64,18 +64,18 @@ def copy(source: Path) -> dict[str, list[str]]:
 
 def _navigation(documents: Sequence[str]) -> dict[str, list[str]]:
     """Return the pages under each heading; a document that no list names stands with those of its folder."""
-    listed = {
+    pages = {
         "Guides": [f"docs/{name}" for name in GUIDES],
         "Papers": [f"papers/{paper}/README" for paper in registry.PAPERS],
         "Results": [*RESULTS, *JUDGED],
         "Reference": list(REFERENCE),
     }
-    listed = {head: [n for n in names if not n.startswith("docs/") or n in documents] for head, names in listed.items()}
-    named = {name for names in listed.values() for name in names}
+    pages = {head: [n for n in names if not n.startswith("docs/") or n in documents] for head, names in pages.items()}
+    listed = {name for names in pages.values() for name in names}
     for name in documents:
-        if name not in named and not name.startswith("papers/"):  # a paper's page lists what lies below it
-            listed["Guides" if name.startswith("docs/") else "Reference"].append(name)
-    return listed
+        if name not in listed and not name.startswith("papers/"):  # a paper's page lists what lies below it
+            pages["Guides" if name.startswith("docs/") else "Reference"].append(name)
+    return pages
 
 
 def _write(source: Path, path: Path, text: str) -> None:
@@ -89,7 +89,7 @@ def _described(book: dict) -> dict:
     modules = _figure_modules(book["cells"])
     for number, cell in enumerate(book["cells"]):
         if cell["cell_type"] == "code":
-            words = _seen("".join(cell["source"]), modules) or f"Output of cell {number} of the notebook"
+            words = _alt_text("".join(cell["source"]), modules) or f"Output of cell {number} of the notebook"
             cell["metadata"]["mystnb"] = {"image": {"alt": words}}
     return book
 
@@ -101,13 +101,13 @@ def _figure_modules(cells: Sequence[dict]) -> dict[str, str]:
     return {short or name: f"figures.{name}" for name, short in names}
 
 
-def _seen(code: str, modules: Mapping[str, str]) -> str:
+def _alt_text(code: str, modules: Mapping[str, str]) -> str:
     """Return what is seen in the picture that a cell of a notebook draws, in a sentence.
 
     '' where the cell does not tell.
     """
-    called = next((found for found in re.finditer(r"\b(\w+)\.(\w+)\(", code) if found[1] in modules), None)
-    if called:
-        return views.words(f"{modules[called[1]]}:{called[2]}")
+    call = next((match for match in re.finditer(r"\b(\w+)\.(\w+)\(", code) if match[1] in modules), None)
+    if call:
+        return views.words(f"{modules[call[1]]}:{call[2]}")
     labels = [re.search(rf'{axis}label=f?"([^"]+)"', code) for axis in "yx"]
     return " against ".join(re.sub(r"\{\w+\}", "n", label[1]) for label in labels) if all(labels) else ""

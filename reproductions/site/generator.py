@@ -77,17 +77,17 @@ def build(source: Path, folder: Path) -> None:
     }
     bar = track(None, "building the site", unit="step", each=True)
     with bar, patch_docutils(), docutils_namespace():
-        made = Sphinx(
+        app = Sphinx(
             source, None, folder, source / ".doctrees", "html", settings, status=None, warning=sys.stderr, freshenv=True
         )
-        for event, what in (("source-read", "reading"), ("html-page-context", "writing")):
-            made.connect(event, functools.partial(_step, bar, what))
-        made.build(force_all=True)
+        for event, verb in (("source-read", "reading"), ("html-page-context", "writing")):
+            app.connect(event, functools.partial(_step, bar, verb))
+        app.build(force_all=True)
 
 
-def _step(bar: track, what: str, app: Sphinx, page: str, *unused) -> None:
+def _step(bar: track, verb: str, app: Sphinx, page: str, *unused) -> None:
     """Show which page is read or written."""
-    bar.note(f"{what} {page}")
+    bar.note(f"{verb} {page}")
     bar.update()
 
 
@@ -156,7 +156,7 @@ def _import_lazy_names(app: Sphinx) -> None:
 
 def _plain_bars(app: Sphinx, kind: str, name: str, described: object, options: object, lines: list[str]) -> None:
     """Keep reStructuredText from reading |X| in a docstring as a substitution."""
-    lines[:] = [re.sub(r"(``.*?``)|\|", lambda found: found[1] or r"\|", line) for line in lines]
+    lines[:] = [re.sub(r"(``.*?``)|\|", lambda match: match[1] or r"\|", line) for line in lines]
 
 
 def _document_links(app: Sphinx, tree: nodes.document) -> None:

@@ -35,23 +35,23 @@ LICENCES = {
 
 def counts(packed: Iterable[Mapping[str, Mapping[str, dict]]]) -> dict[str, int]:
     """Return the number of items that every model answered, by task, from packed outcomes."""
-    found: dict[str, int] = {}
+    sizes_by_task: dict[str, int] = {}
     for benchmarks in packed:
-        for benchmark, kept in benchmarks.items():
-            sizes = [outcomes["n"] for outcomes in kept.values() if "bits" in outcomes]
+        for benchmark, results in benchmarks.items():
+            sizes = [outcomes["n"] for outcomes in results.values() if "bits" in outcomes]
             if sizes:
                 task = benchmark.partition("@")[0]  # behind it a part or a version of the task
-                found[task] = min(found.get(task, sizes[0]), sizes[0])
-    return found
+                sizes_by_task[task] = min(sizes_by_task.get(task, sizes[0]), sizes[0])
+    return sizes_by_task
 
 
 def sample(task: str, count: int) -> list[int]:
     """Return the numbers of the items to show, the same ones in every build."""
-    among = range(min(count, FIRST))
-    return sorted(random.Random(task).sample(among, min(SAMPLE, len(among))))
+    numbers = range(min(count, FIRST))
+    return sorted(random.Random(task).sample(numbers, min(SAMPLE, len(numbers))))
 
 
-def every(sizes: Mapping[str, int]) -> dict[str, dict]:
+def page_contents(sizes: Mapping[str, int]) -> dict[str, dict]:
     """Return the page's content for each task.
 
     Args:
@@ -61,14 +61,14 @@ def every(sizes: Mapping[str, int]) -> dict[str, dict]:
         Task -> ``items``, each with its number (``id``) and, if the data set is available and its licence allows it,
         ``prompt``, ``choices`` and ``answer``; ``source`` and ``licence`` of the text, '' without text.
     """
-    found = {}
+    contents = {}
     for task, count in sorted(sizes.items()):
         ids = sample(task, count)
         texts = _texts(task, ids) if task in LICENCES and os.environ.get(MIRROR_VARIABLE) else {}
         source, licence = LICENCES[task] if texts else ("", "")
         items = [{"id": number} | texts.get(number, {}) for number in ids]
-        found[task] = {"items": items, "source": source, "licence": licence}
-    return found
+        contents[task] = {"items": items, "source": source, "licence": licence}
+    return contents
 
 
 def _texts(task: str, ids: Sequence[int]) -> dict[int, dict]:

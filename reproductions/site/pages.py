@@ -77,11 +77,11 @@ class Site:
 
     def _compare(self, packed: Collection[dict]) -> None:
         """Write the page that compares two recipes, and the items of the tasks that it shows."""
-        found = items.every(items.counts(packed))
-        for task, content in found.items():
+        contents = items.page_contents(items.counts(packed))
+        for task, content in contents.items():
             self._put(f"data/items/{task}.js", data.script(f"items/{task}", content))
         first, second = recipes.first_compared(self.evidence, self.originals)
-        licences = {(one["source"], one["licence"]) for one in found.values() if one["source"]}
+        licences = {(content["source"], content["licence"]) for content in contents.values() if content["source"]}
         self._page("compare.html", "compare.html", a=first, b=second, licences=sorted(licences))
 
     def _page(self, path: str, template: str, **content) -> None:
@@ -93,13 +93,13 @@ class Site:
         _write(self.folder / path, content if isinstance(content, bytes) else content.encode())
 
     def _front(self, navigation: dict[str, list[str]]) -> None:
-        found = []
+        abstracts = []
         for paper in registry.PAPERS:
             about, target = ABOUT[paper], ABOUT[paper].headline[0]
             picture, caption = self._headline(*about.headline)
-            found.append(
-                {"paper": paper, "title": printed_rows.title_of(paper), "idea": about.idea}
-                | {"abstract": [self._sentence(one) for one in findings.ABSTRACTS[paper]]}
+            abstract = [self._sentence(line) for line in findings.ABSTRACTS[paper]]
+            abstracts.append(
+                {"paper": paper, "title": printed_rows.title_of(paper), "idea": about.idea, "abstract": abstract}
                 | {"picture": picture, "caption": caption, "target": target}
             )
         kinds = [*registry.PAPERS, *(registry.LEAGUE for _ in self._targets(registry.LEAGUE)[:1])]
@@ -111,12 +111,12 @@ class Site:
             about=_about(),
             lead=self._lead(),
             own=self._own_models(self.grids.values()),
-            summary=self._summary(found),
-            findings=found,
+            summary=self._summary(abstracts),
+            findings=abstracts,
             overviews=overviews,
-            ours=_found_here(),
+            extension_findings=_found_here(),
             navigation=navigation,
-            found_here=[self._sentence(one) for one in findings.OURS],
+            found_here=[self._sentence(line) for line in findings.OURS],
             league=league,
             tolerance=show.TOLERANCE,
         )
@@ -125,7 +125,7 @@ class Site:
         """Return the sentence on what reproduces, of these records."""
         built = {target: content for target, (_, _, content) in self.evidence.tables.items()}
         return findings.lead(
-            {paper: [findings.row(one, built) for one in found] for paper, found in findings.ABSTRACTS.items()}
+            {paper: [findings.row(line, built) for line in lines] for paper, lines in findings.ABSTRACTS.items()}
         )
 
     def _own_models(self, grids: Iterable[Sequence[cells.Grid]]) -> dict[str, int]:
@@ -133,15 +133,15 @@ class Site:
         measured, reported_ = zip(*map(cells.own_models, grids), strict=True)
         return {"measured": sum(measured), "reported": sum(reported_)}
 
-    def _summary(self, found: Sequence[dict]) -> dict:
+    def _summary(self, abstracts: Sequence[dict]) -> dict:
         """Return how many claims of each paper's abstract have which verdict, by the printed numbers and on each model."""
         names = [claims.PRINTED, *(findings.HEADS[name] for name in PUBLISHED_MODELS)]
         lines = []
-        for one in found:
-            counts = claims.tally(one["abstract"])
-            sides = [counts.get(name, {"open": len(one["abstract"])}) for name in names]
+        for abstract in abstracts:
+            counts = claims.tally(abstract["abstract"])
+            sides = [counts.get(name, {"open": len(abstract["abstract"])}) for name in names]
             chips = [[(k, sign, side.get(k, 0)) for k, sign in claims.SIGNS.items() if side.get(k)] for side in sides]
-            lines.append({"paper": one["paper"], "title": one["title"], "sides": chips})
+            lines.append({"paper": abstract["paper"], "title": abstract["title"], "sides": chips})
         return {"names": names, "lines": lines}
 
     def _sentence(self, finding: findings.SummaryLine) -> claims.ShownClaim:
@@ -175,25 +175,20 @@ class Site:
     def _lines(self, paper: str) -> list[dict]:
         """Return one line a target: how much is reported, compared and measured, and a bar of its claims."""
         title = printed_rows.title_of(paper)
-        found = []
+        lines = []
         for target in self._targets(paper):
             counts = {grid.subject.name: cells.tally(grid) for grid in self.grids[target]}
             printed = counts.get(PAPER.name, {})
-            measured = {
-                label: counts.get(name, {}).get("measured", 0) for name, label in self._measured_names().items()
-            }
             tallies = claims.tally(self.claims[target]).values()
             total = {kind: sum(counts[kind] for counts in tallies) for kind in claims.SIGNS}
-            found.append(
-                {"target": target, "title": registry.get(target).title.removeprefix(f"{title}, "), "measured": measured}
-                | {
-                    "reported": printed.get("reported", 0),
-                    "match": printed.get("match", 0),
-                    "differs": printed.get("differs", 0),
-                }
-                | {"bar": views.verdicts(total) if sum(total.values()) else "", "total": sum(total.values())}
-            )
-        return found
+            line = {"target": target, "title": registry.get(target).title.removeprefix(f"{title}, ")}
+            line["measured"] = {
+                label: counts.get(name, {}).get("measured", 0) for name, label in self._measured_names().items()
+            }
+            line |= {key: printed.get(key, 0) for key in ("reported", "match", "differs")}
+            line |= {"bar": views.verdicts(total) if sum(total.values()) else "", "total": sum(total.values())}
+            lines.append(line)
+        return lines
 
     def _measured_names(self) -> dict[str, str]:
         """Subjects with rows of their own -> what columns call them."""
@@ -202,10 +197,10 @@ class Site:
 
     def _paper(self, paper: str) -> None:
         about, folder = ABOUT[paper], ROOT / "papers" / paper
-        where = place(about.code, f"papers.{paper}")
-        own = [claim for name in self._targets(paper) for claim in self.claims[name]]
+        file, line = place(about.code, f"papers.{paper}")
+        own_claims = [claim for name in self._targets(paper) for claim in self.claims[name]]
         # every claim has a verdict per subject: those without rows in its table are open
-        names = dict.fromkeys(v.subject for claim in own for v in claim.measured)
+        names = dict.fromkeys(v.subject for claim in own_claims for v in claim.measured)
         last = (claims.PAPERS_OWN, claims.SHAPES)
         names = sorted(names, key=lambda name: (name in last, name == STANDIN.label))  # real models first
         facts = {
@@ -218,7 +213,7 @@ class Site:
             "idea": about.idea,
             "equation": about.equation,
             "where": about.where,
-            "code": f"../../{where[0]}#L-{where[1]}",
+            "code": f"../../{file}#L-{line}",
             "pictures": views.drawn(registry.get(about.figure))[:1],
             "figure": about.figure,
             "below": [
@@ -226,7 +221,7 @@ class Site:
             ],
             "audit": PAPER_NAMES[paper],
             "findings": sum(f.paper == paper for f in audit.findings()),
-            "claims": [claims.titled(claims.aligned(claim, names)) for claim in own],
+            "claims": [claims.titled(claims.aligned(claim, names)) for claim in own_claims],
             "lines": self._lines(paper),
             "readme": (folder / "README.md").read_text(encoding="utf-8").partition("\n")[2],
         }
@@ -240,8 +235,8 @@ class Site:
             name for grid in self.grids[target] for line in grid.lines for cell in line.cells for name in cell.audit
         }
         models = [subject.name for subject in subjects if not subject.printed and not subject.standin]
-        ours = table.paper not in registry.PAPERS
-        grids = [views.ranked(grid) if ours else grid for grid in self.grids[target]]
+        is_extension = table.paper not in registry.PAPERS
+        grids = [views.ranked(grid) if is_extension else grid for grid in self.grids[target]]
         facts = {
             "title": table.title,
             "page": f"papers/{table.paper}/README.html" if table.paper in registry.PAPERS else "index.html",
@@ -261,7 +256,7 @@ class Site:
             "commands": [f"make {target}", *(f"make {target} MODEL={model}" for model in models)],
             "downloads": [(title, f"targets/{target}.{ENDINGS.get(form, form)}") for form, title in FORMS.items()],
         }
-        self._page(f"targets/{target}.html", "target.html", target=facts, filters=ours)
+        self._page(f"targets/{target}.html", "target.html", target=facts, filters=is_extension)
 
     def _recipe(self, digest: str, packed: dict) -> None:
         self._page(f"recipes/{digest}.html", "recipe.html", recipe=recipes.view(self.evidence, digest, self.originals))
@@ -269,16 +264,16 @@ class Site:
         self._put(f"data/recipes/{digest}.js", data.script(digest, data.of_recipe(self.evidence, digest, packed)))
 
     def _audit(self) -> None:
-        found = [{**finding.as_dict(), "target": views.target_of(finding)} for finding in audit.findings()]
-        present = {f["kind"] for f in found}
+        listed = [{**finding.as_dict(), "target": views.target_of(finding)} for finding in audit.findings()]
+        present = {f["kind"] for f in listed}
         selects = [
             ("paper", list(PAPER_NAMES.values())),
             ("kind", [title for kind, title in KINDS.items() if kind in present]),
             ("verdict", list(VERDICTS)),
         ]
         self._page(
-            "audit.html", "audit.html", found=found, selects=selects, kinds=KINDS, titles=PAPER_NAMES,
-            headlines=[f for f in found if f["headline"]], summary=summary(audit.findings()),
+            "audit.html", "audit.html", findings=listed, selects=selects, kinds=KINDS, titles=PAPER_NAMES,
+            headlines=[f for f in listed if f["headline"]], summary=summary(audit.findings()),
         )  # fmt: skip
 
     def _records(self) -> None:
@@ -302,22 +297,22 @@ def _about() -> str:
 def _found_here() -> str:
     """Return the first findings of docs/findings.md, as many as the first page has."""
     text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8").partition("## Findings of this project\n")[2]
-    found = "\n".join(re.findall(r"^- .*(?:\n  .*)*", text, re.M)[:FOUND_HERE])
-    return re.sub(r"\]\((?!\w+:)", "](docs/", found)
+    items = re.findall(r"^- .*(?:\n  .*)*", text, re.M)[:FOUND_HERE]
+    return re.sub(r"\]\((?!\w+:)", "](docs/", "\n".join(items))
 
 
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    found.filters["slug"] = lambda text: re.sub(r"[^\w.-]+", "-", text)
-    found.filters["breakable"] = lambda name: Markup(re.sub(r"(?<=[_@-])", "<wbr>", str(escape(name))))  # noqa: S704
-    found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
-    return found
+    environment.filters["slug"] = lambda text: re.sub(r"[^\w.-]+", "-", text)
+    environment.filters["breakable"] = lambda name: Markup(re.sub(r"(?<=[_@-])", "<wbr>", str(escape(name))))  # noqa: S704
+    environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    return environment
 
 
 def build(evidence: Evidence, folder: Path) -> None:
@@ -337,13 +332,13 @@ def build(evidence: Evidence, folder: Path) -> None:
     fresh = folder.with_name(f"{folder.name}.new")
     try:
         shutil.rmtree(fresh, ignore_errors=True)
-        source, made = fresh / "source", fresh / "site"  # MyST-NB writes beside the second
-        made.mkdir(parents=True)
-        (made / MARK).touch()
-        Site(evidence, source, made).write()
-        generator.build(source, made)
+        source, site = fresh / "source", fresh / "site"  # MyST-NB writes beside the second
+        site.mkdir(parents=True)
+        (site / MARK).touch()
+        Site(evidence, source, site).write()
+        generator.build(source, site)
         shutil.rmtree(folder, ignore_errors=True)
-        made.rename(folder)
+        site.rename(folder)
         shutil.rmtree(fresh)
     except OSError as error:
         raise UserError(

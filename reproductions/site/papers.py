@@ -64,11 +64,11 @@ ABOUT = _about()
 def citations(papers: Sequence[str]) -> dict[str, Citation]:
     """Return the citation of each paper, from the references of CITATION.cff."""
     references = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["references"]
-    by_number = {one["value"]: reference for reference in references for one in reference["identifiers"]}
-    found = {}
+    by_number = {entry["value"]: reference for reference in references for entry in reference["identifiers"]}
+    citations_ = {}
     for paper in papers:
         number = ABOUT[paper].arxiv
         reference = by_number[f"arXiv:{number}"]
-        authors = tuple((one["given-names"], one["family-names"]) for one in reference["authors"])
-        found[paper] = Citation(paper, reference["title"], authors, reference["year"], number)
-    return found
+        authors = tuple((entry["given-names"], entry["family-names"]) for entry in reference["authors"])
+        citations_[paper] = Citation(paper, reference["title"], authors, reference["year"], number)
+    return citations_

@@ -15,15 +15,15 @@ def strip(layers: int, removed: Sequence[int], cuts: Sequence[int] = ()) -> Mark
 
     A triangle marks each layer after a repaired interface.
     """
-    gone = set(removed)
-    words = f"{len(gone)} of {layers} layers removed: {', '.join(map(str, sorted(gone))) or 'none'}"
+    removed_layers = set(removed)
+    words = f"{len(removed_layers)} of {layers} layers removed: {', '.join(map(str, sorted(removed_layers))) or 'none'}"
     step = CELL + GAP
     parts = []
     for layer in range(layers):
         x = layer * step
-        kind = "gone" if layer in gone else "kept"
+        kind = "gone" if layer in removed_layers else "kept"
         parts.append(f'<rect class="{kind}" x="{x}" y="4" width="{CELL}" height="{HEIGHT}" rx="2"/>')
-        if layer in gone:
+        if layer in removed_layers:
             parts.append(f'<path class="cross" d="M{x + 4} 11l8 12m0 -12l-8 12"/>')
         if layer in cuts:
             parts.append(f'<path class="cut" d="M{x - 5} 0h7l-3.500 5z"/>')
@@ -70,8 +70,8 @@ def dots(entries: Sequence[tuple[str, float, float | None, bool]], chance_level:
     """
     lows = [value - 2 * (error or 0) for _, value, error, _ in entries]
     highs = [value + 2 * (error or 0) for _, value, error, _ in entries]
-    known = [] if chance_level is None else [chance_level]
-    low, high = min(lows + known), max(highs + known)
+    levels = [] if chance_level is None else [chance_level]
+    low, high = min(lows + levels), max(highs + levels)
     log = low > 0 and high > MANY_TIMES * low
     scale = math.log if log else float
     span = (scale(high) - scale(low)) or 1.0
@@ -84,7 +84,7 @@ def dots(entries: Sequence[tuple[str, float, float | None, bool]], chance_level:
 
     reference = next((place(value) for _, value, _, is_reference in entries if is_reference), "")
     line = f'<i class="reference" style="left:{reference}"></i>' if reference else ""
-    line += f'<i class="guess" style="left:{place(chance_level)}"></i>' if known else ""
+    line += f'<i class="guess" style="left:{place(chance_level)}"></i>' if levels else ""
     rows = []
     for name, value, error, is_reference in entries:
         ends = [value - 2 * error, value + 2 * error] if error else []
@@ -98,7 +98,7 @@ def dots(entries: Sequence[tuple[str, float, float | None, bool]], chance_level:
         rows.append(f'<li><span class="name">{escape(name)}</span><span class="axis">{line}{reach}{dot}</span>')
         rows.append(f'<span class="value">{value:.2f}{words}</span></li>')
     numbers = "".join(f'<b style="left:{place(tick)}">{tick:g}</b>' for tick in _ticks(low, high, log))
-    about = [f"dotted: chance level, {level:.2f}" for level in known] + ["log scale"] * log
+    about = [f"dotted: chance level, {level:.2f}" for level in levels] + ["log scale"] * log
     rows.append(f'<li class="scale"><span class="name">{escape("; ".join(about))}</span>')
     rows.append(f'<span class="axis" aria-hidden="true">{numbers}</span></li>')
     return Markup(f'<ul class="dots">{"".join(rows)}</ul>')  # noqa: S704
@@ -111,8 +111,8 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
     """
     if log:
         for bases in ((1,), (1, 3), (1, 2, 5)):
-            every = [base * 10.0**power for power in range(-3, 10) for base in bases]
-            if len(found := [tick for tick in every if low <= tick <= high]) >= 3:
-                return found
+            candidates = [base * 10.0**power for power in range(-3, 10) for base in bases]
+            if len(ticks := [tick for tick in candidates if low <= tick <= high]) >= 3:
+                return ticks
     step = next(s for p in range(-4, 10) for b in (1, 2, 5) if (high - low) / (s := b * 10.0**p) <= 5)
     return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -66,16 +66,16 @@ def label(model: str) -> str:
 
 def originals(evidence: Evidence) -> dict[str, str]:
     """Return the recipe of each model as released, the one with the most results: model -> recipe's hash."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for digest, records in evidence.records.items():
         recipe = evidence.recipe(digest)
         places = evidence.shown.get(digest, [])
         if recipe.weights == SHAPE_ONLY or not any(place.row.dense and not place.shape for place in places):
             continue
-        before = found.get(recipe.model)
-        if before is None or len(records) > len(evidence.records[before]):
-            found[recipe.model] = digest
-    return found
+        previous = digests.get(recipe.model)
+        if previous is None or len(records) > len(evidence.records[previous]):
+            digests[recipe.model] = digest
+    return digests
 
 
 _PATCHED = ("LinearPatch[S]", "LinearPatch[L]")
@@ -128,11 +128,9 @@ def view(evidence: Evidence, digest: str, models: Mapping[str, str]) -> dict:
 def _cuts(records: dict[str, Record]) -> list[int]:
     """Return the layers, counted in the dense model, behind each cut that is patched."""
     for record in records.values():
-        for patch in record.details.get("patches") or record.details.get("replaced") or []:
-            if not isinstance(patch, dict) or "run" not in patch:
-                return []
         if patches := record.details.get("patches") or record.details.get("replaced"):
-            return [patch["run"][1] for patch in patches]
+            repaired = all(isinstance(patch, dict) and "run" in patch for patch in patches)
+            return [patch["run"][1] for patch in patches] if repaired else []
     return []
 
 
@@ -143,16 +141,16 @@ def _strip_words(removed: list[int], layers: int, records: dict[str, Record]) ->
 
 def _cells(record: Record) -> list[dict]:
     items = record.details.get("items", record.details.get("windows"))
-    made = record.provenance
+    provenance = record.provenance
     shared = {
         "benchmark": record.benchmark,
         "count": f"{items:,}" if isinstance(items, int) else "",
-        "seconds": f"{made['seconds']:.1f}" if made.get("seconds", 0) >= 0.05 else "",
-        "measured_at": str(made.get("measured_at", ""))[:10],
-        "commit": str(made.get("commit") or "")[:9],
+        "seconds": f"{provenance['seconds']:.1f}" if provenance.get("seconds", 0) >= 0.05 else "",
+        "measured_at": str(provenance.get("measured_at", ""))[:10],
+        "commit": str(provenance.get("commit") or "")[:9],
         "status": record.status + (f": {record.reason}" if record.reason else ""),
     }
-    found = []
+    cells = []
     for row, (key, value) in enumerate(record.values.items() or [("", None)]):
         share = is_share(record.benchmark, key)
         scale = 100 if share else 1
@@ -171,8 +169,8 @@ def _cells(record: Record) -> list[dict]:
             cell["stderr"] = f"{error * scale:.{max(digits, 2)}f}" if error is not None and math.isfinite(error) else ""
         elif value is not None:
             cell["status"] = "diverged"
-        found.append(cell)
-    return found
+        cells.append(cell)
+    return cells
 
 
 def command(place: Shown) -> str:
@@ -203,30 +201,31 @@ def _place(place: Shown) -> dict:
 
 def _provenance(records: list[Record]) -> list[tuple[str, str]]:
     """Return what the records of a recipe were measured with; what differs between them is listed with how often."""
-    made = [record.provenance for record in records]
+    provenances = [record.provenance for record in records]
 
-    def each(name: str, show=str) -> str:
-        counts = Counter(show(one[name]) for one in made if one.get(name) is not None)
+    def summary(name: str, show=str) -> str:
+        counts = Counter(show(provenance[name]) for provenance in provenances if provenance.get(name) is not None)
         return ", ".join(value if len(counts) == 1 else f"{value} ({count} records)" for value, count in counts.items())
 
-    packages = Counter(", ".join(f"{k} {v}" for k, v in one.get("packages", {}).items()) for one in made)
-    digests = Counter(f"{name} {value}" for one in made for name, value in (one.get("corpus") or {}).items() if value)
-    peak = [one["peak_memory_bytes"] for one in made if one.get("peak_memory_bytes")]
-    seconds = sum(one.get("seconds") or 0 for one in made)
-    preparing = max((one.get("preparing_seconds") or 0 for one in made), default=0)
+    packages = dict.fromkeys(", ".join(f"{k} {v}" for k, v in p.get("packages", {}).items()) for p in provenances)
+    corpora = (corpus for provenance in provenances for corpus in (provenance.get("corpus") or {}).items())
+    digests = dict.fromkeys(f"{name} {value}" for name, value in corpora if value)
+    peak = max((provenance.get("peak_memory_bytes") or 0 for provenance in provenances), default=0)
+    seconds = sum(provenance.get("seconds") or 0 for provenance in provenances)
+    preparing = max((provenance.get("preparing_seconds") or 0 for provenance in provenances), default=0)
     facts = [
-        ("Commit", each("commit")),
-        ("Local changes", each("dirty", lambda dirty: "yes" if dirty else "no")),
-        ("Measured", each("measured_at", lambda when: when[:10])),
-        ("Machine", f"{each('platform')}, {each('cpus')} processors, {each('device')}"),
-        ("Python and packages", "; ".join([f"Python {each('python')}", *packages])),
+        ("Commit", summary("commit")),
+        ("Local changes", summary("dirty", lambda dirty: "yes" if dirty else "no")),
+        ("Measured", summary("measured_at", lambda time: time[:10])),
+        ("Machine", f"{summary('platform')}, {summary('cpus')} processors, {summary('device')}"),
+        ("Python and packages", "; ".join([f"Python {summary('python')}", *packages])),
         (
             "Weights",
-            each("model", lambda m: " ".join(f"{k} {v}" for k, v in m.items() if v) if isinstance(m, dict) else m),
+            summary("model", lambda m: " ".join(f"{k} {v}" for k, v in m.items() if v) if isinstance(m, dict) else m),
         ),
         ("Text (SHA-256)", "; ".join(digests)),
         ("Seconds", f"{preparing:.1f} to load, choose, repair and train; {seconds:.1f} for the benchmarks"),
-        ("Peak memory", f"{max(peak) / 2**30:.2f} GiB" if peak else ""),
+        ("Peak memory", f"{peak / 2**30:.2f} GiB" if peak else ""),
         ("Origin", ", ".join(sorted({record.origin for record in records}))),
     ]
     return [(name, value) for name, value in facts if value]

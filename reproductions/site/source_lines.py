@@ -12,19 +12,19 @@ PACKAGES = ("common", "papers", "extensions", "reproductions", "figures")
 @cache
 def sources() -> dict[str, tuple[str, int]]:
     """Return every module, class, function and method by its dotted name, as (file, line)."""
-    found = {}
+    places = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             file = path.relative_to(ROOT).as_posix()
             module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-            found[module] = file, 1
+            places[module] = file, 1
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                    found[f"{module}.{node.name}"] = file, node.lineno
+                    places[f"{module}.{node.name}"] = file, node.lineno
                 for inner in getattr(node, "body", []) if isinstance(node, ast.ClassDef) else []:
                     if isinstance(inner, ast.FunctionDef):
-                        found[f"{module}.{node.name}.{inner.name}"] = file, inner.lineno
-    return found
+                        places[f"{module}.{node.name}.{inner.name}"] = file, inner.lineno
+    return places
 
 
 def place(name: str, package: str) -> tuple[str, int] | None:
@@ -40,15 +40,16 @@ def place(name: str, package: str) -> tuple[str, int] | None:
     for dotted in (name, f"{package}.{name}"):
         if dotted in sources():
             return sources()[dotted]
-    ends = [
-        where for dotted, where in sources().items() if dotted.startswith(f"{package}.") and dotted.endswith(f".{name}")
-    ]
-    if not ends and name.count(".") and name.startswith("common."):
-        last = name.rpartition(".")[2]
-        ends = [
-            where for dotted, where in sources().items() if dotted.endswith(f".{last}") and dotted.startswith("common.")
-        ]
-    return ends[0] if len(set(ends)) == 1 else None
+    places = _ending(package, name)
+    if not places and name.startswith("common."):
+        places = _ending("common", name.rpartition(".")[2])
+    return places.pop() if len(places) == 1 else None
+
+
+def _ending(package: str, name: str) -> set[tuple[str, int]]:
+    """Return the places of the names in a package that end in a name."""
+    inside = {dotted: place for dotted, place in sources().items() if dotted.startswith(f"{package}.")}
+    return {place for dotted, place in inside.items() if dotted.endswith(f".{name}")}
 
 
 class SourcePages:
@@ -64,8 +65,8 @@ class SourcePages:
 
     def documented(self, package: str, name: str) -> str | None:
         """Return the address of the object that a page of the API reference describes, relative to that page."""
-        where = place(name, package)
-        return f"../{self.address(*where)}" if where else None
+        file_and_line = place(name, package)
+        return f"../{self.address(*file_and_line)}" if file_and_line else None
 
 
 def name(file: str) -> str:

@@ -29,14 +29,18 @@ def drawn(table: registry.Table) -> list[dict]:
 
     Pictures of a part of the rows or of the items are left out.
     """
-    named = {f"-{name}": subjects.of_model(name).label for name in subjects.PUBLISHED_MODELS} | {"": "the toy model"}
-    files = {f"{table.target}{ending}.svg": whose for ending, whose in named.items()} if table.draw else {}
-    there = {file: whose for file, whose in files.items() if (FIGURES / file).is_file()}
+    files = {f"{table.target}{ending}.svg": label for ending, label in _labels().items()} if table.draw else {}
+    present = {file: label for file, label in files.items() if (FIGURES / file).is_file()}
     return [
-        {"file": file, "caption": f"{table.title}, on {whose}", "alt": words_of(file.removesuffix(".svg"))}
+        {"file": file, "caption": f"{table.title}, on {label}", "alt": words_of(file.removesuffix(".svg"))}
         | {"wide": _points(FIGURES / file) > WIDE}
-        for file, whose in there.items()
+        for file, label in present.items()
     ]
+
+
+def _labels() -> dict[str, str]:
+    """Return the models' labels by the ending of their figures' names."""
+    return {f"-{name}": subjects.of_model(name).label for name in subjects.PUBLISHED_MODELS} | {"": "the toy model"}
 
 
 def _points(drawing: Path) -> float:
@@ -44,14 +48,14 @@ def _points(drawing: Path) -> float:
     return float(re.search(r'<svg[^>]* width="([\d.]+)pt"', drawing.read_text(encoding="utf-8"))[1])
 
 
-def few(lines: list[cells.Line], most: int = 12) -> tuple[list[cells.Line], str]:
+def few(lines: list[cells.Line], limit: int = 12) -> tuple[list[cells.Line], str]:
     """Shorten a long table to the original model's row and the rows with most layers removed.
 
     Returns:
         The rows, and the sparsities n/N that are left out.
     """
     sizes = sorted({line.sparsity for line in lines if not line.dense}, key=_removed)
-    if sum(not line.dense for line in lines) <= most or len(sizes) < 2:
+    if sum(not line.dense for line in lines) <= limit or len(sizes) < 2:
         return lines, ""
     return [line for line in lines if line.dense or line.sparsity == sizes[-1]], ", ".join(sizes[:-1])
 
@@ -64,8 +68,8 @@ def words(draw: str) -> str:
     """Describe a drawing function's figure (``module:name``): the first sentence of its docstring, without "Draw"."""
     module, _, name = draw.partition(":")
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
-    found = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
-    first = " ".join(ast.get_docstring(found).partition("\n\n")[0].split()).replace("`", "")
+    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    first = " ".join(ast.get_docstring(function).partition("\n\n")[0].split()).replace("`", "")
     sentence = re.split(r"(?<!\bEq)\. (?=[A-Z])", first)[0].rstrip(".").removeprefix("Draw ")
     return sentence[:1].upper() + sentence[1:]
 
@@ -76,9 +80,8 @@ def words_of(file: str) -> str:
     target = max((name for name in targets if file.startswith(name) and targets[name].draw), key=len, default="")
     if not target:
         return ""
-    named = {f"-{name}": subjects.of_model(name).label for name in subjects.PUBLISHED_MODELS} | {"": "the toy model"}
-    whose = named.get(file.removeprefix(target))
-    return f"{words(targets[target].draw)}; on {whose}" if whose else words(targets[target].draw)
+    label = _labels().get(file.removeprefix(target))
+    return f"{words(targets[target].draw)}; on {label}" if label else words(targets[target].draw)
 
 
 def fullest(grids: list[cells.Grid]) -> int:
@@ -101,7 +104,7 @@ def with_counts(grid: cells.Grid) -> dict:
         "measured": "from the models’ shape" if grid.shape else "measured",
         "not-run": "not run",
     }
-    said = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts.get(key))
+    summary = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts.get(key))
     reasons: dict[str, list[str]] = {}
     for line in grid.lines:
         for head, cell in zip(grid.headings, line.cells, strict=True):
@@ -110,13 +113,13 @@ def with_counts(grid: cells.Grid) -> dict:
                     f"{line.sparsity} {line.method} {head.label}"
                 )
     listed = [
-        f"{', '.join(where[:4])}{f' and {len(where) - 4} more' if len(where) > 4 else ''}: {why}"
-        for why, where in reasons.items()
+        f"{', '.join(places[:4])}{f' and {len(places) - 4} more' if len(places) > 4 else ''}: {why}"
+        for why, places in reasons.items()
     ]
     first = ranking_column(grid)
     return {
         **grid.__dict__,
-        "counts": f"Cells: {said}" if said else "No cell has a number",
+        "counts": f"Cells: {summary}" if summary else "No cell has a number",
         "reasons": listed,
         "size_first": fullest_size(grid),
         "ranked_by": "" if first is None else grid.headings[first].label,
@@ -142,7 +145,7 @@ def ranked(grid: cells.Grid) -> cells.Grid:
         return math.inf if number is None else number if grid.headings[at].better == cells.DOWN else -number
 
     measured = [line for line in grid.lines if any(value(line, at) is not None for at in judged)]
-    asked = [at for at in judged if 2 * sum(value(line, at) is not None for line in measured) >= len(measured)]
+    needed = [at for at in judged if 2 * sum(value(line, at) is not None for line in measured) >= len(measured)]
     groups: dict[str, list[cells.Line]] = {}
     for line in grid.lines:
         groups.setdefault(line.sparsity, []).append(line)
@@ -150,12 +153,12 @@ def ranked(grid: cells.Grid) -> cells.Grid:
     for group in groups.values():
         least = {at: min((worse(line, at) for line in group if not line.dense), default=math.inf) for at in judged}
         for line in sorted(group, key=lambda line: (not line.dense, worse(line, first))):
-            shown = tuple(
+            cells_ = tuple(
                 replace(cell, best=at in least and cell.reproduced is not None and worse(line, at) == least[at])
                 for at, cell in enumerate(line.cells)
             )
-            full = bool(asked) and all(value(line, at) is not None for at in asked)
-            lines.append(replace(line, cells=line.cells if line.dense else shown, full=full))
+            full = bool(needed) and all(value(line, at) is not None for at in needed)
+            lines.append(replace(line, cells=line.cells if line.dense else cells_, full=full))
     return replace(grid, lines=tuple(lines))
 
 

@@ -23,8 +23,8 @@ class Changes:
         return any(getattr(self, field.name) is not None for field in fields(self))
 
     def __str__(self) -> str:
-        told = {field.name: getattr(self, field.name) for field in fields(self)}
-        return ", ".join(f"{name} {value}" for name, value in told.items() if value is not None)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
     def of(self, recipe: Recipe) -> Recipe:
         """Return the recipe with these changes; the same recipe if none applies."""
@@ -39,8 +39,8 @@ class Changes:
         if entry is None:
             return None
         size = "sentences" if "sentences" in entry else "count"
-        given = {size: self.samples, "seed": self.seed, "corpus": self.text}
-        return {**entry} | {key: value for key, value in given.items() if value is not None and key in entry}
+        changed = {size: self.samples, "seed": self.seed, "corpus": self.text}
+        return {**entry} | {key: value for key, value in changed.items() if value is not None and key in entry}
 
     def _nested(self, step: Mapping | None) -> Mapping | None:
         """Change the calibration of a step that has its own."""

@@ -100,10 +100,10 @@ def chance(benchmarks: Iterable[str]) -> dict[str, float]:
 
     A benchmark may be limited to its first items, or be MMLU in a paper's form.
     """
-    known = {name: 1 / choices for choices, names in _CHOICES.items() for name in names} | dict.fromkeys(_WRITTEN, 0.0)
-    known |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in STANDIN_QUESTIONS.items()}
-    known |= {benchmark: known["mmlu"] for benchmark, _ in _MMLU.values()}  # the toy model's has four options, too
-    return {name: known[subsets.whole(name)] for name in benchmarks if subsets.whole(name) in known}
+    levels = {name: 1 / choices for choices, names in _CHOICES.items() for name in names} | dict.fromkeys(_WRITTEN, 0.0)
+    levels |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in STANDIN_QUESTIONS.items()}
+    levels |= {benchmark: levels["mmlu"] for benchmark, _ in _MMLU.values()}  # the toy model's has four options, too
+    return {name: levels[subsets.whole(name)] for name in benchmarks if subsets.whole(name) in levels}
 
 
 def mmlu(profile: str) -> list[Column]:
@@ -135,9 +135,10 @@ def laco_averages(profile: str) -> list[Column]:
     62 or 38 % in BoolQ, and its choice would decide between models that know nothing of it.
     """
     labels = tuple(label for group in LACO_CATEGORIES[profile].values() for label in group)
-    averages = [Column("Avg.", derived="average", of=labels, known=True), Column("Per.", derived="retained", of=labels)]
-    return averages + [
-        Column(label, derived="average", of=members) for label, members in LACO_CATEGORIES[profile].items()
+    return [
+        Column("Avg.", derived="average", of=labels, exclude_chance_tasks=True),
+        Column("Per.", derived="retained", of=labels),
+        *(Column(label, derived="average", of=members) for label, members in LACO_CATEGORIES[profile].items()),
     ]
 
 
@@ -145,8 +146,8 @@ def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Colu
     """Return the nine tasks. few: on the toy model only the four of FEW."""
     chosen = QUESTIONS
     if profile == "standin":  # a task of ours may change: its version is part of the benchmark's name
-        every = {label: (f"{task}@{TASKS_VERSION}", metric) for task, (label, metric) in STANDIN_TASKS.items()}
-        chosen = {label: every[label] for label in every if not few or label in FEW}
+        toy_tasks = {label: (f"{task}@{TASKS_VERSION}", metric) for task, (label, metric) in STANDIN_TASKS.items()}
+        chosen = {label: toy_tasks[label] for label in toy_tasks if not few or label in FEW}
     return [Column(label, *entry, scale=100, hidden=hidden) for label, entry in chosen.items()]
 
 

@@ -29,7 +29,7 @@ class Named(NamedTuple):
 Words = tuple[str | Named, ...]  # a text whose labels are not filled in yet
 
 
-def told(words: Words, labels: Mapping[Named, str]) -> str:
+def fill_labels(words: Words, labels: Mapping[Named, str]) -> str:
     """Return a text with its labels filled in; an id without a label stands for itself."""
     return "".join(labels.get(part, part.id) if isinstance(part, Named) else part for part in words)
 
@@ -48,7 +48,7 @@ class Comparison:
     """One comparison of a claim: a difference, and the range in which the claim places it.
 
     Attributes:
-        what: Description, with ids in place of labels (see `told`).
+        what: Description, with ids in place of labels (see `fill_labels`).
         difference: The difference in ``unit``, or replicates of it.
         unit: `POINTS`, `PERCENT`, `OF_DENSE`, `TIMES` or "".
         cells: Cells that it compares; of two in one column, the first with the second.
@@ -56,7 +56,7 @@ class Comparison:
         high: Upper end of the range.
         closed: The ends belong to the range.
         inside: The claim places the difference inside the range; otherwise outside.
-        each: If one number is compared with several, each of these comparisons; this one is then with the best of them.
+        parts: If one number is compared with several, each of these comparisons; this one is then with the best of them.
     """
 
     what: Words
@@ -67,7 +67,7 @@ class Comparison:
     high: float = math.inf
     closed: bool = False
     inside: bool = True
-    each: tuple[Comparison, ...] = ()
+    parts: tuple[Comparison, ...] = ()
 
     @property
     def slack(self) -> float:
@@ -85,12 +85,12 @@ class Comparison:
         """Return whether the numbers themselves support the claim."""
         return self.slack >= 0 if self.closed == self.inside else self.slack > 0
 
-    def verdict(self, least: float, most: float) -> bool | None:
-        """Return whether the claim is true for all differences from ``least`` to ``most``; None if for some of them."""
-        within = self.low <= least and most <= self.high if self.closed else self.low < least and most < self.high
-        beyond = most < self.low or least > self.high
-        if within or beyond:
-            return within == self.inside
+    def verdict(self, lowest: float, highest: float) -> bool | None:
+        """Return whether the claim is true for all differences from ``lowest`` to ``highest``; None if for some of them."""
+        if highest < self.low or lowest > self.high:
+            return not self.inside
+        if self.low < lowest and highest < self.high or self.closed and self.low <= lowest and highest <= self.high:
+            return self.inside
         return None
 
 
@@ -102,15 +102,15 @@ def numbers(cell: Lookup, keys: Iterable[Key]) -> list[tuple[Key, Number]]:
     return [(key, value) for key in keys if (value := cell(*key)) is not None]
 
 
-def where(group: str, sparsity: str) -> Words:
+def setting_words(group: str, sparsity: str) -> Words:
     """Return a setting in words."""
     return (Named("group", group), *([f" {sparsity}"] if sparsity else []))
 
 
 def against(
     setting: tuple[str, str],
-    ours: tuple[Key, Number],
-    theirs: list[tuple[Key, Number]],
+    own: tuple[Key, Number],
+    rivals: list[tuple[Key, Number]],
     *,
     lower: bool = False,
     within: float = 0.0,
@@ -120,40 +120,40 @@ def against(
 
     Args:
         setting: Group and sparsity.
-        ours: Key and number of the one.
-        theirs: Keys and numbers of the others.
+        own: Key and number of the row.
+        rivals: Keys and numbers of the rows to compare it with.
         lower: Less is better.
         within: Tolerance, in ``unit``; with ``lower``, as a share.
         unit: Unit of the difference.
     """
-    each = tuple(_against_one(setting, ours, other, lower, within, unit) for other in theirs)
-    if len(each) == 1:
-        return each[0]
-    nearest = min(each, key=lambda one: -math.inf if np.isnan(one.difference).any() else one.middle)
-    return replace(nearest, each=each)
+    comparisons = tuple(_against_one(setting, own, rival, lower, within, unit) for rival in rivals)
+    if len(comparisons) == 1:
+        return comparisons[0]
+    nearest = min(comparisons, key=lambda c: -math.inf if np.isnan(c.difference).any() else c.middle)
+    return replace(nearest, parts=comparisons)
 
 
 def _against_one(
-    setting: tuple[str, str], ours: tuple, theirs: tuple, lower: bool, within: float, unit: str
+    setting: tuple[str, str], own: tuple, rival: tuple, lower: bool, within: float, unit: str
 ) -> Comparison:
-    (key, value), (other, number) = ours, theirs
-    names = (_method(key), " against ", _method(other))
-    if key[2] == other[2]:
-        names = (_method(key), f" {key[1]} against {other[1]}")
-    what = (*where(*setting), ": ", *names)
+    (own_key, own_value), (rival_key, rival_value) = own, rival
+    sides = (_method(own_key), " against ", _method(rival_key))
+    if own_key[2] == rival_key[2]:
+        sides = (_method(own_key), f" {own_key[1]} against {rival_key[1]}")
+    words = (*setting_words(*setting), ": ", *sides)
     if lower:
-        return Comparison(what, 100 * (value / number - 1), PERCENT, (key, other), high=100 * within)
-    return Comparison(what, value - number, unit, (key, other), low=-within)
+        return Comparison(words, 100 * (own_value / rival_value - 1), PERCENT, (own_key, rival_key), high=100 * within)
+    return Comparison(words, own_value - rival_value, unit, (own_key, rival_key), low=-within)
 
 
-def alike_within(what: Words, difference: Number, unit: str, cells: tuple[Key, ...], most: float) -> Comparison:
-    """Return a comparison whose difference may be at most ``most`` either way."""
-    return Comparison(what, difference, unit, cells, -most, most, closed=True)
+def alike_within(words: Words, difference: Number, unit: str, cells: tuple[Key, ...], limit: float) -> Comparison:
+    """Return a comparison whose difference may be at most ``limit`` either way."""
+    return Comparison(words, difference, unit, cells, -limit, limit, closed=True)
 
 
 def per_setting(compare: Callable[[Lookup, tuple[str, str]], Iterable[Comparison]]) -> Check:
     """Return a check that makes a function's comparisons in each setting."""
-    return lambda cell, settings: [one for setting in settings for one in compare(cell, setting)]
+    return lambda cell, settings: [comparison for setting in settings for comparison in compare(cell, setting)]
 
 
 def beats(
@@ -167,45 +167,51 @@ def beats(
     @per_setting
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
         key = (*setting, method, column)
-        ours = cell(*key)
-        theirs = numbers(cell, [(*setting, other, column) for other in others])
-        if ours is not None and theirs:
-            yield against(setting, (key, ours), theirs, lower=lower, within=within, unit=unit)
+        value = cell(*key)
+        rivals = numbers(cell, [(*setting, other, column) for other in others])
+        if value is not None and rivals:
+            yield against(setting, (key, value), rivals, lower=lower, within=within, unit=unit)
 
     return check
 
 
 def ahead_by(
-    setting: tuple[str, str], ours: str, theirs: str, column: str, least: float, lower: bool = False, unit: str = POINTS
+    setting: tuple[str, str],
+    method: str,
+    rival: str,
+    column: str,
+    least: float,
+    lower: bool = False,
+    unit: str = POINTS,
 ) -> Check:
-    """Return a check that, in one setting, ours is at least ``least`` points above theirs.
+    """Return a check that, in one setting, ``method`` is at least ``least`` points above ``rival``.
 
-    With the unit percent it is at least so many percent of theirs above; with ``lower``, at least so many percent
+    With the unit percent it is at least so many percent of its number above; with ``lower``, at least so many percent
     below.
     """
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        keys = tuple((*setting, method, column) for method in (ours, theirs))
-        one, other = (cell(*key) for key in keys)
-        if one is None or other is None:
+        keys = tuple((*setting, name, column) for name in (method, rival))
+        value, rival_value = (cell(*key) for key in keys)
+        if value is None or rival_value is None:
             return []
-        what = (*where(*setting), ": ", Named("method", ours), " against ", Named("method", theirs))
+        words = (*setting_words(*setting), ": ", Named("method", method), " against ", Named("method", rival))
         if lower:
-            return [Comparison(what, 100 * (one / other - 1), PERCENT, keys, high=-least, closed=True)]
-        ahead = one - other if unit == POINTS else 100 * (one / other - 1)
-        return [Comparison(what, ahead, unit, keys, low=least, closed=True)]
+            return [Comparison(words, 100 * (value / rival_value - 1), PERCENT, keys, high=-least, closed=True)]
+        ahead = value - rival_value if unit == POINTS else 100 * (value / rival_value - 1)
+        return [Comparison(words, ahead, unit, keys, low=least, closed=True)]
 
     return check
 
 
-def every(*checks: Check) -> Check:
+def all_of(*checks: Check) -> Check:
     """Return a check that makes the comparisons of several checks."""
-    return lambda cell, settings: [comparison for one in checks for comparison in one(cell, settings)]
+    return lambda cell, settings: [comparison for check in checks for comparison in check(cell, settings)]
 
 
 def each_beats(rivals: Iterable[tuple[str, ...]], **how) -> Check:
     """Return a check that the first method of each tuple is better than its others; ``how``: options of `beats`."""
-    return every(*(beats(*methods, **how) for methods in rivals))
+    return all_of(*(beats(*methods, **how) for methods in rivals))
 
 
 def ladder(methods: Iterable[str], column: str, lower: bool = False) -> Check:
@@ -222,9 +228,9 @@ def ratio_of(group: str, numerator: str, denominator: str, column: str, least: f
             keys = [(*setting, method, column) for method in (numerator, denominator)]
             above, below = (cell(*key) for key in keys)
             if above is not None and below:
-                what = (*where(*setting), ": ", Named("column", column), ", ")
-                what += (Named("method", numerator), " over ", Named("method", denominator))
-                return [Comparison(what, above / below, TIMES, tuple(keys), low=least, closed=True)]
+                words = (*setting_words(*setting), ": ", Named("column", column), ", ")
+                words += (Named("method", numerator), " over ", Named("method", denominator))
+                return [Comparison(words, above / below, TIMES, tuple(keys), low=least, closed=True)]
         return []
 
     return check
@@ -242,42 +248,42 @@ def steady(methods: Iterable[str], columns: Iterable[str], within: float) -> Che
                 continue
             for key in keys[1:]:
                 change = 100 * (cell(*key) / cell(*keys[0]) - 1)
-                what = (*where(*setting), ", ", Named("column", column), ": ")
-                what += (_method(key), " against ", _method(keys[0]))
-                yield alike_within(what, change, PERCENT, (key, keys[0]), 100 * within)
+                words = (*setting_words(*setting), ", ", Named("column", column), ": ")
+                words += (_method(key), " against ", _method(keys[0]))
+                yield alike_within(words, change, PERCENT, (key, keys[0]), 100 * within)
 
     return check
 
 
-def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool = False) -> Check:
-    """Return a check that the best of ``ours`` is better than the best of ``others``, in every setting."""
-    ours, others = list(ours), list(others)
+def best_of(candidates: Iterable[str], rivals: Iterable[str], column: str, lower: bool = False) -> Check:
+    """Return a check that the best of ``candidates`` is better than the best of ``rivals``, in every setting."""
+    candidates, rivals = list(candidates), list(rivals)
 
     @per_setting
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
-        sides = [numbers(cell, [(*setting, method, column) for method in methods]) for methods in (ours, others)]
+        sides = [numbers(cell, [(*setting, method, column) for method in methods]) for methods in (candidates, rivals)]
         if all(sides):
             sign = 1 if lower else -1
-            best = min(sides[0], key=lambda found: sign * float(np.mean(found[1])))
+            best = min(sides[0], key=lambda pair: sign * float(np.mean(pair[1])))
             yield against(setting, best, sides[1], lower=lower)
 
     return check
 
 
-def chosen(ours: Iterable[str], others: Iterable[str], column: str, *, by: str, lower: bool = False) -> Check:
-    """Return a check that the one of ``ours`` that is lowest in column ``by`` is better than each of ``others``.
+def chosen(candidates: Iterable[str], rivals: Iterable[str], column: str, *, by: str, lower: bool = False) -> Check:
+    """Return a check that the one of ``candidates`` that is lowest in column ``by`` is better than each of ``rivals``.
 
     It covers every setting in which that method has a number in ``column``. Use two different columns: the best of
     several is flattered by the items that it was chosen on, unless margins are far beyond their variation.
     """
-    ours, others = list(ours), list(others)
+    candidates, rivals = list(candidates), list(rivals)
 
     @per_setting
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
-        known = [m for m in ours if cell(*setting, m, by) is not None]
-        if known:
-            best = min(known, key=lambda method: float(np.mean(cell(*setting, method, by))))
-            yield from beats(best, *others, column=column, lower=lower)(cell, [setting])
+        measured = [method for method in candidates if cell(*setting, method, by) is not None]
+        if measured:
+            best = min(measured, key=lambda method: float(np.mean(cell(*setting, method, by))))
+            yield from beats(best, *rivals, column=column, lower=lower)(cell, [setting])
 
     return check
 
@@ -293,10 +299,10 @@ def without_number(method: str, column: str, beside: str, run: str) -> Check:
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
         key = (*setting, method, column)
         if cell(*setting, beside, column) is not None and cell(*setting, method, run) is not None:
-            there = (value := cell(*key)) is not None and not np.isnan(value).any()
-            what = (*where(*setting), ": numbers for ", Named("column", column), " of ", _method(key))
-            what += (" (none: it diverged)",)
-            yield Comparison(what, float(there), "", (key,), high=0, closed=True)
+            has_number = (value := cell(*key)) is not None and not np.isnan(value).any()
+            words = (*setting_words(*setting), ": numbers for ", Named("column", column), " of ", _method(key))
+            words += (" (none: it diverged)",)
+            yield Comparison(words, float(has_number), "", (key,), high=0, closed=True)
 
     return check
 
@@ -307,13 +313,13 @@ def alike(method: str, other: str, columns: Iterable[str]) -> Check:
 
     @per_setting
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
-        one, two = ([cell(*setting, name, column) for column in columns] for name in (method, other))
-        if any(value is not None for value in one) and any(value is not None for value in two):
-            same = sum(a == b for a, b in zip(one, two, strict=True))
-            what = (*where(*setting), ": columns alike of ", Named("method", method))
-            what += (" and ", Named("method", other))
+        values, others = ([cell(*setting, name, column) for column in columns] for name in (method, other))
+        if any(value is not None for value in values) and any(value is not None for value in others):
+            equal = sum(a == b for a, b in zip(values, others, strict=True))
+            words = (*setting_words(*setting), ": columns alike of ", Named("method", method))
+            words += (" and ", Named("method", other))
             keys = ((*setting, method, columns[0]),)
-            yield Comparison(what, float(same), "", keys, low=len(columns), closed=True)
+            yield Comparison(words, float(equal), "", keys, low=len(columns), closed=True)
 
     return check
 
@@ -324,10 +330,10 @@ def column_below(column: str, other: str, method: str = "observed") -> Check:
     @per_setting
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
         keys = tuple((*setting, method, name) for name in (column, other))
-        one, two = (cell(*key) for key in keys)
-        if one is not None and two is not None:
-            what = (*where(*setting), ": ", Named("column", column), " against ", Named("column", other))
-            yield Comparison(what, 100 * (one / two - 1), PERCENT, keys, high=0)
+        value, other_value = (cell(*key) for key in keys)
+        if value is not None and other_value is not None:
+            words = (*setting_words(*setting), ": ", Named("column", column), " against ", Named("column", other))
+            yield Comparison(words, 100 * (value / other_value - 1), PERCENT, keys, high=0)
 
     return check
 
@@ -342,8 +348,8 @@ def between(column: str, low: float, high: float, method: str = "observed", *, s
     def check(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
         key = (*setting, method, column)
         if (value := cell(*key)) is not None:
-            what = (*where(*setting), ": ", Named("column", column))
-            yield Comparison(what, value, "", (key,), low, high, not strict)
+            words = (*setting_words(*setting), ": ", Named("column", column))
+            yield Comparison(words, value, "", (key,), low, high, not strict)
 
     return check
 

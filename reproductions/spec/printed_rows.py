@@ -45,14 +45,14 @@ def rows(
 
     ``statuses`` gives the reason why a method is missing, if it is known.
     """
-    found: dict[tuple, Row] = {}
+    rows_by_key: dict[tuple, Row] = {}
     for number in reported.numbers(paper, table):
         for variant, name in reported.row_names(number):
             key = (number.model, number.sparsity, name)
-            if key in found:
+            if key in rows_by_key:
                 continue
             model = MODELS.get(number.model, number.model)
-            found[key] = Row(
+            rows_by_key[key] = Row(
                 model=model,
                 group=number.model,
                 sparsity=number.sparsity,
@@ -63,7 +63,7 @@ def rows(
                 printed=(number.method, variant),
                 shapes=shape(model, number) if shape and number.model in MODELS else None,
             )
-    return list(found.values())
+    return list(rows_by_key.values())
 
 
 def title_of(paper: str) -> str:

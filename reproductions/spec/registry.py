@@ -37,8 +37,8 @@ class Column:
         of: Columns that a derived one is over; none: all accuracy columns.
         only: ``printed`` for the paper's models alone, ``one model`` for other models alone.
         hidden: Measured for derived columns, but not shown.
-        known: An average leaves out tasks on which the measured original model is at chance, as retained accuracy does
-            (`derived.at_chance_level`).
+        exclude_chance_tasks: An average leaves out tasks on which the measured original model is at chance, as retained
+            accuracy does (`derived_columns.at_chance_level`).
         scale: Factor of the shown value (accuracies are stored as shares).
         compare: Comparison with a reported number: ``accuracy`` within two standard errors, ``perplexity`` within 1 %,
             ``exact`` to the printed digits.
@@ -60,7 +60,7 @@ class Column:
     text: bool = False
     of: tuple[str, ...] = ()
     hidden: bool = False
-    known: bool = False
+    exclude_chance_tasks: bool = False
     only: str = ""
     label: str = ""
     unit: str = ""
@@ -150,8 +150,8 @@ class Claim:
         compare: Function from one side's numbers and the (model, sparsity) settings to the comparisons of the claim
             (`reproductions.spec.comparisons.Comparison`); none if numbers are missing.
         only_reported: It is about the paper's printed numbers alone.
-        known: Comparisons of tasks on which the measured original model is at chance level are left out, as in averages
-            (`derived.at_chance_level`).
+        exclude_chance_tasks: Comparisons of tasks on which the measured original model is at chance level are left out,
+            as in averages (`derived_columns.at_chance_level`).
         enough: Function from (comparisons that hold, all of them) to whether the claim does; None: all have to.
     """
 
@@ -159,7 +159,7 @@ class Claim:
     text: str
     compare: Callable[[Lookup, list[tuple[str, str]]], list]
     only_reported: bool = False
-    known: bool = False
+    exclude_chance_tasks: bool = False
     enough: Callable[[int, int], bool] | None = None
 
     def suffices(self, holding: int, comparisons: int) -> bool:
@@ -170,9 +170,9 @@ class Claim:
         """Return whether the claim holds by the numbers themselves; None without numbers."""
         return self.by(self.compare(cell, settings))
 
-    def by(self, found: list) -> bool | None:
+    def by(self, comparisons: list) -> bool | None:
         """Return whether these comparisons, by the numbers themselves, make the claim hold; None without comparisons."""
-        return self.suffices(sum(one.holds for one in found), len(found)) if found else None
+        return self.suffices(sum(c.holds for c in comparisons), len(comparisons)) if comparisons else None
 
 
 @dataclass(frozen=True)
@@ -212,20 +212,20 @@ class Table:
         With a user's changes these are the original models' rows, and those whose recipes they change.
         """
         subject = subjects.subject(subject)
-        rows = {row.key: row for row in self.declared(subject, limit)}
-        found = [_labelled(_in_type(row, subject.dtype), subject) for row in rows.values()]
-        return _changed(found, subject.changes) if subject.changes else found
+        rows_by_key = {row.key: row for row in self.declared(subject, limit)}
+        rows = [_labelled(_in_type(row, subject.dtype), subject) for row in rows_by_key.values()]
+        return _changed(rows, subject.changes) if subject.changes else rows
 
     def columns_for(self, subject: Subject) -> list[Column]:
         """Return the columns of a subject's rows, whole or in parts."""
-        other = "one model" if subject.printed else "printed"
-        found = [column for column in self.columns(subject.profile) if column.only != other]
+        excluded = "one model" if subject.printed else "printed"
+        columns = [c for c in self.columns(subject.profile) if c.only != excluded]
         # What a paper prints as a share of 1 is in percent where nothing is compared with its digits.
         if not subject.printed:
-            found = [replace(c, scale=100) if c.key in SHARES and c.scale == 1 else c for c in found]
+            columns = [replace(c, scale=100) if c.key in SHARES and c.scale == 1 else c for c in columns]
         if (self.full and not subject.large) or subject.full_test_sets or not subject.small:
-            return found
-        return [replace(c, benchmark=subsets.smaller(c.benchmark)) if c.benchmark else c for c in found]
+            return columns
+        return [replace(c, benchmark=subsets.smaller(c.benchmark)) if c.benchmark else c for c in columns]
 
 
 def _in_type(row: Row, dtype: str) -> Row:
@@ -237,12 +237,12 @@ def _in_type(row: Row, dtype: str) -> Row:
 
 def _changed(rows: list[Row], changes: Changes) -> list[Row]:
     """Return the dense rows, and the others with changed recipes, without those that have nothing to change."""
-    found = []
+    changed_rows = []
     for row in rows:
         recipe = changes.of(row.recipe) if row.recipe is not None and row.recipe != row.shapes else row.recipe
         if row.dense or recipe != row.recipe:
-            found.append(replace(row, recipe=recipe, shapes=row.shapes if row.dense else None))
-    return found
+            changed_rows.append(replace(row, recipe=recipe, shapes=row.shapes if row.dense else None))
+    return changed_rows
 
 
 def _labelled(row: Row, subject: Subject) -> Row:
@@ -255,10 +255,10 @@ def _labelled(row: Row, subject: Subject) -> Row:
 @lru_cache(maxsize=1)
 def targets() -> dict[str, Table]:
     """Return every target by name."""
-    found = {}
+    tables = {}
     for module in MODULES:
-        found |= {table.target: table for table in importlib.import_module(module).TABLES}
-    return found
+        tables |= {table.target: table for table in importlib.import_module(module).TABLES}
+    return tables
 
 
 _SKETCH = "a drawing of the method without numbers"
@@ -273,8 +273,8 @@ NO_TARGETS = {
 }  # tables and figures of the papers that have no target, and what is in them
 
 
-def get(target: str, others: Sequence[str] = ()) -> Table:
-    """Return the table of a target. ``others`` are further names that may have been meant.
+def get(target: str, other_names: Sequence[str] = ()) -> Table:
+    """Return the table of a target. ``other_names`` are further ones that may have been meant.
 
     Raises:
         UserError: there is none; the message gives the nearest names.
@@ -282,6 +282,6 @@ def get(target: str, others: Sequence[str] = ()) -> Table:
     if target in NO_TARGETS:
         raise UserError(f"{target} is no target: the paper's holds {NO_TARGETS[target]}")
     if target not in targets():
-        where = "`make help`" if others else "`python -m reproductions list`"
-        raise unknown("target", target, [*targets(), *others], f"{where} prints all")
+        command = "`make help`" if other_names else "`python -m reproductions list`"
+        raise unknown("target", target, [*targets(), *other_names], f"{command} prints all")
     return targets()[target]

@@ -112,9 +112,9 @@ def collapse(merge: str, C: int, H: int, T: float | None = None, layers: int | N
 
     H: the model's number of layers.
     """
-    wanted = {"T": T} if layers is None else {"layers": layers}
-    fixed = {"method": "laco", "C": C, "L": 1, "H": H, "I": 2, "cosine": "flat-sentence"}
-    return fixed | {"merge": merge} | wanted
+    end = {"T": T} if layers is None else {"layers": layers}
+    settings = {"method": "laco", "C": C, "L": 1, "H": H, "I": 2, "cosine": "flat-sentence"}
+    return settings | {"merge": merge} | end
 
 
 def merged_at_once(count: int) -> int:

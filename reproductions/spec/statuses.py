@@ -45,16 +45,16 @@ def of_record(status: str, reason: str | None) -> Status:
     return Status(status.replace(" ", "-"), status, str(reason))
 
 
-def of_details(said: object) -> Status:
+def of_details(detail: object) -> Status:
     """Return the status of a value that a result lacks, from its details (None: nothing)."""
-    known = {None: NO_VALUE, "none": NONE, "diverged": DIVERGED}
-    return known.get(said) or Status("recorded", str(said))
+    statuses = {None: NO_VALUE, "none": NONE, "diverged": DIVERGED}
+    return statuses.get(detail) or Status("recorded", str(detail))
 
 
-def of_row(found: Sequence[Status]) -> Status:
+def of_row(statuses: Sequence[Status]) -> Status:
     """Return the status that represents a row, given those of its cells without a number.
 
     It is the most frequent one of the first kind in `_ORDER` that occurs.
     """
-    counts = Counter(found)
-    return min(counts, key=lambda one: (_ORDER.index(one.id), -counts[one], len(one.text)), default=MEASURED)
+    counts = Counter(statuses)
+    return min(counts, key=lambda s: (_ORDER.index(s.id), -counts[s], len(s.text)), default=MEASURED)

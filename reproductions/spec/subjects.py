@@ -119,22 +119,22 @@ class Subject:
             UserError: the model has too few layers for one of them.
         """
         if self.remove:
-            found = self.remove
+            counts = self.remove
         elif self.standin:
-            found = (standin,) if isinstance(standin, int) else tuple(standin)
+            counts = (standin,) if isinstance(standin, int) else tuple(standin)
         else:
-            found = tuple(dict.fromkeys(round(n * self.layers / of) for n, of in shares))
-        for count in found:
+            counts = tuple(dict.fromkeys(round(n * self.layers / of) for n, of in shares))
+        for count in counts:
             if not 0 < count < self.layers - 1:
-                few = ", for two have to stay"
+                explanation = ", for two have to stay"
                 if count < 1:
-                    few = "; a table's share of so few rounds to none: use a deeper model"
+                    explanation = "; a table's share of so few rounds to none: use a deeper model"
                 if count < 1 and self.remove:
-                    few = "; at least one has to be removed"
+                    explanation = "; at least one has to be removed"
                 raise UserError(
-                    f"{self.label} has {plural(self.layers, 'layer')}: {count} of them cannot be removed{few}"
+                    f"{self.label} has {plural(self.layers, 'layer')}: {count} of them cannot be removed{explanation}"
                 )
-        return found
+        return counts
 
 
 STANDIN = Subject("standin", "standin", "toy model", 16)
@@ -143,17 +143,17 @@ PAPER = Subject("paper", dtype="float16")
 PROFILES = {"standin": STANDIN, "paper": PAPER}  # whom a profile's name alone stands for
 
 
-def subject(which: Subject | str) -> Subject:
+def subject(name_or_subject: Subject | str) -> Subject:
     """Return a subject unchanged, or the one that a profile's name stands for.
 
     Raises:
         UserError: an unknown profile.
     """
-    if isinstance(which, Subject):
-        return which
-    if which not in PROFILES:
-        raise unknown("profile", which, ["toy", "paper"])
-    return PROFILES[which]
+    if isinstance(name_or_subject, Subject):
+        return name_or_subject
+    if name_or_subject not in PROFILES:
+        raise unknown("profile", name_or_subject, ["toy", "paper"])
+    return PROFILES[name_or_subject]
 
 
 def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) -> Subject:
@@ -176,21 +176,21 @@ def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) 
     if spec is None:
         from common.models import loading  # loads torch: registered models do without
 
-        found = loading.describe(name)
+        model = loading.describe(name)
     elif spec.refused:
         raise UserError(f"{spec.name} cannot be loaded here: {spec.refused}")
     else:
-        found = spec
+        model = spec
     return Subject(
         profile="paper",
-        model=found.name,
-        label=found.title,
-        layers=found.layers,
-        weights=found.weights,
+        model=model.name,
+        label=model.title,
+        layers=model.layers,
+        weights=model.weights,
         dtype="bfloat16",
         remove=tuple(remove),
-        text=_TEXTS.get(found.name),
-        large=(spec.facts["params"] if spec else found.parameters) > _MOST_READ_WHOLE,
+        text=_TEXTS.get(model.name),
+        large=(spec.facts["params"] if spec else model.parameters) > _MOST_READ_WHOLE,
     )
 
 
@@ -219,5 +219,5 @@ def _on_text(value, text: str):
         return value
     parts = (value.get("corpus") or "").split(MIXED)
     corpus = MIXED.join(part if part in _AT_HAND else text for part in parts)
-    others = {"corpus": corpus, "validation": _VALIDATION, "source": _INSTRUCTIONS}
-    return {key: others[key] if key in others else _on_text(part, text) for key, part in value.items()}
+    replacements = {"corpus": corpus, "validation": _VALIDATION, "source": _INSTRUCTIONS}
+    return {key: replacements[key] if key in replacements else _on_text(part, text) for key, part in value.items()}

@@ -1,7 +1,7 @@
 """Take a benchmark whole, or a part that a small machine reads in minutes, which its name then says.
 
 Full test sets and texts take a small machine most of an hour a row. So tables that are made for another model than the
-paper's (`settings.Subject.small`) ask
+paper's (`subjects.Subject.small`) ask
 
     ``arc_easy@first-500`` in place of ``arc_easy``: the first 500 items in lm-eval's order;
     ``perplexity@linearpatch-ptb@49152-tokens`` in place of ``perplexity@linearpatch-ptb``: as many of its sequences as hold
@@ -9,8 +9,8 @@ paper's (`settings.Subject.small`) ask
 
 A part and its whole are different measurements with records of their own. Where the whole's outcomes are kept, the part's
 are among them: `reproductions.measurements.partial_records`. Where all rows of a table have a whole, the table reads that
-(`reproductions.spec.coverage.read`); where some have, claims compare these by it (`reproductions.spec.coverage.more`). A
-task of no more than 500 items has one name only, as has a figure's curve.
+(`reproductions.spec.coverage.columns`); where some have, claims compare these by it (`coverage.more_items`). A task of no
+more than 500 items has one name only, as has a figure's curve.
 """
 
 import math
@@ -67,21 +67,21 @@ class _Column(Protocol):
     benchmark: str | None
 
 
-def asked(columns: Iterable[_Column]) -> str:
+def described(columns: Iterable[_Column]) -> str:
     """Describe how much of tasks and texts columns measure; '' if all."""
     names = {column.benchmark: column.label for column in columns if column.benchmark}
-    found = [
-        (f"first {FIRST} items", "task", _which(names, of_each)),
-        (f"{TOKENS:,} tokens", "text", _which(names, tokens)),
+    parts = [
+        (f"first {FIRST} items", "task", _labels_of_parts(names, of_each)),
+        (f"{TOKENS:,} tokens", "text", _labels_of_parts(names, tokens)),
     ]
-    return ", ".join(f"{part} of {which or f'each {kind}'}" for part, kind, which in found if which is not None)
+    return ", ".join(f"{size} of {labels or f'each {kind}'}" for size, kind, labels in parts if labels is not None)
 
 
-def _which(names: dict[str, str], part: Callable[[str], int | None]) -> str | None:
+def _labels_of_parts(names: dict[str, str], part: Callable[[str], int | None]) -> str | None:
     """Return the labels of the benchmarks that ask a part; '' where all do that could, None where none does."""
-    parts = [name for name in names if part(name)]
+    partial = [name for name in names if part(name)]
     wholes = [name for name in names if not part(name) and part(smaller(name))]
-    return (", ".join(names[name] for name in parts) if wholes else "") if parts else None
+    return (", ".join(names[name] for name in partial) if wholes else "") if partial else None
 
 
 def share(benchmark: str) -> float:

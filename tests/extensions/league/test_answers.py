@@ -60,7 +60,7 @@ def test_endings_are_the_harness_losses(limit, tiny_llama, tiny_tokenizer, mirro
 
 
 def test_scaled_perplexity_is_of_the_factor_that_the_other_half_likes(tiny_llama, tiny_tokenizer, monkeypatch):
-    measurements.known()
+    measurements.benchmarks()
     monkeypatch.setattr(corpora, "_standin_texts", lambda corpus: ("one window of text after another " * 4000,))
     protocol = PROTOCOLS["standin-learning-thin"]
     context = Context(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper", limit=6), 1)

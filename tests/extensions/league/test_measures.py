@@ -37,7 +37,7 @@ def test_less_divergence_and_more_agreement_are_better():
 
 @pytest.mark.parametrize("limit", [None, 2])
 def test_divergence_is_from_the_model_that_was_pruned(limit, make_tiny, tiny_tokenizer, monkeypatch):
-    measurements.known()
+    measurements.benchmarks()
     original, pruned = make_tiny("llama"), make_tiny("llama")
     surgery.remove_layers(pruned, [1])
     monkeypatch.setattr(answers.loading, "load", lambda name, **_: (original, tiny_tokenizer))

@@ -105,7 +105,7 @@ def test_a_row_that_a_paper_prints_for_two_methods_counts_once():
         if (method, column) == ("LinearPatch[S]", "RP")
         and cells[model, sparsity, method, column].value == cells[model, sparsity, "LinearPatch[L]", column].value
     }
-    assert len(alike) == 4 and claim_verdicts.counted(unpatched).startswith(
+    assert len(alike) == 4 and claim_verdicts.count_significant(unpatched).startswith(
         f"all {12 - len(alike)} comparisons support it, "
     )
 
@@ -120,13 +120,18 @@ def test_counts_say_what_is_beyond_noise_and_of_how_many_where_not_all_vary():
         ],
     }
     two = {"reported": False, "reported_of": [[name, name != "e", None] for name in "efgh"]}
-    assert claim_verdicts.counted([one]) == "all 4 comparisons support it, 2 significant"
-    assert claim_verdicts.counted([one, two]) == "7 of 8 comparisons support it, not enough, 2 of 4 significant"
-    assert claim_verdicts.counted([two]) == "3 of 4 comparisons support it, not enough"
+    assert claim_verdicts.count_significant([one]) == "all 4 comparisons support it, 2 significant"
+    assert (
+        claim_verdicts.count_significant([one, two]) == "7 of 8 comparisons support it, not enough, 2 of 4 significant"
+    )
+    assert claim_verdicts.count_significant([two]) == "3 of 4 comparisons support it, not enough"
     three = {"reported": False, "reported_of": [["i", False, "contradicted"], ["j", False, "inconclusive"]]}
-    assert claim_verdicts.counted([three]) == "0 of 2 comparisons support it, 0 significant, 1 significantly against"
+    assert (
+        claim_verdicts.count_significant([three])
+        == "0 of 2 comparisons support it, 0 significant, 1 significantly against"
+    )
     both = "3 of 6 comparisons support it, not enough, 0 of 2 significant, 1 significantly against"
-    assert claim_verdicts.counted([two, three]) == both
+    assert claim_verdicts.count_significant([two, three]) == both
     shown = claim_verdicts.in_print_of_table
     assert shown(one) == "supported (all 4 comparisons support it, 2 significant)"
     assert shown(two) == "contradicted (3 of 4 comparisons support it, not enough)"

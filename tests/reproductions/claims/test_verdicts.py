@@ -223,11 +223,11 @@ def test_against_several_rows_every_one_has_to_be_beaten(tmp_path, outcomes):
 def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
     """Two choices, and 400 items: above chance level is above 55 of 100."""
     columns = [Column(name, name, "acc", scale=100) for name in ("boolq", "piqa")]
-    columns += [Column("AVG", derived="average"), Column("KNOWN", derived="average", known=True)]
+    columns += [Column("AVG", derived="average"), Column("KNOWN", derived="average", exclude_chance_tasks=True)]
     columns.append(Column("RP", derived="retained"))
     rows = [Row("standin", "toy model", "", name, recipe(name), dense=name == "Dense") for name in ("Dense", "plain")]
-    inside = comparisons.every(*(comparisons.between(name, 0, 100, "plain") for name in ("boolq", "piqa")))
-    claims = (claim(inside), claim(inside, known=True))
+    inside = comparisons.all_of(*(comparisons.between(name, 0, 100, "plain") for name in ("boolq", "piqa")))
+    claims = (claim(inside), claim(inside, exclude_chance_tasks=True))
     declared = Table("t", "linearpatch", "none", "A table", lambda *_: rows, lambda _: columns, claims)
     store = Store(tmp_path, None)
     for name, shares in {"Dense": (0.54, 0.70), "plain": (0.62, 0.63)}.items():
@@ -245,7 +245,7 @@ def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
 
 def test_where_the_dense_model_only_guesses_nothing_is_retained(tmp_path):
     columns = [Column(name, name, "acc", scale=100) for name in ("boolq", "piqa")]
-    columns += [Column("AVG", derived="average"), Column("KNOWN", derived="average", known=True)]
+    columns += [Column("AVG", derived="average"), Column("KNOWN", derived="average", exclude_chance_tasks=True)]
     columns += [Column("RP", derived="retained"), Column("of PIQA", derived="retained", of=("piqa",))]
     names = ("Dense", "plain", "not run yet")
     rows = [Row("standin", "toy model", "", name, recipe(name), dense=name == "Dense") for name in names]
@@ -296,7 +296,7 @@ def test_two_scores_of_one_benchmark_need_not_count_the_same_items(tmp_path):
 
 
 def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, outcomes):
-    pairs = comparisons.every(
+    pairs = comparisons.all_of(
         comparisons.beats("better", "plain", column="T1"),
         comparisons.beats("near", "plain", column="T1"),
         comparisons.beats("plain", "better", column="T1"),
@@ -337,7 +337,7 @@ def test_the_same_outcomes_under_another_name_are_no_further_comparison(tmp_path
     for kind in outcomes:
         kind["twin"] = kind["better"]
     claims = [
-        claim(comparisons.every(*(comparisons.beats(name, "plain", column="T1") for name in ("better", "twin")))),
+        claim(comparisons.all_of(*(comparisons.beats(name, "plain", column="T1") for name in ("better", "twin")))),
         claim(comparisons.beats("twin", "better", column="PPL", lower=True, within=0.01)),
         claim(comparisons.beats("better", "plain", "near", "twin", column="T1")),
     ]
@@ -357,7 +357,7 @@ def test_the_same_outcomes_may_fail_a_claim_of_more(tmp_path, outcomes):
     claims = [
         claim(comparisons.ahead_by(("toy model", "4/16"), "twin", "better", "T1", 4)),
         claim(comparisons.between("T1", 30, math.inf, "none")),
-        claim(comparisons.every(*(comparisons.between("T1", least, math.inf, "plain") for least in (30, 40)))),
+        claim(comparisons.all_of(*(comparisons.between("T1", least, math.inf, "plain") for least in (30, 40)))),
     ]
     rows = ("plain", "better", "near", "twin", "none")
     content = show.build(table(*claims, rows=rows), stored(tmp_path, outcomes), STANDIN)
@@ -469,7 +469,7 @@ def test_how_steady_numbers_are_is_told_in_shares_of_the_first():
 def test_the_best_of_several_is_held_against_every_other(lower, ours, nearest):
     """Ours are 3 and 7, theirs 5 and 4; a third has no number."""
     (found,) = listed(comparisons.best_of("abc", "st", "x", lower=lower), a=3.0, b=7.0, s=5.0, t=4.0)
-    assert [[key[2] for key in one.cells] for one in found.each] == [[ours, "s"], [ours, "t"]]
+    assert [[key[2] for key in one.cells] for one in found.parts] == [[ours, "s"], [ours, "t"]]
     assert found.holds and found.difference == pytest.approx(nearest)
 
 
@@ -503,7 +503,7 @@ def test_rows_that_gave_the_same_on_every_item_were_not_compared(tmp_path, outco
     claims = [
         claim(comparisons.beats("near", "plain", column="AVG")),
         claim(comparisons.beats("near", "plain", column="PPL", lower=True)),
-        claim(comparisons.every(*(comparisons.beats(name, "plain", column="T1") for name in ("near", "better")))),
+        claim(comparisons.all_of(*(comparisons.beats(name, "plain", column="T1") for name in ("near", "better")))),
         claim(comparisons.steady(["plain", "near"], ["T1"], 0.01)),
         claim(comparisons.beats("better", "near", "plain", column="T1")),
         claim(comparisons.beats("near", "plain", "better", column="T1")),

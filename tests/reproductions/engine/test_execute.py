@@ -49,7 +49,7 @@ def test_a_name_is_registered_once(registered):
     assert {"sleb", "bi", "window", "given", "laco"} <= known("selection").keys()
     with pytest.raises(ValueError, match="selection 'sleb' is taken by common.pruning.steps.Sleb"):
         register("sleb")(type("Other", (Selection,), {}))
-    assert all(callable(entry.measure) for entry in measurements.known().values())
+    assert all(callable(entry.measure) for entry in measurements.benchmarks().values())
     with pytest.raises(ValueError, match="benchmark 'removed' is taken by reproductions.measurements.general"):
         measurements.benchmark("removed")(print)
 

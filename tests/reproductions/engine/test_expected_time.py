@@ -44,11 +44,11 @@ def test_a_gpus_seconds_count_only_where_no_cpu_has_measured(monkeypatch):
 def test_what_was_never_measured_is_said_to_be_unknown():
     work = [runner.Work(Recipe("standin", "standin"), "", ["no-such-benchmark"])]
     assert expected_time.expected(work, Store(NOWHERE)) == (0.0, 1)
-    assert expected_time.said(work, Store(NOWHERE)) == "1 cell to measure; nothing is known of their time"
+    assert expected_time.summary(work, Store(NOWHERE)) == "1 cell to measure; nothing is known of their time"
 
 
 def test_where_no_cell_is_left_nothing_is_said_of_time():
-    assert expected_time.said([], Store(NOWHERE)) == "nothing is left to measure"
+    assert expected_time.summary([], Store(NOWHERE)) == "nothing is left to measure"
 
 
 # Benchmark -> the seconds that a published result of another seed took; preparing took 50.

@@ -149,7 +149,7 @@ def test_a_value_that_is_not_measured_anew_is_kept_and_counts_as_failed(stub):
     tries = []
     stops = SimpleNamespace(**vars(stub_measure))
     stops.benchmark = lambda prepared, name: broken(tries.append(name))
-    (work,) = work.of(lambda name: name == "copa")
+    (work,) = work.without(["piqa"])
     files = sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir())
     asked = time.time_ns()
     for _ in range(2):
@@ -368,9 +368,9 @@ def test_a_recipe_that_no_table_has_is_said():
 
 
 def test_gpus_and_cores_are_shared_out(monkeypatch):
-    assert [workers._own("456", n, 2, several=False) for n in range(4)] == [["4"], ["5"], ["6"], ["4"]]
-    assert [workers._own("456", n, 2, several=True) for n in range(2)] == [["4", "6"], ["5"]]
-    assert workers._own([], 0, 2, several=True) == []
+    assert [workers._gpus_of("456", n, 2, several=False) for n in range(4)] == [["4"], ["5"], ["6"], ["4"]]
+    assert [workers._gpus_of("456", n, 2, several=True) for n in range(2)] == [["4", "6"], ["5"]]
+    assert workers._gpus_of([], 0, 2, several=True) == []
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert workers._gpus(None) == ["0", "1"]

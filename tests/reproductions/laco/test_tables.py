@@ -222,8 +222,8 @@ def test_a_rival_with_as_many_layers_gone_is_the_one_compared_with():
     one = {c.cells[0][1]: c.difference for c in above("A", (rival,), "Avg.")(cell, settings)}
     assert one == {"2/16": -5, "4/16": 10}
     both = above("A", (rival, other), "Avg.")(cell, settings)
-    assert [len(c.each) for c in both] == [2, 2] and {c.each[1].difference for c in both} == {25, 15}
-    assert [len(c.each) for c in above("A", (other, "no baseline"), "Avg.")(cell, settings)] == [0, 0]
+    assert [len(c.parts) for c in both] == [2, 2] and {c.parts[1].difference for c in both} == {25, 15}
+    assert [len(c.parts) for c in above("A", (other, "no baseline"), "Avg.")(cell, settings)] == [0, 0]
 
 
 def test_a_training_whose_losses_are_in_no_record_is_not_called_one_that_was_not_run(tmp_path):

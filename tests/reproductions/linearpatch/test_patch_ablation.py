@@ -38,7 +38,7 @@ def test_cuts_are_table_1s_and_the_text_of_the_scales_alone_differs():
 def test_windows_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
     from common.calibration import corpora
 
-    measurements.known()  # registers the league's texts
+    measurements.benchmarks()  # registers the league's texts
     protocol = PROTOCOLS["league-wikitext2"]
     every = "".join(f"part {i} of the text " for i in range(9000))
     monkeypatch.setattr(corpora, "joined_ids", lambda tokenizer, source: corpora.encode(tokenizer, every))

@@ -49,7 +49,7 @@ def test_groups_are_weighted_by_size_for_reassessing_and_alike_for_laco(prepared
 
 @pytest.mark.parametrize("profile", ["paper", "standin"])
 def test_every_column_of_every_table_names_a_benchmark_that_exists(profile):
-    found = measurements.known()
+    found = measurements.benchmarks()
     wanted = {column for table in registry.targets().values() for column in table.columns(profile) if column.benchmark}
     for column in wanted:
         base, _, argument = column.benchmark.partition("@")

@@ -58,7 +58,7 @@ def test_a_guesser_keeps_nothing_the_dense_model_all_and_half_way_is_half():
 
 def test_a_task_counts_where_the_dense_model_is_two_standard_errors_above_chance_level():
     guess, dense = {"a": 25.0, "b": 50.0, "c": 50.0}, {"a": 35.0, "b": 54.0, "c": 48.0}
-    assert chance_levels.known(dense, guess, {"a": 4.9, "b": 2.1, "c": 0.0}.__getitem__) == {"a": 25.0}
+    assert chance_levels.above_chance(dense, guess, {"a": 4.9, "b": 2.1, "c": 0.0}.__getitem__) == {"a": 25.0}
 
 
 def test_every_task_of_the_tables_has_a_guess_and_written_answers_have_none():
@@ -72,7 +72,7 @@ def test_every_task_of_the_tables_has_a_guess_and_written_answers_have_none():
 
 def test_pairs_are_of_one_model_and_size_and_change_their_order_where_the_two_measures_disagree():
     def row(model, sparsity, retained, above):
-        return chance_levels.Kept(model, sparsity, "", retained, 50, above)
+        return chance_levels.Retained(model, sparsity, "", retained, 50, above)
 
     found = [row("m", "7/32", 80, 60), row("m", "7/32", 81, 59), row("m", "7/32", 70, 40), row("m", "9/32", 60, 99)]
     assert chance_levels.turned(found) == (1, 3)

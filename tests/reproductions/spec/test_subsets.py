@@ -162,7 +162,9 @@ def test_a_table_reads_a_task_whole_once_all_that_answered_it_did(tmp_path):
         lines = {(row["sparsity"], row["method"]): row["cells"]["PIQA"]["reproduced"] for row in content["rows"]}
         names = [(row.sparsity, row.method) for row in rows]
         entry = next(e for e in show.entries(table, store, SMOLLM, rows) if (e["sparsity"], e["method"]) == names[1])
-        benchmark = next(column.benchmark for column in coverage.read(table, store, SMOLLM) if column.label == "PIQA")
+        benchmark = next(
+            column.benchmark for column in coverage.columns(table, store, SMOLLM) if column.label == "PIQA"
+        )
         assert entry["scores"]["PIQA"] == lines[names[1]] and benchmark in entry["records"]
         return [lines[name] for name in names], content["subjects"][0]["size"]
 
@@ -189,7 +191,7 @@ def test_rows_that_answered_more_are_compared_by_all_that_they_answered_alike(tm
     for label, names in answered.items():
         for name in f"D{names}":
             store.put(Record({}, recipes[name].hash, label, "ok", {"acc": 0.5}, {}), recipes[name])
-    found = coverage.more([Column(label, label + subsets.MARK, "acc") for label in answered], rows, store)
+    found = coverage.more_items([Column(label, label + subsets.MARK, "acc") for label in answered], rows, store)
     said = {"".join(row.method for row in own): {n: column.benchmark for n, column in by.items()} for by, own in found}
     assert said == {"Dabc": {"A": "A"}, "Dbcd": {"B": "B"}, "Dbc": {"A": "A", "B": "B"}}
     assert len(found[-1][1]) == 3  # what fewer rows have answered comes last
