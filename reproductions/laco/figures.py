@@ -58,17 +58,8 @@ def _search_rows(subject: Subject, limit: int | None) -> list[Row]:
 
 
 def _figure(name: str, title: str, rows, columns: list[Column], claims=(), note: str = "") -> Table:
-    return Table(
-        target=f"{name}-laco",
-        paper="laco",
-        number=name,
-        title=f"{printed_rows.title_of('laco')}, {title}",
-        declared=rows,
-        columns=lambda profile: columns,
-        claims=claims,
-        note=note,
-        draw=f"figures.laco:{name.removeprefix('figure-')}",
-    )
+    draw = f"figures.laco:{name.removeprefix('figure-')}"
+    return printed_rows.declare("laco", name, title, rows, lambda profile: columns, claims, note, draw=draw)
 
 
 FIGURES = [

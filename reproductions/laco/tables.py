@@ -38,16 +38,7 @@ def _table(number: str, title: str, columns_of, rows_of_one, shape=None, note: s
     def rows(subject: Subject, limit: int | None) -> list[Row]:
         return printed(limit) if subject.printed else rows_of_one(subject, limit)
 
-    return Table(
-        target=f"table{number}-laco",
-        paper="laco",
-        number=number,
-        title=f"{printed_rows.title_of('laco')}, Table {number}: {title}",
-        declared=rows,
-        columns=columns_of,
-        claims=CLAIMS.get(number, ()),
-        note=note,
-    )
+    return printed_rows.declare("laco", number, title, rows, columns_of, CLAIMS.get(number, ()), note)
 
 
 def _search_rows(subject: Subject, limit: int | None, all_shares: bool = False) -> list[Row]:
@@ -122,15 +113,7 @@ TABLES = [
         recipes.shape,
         f"{MERGES} {KEPT}",
     ),
-    Table(
-        target="table8-laco",
-        paper="laco",
-        number="8",
-        title=f"{printed_rows.title_of('laco')}, Table 8: what the models write",
-        declared=_generation_rows,
-        columns=columns.generations,
-        note=WRITTEN,
-    ),
+    printed_rows.declare("laco", "8", "what the models write", _generation_rows, columns.generations, note=WRITTEN),
     _table(
         "9",
         "scores after post-training and pruning again",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from reproductions.linearpatch import rows
 from reproductions.linearpatch.recipes import settings as models_of
-from reproductions.spec import comparisons
+from reproductions.spec import comparisons, printed_rows
 from reproductions.spec.columns import RATIO
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.shared_recipes import CALIBRATION
@@ -33,15 +33,10 @@ def _observed(counts: dict[str, int] | None = None) -> Callable[[Subject, int | 
 
 
 def _figure(number: str, title: str, counts: dict | None, columns: list[Column], **more) -> Table:
-    return Table(
-        target=f"figure{number}-linearpatch",
-        paper="linearpatch",
-        number=f"figure{number}",
-        title=f"LinearPatch, Figure {number}: {title}",
-        declared=_observed(counts),
-        columns=lambda profile: columns,
-        draw=f"figures.linearpatch:figure{number}",
-        **more,
+    more |= {"draw": f"figures.linearpatch:figure{number}"}
+    heading = f"Figure {number}: {title}"
+    return printed_rows.declare(
+        "linearpatch", f"figure{number}", heading, _observed(counts), lambda profile: columns, **more
     )
 
 
@@ -185,13 +180,12 @@ FIGURES = [
         "model's. Predicted: A lowers perplexity if it leaves less of the weighted error |x A - y| on calibration text than "
         "doing nothing, and only then. Intervals are over the blocks, which overlap, so they are too narrow.",
     ),
-    Table(
-        target="figure5-linearpatch",
-        paper="linearpatch",
-        number="figure5",
-        title="LinearPatch, Figure 5: loss while the patch and LLM-Streamline's networks are trained (extension)",
-        declared=lambda subject, limit=None: [row for row in rows.what_is_trained(subject, limit) if not row.dense],
-        columns=lambda profile: [RATIO],  # any benchmark that Table 4 measures: the curve is in all of its records
+    printed_rows.declare(
+        "linearpatch",
+        "figure5",
+        "Figure 5: loss while the patch and LLM-Streamline's networks are trained (extension)",
+        lambda subject, limit=None: [row for row in rows.what_is_trained(subject, limit) if not row.dense],
+        lambda profile: [RATIO],  # any benchmark that Table 4 measures: the curve is in all of its records
         draw="figures.curves:draw",
     ),
 ]

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from common.records.results import Recipe
 from reproductions.linearpatch import rows
-from reproductions.spec import comparisons
-from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec import comparisons, printed_rows
+from reproductions.spec.registry import Claim, Column, Row
 from reproductions.spec.shared_recipes import CALIBRATION, PATCH, PLAIN
 from reproductions.spec.subjects import Subject, recipe
 
@@ -118,13 +118,12 @@ def _below(method: str, *others: str) -> comparisons.Check:
     return comparisons.all_of(*(comparisons.beats(method, *others, column=label, lower=True) for label in _LABELS))
 
 
-CAUSES = Table(
-    target="figure6-linearpatch",
-    paper="linearpatch",
-    number="figure6",
-    title="LinearPatch, Figure 6: which part of the patch does the work (extension)",
-    declared=causes,
-    columns=_columns,
+CAUSES = printed_rows.declare(
+    "linearpatch",
+    "figure6",
+    "Figure 6: which part of the patch does the work (extension)",
+    causes,
+    _columns,
     claims=(
         Claim("patch-beats-cut", "the patch lowers perplexity", _below(A, CUT)),
         Claim(

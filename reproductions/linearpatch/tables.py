@@ -1,12 +1,12 @@
 """The tables of LinearPatch, declared: rows, columns, and the claims the paper draws."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from reproductions.linearpatch import columns, rows
 from reproductions.linearpatch.recipes import training_free
-from reproductions.spec import comparisons
+from reproductions.spec import comparisons, printed_rows
 from reproductions.spec.columns import ratio_and_mmlu
-from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.registry import Claim, Row, Table
 from reproductions.spec.shared_recipes import DISTILLING
 from reproductions.spec.subjects import Subject
 
@@ -29,25 +29,8 @@ _OTHERS = ("SLEB", "LLM-Pruner")
 _VARIANTS = ("LinearPatch[S]", "LinearPatch[L]")
 
 
-def _table(
-    number: str,
-    title: str,
-    rows: Callable[[Subject, int | None], Iterable[Row]],
-    columns: Callable[[str], list[Column]],
-    claims: tuple[Claim, ...] = (),
-    note: str = "",
-) -> Table:
-    return Table(
-        target=f"table{number}-linearpatch",
-        paper="linearpatch",
-        number=number,
-        title=f"LinearPatch, Table {number}: {title}",
-        declared=rows,
-        columns=columns,
-        claims=claims,
-        note=note,
-        full=number in _FULL,
-    )
+def _table(number: str, *declaration, **more) -> Table:
+    return printed_rows.declare("linearpatch", number, *declaration, full=number in _FULL, **more)
 
 
 def _repairs(column: str, lower: bool, verb: str) -> tuple[Claim, ...]:

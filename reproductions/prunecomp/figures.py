@@ -4,8 +4,8 @@ import math
 
 from reproductions.prunecomp.columns import perplexity_columns
 from reproductions.prunecomp.recipes import ABLATION, CROPS, PARTS, SHARES, row
-from reproductions.spec import comparisons, subjects
-from reproductions.spec.registry import Claim, Column, Lookup, Row, Table
+from reproductions.spec import comparisons, printed_rows, subjects
+from reproductions.spec.registry import Claim, Column, Lookup, Row
 from reproductions.spec.subjects import Subject
 
 # Figure 1 is of LLaMA-3-8B, 5 and 7 of 32 layers pruned; Figure 2 of both LLaMA models.
@@ -43,13 +43,12 @@ def _more_layers_for_less(cell: Lookup, settings: comparisons.Pairs) -> list[com
 
 
 FIGURES = [
-    Table(
-        target="figure1-prunecomp",
-        paper="prunecomp",
-        number="figure1",
-        title="Prune&Comp, Figure 1: average perplexity by what is done and how many layers are removed",
-        declared=_figure1_rows,
-        columns=perplexity_columns,
+    printed_rows.declare(
+        "prunecomp",
+        "figure1",
+        "Figure 1: average perplexity by what is done and how many layers are removed",
+        _figure1_rows,
+        perplexity_columns,
         claims=(
             Claim(
                 "more-layers-lower-perplexity",
@@ -60,13 +59,12 @@ FIGURES = [
         note="Layers are selected by CosSim(BI). Baseline: one-shot, no repair.",
         draw="figures.prunecomp:figure1",
     ),
-    Table(
-        target="figure2-prunecomp",
-        paper="prunecomp",
-        number="figure2",
-        title="Prune&Comp, Figure 2: magnitude gain of each layer",
-        declared=_figure2_rows,
-        columns=lambda profile: [
+    printed_rows.declare(
+        "prunecomp",
+        "figure2",
+        "Figure 2: magnitude gain of each layer",
+        _figure2_rows,
+        lambda profile: [
             Column("largest-gain", "magnitude-gains", "largest", compare="exact", label="largest gain of a layer, %"),
             Column("least-gain", "magnitude-gains", "least", compare="exact", label="smallest gain of a layer, %"),
         ],

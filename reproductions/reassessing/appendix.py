@@ -19,8 +19,9 @@ from reproductions.reassessing.specs import (
     method,
 )
 from reproductions.reassessing.table import CYCLES, SAME, SIZES, table
+from reproductions.spec import printed_rows
 from reproductions.spec.comparisons import all_of
-from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.registry import Claim, Column, Row
 from reproductions.spec.reported import row_name
 from reproductions.spec.subjects import Subject
 
@@ -245,13 +246,12 @@ TABLES = [
         note=f"The community models are measured as they are. {SAME.format(2)}",
         shape=rows.pruned_shape,
     ),
-    Table(
-        target="tableQ-reassessing",
-        paper="reassessing",
-        number="Q",
-        title="Reassessing, Table Q: generated text",
-        declared=_generated,
-        columns=_texts,
+    printed_rows.declare(
+        "reassessing",
+        "Q",
+        "generated text",
+        _generated,
+        _texts,
         note="Greedy, 128 new tokens, so that anybody gets the same; the official code samples (of 50 tokens and 0.95 of the "
         "probability) up to 128 tokens, the prompt among them.",
     ),

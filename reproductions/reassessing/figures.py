@@ -6,6 +6,7 @@ from reproductions.reassessing import appendix, body, columns
 from reproductions.reassessing.recipes import fields
 from reproductions.reassessing.rows import one_model, paper_row
 from reproductions.reassessing.specs import LAST3, LORA, ArmSpec
+from reproductions.spec import printed_rows
 from reproductions.spec.comparisons import all_of, between
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject, recipe
@@ -164,17 +165,8 @@ def _spread(profile: str) -> list[Column]:
 
 
 def _figure(name: str, title: str, rows, columns, draw: str, claims: tuple[Claim, ...] = (), note: str = "") -> Table:
-    return Table(
-        target=f"figure{name}-reassessing",
-        paper="reassessing",
-        number=f"figure{name}",
-        title=f"Reassessing, {title}",
-        declared=rows,
-        columns=columns,
-        claims=claims,
-        note=note,
-        draw=f"figures.reassessing:{draw}",
-    )
+    draw = f"figures.reassessing:{draw}"
+    return printed_rows.declare("reassessing", f"figure{name}", title, rows, columns, claims, note, draw=draw)
 
 
 FIGURES = [

@@ -145,11 +145,6 @@ def _row(subject: Subject, spec: ArmSpec | None, removed: int, limit: int | None
     )
 
 
-def by_subject(on_paper: Callable, on_one: Callable) -> Callable[[Subject, int | None], list[Row]]:
-    """Return a function from (subject, limit) to a table's rows."""
-    return lambda subject, limit: on_paper(limit) if subject.printed else on_one(subject, limit)
-
-
 def _removed(number: reported.Number) -> int:
     if printed_rows.removed_layers(number) is not None:
         return printed_rows.removed_layers(number)

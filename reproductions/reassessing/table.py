@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable
 from reproductions.reassessing import recipes, rows
 from reproductions.reassessing.columns import accuracies
 from reproductions.reassessing.specs import ArmSpec
+from reproductions.spec import printed_rows
 from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.subjects import Subject
 
 SAME = "On the toy model, of which there is one, the rows are those of Table {}."
 
@@ -61,15 +63,10 @@ def table(
         on_paper: Function from the limit to the rows on the paper's models.
         full: Whether tasks are measured whole on any model.
     """
-    printed = on_paper or rows.printed(number, shape)
-    return Table(
-        target=f"table{number}-reassessing",
-        paper="reassessing",
-        number=number,
-        title=f"Reassessing, Table {number}: {title}",
-        declared=rows.by_subject(printed, rows.one_model(on_standin, dense=dense)),
-        columns=columns or accuracies(number),
-        claims=claims,
-        note=note,
-        full=full,
-    )
+    printed, on_one = on_paper or rows.printed(number, shape), rows.one_model(on_standin, dense=dense)
+
+    def declared(subject: Subject, limit: int | None) -> Iterable[Row]:
+        return printed(limit) if subject.printed else on_one(subject, limit)
+
+    columns = columns or accuracies(number)
+    return printed_rows.declare("reassessing", number, title, declared, columns, claims, note, full=full)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from common.records.results import Recipe
 from reproductions.spec import reported
-from reproductions.spec.registry import LEAGUE, Row
+from reproductions.spec.registry import LEAGUE, Row, Table
 from reproductions.spec.statuses import NOT_RUN, Status
 
 # What a paper calls a model -> the registry's name.
@@ -64,6 +64,24 @@ def rows(
                 shapes=shape(model, number) if shape and number.model in MODELS else None,
             )
     return list(rows_by_key.values())
+
+
+def declare(
+    paper: str, number: str, title: str, declared: Callable, columns: Callable, claims=(), note: str = "", **more
+) -> Table:
+    """Return a paper's table, or a figure for a number like ``figure3``; ``more``: other fields of `Table`."""
+    figure = number.startswith("figure")
+    return Table(
+        target=f"{number if figure else f'table{number}'}-{paper}",
+        paper=paper,
+        number=number,
+        title=f"{title_of(paper)}, {title if figure else f'Table {number}: {title}'}",
+        declared=declared,
+        columns=columns,
+        claims=claims,
+        note=note,
+        **more,
+    )
 
 
 def title_of(paper: str) -> str:
