@@ -111,8 +111,7 @@ def at_chance_level(columns: Sequence[Column], model: str | None, rows: Measured
     dense = next(
         (scores for row, subject, scores in rows if row.dense and row.model == model and not subject.printed), {}
     )
-    shares = chance(c.benchmark for c in columns if c.benchmark)
-    guesses = {c.id: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
+    guesses = chance_scores(columns)
     dense_scores = {label: dense[label] for label in guesses if isinstance(dense.get(label), Score)}
     return [
         label
@@ -121,10 +120,15 @@ def at_chance_level(columns: Sequence[Column], model: str | None, rows: Measured
     ]
 
 
+def chance_scores(columns: Sequence[Column]) -> dict[str, float]:
+    """Return the score of random answers by column, where it is known."""
+    shares = chance(c.benchmark for c in columns if c.benchmark)
+    return {c.id: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
+
+
 def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict[str, float]:
     """Return chance level in each average of a model's rows, if it is known for every task of the average."""
-    shares = chance(c.benchmark for c in columns if c.benchmark)
-    guesses = {c.id: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
+    guesses = chance_scores(columns)
     levels_by_column = {}
     for column in columns:
         names = parts(column, columns, model, rows)[0] if column.derived == "average" else []

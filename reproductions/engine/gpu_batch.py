@@ -120,6 +120,7 @@ def plan(models: Sequence[str], store: Store, *, limit: int | None = None) -> li
     Raises:
         UserError: An unknown model.
     """
+    from common.models import loading
     from reproductions.engine import expected_time
     from reproductions.spec import subjects
 
@@ -134,7 +135,7 @@ def plan(models: Sequence[str], store: Store, *, limit: int | None = None) -> li
     for group, subject in ((group, subjects.of_model(name)) for group in STAGES for name in models):
         searches: dict = {}  # by recipe's hash; they hold up no records of the group's other rows
         for stage in group:
-            if _parameters(subject) > stage.most:
+            if loading.parameters(subject.model) > stage.most:
                 continue
             work = []
             for entry in _missing(stage, subject, store, limit):
@@ -167,12 +168,6 @@ def _missing(stage: Stage, subject, store: Store, limit: int | None) -> list:
         for row in stage.rows or (None,)
     )
     return [entry for entry in chain.from_iterable(work) if steps.trains(entry.recipe) == stage.trains]
-
-
-def _parameters(subject) -> int:
-    from common.models import loading
-
-    return loading.parameters(subject.model)
 
 
 def timed(planned: Iterable[Planned], store: Store, speed: float, lacking: Callable) -> list[Planned]:

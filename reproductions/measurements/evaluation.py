@@ -43,19 +43,9 @@ def _by_subject(context: Context, group: str) -> tuple[dict, dict, dict]:
     return {"score": score}, {"score": error}, {"subjects": subjects}
 
 
-@benchmark("laco_mmlu")
-def _laco_mmlu(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    return _by_subject(context, "mmlu")
-
-
-@benchmark("laco_cmmlu")
-def _laco_cmmlu(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    return _by_subject(context, "cmmlu")
-
-
-@benchmark("cmmlu")
-def _cmmlu(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
-    return _by_size(context, "cmmlu")
+benchmark("laco_mmlu")(lambda context, argument: _by_subject(context, "mmlu"))
+benchmark("laco_cmmlu")(lambda context, argument: _by_subject(context, "cmmlu"))
+benchmark("cmmlu")(lambda context, argument: _by_size(context, "cmmlu"))
 
 
 @benchmark("docstring_generation")

@@ -12,7 +12,7 @@ leaderboards, Scores Normalization); of these papers' tables it was found nowher
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -27,11 +27,11 @@ from common.utils.signs import signed
 from reproductions import audit
 from reproductions.audit.engine import group
 from reproductions.audit.scores import dense_row
+from reproductions.claims import derived_columns
 from reproductions.reassessing.columns import TASKS
 from reproductions.render import show
 from reproductions.spec import columns, printed_rows, registry, reported
 from reproductions.spec import subjects as settings
-from reproductions.spec.registry import Column
 
 Number = float | np.ndarray
 
@@ -151,7 +151,7 @@ def _scored(
     """Return a table's rows with scores, the dense one, and chance by the tasks that all of them have answered."""
     table = registry.get(source.target)
     entries = show.entries(table, store, subject, table.rows(subject))
-    guess = {c.id: c.scale * by for c, by in _guessed(table.columns_for(subject))}
+    guess = derived_columns.chance_scores(table.columns_for(subject))
     entries = [entry for entry in entries if entry["scores"].keys() & guess.keys()]
     dense = next((entry for entry in entries if entry["dense"]), None)
     if dense is None:
@@ -187,11 +187,6 @@ def _retained(
     """Return what is retained by the paper's measure, of some of the tasks."""
     own_scores, dense_scores = ({task: row[task] for task in tasks} for row in (scores, dense))
     return retained_performance(own_scores, dense_scores, source.kind)
-
-
-def _guessed(candidates: Sequence[Column]) -> Iterator[tuple[Column, float]]:
-    shares = columns.chance(column.benchmark for column in candidates if column.benchmark)
-    return ((column, shares[column.benchmark]) for column in candidates if column.benchmark in shares)
 
 
 def turned(rows: Sequence[Retained]) -> tuple[int, int]:

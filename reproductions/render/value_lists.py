@@ -51,15 +51,9 @@ def rows(evidence: Evidence) -> Iterator[dict]:
     for record in evidence.store:
         shared = _of_record(evidence, record)
         for key, value in record.values.items() or [("", None)]:
-            yield (
-                dict.fromkeys(FIELDS)
-                | shared
-                | {
-                    "key": key,
-                    "value": None if value is None else float(value),
-                    "stderr": _number(record.stderr.get(key)),
-                }
-            )
+            error = record.stderr.get(key)
+            numbers = {name: None if n is None else float(n) for name, n in (("value", value), ("stderr", error))}
+            yield dict.fromkeys(FIELDS) | shared | {"key": key} | numbers
 
 
 def _of_record(evidence: Evidence, record: Record) -> dict:
@@ -105,10 +99,6 @@ def _option_text(value: object) -> str:
         )
         return ", ".join(parts)
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None else float(value)
 
 
 def write_csv(lines: list[dict], path: Path) -> None:

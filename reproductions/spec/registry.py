@@ -166,10 +166,6 @@ class Claim:
         """Return whether the claim holds with ``holding`` of the comparisons."""
         return self.enough(holding, comparisons) if self.enough else holding == comparisons
 
-    def check(self, cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
-        """Return whether the claim holds by the numbers themselves; None without numbers."""
-        return self.by(self.compare(cell, settings))
-
     def by(self, comparisons: list) -> bool | None:
         """Return whether these comparisons, by the numbers themselves, make the claim hold; None without comparisons."""
         return self.suffices(sum(c.holds for c in comparisons), len(comparisons)) if comparisons else None

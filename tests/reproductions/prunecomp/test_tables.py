@@ -222,7 +222,8 @@ def test_claims_are_read_from_both_sides():
         return cells[key].value if key in cells else None
 
     settings = list(dict.fromkeys((m, s) for m, s, _, _ in cells if not s.startswith("0/")))
-    assert [claim.check(printed, settings) for claim in table.claims] == [True] * 6
-    assert [claim.check(lambda *key: None, settings) for claim in table.claims] == [None] * 6
+    assert [claim.by(claim.compare(printed, settings)) for claim in table.claims] == [True] * 6
+    assert [claim.by(claim.compare(lambda *key: None, settings)) for claim in table.claims] == [None] * 6
     flipped = {"CosSim(BI) +Prune&Comp": 1e9}
-    assert table.claims[0].check(lambda *key: flipped.get(key[2], printed(*key)), settings) is False
+    first = table.claims[0]
+    assert first.by(first.compare(lambda *key: flipped.get(key[2], printed(*key)), settings)) is False
