@@ -128,9 +128,9 @@ class FakeMeasure:
 
     def prepare(self, recipe, **options):
         self.prepared.append(recipe.hash)
-        found = runner.Work(recipe, "")
-        found.details, found.provenance = {}, {}
-        return found
+        work = runner.Work(recipe, "")
+        work.details, work.provenance = {}, {}
+        return work
 
     def benchmark(self, prepared, name):
         self.measured.append((prepared.recipe.hash, name))
@@ -162,13 +162,13 @@ def test_each_cell_is_measured_once_and_each_model_prepared_once(table, store):
 
 
 def test_a_forced_measurement_that_fails_leaves_the_record_that_was_there(table, store, tmp_path):
-    asked = {"models": ["standin"], "pattern": "Dense"}
-    assert measure_missing([table], store, "standin", FakeMeasure(), **asked) == 0
+    chosen = {"models": ["standin"], "pattern": "Dense"}
+    assert measure_missing([table], store, "standin", FakeMeasure(), **chosen) == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     names = sorted(json.loads(content)["benchmark"] for content in before.values())
     lacking = {"lacking": lambda recipe, benchmark: "no network" if benchmark == names[0] else None}
     failing = FakeMeasure(failing=names)
-    assert measure_missing([table], store, "standin", failing, force=True, **asked, **lacking) == len(names) - 1 > 1
+    assert measure_missing([table], store, "standin", failing, force=True, **chosen, **lacking) == len(names) - 1 > 1
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
 
 
@@ -191,15 +191,17 @@ def test_what_was_trained_is_measured_before_the_next_model_is_prepared(store):
             self.done.append(("measured", bool(prepared.recipe.training)))
             return super().benchmark(prepared, name)
 
-    asked = Together()
-    assert measure_missing([registry.get("table2-reassessing")], store, "standin", asked) == 0
-    order = [step for step, _ in itertools.groupby(asked.done)]
-    assert order.count(("prepared", False)) < len([step for step in asked.done if step == ("prepared", False)])
+    measure = Together()
+    assert measure_missing([registry.get("table2-reassessing")], store, "standin", measure) == 0
+    order = [step for step, _ in itertools.groupby(measure.done)]
+    assert order.count(("prepared", False)) < len([step for step in measure.done if step == ("prepared", False)])
     for place, step in enumerate(order):
         if step == ("prepared", True):
             assert order[place + 1] == ("measured", True)
     assert (
-        sum(step == ("prepared", True) for step in order) == sum(step == ("prepared", True) for step in asked.done) > 1
+        sum(step == ("prepared", True) for step in order)
+        == sum(step == ("prepared", True) for step in measure.done)
+        > 1
     )
 
 
@@ -214,8 +216,8 @@ def test_only_the_named_columns_are_shown(capsys):
     whole, few = shown([]), shown(["--columns", "stdlib,ppl*"])
     assert {tuple(row["cells"]) for row in few if row["subject"] == "standin"} == {("StdLib", "PPL AVG")}
     assert [row["method"] for row in few] == [row["method"] for row in whole]
-    for one, other in zip(few, whole, strict=True):
-        assert one["cells"].items() <= other["cells"].items()
+    for quick_row, other in zip(few, whole, strict=True):
+        assert quick_row["cells"].items() <= other["cells"].items()
     assert main(["show", "table11-linearpatch", "--columns", "StdLob"]) == 2
     assert "unknown column 'StdLob'; did you mean 'StdLib'" in capsys.readouterr().err
 
@@ -236,19 +238,19 @@ def test_targets_without_the_named_columns_are_left_out_and_named(capsys):
     targets = ["table1-linearpatch", "table11-linearpatch"]
     assert main(["show", *targets, "--columns", "StdLib", "--format", "json"]) == 0
     shown = capsys.readouterr()
-    assert [one["target"] for one in json.loads(shown.out)] == targets[1:]
+    assert [table["target"] for table in json.loads(shown.out)] == targets[1:]
     assert shown.err == "table1-linearpatch is left out: it has no column StdLib\n"
     assert main(["show", *targets, "--columns", "StdLib", "--alpha", "0.9", "--format", "json"]) == 0
     shown = capsys.readouterr()
-    assert [one["target"] for one in json.loads(shown.out)] == targets[1:]
+    assert [table["target"] for table in json.loads(shown.out)] == targets[1:]
     assert shown.err == "table1-linearpatch is left out: it has no column StdLib\n"
 
 
 def test_beside_a_change_each_model_has_its_own_columns(capsys):
     def columns(*arguments):
         assert main(["show", "table11-linearpatch", "--samples", "16", "--format", "json", *arguments]) == 0
-        found = json.loads(capsys.readouterr().out)
-        return {row["column"] for one in found if one["subject"] == "standin" for row in one["rows"]}
+        tables = json.loads(capsys.readouterr().out)
+        return {row["column"] for table in tables if table["subject"] == "standin" for row in table["rows"]}
 
     both = ["--model", "llama-2-7b", "--model", "toy"]
     assert columns(*both) == columns("--model", "toy") > {"StdLib", "Numeric", "Learning"}
@@ -274,9 +276,9 @@ def test_only_the_named_columns_are_measured(store):
     """Of every row, by labels in either case."""
     table = registry.get("table1-linearpatch")
     qwen = subjects.of_model("qwen2.5-coder-0.5b-instruct")
-    found = runner.missing([table], store, qwen, columns=("copa", "wiki*"))
-    assert len(found) == len(table.rows(qwen))
-    assert {tuple(entry.benchmarks) for entry in found} == {("copa", "perplexity@linearpatch-wikitext2@49152-tokens")}
+    work = runner.missing([table], store, qwen, columns=("copa", "wiki*"))
+    assert len(work) == len(table.rows(qwen))
+    assert {tuple(entry.benchmarks) for entry in work} == {("copa", "perplexity@linearpatch-wikitext2@49152-tokens")}
 
 
 def test_of_a_derived_column_its_parts_are_measured(store):
@@ -347,13 +349,13 @@ def test_what_takes_long_to_prepare_is_held_together_with_few(store, monkeypatch
 
 
 def test_the_layers_of_a_row_that_has_records_are_handed_on_unless_it_is_measured_anew(table, store):
-    told, found = [], {"removed": [7, 3]}
+    logged, details = [], {"removed": [7, 3]}
 
     class Told(FakeMeasure):
         def prepare(self, recipe, **options):
-            told.append(options["recorded"])
+            logged.append(options["recorded"])
             prepared = super().prepare(recipe, **options)
-            prepared.details = found
+            prepared.details = details
             return prepared
 
     measure_missing(
@@ -361,7 +363,7 @@ def test_the_layers_of_a_row_that_has_records_are_handed_on_unless_it_is_measure
     )
     measure_missing([table], store, "standin", Told(), pattern="sleb", models=["standin"])
     measure_missing([table], store, "standin", Told(), pattern="sleb", models=["standin"], force=True)
-    assert told == [None, None, found, found, None, None]
+    assert logged == [None, None, details, details, None, None]
 
 
 def test_a_row_is_of_one_model_another_choice_is_refused_unless_it_is_measured_anew(table, store):
@@ -409,15 +411,17 @@ def test_a_failed_cell_is_recorded_and_tried_again(table, store):
 def test_a_value_that_a_record_cannot_hold_fails_its_cell_alone(value, reason, table, store):
     class Odd(FakeMeasure):
         def benchmark(self, prepared, name):
-            found = super().benchmark(prepared, name)
-            return ({"acc": value}, {}, {}) if name == "docstring_word@1" else found
+            outcome = super().benchmark(prepared, name)
+            return ({"acc": value}, {}, {}) if name == "docstring_word@1" else outcome
 
     odd = Odd()
     assert measure_missing([table], store, "standin", odd, pattern="Dense") == 1
     recipe = table.rows("standin", None)[0].recipe
-    found = {name: store.get(recipe, name) for _, name in odd.measured}
-    assert {record.status for name, record in found.items() if name != "docstring_word@1"} == {"ok"} and len(found) > 5
-    assert (found["docstring_word@1"].status, found["docstring_word@1"].reason) == ("failed", reason)
+    outcome = {name: store.get(recipe, name) for _, name in odd.measured}
+    assert {record.status for name, record in outcome.items() if name != "docstring_word@1"} == {"ok"} and len(
+        outcome
+    ) > 5
+    assert (outcome["docstring_word@1"].status, outcome["docstring_word@1"].reason) == ("failed", reason)
 
 
 def test_one_reason_for_many_cells_is_said_once(table, store, caplog):
@@ -455,10 +459,10 @@ def test_one_model_is_held_at_a_time(table, store):
     class Heavy(FakeMeasure):
         def prepare(self, recipe, **options):
             assert not self.prepared or self.last() is None
-            found = super().prepare(recipe, **options)
-            found.model = Model()
-            self.last = weakref.ref(found.model)
-            return found
+            context = super().prepare(recipe, **options)
+            context.model = Model()
+            self.last = weakref.ref(context.model)
+            return context
 
     heavy = Heavy()
     assert measure_missing([table], store, "standin", heavy, models=["standin"]) == 0
@@ -506,17 +510,17 @@ class Stops(FakeMeasure):
 
 
 def test_ctrl_c_keeps_what_is_finished(measured_by, capsys):
-    kept = measured_by(Stops())
+    first_records = measured_by(Stops())
     assert main(["run", "table1-linearpatch", "--limit", "2"]) == 130
-    said = capsys.readouterr()
-    *begun, last = said.err.splitlines()
-    assert last == "interrupted; finished measurements are kept, run the same command to continue" and not said.out
+    output = capsys.readouterr()
+    *begun, last = output.err.splitlines()
+    assert last == "interrupted; finished measurements are kept, run the same command to continue" and not output.out
     assert " to measure: about " in begun[0] and all(line.startswith("measuring: ") for line in begun[1:])
-    assert kept() == 3
+    assert first_records() == 3
 
 
 def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_is_finished(measured_by, capsys, monkeypatch):
-    kept = measured_by(FakeMeasure())
+    records = measured_by(FakeMeasure())
     real, calls = results.os.fsync, []
 
     def fills_up(file):
@@ -531,14 +535,14 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_is_finished(measured_
     assert error.startswith("error: cannot write the record ")
     assert " to measure: about " in begun[0] and all(line.startswith("measuring: ") for line in begun[1:])
     assert "No space left on device; free space there or name another folder in LAYERLAB_RESULTS" in error
-    assert kept() == 3
+    assert records() == 3
 
 
 def test_a_failed_cell_is_said_and_the_command_fails(measured_by, capsys):
-    kept = measured_by(FakeMeasure(["docstring_word@1"]))
+    records = measured_by(FakeMeasure(["docstring_word@1"]))
     assert main(["run", "table1-linearpatch", "--limit", "2", "--row", "Dense"]) == 1
     assert "1 cell failed; the reasons are recorded and the next run tries again" in capsys.readouterr().err
-    assert kept() == 10
+    assert records() == 10
 
 
 def test_a_value_that_cannot_be_measured_anew_is_said_to_be_kept(measured_by, capsys):
@@ -547,8 +551,8 @@ def test_a_value_that_cannot_be_measured_anew_is_said_to_be_kept(measured_by, ca
     assert main(command) == 0
     measured_by(FakeMeasure(["docstring_word@1"]))
     assert main([*command, "--force"]) == 1
-    said = capsys.readouterr().err
-    assert "1 cell failed; values of before are kept, and only --force tries those again" in said
+    output = capsys.readouterr().err
+    assert "1 cell failed; values of before are kept, and only --force tries those again" in output
     measured_by(measure := FakeMeasure())
     assert main(command) == 0 and not measure.measured  # the next run does not
 
@@ -560,8 +564,8 @@ def test_a_recipe_that_no_table_has_is_refused_and_one_that_is_measured_is_not(m
     ((key, _), *_) = measure.measured
     assert main([*command, "--recipe", key]) == 0
     assert "nothing to measure" in capsys.readouterr().err
-    for asked in ("0123456789abcdef", f"{key}:nonsense"):
-        assert main([*command, "--recipe", asked]) == 2
+    for key_ in ("0123456789abcdef", f"{key}:nonsense"):
+        assert main([*command, "--recipe", key_]) == 2
         assert capsys.readouterr().err.startswith("error: unknown ")
 
 
@@ -593,8 +597,8 @@ def test_a_run_ends_with_its_table(measured_by, capsys):
     measured_by(FakeMeasure())
     assert main([*command, "--no-show"]) == 0 and not capsys.readouterr().out
     assert main(command) == 0  # nothing is left to measure
-    said = capsys.readouterr()
-    assert said.out.startswith("LinearPatch, Table 1") and "nothing to measure" in said.err
+    output = capsys.readouterr()
+    assert output.out.startswith("LinearPatch, Table 1") and "nothing to measure" in output.err
 
 
 def test_pictures_that_cannot_be_written_hide_no_table(capsys, monkeypatch, tmp_path):
@@ -602,9 +606,9 @@ def test_pictures_that_cannot_be_written_hide_no_table(capsys, monkeypatch, tmp_
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(style, "DRAWN", tmp_path / "file" / "rendered")
     assert main(["show", "figure4-laco", "figure2-prunecomp"]) == 0
-    said = capsys.readouterr()
-    assert "LaCo, Figure 4" in said.out and "Prune&Comp, Figure 2" in said.out
-    assert said.err.startswith("no pictures: cannot write the picture to ") and said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert "LaCo, Figure 4" in output.out and "Prune&Comp, Figure 2" in output.out
+    assert output.err.startswith("no pictures: cannot write the picture to ") and output.err.count("\n") == 1
 
 
 def test_several_targets_may_be_narrowed_to_rows_that_only_some_have(store, capsys):

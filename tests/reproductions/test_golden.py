@@ -34,7 +34,7 @@ def declared(subject: str):
 
 
 def line(target: str, subject: str, row: registry.Row) -> tuple[str, ...]:
-    recipe, shape = (found.hash if found else "" for found in (row.recipe, row.shapes))
+    recipe, shape = (recipe_.hash if recipe_ else "" for recipe_ in (row.recipe, row.shapes))
     return target, subject, row.model, row.sparsity, row.method, recipe, shape
 
 
@@ -77,7 +77,7 @@ def test_all_published_records_of_a_recipe_are_of_one_model():
         for name in {"removed", "halves"} & record["details"].keys():
             chosen.setdefault((record["recipe_hash"], name), set()).add(str(sorted(record["details"][name])))
     assert len(chosen) > 100
-    assert {str(place): found for place, found in chosen.items() if len(found) > 1} == {}
+    assert {str(place): methods for place, methods in chosen.items() if len(methods) > 1} == {}
 
 
 def test_every_published_record_is_of_some_row():
@@ -96,8 +96,8 @@ def test_a_default_that_is_said_is_the_default_that_is_not():
         training={"method": "gptq", "bits": 4, "group_size": 8, "texts": 1, "tokens": 8, "corpus": "a"},
         calibration=entry | {"seed": None},
     )
-    said = {"cosine": "token", "exclude_ends": False}
-    whole = Recipe(**vars(short) | {"selection": {"method": "window", "count": 2} | said, "calibration": entry})
+    usual = {"cosine": "token", "exclude_ends": False}
+    whole = Recipe(**vars(short) | {"selection": {"method": "window", "count": 2} | usual, "calibration": entry})
     typed = Recipe(**vars(short) | {"selection": Window(2), "calibration": Calibration("a", "lines")})
     assert short == whole == typed and short.hash == whole.hash == typed.hash
     assert Recipe(**vars(short) | {"selection": Window(2, "channel")}).hash != short.hash

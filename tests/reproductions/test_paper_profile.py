@@ -227,10 +227,10 @@ def sample(paper):
         how = (recipe.fidelity, (recipe.selection or {}).get("method"))
         kinds = {kind for step in STEPS for kind in _kinds(getattr(recipe, step), (*how, step))}
         kinds |= {loading.get(recipe.model).facts["model_type"]} if recipe.selection else set()
-        wanted = [name for name in benchmarks if name not in seen] or ([benchmarks[0]] if kinds - seen else [])
-        seen |= kinds | set(wanted)
-        if wanted:
-            yield target, _shortened(recipe), wanted
+        chosen = [name for name in benchmarks if name not in seen] or ([benchmarks[0]] if kinds - seen else [])
+        seen |= kinds | set(chosen)
+        if chosen:
+            yield target, _shortened(recipe), chosen
 
 
 def _shortened(recipe):

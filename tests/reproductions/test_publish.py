@@ -36,7 +36,9 @@ def mine(tmp_path, shown, monkeypatch):
 
 
 def told(mine, folder, **options):
-    return sorted(f"{one.record.benchmark} {one.verdict}" for one in publish.run(mine.user, folder, **options))
+    return sorted(
+        f"{outcome.record.benchmark} {outcome.verdict}" for outcome in publish.run(mine.user, folder, **options)
+    )
 
 
 def test_a_result_is_added_then_known_then_replaced(mine, tmp_path):
@@ -47,9 +49,9 @@ def test_a_result_is_added_then_known_then_replaced(mine, tmp_path):
     assert Store(NOWHERE, folder).get(ROW.recipe, "b") == first
     second = measured(mine, value=0.25, provenance=CLEAN | {"measured_at": "3"})
     assert told(mine, folder) == ["b replaced"]
-    found = Store(NOWHERE, folder)
-    assert found.get(ROW.recipe, "b") == second
-    assert np.array_equal(found.items(ROW.recipe, "b")["acc"], [True, False, False, False])
+    store = Store(NOWHERE, folder)
+    assert store.get(ROW.recipe, "b") == second
+    assert np.array_equal(store.items(ROW.recipe, "b")["acc"], [True, False, False, False])
 
 
 @pytest.mark.parametrize(
@@ -67,8 +69,8 @@ def test_what_is_left_out_is_said_with_its_reason(mine, tmp_path, capsys, fields
     measured(mine, recipe, **fields)
     outcomes = publish.run(mine.user, tmp_path / "published")
     assert why in publish.summary(outcomes) and not (tmp_path / "published").exists()
-    assert [one.refused for one in outcomes] == [refused]
-    monkeypatch.setattr(cells, "write", lambda found: pytest.fail("a dry run writes nothing"))
+    assert [outcome.refused for outcome in outcomes] == [refused]
+    monkeypatch.setattr(cells, "write", lambda rows: pytest.fail("a dry run writes nothing"))
     assert publish.main(["--from", str(mine.user), "--dry-run"]) == int(refused)
     assert why in capsys.readouterr().out
 

@@ -21,9 +21,9 @@ def test_a_transcribed_table_is_tidy(paper, table):
     path = reported.PAPERS_FOLDER / paper / "reported" / f"table{table}.csv"
     with path.open(newline="") as lines:
         assert tuple(next(csv.reader(lines))) == reported.FIELDS
-    found = reported.numbers(paper, table)
-    assert len({(n.model, n.sparsity, n.method, n.variant, n.column) for n in found}) == len(found) > 0
-    for number in found:
+    numbers = reported.numbers(paper, table)
+    assert len({(n.model, n.sparsity, n.method, n.variant, n.column) for n in numbers}) == len(numbers) > 0
+    for number in numbers:
         assert number.table == table and number.column
         assert math.isfinite(number.value) or number.text == "nan"
         assert number.stderr is None or number.stderr > 0
@@ -31,13 +31,13 @@ def test_a_transcribed_table_is_tidy(paper, table):
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_numeric_table_is_there(paper):
-    wanted = {
+    expected = {
         "linearpatch": {str(n) for n in (*range(1, 8), *range(9, 16))} | {"figure1d", "text", "summary1", "summary2"},
         "prunecomp": {*"1234", *(f"A{n}" for n in range(1, 7))},
         "laco": {*"12345679", "10"},
         "reassessing": {*"12345678", *"ABCDEFGHIJKLMNOP"},
     }
-    assert wanted[paper] <= set(reported.tables(paper))
+    assert expected[paper] <= set(reported.tables(paper))
 
 
 # What a reader with a calculator finds: (paper, words that one finding's place, numbers and arithmetic have).
@@ -200,9 +200,9 @@ def test_numbers_that_are_right_at_the_digits_printed_are_no_findings():
 def test_a_row_under_another_model_is_found_among_all_pairs():
     """Against LaCo's numbers rounded here; and rows that differ in one score are no copies."""
     pairs, tally = repeats.copies()
-    assert {(mine["PIQA"].paper, mine["PIQA"].row, theirs["PIQA"].table) for mine, theirs in pairs} == {
-        ("reassessing", ("LLaMA-3.1-8B-It", "20%", "LaCo*", ""), table) for table in ("1", "9", "10")
-    }
+    assert {
+        (copy_row["PIQA"].paper, copy_row["PIQA"].row, source_row["PIQA"].table) for copy_row, source_row in pairs
+    } == {("reassessing", ("LLaMA-3.1-8B-It", "20%", "LaCo*", ""), table) for table in ("1", "9", "10")}
     copy, source = pairs[0]
     for task, number in copy.items():
         assert number.value in {round(source[task].value / 100 + step, 3) for step in (-4e-5, 4e-5)}
@@ -214,11 +214,11 @@ def test_a_row_under_another_model_is_found_among_all_pairs():
 
 
 def test_a_row_padded_with_zeros_is_read_to_the_digit_before():
-    made = [reported.Number(**{**reported.numbers("reassessing", "1")[0].__dict__, "text": text}) for text in
+    numbers = [reported.Number(**{**reported.numbers("reassessing", "1")[0].__dict__, "text": text}) for text in
             ("0.6980", "0.5570", "0.2650", "0.2520")]  # fmt: skip
-    assert made[0].half_unit + padding(made) == pytest.approx(0.0005)
-    assert padding(made[:3]) == 0
-    assert padding([*made, reported.numbers("reassessing", "1")[0]]) == 0 != made[0].half_unit
+    assert numbers[0].half_unit + padding(numbers) == pytest.approx(0.0005)
+    assert padding(numbers[:3]) == 0
+    assert padding([*numbers, reported.numbers("reassessing", "1")[0]]) == 0 != numbers[0].half_unit
 
 
 @pytest.mark.parametrize("module", audit.MODULES, ids=lambda module: module.PAPER.name)
@@ -234,7 +234,7 @@ def test_a_declared_table_is_transcribed_and_has_the_column(module):
     for declared, (column, _) in paper.summaries.items():
         for table in declared:
             assert column in reported.columns(paper.name, table)
-    for table in (*paper.lists, *(name for found in paper.lists.values() for name in found), *paper.shares):
+    for table in (*paper.lists, *(name for names in paper.lists.values() for name in names), *paper.shares):
         assert reported.numbers(paper.name, table)
 
 
@@ -248,10 +248,10 @@ def test_findings_keep_their_names():
 
 
 def test_findings_are_named_once_and_have_a_verdict():
-    found = audit.findings()
-    assert len({f.name for f in found}) == len(found)
-    assert {f.paper for f in found} <= set(PAPER_NAMES)
-    assert all(f.verdict in VERDICTS and f.printed and f.recomputed and f.arithmetic for f in found)
+    findings = audit.findings()
+    assert len({f.name for f in findings}) == len(findings)
+    assert {f.paper for f in findings} <= set(PAPER_NAMES)
+    assert all(f.verdict in VERDICTS and f.printed and f.recomputed and f.arithmetic for f in findings)
 
 
 def test_possible_counts_against_all_counts():
@@ -259,8 +259,8 @@ def test_possible_counts_against_all_counts():
     for n in (100, 273, 1172):
         printable = {f"{100 * k / n:.2f}" for k in range(n + 1)}
         for text in ("45.17", "45.00", "80.59", "80.60", "46.25"):
-            made = reported.Number(**{**number.__dict__, "text": text})
-            assert scores.possible(made, n) == (text in printable)
+            changed = reported.Number(**{**number.__dict__, "text": text})
+            assert scores.possible(changed, n) == (text in printable)
 
 
 def test_the_report_in_the_repository_is_the_current_one(capsys):

@@ -20,7 +20,7 @@ COLUMNS += [Column("flips", derived="flips", of=TASKS), Column("AVG", derived="a
 
 def rows(store, outcomes):
     """Rows of a store with these outcomes by method and task; None: a record without outcomes."""
-    made = []
+    rows_ = []
     for place, (method, by_task) in enumerate(outcomes.items()):
         recipe = Recipe("standin", "standin", selection={"method": "given", "layers": [place]} if place else None)
         row = Row("standin", "standin", "1/9", method, recipe, dense=method == "Dense")
@@ -30,19 +30,19 @@ def rows(store, outcomes):
             record = Record(vars(recipe), recipe.hash, task, "ok", {"acc": value}, {"acc": 0.01})
             store.put(record, recipe, items=None if values is None else {"acc": np.array(values, bool)})
             scores[task] = Score(100 * value, 1.0)
-        made.append((row, subjects.STANDIN, scores))
-    return made
+        rows_.append((row, subjects.STANDIN, scores))
+    return rows_
 
 
 def test_flips_are_answers_that_one_model_alone_has_right(tmp_path):
     store = Store(tmp_path)
     dense = {"one": [1, 1, 0, 0, 1], "two": [1, 0, 0, 0]}
     pruned = {"one": [1, 0, 1, 0, 1], "two": [1, 0, 0, 1]}  # two of five, and one of four: no score changes by as much
-    found = rows(store, {"Dense": dense, "pruned": pruned})
-    flips.fill(found, COLUMNS, store)
-    assert found[0][2]["flips"] is statuses.NONE
-    assert found[1][2]["flips"].value == pytest.approx(100 * (2 / 5 + 1 / 4) / 2)
-    replicates = Resampled(store, found, COLUMNS)("standin", "1/9", "pruned", "flips")
+    rows_by_name = rows(store, {"Dense": dense, "pruned": pruned})
+    flips.fill(rows_by_name, COLUMNS, store)
+    assert rows_by_name[0][2]["flips"] is statuses.NONE
+    assert rows_by_name[1][2]["flips"].value == pytest.approx(100 * (2 / 5 + 1 / 4) / 2)
+    replicates = Resampled(store, rows_by_name, COLUMNS)("standin", "1/9", "pruned", "flips")
     assert replicates.mean() == pytest.approx(100 * (2 / 5 + 1 / 4) / 2, abs=0.5)
     error = (
         100
@@ -56,12 +56,12 @@ def test_no_outcomes_are_no_value(tmp_path):
     store = Store(tmp_path)
     whole = {"one": [1, 0], "two": [1, 0]}
     lacking = {"pruned": {"one": [1, 1], "two": None}, "a": whole, "b": whole}
-    found = rows(store, {"Dense": whole} | lacking)
-    flips.fill(found, COLUMNS, store)
-    assert found[1][2]["flips"] is statuses.NO_VALUE and found[2][2]["flips"].value == 0
-    found[1][2]["two"] = statuses.NOT_RUN
-    flips.fill(found, COLUMNS, store)
-    assert found[1][2]["flips"] is statuses.NOT_RUN
+    rows_by_name = rows(store, {"Dense": whole} | lacking)
+    flips.fill(rows_by_name, COLUMNS, store)
+    assert rows_by_name[1][2]["flips"] is statuses.NO_VALUE and rows_by_name[2][2]["flips"].value == 0
+    rows_by_name[1][2]["two"] = statuses.NOT_RUN
+    flips.fill(rows_by_name, COLUMNS, store)
+    assert rows_by_name[1][2]["flips"] is statuses.NOT_RUN
 
 
 @pytest.mark.parametrize(

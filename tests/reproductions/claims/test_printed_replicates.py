@@ -25,8 +25,8 @@ def test_a_score_varies_as_a_share_of_so_many_questions_around_what_is_printed()
     drawn, cells = Printed(registry.get("table1-linearpatch")), reported.cells("linearpatch", "1")
     for task in ("HeSw", "CoPa"):
         value = cells[*SETTING, task].value
-        found = drawn(*SETTING, task)
-        assert np.mean(found) == pytest.approx(value, abs=0.1) and np.std(found) == pytest.approx(
+        replicates = drawn(*SETTING, task)
+        assert np.mean(replicates) == pytest.approx(value, abs=0.1) and np.std(replicates) == pytest.approx(
             errors({task: value})[task], rel=0.05
         )
 
@@ -44,19 +44,19 @@ def test_what_is_retained_varies_as_its_scores_do_by_the_papers_measure(target, 
     own, whole = (
         {task: cells[*row, task].value for task in LM_EVAL if (*row, task) in cells} for row in (setting, dense)
     )
-    wanted = scores.retained_performance_stderr(own, whole, errors(own), errors(whole), kind)
-    found = drawn(*setting, "RP")
-    assert np.std(found) == pytest.approx(wanted, rel=0.1)
-    assert np.mean(found) == pytest.approx(cells[*setting, "RP"].value, abs=0.1)
+    expected = scores.retained_performance_stderr(own, whole, errors(own), errors(whole), kind)
+    replicates = drawn(*setting, "RP")
+    assert np.std(replicates) == pytest.approx(expected, rel=0.1)
+    assert np.mean(replicates) == pytest.approx(cells[*setting, "RP"].value, abs=0.1)
 
 
 def test_rows_share_the_dense_models_draw_and_nothing_else():
     drawn = Printed(registry.get("table1-linearpatch"))
     other = ("LLaMA-3-8B", "5/32", "LLM-Streamline(None)")
-    one, two = drawn(*SETTING, "HeSw"), drawn(*other, "HeSw")
-    assert abs(np.corrcoef(one, two)[0, 1]) < 0.1
+    first, second = drawn(*SETTING, "HeSw"), drawn(*other, "HeSw")
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
     assert 0 < np.corrcoef(drawn(*SETTING, "RP"), drawn(*other, "RP"))[0, 1] < 0.9
-    assert drawn(*SETTING, "HeSw") is one
+    assert drawn(*SETTING, "HeSw") is first
 
 
 def test_without_a_number_of_questions_it_is_the_number_and_without_a_number_none():
@@ -78,27 +78,29 @@ def test_a_claim_counts_the_comparisons_that_hold_for_the_whole_interval():
     settings = verdicts.pruned((model, sparsity, name.startswith("Dense")) for model, sparsity, name, _ in cells)
     drawn = Printed(table)
     compared = zip(claim.compare(printed, settings), claim.compare(drawn, settings))
-    found = verdicts.judged(claim, [(*pair, drawn) for pair in compared])
-    for one in found["comparisons"]:
-        low, high = one["interval"]
+    verdict = verdicts.judged(claim, [(*pair, drawn) for pair in compared])
+    for comparison in verdict["comparisons"]:
+        low, high = comparison["interval"]
         assert (
-            low < one["difference"] < high and (one["verdict"] == verdicts.SUPPORTED) == (low > 0) and not one["paired"]
+            low < comparison["difference"] < high
+            and (comparison["verdict"] == verdicts.SUPPORTED) == (low > 0)
+            and not comparison["paired"]
         )
-    holding = sum(one["interval"][0] > 0 for one in found["comparisons"])
+    holding = sum(comparison["interval"][0] > 0 for comparison in verdict["comparisons"])
     content = verdicts.claims(table, [], cells, [], {})["claims"]
-    told = next(one for one in content if one["id"] == table.claim_id(claim))
-    assert told["reported_beyond"] == [holding, len(found["comparisons"])]
+    result = next(comparison for comparison in content if comparison["id"] == table.claim_id(claim))
+    assert result["reported_beyond"] == [holding, len(verdict["comparisons"])]
     varies = registry.get("table11-linearpatch")
-    for one in verdicts.claims(varies, [], reported.cells("linearpatch", "11"), [], {})["claims"]:
-        assert one["reported_beyond"] == [0, 0] and all(said is None for *_, said in one["reported_of"])
+    for comparison in verdicts.claims(varies, [], reported.cells("linearpatch", "11"), [], {})["claims"]:
+        assert comparison["reported_beyond"] == [0, 0] and all(said is None for *_, said in comparison["reported_of"])
 
 
 def test_a_row_that_a_paper_prints_for_two_methods_counts_once():
     """LLaMA-2's windows are what ShortGPT takes, too: four of LinearPatch's six settings have one row for both choices."""
     cells = reported.cells("linearpatch", "1")
     content = verdicts.claims(registry.get("table1-linearpatch"), [], cells, [], {})["claims"]
-    unpatched = [one for one in content if one["id"].endswith("-beats-cut")]
-    assert [one["reported_counts"] for one in unpatched] == [[6, 6], [6, 6]]
+    unpatched = [claim_ for claim_ in content if claim_["id"].endswith("-beats-cut")]
+    assert [claim_["reported_counts"] for claim_ in unpatched] == [[6, 6], [6, 6]]
     alike = {
         (model, sparsity)
         for model, sparsity, method, column in cells

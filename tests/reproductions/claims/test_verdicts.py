@@ -40,8 +40,8 @@ def outcomes():
     near = {name: right ^ (rng.random(ITEMS) < 0.01) for name, right in base.items()}
     losses = rng.normal(3.0, 0.6, 50)
     windows = {"plain": losses, "better": losses - 0.05 + rng.normal(0, 0.02, 50), "near": losses + 1e-4}
-    found = {"Dense": dict.fromkeys(base, hard < 0.8), "plain": base, "better": better, "near": near}
-    return found, windows | {"Dense": losses - 0.5}
+    rights = {"Dense": dict.fromkeys(base, hard < 0.8), "plain": base, "better": better, "near": near}
+    return rights, windows | {"Dense": losses - 0.5}
 
 
 def table(*claims: Claim, rows=("plain", "better", "near")) -> Table:
@@ -68,8 +68,8 @@ def stored(folder, outcomes, keep=True) -> Store:
     return store
 
 
-def judged(found: dict, number: int = 0) -> dict:
-    return found["claims"][number]["judged"]["standin"]
+def judged(content: dict, number: int = 0) -> dict:
+    return content["claims"][number]["judged"]["standin"]
 
 
 def answers(**right) -> tuple[dict, dict]:
@@ -93,16 +93,22 @@ def listed(check, **numbers) -> list[comparisons.Comparison]:
 
 
 def test_a_difference_on_one_task_has_mcnemars_p_and_a_paired_interval(tmp_path, outcomes):
-    found = judged(show.build(table(BETTER), stored(tmp_path, outcomes), STANDIN))
-    (one,) = found["comparisons"]
+    verdict = judged(show.build(table(BETTER), stored(tmp_path, outcomes), STANDIN))
+    (comparison,) = verdict["comparisons"]
     better, plain = (outcomes[0][name]["T1"] for name in ("better", "plain"))
     apart = better.astype(float) - plain
     assert (
-        found["verdict"] == "supported" and one["paired"] and found["difference"] == pytest.approx(100 * apart.mean())
+        verdict["verdict"] == "supported"
+        and comparison["paired"]
+        and verdict["difference"] == pytest.approx(100 * apart.mean())
     )
-    assert one["p"] == pytest.approx(stats.binomtest(int((better & ~plain).sum()), int((better != plain).sum())).pvalue)
+    assert comparison["p"] == pytest.approx(
+        stats.binomtest(int((better & ~plain).sum()), int((better != plain).sum())).pvalue
+    )
     half = 100 * 1.96 * apart.std(ddof=1) / math.sqrt(ITEMS)
-    assert one["interval"] == pytest.approx([found["difference"] - half, found["difference"] + half], abs=0.12 * half)
+    assert comparison["interval"] == pytest.approx(
+        [verdict["difference"] - half, verdict["difference"] + half], abs=0.12 * half
+    )
 
 
 @pytest.mark.parametrize(("apart", "verdicts"), [(5, ["inconclusive"] * 2), (6, ["supported", "contradicted"])])
@@ -126,11 +132,11 @@ def test_rows_that_have_answered_all_are_compared_by_all_where_the_table_shows_a
     store, part = Store(tmp_path, None), Column("PIQA", "piqa@first-500", "acc", scale=100)
     for name, outcome in right.items():
         own = recipe(name)
-        for benchmark, kept in (("piqa@first-500", outcome[:500]), ("piqa", outcome)):
+        for benchmark, outcome_ in (("piqa@first-500", outcome[:500]), ("piqa", outcome)):
             if (name, benchmark) != ("near", "piqa"):
-                error = {"acc": math.sqrt(kept.mean() * (1 - kept.mean()) / (len(kept) - 1))}
-                record = Record({}, own.hash, benchmark, "ok", {"acc": float(kept.mean())}, error)
-                store.put(record, own, {"acc": kept})
+                error = {"acc": math.sqrt(outcome_.mean() * (1 - outcome_.mean()) / (len(outcome_) - 1))}
+                record = Record({}, own.hash, benchmark, "ok", {"acc": float(outcome_.mean())}, error)
+                store.put(record, own, {"acc": outcome_})
     columns = [part, Column("RP", derived="retained", of=("PIQA",))]
     claims = [
         claim(comparisons.beats("better", "plain", column="PIQA")),
@@ -154,11 +160,13 @@ def test_rows_that_have_answered_all_are_compared_by_all_where_the_table_shows_a
 
 def test_without_outcomes_the_interval_is_that_of_independent_rows_and_marked(tmp_path, outcomes):
     content = show.build(table(BETTER), stored(tmp_path, outcomes, keep=False), STANDIN)
-    found = judged(content)
+    verdict = judged(content)
     errors = [content["rows"][number]["cells"]["T1"]["stderr"] for number in (1, 2)]
     half = 1.96 * math.hypot(*errors)
-    assert found["paired"] is False and "p" not in found["comparisons"][0]
-    assert found["interval"] == pytest.approx([found["difference"] - half, found["difference"] + half], abs=0.1 * half)
+    assert verdict["paired"] is False and "p" not in verdict["comparisons"][0]
+    assert verdict["interval"] == pytest.approx(
+        [verdict["difference"] - half, verdict["difference"] + half], abs=0.1 * half
+    )
     assert "(unpaired)" in tables.render(content) and "Unpaired: outcomes per item" in tables.render(content)
     paired = tables.render(show.build(table(BETTER), stored(tmp_path / "kept", outcomes), STANDIN))
     assert "]~" not in paired and "not paired" not in paired
@@ -166,17 +174,17 @@ def test_without_outcomes_the_interval_is_that_of_independent_rows_and_marked(tm
 
 def test_averages_are_stratified_by_task_and_retained_ones_know_the_dense_model(tmp_path, outcomes):
     """A loop over replicates that draws each task's items by themselves, and forms the retained performance anew."""
-    asked = claim(comparisons.beats("better", "plain", column="RP"))
-    found = judged(show.build(table(asked), stored(tmp_path, outcomes), STANDIN))
+    retained_claim = claim(comparisons.beats("better", "plain", column="RP"))
+    verdict = judged(show.build(table(retained_claim), stored(tmp_path, outcomes), STANDIN))
     right, rng, naive = outcomes[0], np.random.default_rng(3), []
     for _ in range(1500):
         chosen = {task: rng.integers(0, ITEMS, ITEMS) for task in ("T1", "T2")}
         share = {name: {t: right[name][t][chosen[t]].mean() for t in chosen} for name in ("Dense", "plain", "better")}
-        kept = {n: np.mean([100 * share[n][t] / share["Dense"][t] for t in chosen]) for n in ("plain", "better")}
-        naive.append(kept["better"] - kept["plain"])
+        retained = {n: np.mean([100 * share[n][t] / share["Dense"][t] for t in chosen]) for n in ("plain", "better")}
+        naive.append(retained["better"] - retained["plain"])
     low, high = np.percentile(naive, (2.5, 97.5))
     width = high - low
-    assert found["interval"] == pytest.approx([low, high], abs=0.1 * width) and found["paired"]
+    assert verdict["interval"] == pytest.approx([low, high], abs=0.1 * width) and verdict["paired"]
 
 
 def test_what_is_retained_is_paired_only_where_the_dense_models_outcomes_are_kept_too(tmp_path, outcomes):
@@ -208,16 +216,16 @@ def test_against_several_rows_every_one_has_to_be_beaten(tmp_path, outcomes):
     store, rows = stored(tmp_path, outcomes), ("better", *rivals)
     one_by_one = [claim(comparisons.beats("better", name, column="T1")) for name in rivals]
     all_at_once = claim(comparisons.beats("better", *rivals, column="T1"))
-    *each, together = show.build(table(*one_by_one, all_at_once, rows=rows), store, STANDIN)["claims"]
-    each, together = [claim["judged"]["standin"] for claim in each], together["judged"]["standin"]
-    worst = min(each, key=lambda one: one["slack"])
-    assert {one["verdict"] for one in each} == {"supported"} == {together["verdict"]}
+    *single_verdicts, together = show.build(table(*one_by_one, all_at_once, rows=rows), store, STANDIN)["claims"]
+    single_verdicts, together = [claim["judged"]["standin"] for claim in single_verdicts], together["judged"]["standin"]
+    worst = min(single_verdicts, key=lambda verdict: verdict["slack"])
+    assert {verdict["verdict"] for verdict in single_verdicts} == {"supported"} == {together["verdict"]}
     assert [together[key] for key in ("difference", "interval", "what")] == [
         worst[key] for key in ("difference", "interval", "what")
     ]
     beaten = claim(comparisons.beats("plain", "near", "better", column="T1"))
-    found = judged(show.build(table(beaten), store, STANDIN))
-    assert found["verdict"] == "contradicted" and "against better" in found["what"]
+    beaten_verdict = judged(show.build(table(beaten), store, STANDIN))
+    assert beaten_verdict["verdict"] == "contradicted" and "against better" in beaten_verdict["what"]
 
 
 def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
@@ -257,8 +265,8 @@ def test_where_the_dense_model_only_guesses_nothing_is_retained(tmp_path):
     content = show.build(declared, store, STANDIN)
     for row in content["rows"][:2]:
         cells = row["cells"]
-        said = {label for label, cell in cells.items() if cell["status"] == "the dense model only guesses"}
-        assert said == {"KNOWN", "RP"} and cells["RP"]["reproduced"] is None
+        guessed = {label for label, cell in cells.items() if cell["status"] == "the dense model only guesses"}
+        assert guessed == {"KNOWN", "RP"} and cells["RP"]["reproduced"] is None
     assert cells["AVG"]["reproduced"] == pytest.approx(40) and cells["of PIQA"]["reproduced"] == pytest.approx(80)
     assert content["rows"][2]["cells"]["RP"]["status"] == "not run" and content["subjects"][0]["over"] == {}
     text = tables.render(content)
@@ -267,15 +275,15 @@ def test_where_the_dense_model_only_guesses_nothing_is_retained(tmp_path):
 
 def test_perplexities_are_paired_by_window(tmp_path, outcomes):
     """Windows vary twelve times as much as the rows differ: only pairing tells them apart."""
-    asked = claim(comparisons.beats("better", "plain", column="PPL", lower=True))
-    found = judged(show.build(table(asked), stored(tmp_path, outcomes), STANDIN))
+    perplexity_claim = claim(comparisons.beats("better", "plain", column="PPL", lower=True))
+    verdict = judged(show.build(table(perplexity_claim), stored(tmp_path, outcomes), STANDIN))
     gap = outcomes[1]["better"] - outcomes[1]["plain"]
-    assert found["verdict"] == "supported" and found["unit"] == "%"
-    assert found["difference"] == pytest.approx(100 * math.expm1(gap.mean()), abs=0.01)
+    assert verdict["verdict"] == "supported" and verdict["unit"] == "%"
+    assert verdict["difference"] == pytest.approx(100 * math.expm1(gap.mean()), abs=0.01)
     half = 1.96 * gap.std(ddof=1) / math.sqrt(len(gap))
     ends = [100 * math.expm1(gap.mean() + sign * half) for sign in (-1, 1)]
-    assert found["interval"] == pytest.approx(ends, abs=0.15 * (ends[1] - ends[0]))
-    apart = judged(show.build(table(asked), stored(tmp_path / "b", outcomes, keep=False), STANDIN))
+    assert verdict["interval"] == pytest.approx(ends, abs=0.15 * (ends[1] - ends[0]))
+    apart = judged(show.build(table(perplexity_claim), stored(tmp_path / "b", outcomes, keep=False), STANDIN))
     assert apart["verdict"] == "inconclusive" and apart["interval"][0] < -15 and apart["interval"][1] > 5
 
 
@@ -287,10 +295,10 @@ def test_two_scores_of_one_benchmark_need_not_count_the_same_items(tmp_path):
     hard = rng.random(ITEMS)
     for row, share in zip(declared, (0.5, 0.6), strict=True):
         right = {"all": hard < share, "some": (hard < share)[: ITEMS // 2]}
-        values = {key: float(found.mean()) for key, found in right.items()}
+        values = {key: float(outcomes_.mean()) for key, outcomes_ in right.items()}
         store.put(Record({}, row.recipe.hash, "both", "ok", values, dict.fromkeys(values, 0.03)), row.recipe, right)
-    asked = claim(comparisons.beats("better", "plain", column="AVG"))
-    both = Table("t", "linearpatch", "none", "A table", lambda *_: declared, lambda _: columns, (asked,))
+    average_claim = claim(comparisons.beats("better", "plain", column="AVG"))
+    both = Table("t", "linearpatch", "none", "A table", lambda *_: declared, lambda _: columns, (average_claim,))
     (comparison,) = judged(show.build(both, store, STANDIN))["comparisons"]
     assert comparison["paired"] and comparison["verdict"] == "supported"
 
@@ -305,10 +313,10 @@ def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, ou
     claims = [claim(pairs), *(claim(pairs, enough=lambda holding, of, n=n: holding >= n) for n in (2, 3))]
     content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
     for number, verdict in enumerate(("contradicted", "supported", "inconclusive")):
-        found = judged(content, number)
-        assert found["verdict"] == verdict == (content["claims"][number]["judged"]["standin"]["verdict"])
-        assert found["counts"] == {"supported": 2, "contradicted": 1, "inconclusive": 1}
-        assert found["difference"] == min(one["difference"] for one in found["comparisons"])
+        result = judged(content, number)
+        assert result["verdict"] == verdict == (content["claims"][number]["judged"]["standin"]["verdict"])
+        assert result["counts"] == {"supported": 2, "contradicted": 1, "inconclusive": 1}
+        assert result["difference"] == min(comparison["difference"] for comparison in result["comparisons"])
     # The same ones three times
     assert content["chance"]["standin"] == {"comparisons": 4, "by_chance": pytest.approx(0.1), "others": 0}
     assert "(2 supported, 1 contradicted, 1 inconclusive); worst case: " in tables.render(content)
@@ -409,8 +417,8 @@ def test_rows_that_answered_other_numbers_of_items_are_not_paired(tmp_path, outc
     own, right = recipe("better"), outcomes[0]["better"]["T1"][: ITEMS // 2]
     record = Record({}, own.hash, "T1", "ok", {"acc": float(right.mean())}, {"acc": 0.03})
     store.put(record, own, {"acc": right})
-    found = judged(show.build(table(BETTER), store, STANDIN))
-    assert found["paired"] is False and "p" not in found["comparisons"][0]
+    verdict = judged(show.build(table(BETTER), store, STANDIN))
+    assert verdict["paired"] is False and "p" not in verdict["comparisons"][0]
 
 
 def test_what_is_missing_or_exact_has_no_interval(tmp_path, outcomes):
@@ -438,63 +446,67 @@ def test_a_range_is_held_against_the_whole_interval(interval, verdict):
 @pytest.mark.parametrize("closed", [False, True])
 @pytest.mark.parametrize("inside", [False, True])
 def test_the_ends_of_a_range_belong_to_it_where_it_is_closed(closed, inside):
-    one = comparisons.Comparison("x", 0.0, "", (), low=0, high=2, closed=closed, inside=inside)
-    assert one.holds is replace(one, difference=2.0).holds is (closed == inside)
-    assert one.verdict(0, 2) is (inside if closed else None)
-    assert one.verdict(0.5, 1.5) is inside and one.verdict(2.5, 3) is (not inside) and one.verdict(1, 3) is None
+    comparison = comparisons.Comparison("x", 0.0, "", (), low=0, high=2, closed=closed, inside=inside)
+    assert comparison.holds is replace(comparison, difference=2.0).holds is (closed == inside)
+    assert comparison.verdict(0, 2) is (inside if closed else None)
+    assert (
+        comparison.verdict(0.5, 1.5) is inside
+        and comparison.verdict(2.5, 3) is (not inside)
+        and comparison.verdict(1, 3) is None
+    )
 
 
 def test_ahead_by_asks_for_a_share_less_where_less_is_better():
     """9.5 against 10 is 5 % less: enough for 4, too little for 6."""
     for least, holds in ((0, True), (4, True), (6, False)):
-        (found,) = listed(
+        (comparison,) = listed(
             comparisons.ahead_by(SETTING, "ours", "theirs", "x", least, lower=True), ours=9.5, theirs=10.0
         )
-        assert found.holds is holds and found.difference == pytest.approx(-5)
-    (found,) = listed(comparisons.ahead_by(SETTING, "ours", "theirs", "x", 0, lower=True), ours=10.0, theirs=9.5)
-    assert not found.holds
+        assert comparison.holds is holds and comparison.difference == pytest.approx(-5)
+    (comparison,) = listed(comparisons.ahead_by(SETTING, "ours", "theirs", "x", 0, lower=True), ours=10.0, theirs=9.5)
+    assert not comparison.holds
 
 
 def test_how_steady_numbers_are_is_told_in_shares_of_the_first():
     """125 is 25 % off 100, and 75 too; of the other number it would be 20 and 33 %."""
     numbers = {"a": 100.0, "b": 125.0, "c": 75.0}
     for within, holds in ((0.26, True), (0.24, False)):
-        found = listed(comparisons.steady("abc", ["x"], within), **numbers)
-        assert [one.difference for one in found] == pytest.approx([25, -25])
-        assert [one.holds for one in found] == [holds, holds]
+        compared = listed(comparisons.steady("abc", ["x"], within), **numbers)
+        assert [comparison.difference for comparison in compared] == pytest.approx([25, -25])
+        assert [comparison.holds for comparison in compared] == [holds, holds]
     assert listed(comparisons.steady("ad", ["x"], 0.5), **numbers) == []
 
 
 @pytest.mark.parametrize(("lower", "ours", "nearest"), [(False, "b", 7 - 5), (True, "a", 100 * (3 / 4 - 1))])
 def test_the_best_of_several_is_held_against_every_other(lower, ours, nearest):
     """Ours are 3 and 7, theirs 5 and 4; a third has no number."""
-    (found,) = listed(comparisons.best_of("abc", "st", "x", lower=lower), a=3.0, b=7.0, s=5.0, t=4.0)
-    assert [[key[2] for key in one.cells] for one in found.parts] == [[ours, "s"], [ours, "t"]]
-    assert found.holds and found.difference == pytest.approx(nearest)
+    (comparison,) = listed(comparisons.best_of("abc", "st", "x", lower=lower), a=3.0, b=7.0, s=5.0, t=4.0)
+    assert [[key[2] for key in part.cells] for part in comparison.parts] == [[ours, "s"], [ours, "t"]]
+    assert comparison.holds and comparison.difference == pytest.approx(nearest)
 
 
 def test_a_ratio_is_the_first_methods_number_over_the_seconds():
     for least, holds in ((8, True), (8.1, False)):
-        (found,) = listed(comparisons.ratio_of("m", "big", "small", "x", least), big=40.0, small=5.0)
-        assert found.difference == 8 and found.holds is holds
+        (comparison,) = listed(comparisons.ratio_of("m", "big", "small", "x", least), big=40.0, small=5.0)
+        assert comparison.difference == 8 and comparison.holds is holds
     assert listed(comparisons.ratio_of("m", "big", "absent", "x", 1), big=40.0) == []
 
 
 def test_every_format_has_verdict_difference_and_interval(tmp_path, outcomes):
     content = show.build(table(BETTER), stored(tmp_path, outcomes), STANDIN)
-    found = judged(content)
-    low, high = (f"{end:+.1f}".replace("-", "−") for end in found["interval"])
-    assert found["difference"] > 0
+    verdict = judged(content)
+    low, high = (f"{end:+.1f}".replace("-", "−") for end in verdict["interval"])
+    assert verdict["difference"] > 0
     for form in ("terminal", "md"):
-        assert f"supported: {found['difference']:.1f} points more, 95 % CI {low} to {high}" in tables.render(
+        assert f"supported: {verdict['difference']:.1f} points more, 95 % CI {low} to {high}" in tables.render(
             content, form
         )
     written = json.loads(tables.render(content, "json"))["claims"][0]
-    assert (written["verdict"], written["interval"]) == ("supported", found["interval"])
-    assert written["difference"] == found["difference"] and written["reproduced"] is True
+    assert (written["verdict"], written["interval"]) == ("supported", verdict["interval"])
+    assert written["difference"] == verdict["difference"] and written["reproduced"] is True
     (line,) = [row for row in csv.DictReader(io.StringIO(tables.render(content, "csv"))) if row["column"] == "claim"]
     assert (line["model"], line["method"], line["status"]) == ("standin", "a claim", "supported")
-    assert [float(line[key]) for key in ("reproduced", "low", "high")] == [found["difference"], *found["interval"]]
+    assert [float(line[key]) for key in ("reproduced", "low", "high")] == [verdict["difference"], *verdict["interval"]]
 
 
 def test_rows_that_gave_the_same_on_every_item_were_not_compared(tmp_path, outcomes):

@@ -49,8 +49,8 @@ def test_a_notebook_opens_with_its_question_and_ends_with_a_verdict_on_every_cla
     tables = [table for table in registry.targets().values() if table.paper == path.parent.name]
     rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines[2:] if line.startswith("|")]
     claims = {claim.text for table in tables for claim in table.claims}
-    told = [row[0].replace(r"\|", "|") for row in rows]
-    assert len(told) > 10 and set(told) <= claims  # all of them once it is run again
+    names = [row[0].replace(r"\|", "|") for row in rows]
+    assert len(names) > 10 and set(names) <= claims  # all of them once it is run again
     for row in rows:
         assert len(row) == 1 + len(findings.SIDES) and all(
             cell.startswith((*verdicts.WORDS, "no number")) for cell in row[1:-2]

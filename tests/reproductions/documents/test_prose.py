@@ -80,7 +80,7 @@ def told(paper):
     text = GENERATED.sub("", "\n".join(parts))
     for section in re.split(r"(?m)^##? ", text)[1:]:
         head, _, body = section.partition("\n")
-        named = (found for word, found in SUBJECTS.items() if word in head)
+        named = (subjects_ for word, subjects_ in SUBJECTS.items() if word in head)
         about = next(named, (SMOLLM2,) if paper == registry.LEAGUE else ())
         rows = [((SIZES[row[1]],), row[0]) for row in ROW.finditer(body) if SIZES[row[1]] in about]
         for subject, part in [*rows, (about, ROW.sub("", body) if rows else body)] if about else ():
@@ -105,19 +105,19 @@ def targets(paper):
 @cache
 def differences(name, subject):
     """How far any two rows of a target with as many layers gone are apart: sizes in order, and (row, other, column, unit)."""
-    found = entries(name, subject)
-    choices = Counter((entry["sparsity"], _choice(entry)) for entry in found)
+    rows = entries(name, subject)
+    choices = Counter((entry["sparsity"], _choice(entry)) for entry in rows)
     league, apart = registry.get(name).paper == registry.LEAGUE, []
-    for (place, one), (behind, other) in permutations(enumerate(found), 2):
+    for (place, row), (behind, other) in permutations(enumerate(rows), 2):
         # the league's rows are choice by repair: not those that differ in both, of which there are a hundred thousand
-        alone = any(choices[entry["sparsity"], _choice(entry)] == 1 for entry in (one, other))
-        alike = _choice(one) == _choice(other) or _repair(one) == _repair(other)
-        if one["sparsity"] != other["sparsity"] or (league and not alone and not alike):
+        alone = any(choices[entry["sparsity"], _choice(entry)] == 1 for entry in (row, other))
+        alike = _choice(row) == _choice(other) or _repair(row) == _repair(other)
+        if row["sparsity"] != other["sparsity"] or (league and not alone and not alike):
             continue
-        for column in one["scores"].keys() & other["scores"].keys():
-            for unit, value in _differences(one["scores"][column], other["scores"][column]):
+        for column in row["scores"].keys() & other["scores"].keys():
+            for unit, value in _differences(row["scores"][column], other["scores"][column]):
                 if unit == "%" or place < behind:  # the other way round points are as many
-                    apart.append((abs(value), (one, other, column, unit)))
+                    apart.append((abs(value), (row, other, column, unit)))
     apart.sort(key=lambda pair: pair[0])
     return np.array([size for size, _ in apart]), [pair for _, pair in apart]
 
@@ -163,13 +163,15 @@ def test_each_number_told_is_a_records_or_printed_by_the_paper(paper):
                 for value in (*entry["scores"].values(), *_held_out(entry)):
                     known |= printed_forms(value)
         text, unknown = EFFECT.sub("", text), []
-        for found in NUMBER.finditer(text):
-            number = found[0].replace(",", "")
-            if ("." in number or len(number) > 3) and found[0] not in OTHERWISE[paper]:
+        for match in NUMBER.finditer(text):
+            number = match[0].replace(",", "")
+            if ("." in number or len(number) > 3) and match[0] not in OTHERWISE[paper]:
                 whole = "0" + number if number.startswith(".") else number
                 if whole not in known:
-                    unknown.append(text[max(found.start() - 40, 0) : found.end()])
-        assert not unknown, f"{paper}, {[one.name for one in about]}: no record has\n" + "\n".join(unknown)
+                    unknown.append(text[max(match.start() - 40, 0) : match.end()])
+        assert not unknown, f"{paper}, {[about_subject.name for about_subject in about]}: no record has\n" + "\n".join(
+            unknown
+        )
 
 
 @pytest.mark.slow
@@ -198,10 +200,10 @@ def _so_far_apart(paper, subject, difference):
     for name in targets(paper):
         sizes, pairs = differences(name, subject)
         first, last = np.searchsorted(sizes, (abs(difference) - 0.0501, abs(difference) + 0.0501))
-        for one, other, column, unit in pairs[first:last]:
+        for row, other, column, unit in pairs[first:last]:
             yield (
-                _interval(one["replicates"](column), other["replicates"](column), unit),
-                (one["method"], other["method"]),
+                _interval(row["replicates"](column), other["replicates"](column), unit),
+                (row["method"], other["method"]),
             )
 
 
@@ -210,8 +212,16 @@ def _by_claims(paper, subject):
     """(difference, interval) of the comparisons that claims make over more items than the tables show."""
     built = [show.build(table, STORE, subject) for table in registry.targets().values() if table.paper == paper]
     judged = [claim["judged"].get(subject.name) for content in built for claim in content["claims"]]
-    compared = [one for found in judged if found for one in found["comparisons"] if one["whole"] and one["interval"]]
-    return [(one["difference"], tuple(round(end, 1) for end in one["interval"])) for one in compared]
+    compared = [
+        comparison
+        for verdict in judged
+        if verdict
+        for comparison in verdict["comparisons"]
+        if comparison["whole"] and comparison["interval"]
+    ]
+    return [
+        (comparison["difference"], tuple(round(end, 1) for end in comparison["interval"])) for comparison in compared
+    ]
 
 
 def _over_more(paper, subject, difference):
@@ -219,16 +229,16 @@ def _over_more(paper, subject, difference):
     return [ends for value, ends in _by_claims(paper, subject) if abs(abs(value) - abs(difference)) <= 0.0501]
 
 
-def _differences(one, other):
+def _differences(row, other):
     """(unit, difference): in percent, in points, and of shares in points."""
-    return (("%", 100 * (one / other - 1)), ("points", one - other), ("share", 100 * (one - other))) if other else ()
+    return (("%", 100 * (row / other - 1)), ("points", row - other), ("share", 100 * (row - other))) if other else ()
 
 
-def _interval(one, other, unit):
+def _interval(row, other, unit):
     """The interval of a difference at one digit; None: it has none."""
-    if np.ndim(one) == 0 or np.ndim(other) == 0:
+    if np.ndim(row) == 0 or np.ndim(other) == 0:
         return None
-    difference = 100 * (one / other - 1) if unit == "%" else (one - other) * (100 if unit == "share" else 1)
+    difference = 100 * (row / other - 1) if unit == "%" else (row - other) * (100 if unit == "share" else 1)
     return tuple(round(float(end), 1) for end in interval(difference))
 
 
@@ -242,8 +252,8 @@ NAMED_TARGETS = [
 
 def _numbers(text):
     """The numbers of a finding that are looked at: with a decimal point, or of three digits and more."""
-    for found in NUMBER.finditer(EFFECT.sub("", re.sub(r"\s+", " ", ASIDE.sub(" ", text)))):
-        number = found[0].replace(",", "")
+    for match in NUMBER.finditer(EFFECT.sub("", re.sub(r"\s+", " ", ASIDE.sub(" ", text)))):
+        number = match[0].replace(",", "")
         if "." in number or len(number) > 2 and number != "1000":
             yield number
 
@@ -252,7 +262,7 @@ def _numbers(text):
 @pytest.mark.parametrize(("text", "names"), [pair for pair in NAMED_TARGETS if pair[1]])
 def test_each_number_of_a_finding_is_a_records_of_the_tables_that_it_names(text, names):
     """As it is, in percent less, as a share of another row's or as a difference from it, its interval included."""
-    told = set(_numbers(text))
+    numbers = set(_numbers(text))
     known = set() if "table2-laco" not in names else _above_chance()
     about = {SMOLLM2}.union(*(found for word, found in SUBJECTS.items() if word in text))
     for name in names:
@@ -260,18 +270,18 @@ def test_each_number_of_a_finding_is_a_records_of_the_tables_that_it_names(text,
             for entry in entries(name, subject):
                 for value in (*entry["scores"].values(), *_held_out(entry)):
                     known |= printed_forms(value) | (printed_forms(np.exp(value)) if value < 20 else set())
-            for one, other, column, unit in differences(name, subject)[1] if told - known else ():
-                known |= _told_of_pair(one, other, column, unit, told)
-    assert told <= known
+            for one, other, column, unit in differences(name, subject)[1] if numbers - known else ():
+                known |= _told_of_pair(one, other, column, unit, numbers)
+    assert numbers <= known
 
 
-def _told_of_pair(one, other, column, unit, told):
+def _told_of_pair(row, other, column, unit, numbers):
     """How a difference that is told may be written, and the ends of its interval."""
-    here, there = one["scores"][column], other["scores"][column]
+    here, there = row["scores"][column], other["scores"][column]
     forms = printed_forms(dict(_differences(here, there)).get(unit)) | printed_forms(here / there)
-    if not forms & told:
+    if not forms & numbers:
         return set()
-    mine, its = one["replicates"](column), other["replicates"](column)
+    mine, its = row["replicates"](column), other["replicates"](column)
     if np.ndim(mine) and np.ndim(its):
         for end in (*interval(mine - its), *interval(100 * (mine / its - 1)), *interval(mine / its)):
             forms |= printed_forms(float(end))
@@ -287,14 +297,17 @@ def _above_chance():
 
 def test_the_findings_name_tables_and_repeat_the_audits_numbers():
     assert len(FINDINGS) > 2 and sum(bool(names) for _, names in NAMED_TARGETS) > 1
-    found = audit.findings()
-    wrong, slips = [one for one in found if one.headline], [one for one in found if one.verdict == SLIP]
+    findings = audit.findings()
+    wrong, slips = (
+        [finding for finding in findings if finding.headline],
+        [finding for finding in findings if finding.verdict == SLIP],
+    )
     numbers = sum(len(reported.numbers(paper, table)) for paper in registry.PAPERS for table in reported.tables(paper))
     first = re.sub(r"\s+", " ", FINDINGS[0])
-    for said in (f"checked {numbers} printed", f"has {len(found)} findings", f"{len(slips)} of them slips"):
+    for said in (f"checked {numbers} printed", f"has {len(findings)} findings", f"{len(slips)} of them slips"):
         assert said in first
     assert f"{len(wrong)} affect numbers" in first
-    headlines = " ".join(one.headline for one in wrong if one.name in ("PC-2", "LC-2", "RE-6"))
+    headlines = " ".join(finding.headline for finding in wrong if finding.name in ("PC-2", "LC-2", "RE-6"))
     assert all(number in headlines for number in re.findall(r"\d+\.\d+", first))
 
 
@@ -303,8 +316,8 @@ def test_a_papers_page_names_the_numbers_of_its_claims(paper):
     lines = (ROOT / "docs" / "findings.md").read_text().splitlines()
     rows = [re.match(r"\| (\d+) \|.*`([\w-]+)` \|$", line) for line in lines]
     own = {int(row[1]) for row in rows if row and row[2].endswith(f"-{paper}")}
-    said = re.search(r"has the verdicts: (.*)", (ROOT / "papers" / paper / "README.md").read_text())[1]
-    spans = [(int(first), int(last or first)) for first, last in re.findall(r"(\d+)(?: (?:to|and) (\d+))?", said)]
+    sentence = re.search(r"has the verdicts: (.*)", (ROOT / "papers" / paper / "README.md").read_text())[1]
+    spans = [(int(first), int(last or first)) for first, last in re.findall(r"(\d+)(?: (?:to|and) (\d+))?", sentence)]
     assert {number for first, last in spans for number in range(first, last + 1)} == own and own
 
 
@@ -333,8 +346,8 @@ def test_what_readme_says_that_models_lost_stands_in_the_tables():
             ]
             tables += [[{form for value in row["scores"].values() for form in printed_forms(value)} for row in rows]]
             looked_at += bool(rows)
-        wanted = set(filter(None, numbers))
-        assert any(wanted <= set().union(*chosen) for chosen in product(*filter(None, tables))), line
+        expected = set(filter(None, numbers))
+        assert any(expected <= set().union(*chosen) for chosen in product(*filter(None, tables))), line
     assert looked_at > 8
 
 

@@ -21,11 +21,11 @@ def svg(folder, values, name="one"):
 
 
 def test_a_changed_number_is_told_from_a_last_digit(tmp_path):
-    one = svg(tmp_path, [1, 2, 3])
-    assert published_figures.same_picture(one, svg(tmp_path, [1, 2, 3 + 1e-4]))
-    assert not published_figures.same_picture(one, svg(tmp_path, [1, 2, 3.2]))
-    assert not published_figures.same_picture(one, svg(tmp_path, [0.5, 2, 3]))  # a pixel
-    assert not published_figures.same_picture(one, one.replace("stroke: #", "stroke: #0", 1))
+    picture = svg(tmp_path, [1, 2, 3])
+    assert published_figures.same_picture(picture, svg(tmp_path, [1, 2, 3 + 1e-4]))
+    assert not published_figures.same_picture(picture, svg(tmp_path, [1, 2, 3.2]))
+    assert not published_figures.same_picture(picture, svg(tmp_path, [0.5, 2, 3]))  # a pixel
+    assert not published_figures.same_picture(picture, picture.replace("stroke: #", "stroke: #0", 1))
 
 
 def test_what_is_missing_left_over_or_changed_is_named_and_put_right(tmp_path, monkeypatch):

@@ -16,12 +16,12 @@ from reproductions.spec import registry, reported
 def test_counts_are_those_of_the_shown_table(evidence):
     table = registry.get("table1-linearpatch")
     store = evidence.store
-    found = readme.counts(table, store)
-    assert found["reported"] == len(reported.numbers("linearpatch", "1"))
+    counts = readme.counts(table, store)
+    assert counts["reported"] == len(reported.numbers("linearpatch", "1"))
     standin = [r for r in show.build(table, store, "standin", claims=False)["rows"] if r["profile"] == "standin"]
     own = [cell for row in standin if not row["dense"] for cell in row["cells"].values()]
-    assert found["toy model"] == sum(cell["reproduced"] is not None for cell in own) > 100
-    assert found["paper"] == 0  # ratios and counts follow from shapes: nothing is measured on the paper's models
+    assert counts["toy model"] == sum(cell["reproduced"] is not None for cell in own) > 100
+    assert counts["paper"] == 0  # ratios and counts follow from shapes: nothing is measured on the paper's models
 
 
 def test_every_target_is_named_and_the_sums_add_up(tmp_path):
@@ -48,7 +48,7 @@ def written_out(paper, named):
                 span = range(int(first), int(last or first) + 1)
             else:
                 span = (f"{first[:-1]}{chr(end)}" for end in range(ord(first[-1]), ord((last or first)[-1]) + 1))
-            yield from (f"{word}{one}-{paper}" for one in span)
+            yield from (f"{word}{n}-{paper}" for n in span)
         if not numbers:
             yield word
 
@@ -56,22 +56,22 @@ def written_out(paper, named):
 @pytest.mark.slow
 def test_what_is_written_from_records_is_up_to_date():
     texts = {path: path.read_text() for path in readme.FILES}
-    found = readme.parts(name for text in texts.values() for name in readme.marked(text))
+    contents = readme.parts(name for text in texts.values() for name in readme.marked(text))
     for path, text in texts.items():
-        assert readme.render(text, found) == text, f"{path.name}: run `make readme`"
+        assert readme.render(text, contents) == text, f"{path.name}: run `make readme`"
 
 
 def test_every_sentence_of_the_screen_has_its_claims():
     for paper, sentences in findings.ABSTRACTS.items():
-        for one in sentences:
-            table = registry.get(one.target)
+        for line in sentences:
+            table = registry.get(line.target)
             assert table.paper == paper
-            for target in (one.target, *one.printed):
-                assert set(one.ids) <= {claim.id for claim in registry.get(target).claims}, (target, one.ids)
-    for one in findings.OURS:  # about no paper's sentence: exactly one claim
-        assert len([claim for claim in registry.get(one.target).claims if claim.id in one.ids]) == 1, (
-            one.target,
-            one.ids,
+            for target in (line.target, *line.printed):
+                assert set(line.ids) <= {claim.id for claim in registry.get(target).claims}, (target, line.ids)
+    for line in findings.OURS:  # about no paper's sentence: exactly one claim
+        assert len([claim for claim in registry.get(line.target).claims if claim.id in line.ids]) == 1, (
+            line.target,
+            line.ids,
         )
 
 
@@ -84,7 +84,7 @@ def test_claim_ids_are_unique_and_stay_readable():
 def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst(one_model):
     def judged(verdict, differences):
         counts = {"supported": sum(d > 1 for d in differences), "inconclusive": 0, "contradicted": 0}
-        found = [
+        cells = [
             {
                 "difference": d,
                 "interval": [d - 1, d + 1],
@@ -97,8 +97,8 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst(one_model):
             }
             for d in differences
         ]
-        return {"verdict": verdict, "counts": counts, "comparisons": found} | (
-            min(found, key=lambda f: f["difference"])
+        return {"verdict": verdict, "counts": counts, "comparisons": cells} | (
+            min(cells, key=lambda f: f["difference"])
         )
 
     empty = {"verdict": "not tested", "counts": {}, "comparisons": [], "reason": "no results"}
@@ -202,14 +202,14 @@ def test_the_screen_is_of_the_published_records(evidence):
 
 def test_the_page_of_claims_numbers_them():
     text = (ROOT / "docs/findings.md").read_text()
-    sentences = [one.sentence for lines in (*findings.ABSTRACTS.values(), findings.OURS) for one in lines]
-    assert re.findall(r"(?m)^\| (\d+) \| (.*?) \|", text) == [(str(n), one) for n, one in enumerate(sentences, 1)]
+    sentences = [line.sentence for lines in (*findings.ABSTRACTS.values(), findings.OURS) for line in lines]
+    assert re.findall(r"(?m)^\| (\d+) \| (.*?) \|", text) == [(str(n), line) for n, line in enumerate(sentences, 1)]
 
 
 def test_each_claim_of_a_paper_has_the_papers_words():
-    for one in (one for lines in findings.ABSTRACTS.values() for one in lines):
-        assert len(one.words.split()) > 3 and one.where, one.sentence
-    assert not any(one.words for one in findings.OURS)
+    for line in (line for lines in findings.ABSTRACTS.values() for line in lines):
+        assert len(line.words.split()) > 3 and line.where, line.sentence
+    assert not any(line.words for line in findings.OURS)
 
 
 def test_a_line_of_an_unknown_paper_is_refused():

@@ -111,12 +111,14 @@ def test_layers_that_the_recipes_records_name_are_not_searched_for_again(small, 
     def prepared(method, **options):
         lines = {"corpus": "any", "length": 16, "count": 4, "seed": 0}
         monkeypatch.setattr(loading, "load", lambda *a, **k: (copy.deepcopy(small), None))
-        made = recipe(selection={"method": method, "count": 2} | ({"calibration": lines} if method == "sleb" else {}))
-        return execute.prepare(made, **options)
+        wanted_recipe = recipe(
+            selection={"method": method, "count": 2} | ({"calibration": lines} if method == "sleb" else {})
+        )
+        return execute.prepare(wanted_recipe, **options)
 
-    found = prepared("sleb", recorded={"removed": [3, 1]})  # there is no text to search by
-    assert found.details == {"removed": [3, 1], "layers": len(small.model.layers), "layer_executions": 0}
-    assert len(found.model.model.layers) == len(small.model.layers) - 2
+    context = prepared("sleb", recorded={"removed": [3, 1]})  # there is no text to search by
+    assert context.details == {"removed": [3, 1], "layers": len(small.model.layers), "layer_executions": 0}
+    assert len(context.model.model.layers) == len(small.model.layers) - 2
     with pytest.raises(UserError, match="any"):
         prepared("sleb")
     with pytest.raises(UserError, match="calibration"):
@@ -130,16 +132,16 @@ def test_a_row_of_prune_and_comp_that_has_records_is_the_same_model_again_withou
     tokens = torch.randint(3, small.config.vocab_size, (4, 16), generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(Context, "tokens", lambda context, entry: tokens)
     lines = {"corpus": "any", "sampler": "linearpatch-train", "length": 16, "count": 4, "seed": 0}
-    made = recipe(selection={"method": "prunecomp", "metric": "bi", "count": 2} | options, calibration=lines)
-    first = execute.prepare(made)
+    wanted_recipe = recipe(selection={"method": "prunecomp", "metric": "bi", "count": 2} | options, calibration=lines)
+    first = execute.prepare(wanted_recipe)
     details = json.loads(json.dumps(first.details))
     for name in ("searched", "tokens"):  # neither what is kept on disk nor the text is asked
         monkeypatch.delattr(Context, name)
-    again = execute.prepare(made, recorded=details)
+    again = execute.prepare(wanted_recipe, recorded=details)
     ours = {name: details[name] for name in ("removed", "factors", "cuts")}
     assert {name: json.loads(json.dumps(again.details[name])) for name in ours} == ours
-    for one, other in zip(again.model.state_dict().values(), first.model.state_dict().values(), strict=True):
-        assert torch.equal(one, other)
+    for tensor, other in zip(again.model.state_dict().values(), first.model.state_dict().values(), strict=True):
+        assert torch.equal(tensor, other)
 
 
 @pytest.mark.parametrize("step", ["selection", "repair", "training"])
@@ -151,8 +153,8 @@ def test_an_unknown_step_is_named(small, step):
 
 def test_long_work_keeps_one_folder_per_recipe(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
-    one, other = recipe(), recipe(fidelity="code")
-    folders = {Context(None, None, r, 0).folder for r in (one, one, other)}
+    first, second = recipe(), recipe(fidelity="code")
+    folders = {Context(None, None, r, 0).folder for r in (first, first, second)}
     assert len(folders) == 2 and all(folder.is_dir() and folder.is_relative_to(tmp_path) for folder in folders)
 
 
@@ -166,8 +168,8 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
 
     def ask(length=2, facts=None, **options):
         monkeypatch.setattr("common.pruning.pipeline._MADE", set())  # as a later process
-        made = Context(tiny_llama, None, recipe(), 0, **options)
-        return made.searched("greedy", facts or {"seed": 0}, lambda: search(length), count=length)
+        context = Context(tiny_llama, None, recipe(), 0, **options)
+        return context.searched("greedy", facts or {"seed": 0}, lambda: search(length), count=length)
 
     assert ask() == ask() == [0, 1] and searches == [2]
     assert ask(3) == ask(2) == [0, 1, 2] and searches == [2, 3]  # too short: longer, and kept
@@ -191,23 +193,23 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
 def test_a_greedy_search_that_is_killed_goes_on_with_its_next_step(tmp_path, monkeypatch, make_tiny, selection):
     monkeypatch.setitem(pipeline.SAMPLERS, "counted", lambda *_: torch.arange(3, 43).reshape(2, 20))
     monkeypatch.setattr(steps, "lines", lambda *_: torch.arange(3, 43).reshape(2, 20))
-    kept, keep = [], Context._write_work
+    written, keep = [], Context._write_work
 
     def killed(self, path, content, after=None):
         keep(self, path, content)
-        kept.append(path.name)
-        if after == len(kept):
+        written.append(path.name)
+        if after == len(written):
             raise KeyboardInterrupt
 
     def chosen(after, folder):
-        kept.clear()
+        written.clear()
         monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / folder))
         monkeypatch.setattr(pipeline, "_MADE", set())
         monkeypatch.setattr(Context, "_write_work", partialmethod(killed, after=after))
-        asked = Recipe("tiny", "paper", selection=selection | {"count": 3}, calibration=TEXT)
-        made = Context(make_tiny(), None, asked, 0)
-        made.recipe.step("selection").apply(made)
-        return made.details, len(kept)
+        chosen_recipe = Recipe("tiny", "paper", selection=selection | {"count": 3}, calibration=TEXT)
+        context = Context(make_tiny(), None, chosen_recipe, 0)
+        context.recipe.step("selection").apply(context)
+        return context.details, len(written)
 
     expected, whole = chosen(None, "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -238,14 +240,14 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
         return plt.figure()
 
     monkeypatch.setattr(style, "draw_for_test", draw, raising=False)
-    wanted = recipe(selection={"method": "given", "layers": [2, 1]})
+    given_recipe = recipe(selection={"method": "given", "layers": [2, 1]})
     table = Table(
         target="figure9-test",
         paper="linearpatch",
         number="figure 9",
         title="",
         declared=lambda subject, limit: [
-            Row("small", "small", "2/4", "given", dataclasses.replace(wanted, limit=limit))
+            Row("small", "small", "2/4", "given", dataclasses.replace(given_recipe, limit=limit))
         ],
         columns=lambda profile: [Column("layers", "removed", "removed", text=True), Column("n", "removed", "count")],
         draw="figures.style:draw_for_test",

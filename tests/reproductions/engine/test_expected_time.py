@@ -23,7 +23,7 @@ def test_a_published_cell_takes_what_it_took_and_another_seed_the_median():
     assert expected_time.expected([entry], store) == (took, 0)
     changed = replace(entry, recipe=Changes(seed=77).of(entry.recipe))
     seconds, unknown = expected_time.expected([changed], store)
-    times = [one["provenance"]["seconds"] for one in store.published.of_benchmark("standin", entry.benchmarks[0])]
+    times = [result["provenance"]["seconds"] for result in store.published.of_benchmark("standin", entry.benchmarks[0])]
     assert unknown == 0 and median(times) <= seconds <= sum(times)
 
 
@@ -98,14 +98,14 @@ class Clock:
 
 @pytest.fixture
 def store(tmp_path):
-    found = Store(tmp_path, None)
-    found.published = Published()
-    return found
+    store_ = Store(tmp_path, None)
+    store_.published = Published()
+    return store_
 
 
 def work_of(recipes, benchmarks):
-    found = [Recipe("llama-2-7b", "paper", repair={"method": "shift"}, fidelity=f"f{n}") for n in range(recipes)]
-    return [runner.Work(recipe, f"row {n}", list(benchmarks)) for n, recipe in enumerate(found)]
+    recipes_ = [Recipe("llama-2-7b", "paper", repair={"method": "shift"}, fidelity=f"f{n}") for n in range(recipes)]
+    return [runner.Work(recipe, f"row {n}", list(benchmarks)) for n, recipe in enumerate(recipes_)]
 
 
 def test_the_time_left_weighs_cells_by_what_they_are_expected_to_take(store, monkeypatch, capsys):
@@ -154,8 +154,8 @@ def test_a_model_that_is_prepared_in_no_time_says_nothing_of_the_others(store, m
     published = Published.of_benchmark
 
     def of_benchmark(self, model, benchmark):
-        for one in published(self, model, benchmark):
-            yield one
+        for result in published(self, model, benchmark):
+            yield result
             plain = {"seconds": PUBLISHED[benchmark], "preparing_seconds": 1e-4}
             yield {"recipe": {"repair": None}, "provenance": plain, "status": "ok"}
 
@@ -194,16 +194,16 @@ def test_a_cell_of_which_nothing_is_known_counts_as_the_mean_of_the_others(store
 def test_each_calibration_text_is_read_once(store, monkeypatch):
     monkeypatch.setitem(PUBLISHED, expected_time._RUNNING, 100.0)
     text = {"corpus": "wikitext2-train", "count": 48, "length": 2048}  # twice as many tokens as the benchmark reads
-    found = [
+    estimates = [
         Recipe("llama-2-7b", "paper", calibration={**text, "seed": seed}, repair={"method": "shift"}, fidelity=f"f{n}")
         for n, seed in enumerate([0, 0, 1])
     ]
-    work = [runner.Work(recipe, "", ["piqa"]) for recipe in found]
+    work = [runner.Work(recipe, "", ["piqa"]) for recipe in estimates]
     cells_and_preparing = 3 * (10 + 50)
     assert expected_time.expected(work, store) == (cells_and_preparing + 2 * 200, 0)
     left = expected_time.TimeLeft(work, store)
-    left.prepared(found[0].hash, 250.0)
-    left.measured(found[0].hash, "piqa", 10.0)
+    left.prepared(estimates[0].hash, 250.0)
+    left.measured(estimates[0].hash, "piqa", 10.0)
     assert left.seconds() == 2 * 10 + 50 + 250  # the second reads nothing, the third another draw
 
 

@@ -26,9 +26,9 @@ class Measured:
 
     def prepare(self, recipe, **options):
         self.prepared.append(recipe.hash)
-        found = runner.Work(recipe, "")
-        found.details, found.provenance = {}, {}
-        return found
+        work = runner.Work(recipe, "")
+        work.details, work.provenance = {}, {}
+        return work
 
     def benchmark(self, prepared, name):
         self.cells.append((prepared.recipe.hash, name))
@@ -48,16 +48,16 @@ def measured(monkeypatch, tmp_path):
 @pytest.fixture
 def data(monkeypatch):
     """Everything is there but what is added to this set; the list holds what was looked for."""
-    absent, asked = set(), []
+    absent, requested = set(), []
 
     def look(name):
-        asked.append(name)
+        requested.append(name)
         if name in absent:
             raise NoData(f"could not fetch {name}: no network; fetch it elsewhere")
 
     for kind in fetch._DATA:
         monkeypatch.setitem(fetch._DATA, kind, look)
-    return absent, asked
+    return absent, requested
 
 
 def records(tmp_path):
@@ -65,11 +65,11 @@ def records(tmp_path):
 
 
 def test_a_benchmark_without_data_is_recorded_at_once(measured, data, tmp_path, capsys):
-    absent, asked = data
+    absent, requested = data
     (race,) = {c.benchmark for c in registry.get("table1-linearpatch").columns("paper") if c.label == "Race-h"}
     absent.update({race, "perplexity@linearpatch-wikitext2"})
     assert main(COMMAND) == 0
-    assert len(asked) == len(set(asked)) and {*absent, "piqa"} < set(asked)
+    assert len(requested) == len(set(requested)) and {*absent, "piqa"} < set(requested)
     error = capsys.readouterr().err
     assert error.count("could not fetch") == 1
     assert error.startswith(
@@ -149,9 +149,9 @@ def test_where_nothing_can_be_measured_one_line_says_why(measured, tmp_path, cap
 
 
 def test_the_stand_in_looks_for_nothing(measured, data):
-    _, asked = data
+    _, requested = data
     assert main(["run", "table1-linearpatch", "--limit", "2"]) == 0
-    assert measured.cells and not asked
+    assert measured.cells and not requested
 
 
 @pytest.mark.parametrize("error", [UserError("the data has no column"), KeyError("text")], ids=["refused", "broken"])
@@ -176,13 +176,13 @@ def test_an_interrupted_look_leaves_the_librarys_log_as_it_was(data, monkeypatch
 
 
 def test_weights_are_converted_when_asked_for(data, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(fetch.loading, "resolve", lambda name, **options: asked.append((name, options)))
+    requested = []
+    monkeypatch.setattr(fetch.loading, "resolve", lambda name, **options: requested.append((name, options)))
     monkeypatch.setattr(fetch.checkpoint, "load_tokenizer", lambda path: None)
     for more in ([], [pickled_weights.FLAG]):
         assert parser().parse_args(["fetch", "grid", *more]).convert_weights == bool(more)
         assert main(["fetch", "table1-linearpatch", "--model", "llama-2-7b", *more]) == 0
-    assert asked == [("llama-2-7b", {"convert_weights": False}), ("llama-2-7b", {"convert_weights": True})]
+    assert requested == [("llama-2-7b", {"convert_weights": False}), ("llama-2-7b", {"convert_weights": True})]
     assert "model llama-2-7b: here" in capsys.readouterr().out
 
 

@@ -41,7 +41,7 @@ def nothing_measured(tmp_path):
 def test_the_most_valuable_comes_first_and_nothing_is_planned_twice(nothing_measured):
     """Both tables' perplexities and tasks of one model, its long searches, then the next model; trainings last."""
     planned = gpu_batch.plan(gpu_batch.MODELS, nothing_measured)
-    models = [{entry.recipe.model for entry in one.work} for one in planned]
+    models = [{entry.recipe.model for entry in stage.work} for stage in planned]
     assert models[:7] == [{SMALL}] * 3 + [{LARGE}] * 3 + [{SMALL}]
     searched = [entry.recipe for entry in planned[2].work]
     assert {recipe.selection["method"] for recipe in searched} == {"sleb"}
@@ -50,11 +50,13 @@ def test_the_most_valuable_comes_first_and_nothing_is_planned_twice(nothing_meas
     assert first == {"perplexity", "parameters"}
     (timed,) = gpu_batch.timed(planned[:1], nothing_measured, 1.0, lambda recipe, benchmark: None)
     assert timed.unknown == timed.cells  # without published results nothing is known of their time
-    wanted = [cell for one in planned for cell in cells(one.work)]
-    assert len(set(wanted)) == len(wanted) == sum(one.cells for one in planned)
-    trained = [any(entry.recipe.training for entry in one.work) for one in planned]
+    missing = [cell for stage in planned for cell in cells(stage.work)]
+    assert len(set(missing)) == len(missing) == sum(stage.cells for stage in planned)
+    trained = [any(entry.recipe.training for entry in stage.work) for stage in planned]
     assert trained == sorted(trained) and trained[-2:] == [True, True]
-    assert not any(LARGE in each for each, one in zip(models, planned, strict=True) if one.title.startswith("league"))
+    assert not any(
+        LARGE in names for names, stage in zip(models, planned, strict=True) if stage.title.startswith("league")
+    )
     removed = {
         entry.recipe.selection["count"] for entry in planned[6].work if "count" in (entry.recipe.selection or {})
     }
@@ -77,7 +79,7 @@ def test_cells_without_data_take_no_time_and_are_counted(tmp_path):
     (whole,) = gpu_batch.timed(planned, store, 2.0, lambda recipe, benchmark: None)
     (part,) = gpu_batch.timed(planned, store, 2.0, lambda recipe, name: "none" if name == "copa" else None)
     (none,) = gpu_batch.timed(planned, store, 2.0, lambda recipe, benchmark: "none")
-    assert [one.lacking for one in (whole, part, none)] == [
+    assert [stage.lacking for stage in (whole, part, none)] == [
         0,
         2,
         3,
@@ -93,9 +95,9 @@ def test_a_dry_run_measures_nothing_and_loads_no_data(tmp_path, monkeypatch, cap
     for kind in fetch._DATA:
         monkeypatch.setitem(fetch._DATA, kind, lambda name: pytest.fail(f"the data of {name} were loaded"))
     assert gpu_batch.main(["--dry-run", "--device", "cuda", "--model", SMALL, "--limit", "2"]) == 0
-    said = capsys.readouterr().out
-    assert "perplexities of LinearPatch and Prune&Comp, Qwen2.5-Coder-0.5B-Instruct" in said and "8 workers" in said
-    assert "looks for no data" in said and "without data here" not in said
+    output = capsys.readouterr().out
+    assert "perplexities of LinearPatch and Prune&Comp, Qwen2.5-Coder-0.5B-Instruct" in output and "8 workers" in output
+    assert "looks for no data" in output and "without data here" not in output
     assert not (tmp_path / "records").exists()
 
 
@@ -117,8 +119,8 @@ def test_stages_are_measured_one_after_another(stub, tmp_path):
     planned = batch()
     assert gpu_batch.run(planned, device="cpu", workers=1, measure="stub_measure", ends=time.time() + 3600) == 5
     store = Store(tmp_path / "records", None)
-    for one in planned:
-        for entry in one.work:
+    for stage in planned:
+        for entry in stage.work:
             assert all(store.get(entry.recipe, name).status == "ok" for name in entry.benchmarks)
     begun = [line.split()[2] for line in (tmp_path / "log").read_text().splitlines()]
     assert collections.Counter(begun[:3]) == {"copa": 2, "wsc273": 1} and sorted(begun[3:]) == ["boolq", "hellaswag"]

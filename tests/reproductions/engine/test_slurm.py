@@ -70,19 +70,19 @@ def said(*command) -> str:
 
 def until(condition, seconds, what):
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, (
             f"{what}: not within {seconds} s\n{said('squeue')}{said('sinfo', '-N', '-l')}"
         )
         time.sleep(0.2)
-    return found
+    return result
 
 
 def free_ports(count):
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    ports = [socket_.getsockname()[1] for socket_ in sockets]
+    for socket_ in sockets:
+        socket_.close()
     return ports
 
 
@@ -123,10 +123,10 @@ def slurm(monkeypatch):
 
 def of_node(node, folder):
     """(process, its parent) of every process that this SLURM has started on a node."""
-    wanted = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_CONF={folder}/slurm.conf".encode()}
+    variables = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_CONF={folder}/slurm.conf".encode()}
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if wanted <= set((path / "environ").read_bytes().split(b"\0")):
+            if variables <= set((path / "environ").read_bytes().split(b"\0")):
                 yield int(path.name), int((path / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
@@ -134,9 +134,9 @@ def of_node(node, folder):
 
 def kill(node, folder):
     """End what runs on a node as a power cut would: first those that would report it."""
-    found = list(of_node(node, folder))
-    minders = {parent for _, parent in found if "slurmstepd" in Path(f"/proc/{parent}/cmdline").read_text()}
-    for process in [*minders, *(process for process, _ in found)]:
+    processes = list(of_node(node, folder))
+    minders = {parent for _, parent in processes if "slurmstepd" in Path(f"/proc/{parent}/cmdline").read_text()}
+    for process in [*minders, *(process for process, _ in processes)]:
         try:
             os.kill(process, 9)
         except ProcessLookupError:

@@ -40,10 +40,10 @@ def repaired(make_tiny, tiny_tokenizer):
             limit=limit,
             fidelity=fidelity,
         )
-        made = Context(make_tiny("llama"), tiny_tokenizer, recipe, 1)
+        context = Context(make_tiny("llama"), tiny_tokenizer, recipe, 1)
         for part in ("selection", "repair"):
-            recipe.step(part).apply(made)
-        return made
+            recipe.step(part).apply(context)
+        return context
 
     return repair
 
@@ -60,18 +60,18 @@ def repaired(make_tiny, tiny_tokenizer):
     ],
 )
 def test_a_recipe_is_carried_out_and_found_again(repaired, wanted, layers, parameters):
-    made = repaired(**wanted, **TRAINED)
-    assert Decoder(made.model).num_layers == layers
-    assert sum(p.numel() for p in patch_parameters(made.model)) == parameters
-    training = made.details["training"]
+    context = repaired(**wanted, **TRAINED)
+    assert Decoder(context.model).num_layers == layers
+    assert sum(p.numel() for p in patch_parameters(context.model)) == parameters
+    training = context.details["training"]
     assert training["status"] == "finished" and training["steps"] == 5 == len(training["losses"])
     assert training["losses"][-1] < training["losses"][0]
     assert training["loss"] == ("mse" if training["target"] == "output" else "kl")
-    json.dumps(made.details, allow_nan=False)
+    json.dumps(context.details, allow_nan=False)
     again = repaired(**wanted, **TRAINED)
-    assert again.details == made.details  # seconds included: nothing was trained a second time
-    for one, other in zip(patch_parameters(made.model), patch_parameters(again.model), strict=True):
-        assert torch.equal(one, other)
+    assert again.details == context.details  # seconds included: nothing was trained a second time
+    for parameter, other in zip(patch_parameters(context.model), patch_parameters(again.model), strict=True):
+        assert torch.equal(parameter, other)
 
 
 def test_recipes_share_one_stored_teacher(repaired, tmp_path):
@@ -92,19 +92,19 @@ def test_the_official_code_of_streamline_keeps_what_does_best_on_held_out_window
 
 
 def test_without_samples_the_network_is_untrained(repaired):
-    made = repaired(method="streamline-ffn")
-    assert "training" not in made.details and [p.kind for p in patches(made.model)] == ["streamline-ffn"]
+    context = repaired(method="streamline-ffn")
+    assert "training" not in context.details and [p.kind for p in patches(context.model)] == ["streamline-ffn"]
 
 
 def test_a_quick_look_trains_on_few_samples(repaired):
-    made = repaired(method="streamline-layer", limit=3, **TRAINED)
-    assert made.details["training"]["steps"] == 2
+    context = repaired(method="streamline-layer", limit=3, **TRAINED)
+    assert context.details["training"]["steps"] == 2
 
 
 def test_a_long_curve_is_thinned_to_means():
-    made = Context(None, None, None, 1)
-    note_training(made, {"losses": [float(i) for i in range(1000)], "seconds": 1.0})
-    training = made.details["training"]
+    context = Context(None, None, None, 1)
+    note_training(context, {"losses": [float(i) for i in range(1000)], "seconds": 1.0})
+    training = context.details["training"]
     assert training["steps_per_point"] == 4 and len(training["losses"]) == 250
     assert training["losses"][:2] == [1.5, 5.5]
 

@@ -39,8 +39,8 @@ workers.local(pickle.loads(Path(sys.argv[1]).read_bytes()), 2, Path(sys.argv[2])
 
 
 def grid(recipes=6, benchmarks=BENCHMARKS):
-    found = [Recipe("llama-2-7b", "paper", fidelity=f"f{number}") for number in range(recipes)]
-    return [Work(entry, f"row {number}", list(benchmarks)) for number, entry in enumerate(found)]
+    recipes_ = [Recipe("llama-2-7b", "paper", fidelity=f"f{number}") for number in range(recipes)]
+    return [Work(entry, f"row {number}", list(benchmarks)) for number, entry in enumerate(recipes_)]
 
 
 def worker(work, **options):
@@ -70,12 +70,12 @@ def stub(tmp_path, monkeypatch):
 
 
 def recorded(store, work):
-    found = {(e.recipe.hash, b): store.get(e.recipe, b) for e in work for b in e.benchmarks}
+    records = {(e.recipe.hash, b): store.get(e.recipe, b) for e in work for b in e.benchmarks}
     for path in store.user.rglob(".lock"):
         lock = locks.take(path)
         assert lock is not None, "somebody still measures"
         lock.release()
-    return sorted(key for key, record in found.items() if record is not None and record.status == "ok")
+    return sorted(key for key, record in records.items() if record is not None and record.status == "ok")
 
 
 def test_two_at_once_measure_each_cell_once(stub):
@@ -115,9 +115,9 @@ def test_what_another_measures_is_waited_for_and_taken_over_if_it_gives_up(stub,
 
 def test_measuring_anew_is_done_once_for_each_request(stub):
     work = grid(2)
-    asked = time.time_ns()
+    request_time = time.time_ns()
     for _ in range(2):
-        runner.measured(work, stub.store, stub_measure, force=True, since=asked)
+        runner.measured(work, stub.store, stub_measure, force=True, since=request_time)
     assert set(stub.begun().values()) == {1}
     runner.measured(work, stub.store, stub_measure, force=True)
     assert set(stub.begun().values()) == {2}
@@ -127,9 +127,9 @@ def test_a_failure_is_not_tried_again_for_the_same_request(stub):
     (work,) = grid(1, ["piqa"])
     failing = SimpleNamespace(**vars(stub_measure))
     failing.benchmark = lambda *_: stub.begun() or (_ for _ in ()).throw(MemoryError)
-    asked = time.time_ns()
-    assert runner.measured([work], stub.store, failing, since=asked) == 1
-    assert runner.measured([work], stub.store, stub_measure, since=asked) == 1 and not stub.begun()
+    request_time = time.time_ns()
+    assert runner.measured([work], stub.store, failing, since=request_time) == 1
+    assert runner.measured([work], stub.store, stub_measure, since=request_time) == 1 and not stub.begun()
     assert runner.measured([work], stub.store, stub_measure) == 0 and stub.begun()
 
 
@@ -151,23 +151,23 @@ def test_a_value_that_is_not_measured_anew_is_kept_and_counts_as_failed(stub):
     stops.benchmark = lambda prepared, name: broken(tries.append(name))
     (work,) = work.without(["piqa"])
     files = sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir())
-    asked = time.time_ns()
+    request_time = time.time_ns()
     for _ in range(2):
-        assert runner.measured([work], stub.store, stops, force=True, since=asked) == 1
+        assert runner.measured([work], stub.store, stops, force=True, since=request_time) == 1
     assert tries == ["copa"] and stub.store.get(work.recipe, "copa") == before
-    assert outcome([work], asked) == 1
+    assert outcome([work], request_time) == 1
     assert sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir()) == files
     assert runner.measured([work], stub.store, stops, force=True) == 1  # a request of one process leaves no trace
     assert sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir()) == files
     lacking = {"lacking": lambda recipe, benchmark: "no network"}
-    asked = time.time_ns()
-    assert runner.measured([work], stub.store, stops, force=True, since=asked, **lacking) == 0
-    assert outcome([work], asked) == 0  # what has no data is no failure
-    asked = time.time_ns()
-    runner.measured([work], stub.store, stops, force=True, since=asked)
+    request_time = time.time_ns()
+    assert runner.measured([work], stub.store, stops, force=True, since=request_time, **lacking) == 0
+    assert outcome([work], request_time) == 0  # what has no data is no failure
+    request_time = time.time_ns()
+    runner.measured([work], stub.store, stops, force=True, since=request_time)
     runner.measured([work], stub.store, stub_measure, force=True)
     assert sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir()) == files
-    assert outcome([work], asked) == 0
+    assert outcome([work], request_time) == 0
 
 
 def test_what_killed_processes_were_to_measure_anew_counts_as_failed(stub, monkeypatch, caplog):
@@ -185,11 +185,11 @@ def test_the_bar_is_full_where_values_are_kept(stub, monkeypatch):
     (work,) = grid(1)
     runner.measured([work], stub.store, stub_measure)
     stops = SimpleNamespace(**vars(stub_measure) | {"benchmark": broken})
-    asked = time.time_ns()
-    runner.measured([work], stub.store, stops, force=True, since=asked)
+    request_time = time.time_ns()
+    runner.measured([work], stub.store, stops, force=True, since=request_time)
     counted = []
     monkeypatch.setattr("common.console.progress.track.update", lambda bar, count=1: counted.append(count))
-    workers._watch(workers.Worker((work,), asked, force=True), {}, None)
+    workers._watch(workers.Worker((work,), request_time, force=True), {}, None)
     assert sum(counted) == len(BENCHMARKS)
 
 
@@ -260,8 +260,8 @@ def test_a_process_that_ends_by_an_error_says_which_and_where_its_log_is(stub, c
     stub.set("STUB_REFUSES", "no such device")
     workers.local(worker(grid(1, ["piqa"])), 1, stub.folder / "jobs")
     (log,) = (stub.folder / "jobs").glob("*.log")
-    (said,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: "))
-    assert said.endswith(f" ended early (common.utils.errors.UserError: no such device); see {log}")
+    (warning,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: "))
+    assert warning.endswith(f" ended early (common.utils.errors.UserError: no such device); see {log}")
 
 
 @pytest.mark.slow
@@ -308,7 +308,7 @@ def test_a_submitter_that_is_told_to_end_leaves_no_process_behind(stub, number, 
     assert len(measuring) == 2
     first.send_signal(number)
     assert first.wait(60) and "KeyboardInterrupt" in (stub.folder / "errors").read_text()
-    _, alive = psutil.wait_procs([psutil.Process(each) for each in measuring if psutil.pid_exists(each)], timeout=30)
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in measuring if psutil.pid_exists(pid)], timeout=30)
     assert not alive
 
 
@@ -318,7 +318,7 @@ def test_listed_commands_ask_for_each_cell_once(stub):
     text += ["--profile", "paper", "--limit", "7", "--full-test-sets"]
     lines = workers.list_work(parser().parse_args(text), work).splitlines()
     assert len(lines) == len(work)
-    asked = []
+    requested = []
     for line in lines:
         words = subprocess.run(
             ["sh", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True
@@ -326,14 +326,14 @@ def test_listed_commands_ask_for_each_cell_once(stub):
         options = parser().parse_args(words[3:])
         assert (options.model, options.limit, options.workers, options.no_show) == (["a b"], 7, None, True)
         assert options.full_test_sets and not options.paper_budget
-        asked += cells(workers.chosen(work, options.recipe, work))
-    assert sorted(asked) == cells(work)
+        requested += cells(workers.chosen(work, options.recipe, work))
+    assert sorted(requested) == cells(work)
 
 
 def test_a_listed_command_asks_for_one_of_the_recipes_that_were_asked(stub, capsys):
     """With options that change or narrow rows: the command, asked to list its work, prints itself."""
-    asked = ["run", "table1-prunecomp", "--row", "CosSim(BI) +*", "--seed", "77", "--columns", "Numeric"]
-    assert main([*asked, "--list-work"]) == 0
+    command = ["run", "table1-prunecomp", "--row", "CosSim(BI) +*", "--seed", "77", "--columns", "Numeric"]
+    assert main([*command, "--list-work"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     for line in lines:
@@ -359,9 +359,9 @@ def test_what_cannot_be_spread_is_said(arguments, message):
 
 def test_a_recipe_that_no_table_has_is_said():
     every = grid()
-    for asked in ("nonsense", "0123456789abcdef"):
-        with pytest.raises(UserError, match=f"unknown recipe '{asked}'"):
-            workers.chosen(every, [asked], every)
+    for key_ in ("nonsense", "0123456789abcdef"):
+        with pytest.raises(UserError, match=f"unknown recipe '{key_}'"):
+            workers.chosen(every, [key_], every)
     left = [Work(every[0].recipe, "row 0", ["copa", "boolq"]), *every[2:]]
     assert workers.chosen(left, [every[1].recipe.hash], every) == []  # measured by now
     assert workers.chosen(left, [every[3].recipe.hash, every[0].recipe.hash], every) == [left[0], left[2]]
@@ -422,9 +422,9 @@ def test_slurm_options_have_short_names():
 
 
 def test_slurm_options_are_numbers_where_slurm_has_numbers_and_may_be_lists():
-    found = workers.slurm_options("account=00123,nodelist=n1, n2,n[4,6],cpus_per_task=08,qos=7,mem=64,exclude=n3")
-    assert found["account"] == "00123" and found["nodelist"] == "n1,n2,n[4,6]" and found["cpus_per_task"] == 8
-    assert (found["qos"], found["mem"], found["exclude"]) == ("7", "64", "n3")
+    options = workers.slurm_options("account=00123,nodelist=n1, n2,n[4,6],cpus_per_task=08,qos=7,mem=64,exclude=n3")
+    assert options["account"] == "00123" and options["nodelist"] == "n1,n2,n[4,6]" and options["cpus_per_task"] == 8
+    assert (options["qos"], options["mem"], options["exclude"]) == ("7", "64", "n3")
 
 
 @pytest.mark.parametrize(("asked", "name"), [("", "reproductions"), ("job_name=mine", "mine")])

@@ -113,11 +113,11 @@ def test_the_paper_profile_collapses_offline_on_a_mirror(rehearsal, capsys):
     sentences = draw([SENTENCE.format(i) for i in range(30)], 10, 0)
     for method, merge in (("LaCo", "paper"), ("LaCo, code's merge (extension)", "code")):
         model, tokenizer = loading.load("llama-2-7b")
-        found = laco.collapse(model, tokenizer, sentences, C=4, T=0.65, merge=merge)
+        report = laco.collapse(model, tokenizer, sentences, C=4, T=0.65, merge=merge)
         cells = rows[method]
         assert (cells["layers"]["reproduced"], cells["attempts (extension)"]["reproduced"]) == (
-            found.layers,
-            len(found.trace),
+            report.layers,
+            len(report.trace),
         )
         assert [cells[name]["reproduced"] for name in "CLHIT"] == [4, 1, 32, 2, 0.65]
     assert rows["LaCo"]["C"]["status"] == "match" and rows["LaCo"]["T"]["reported"] == 0.65
@@ -133,7 +133,7 @@ def test_post_training_is_shared_and_pruning_again_counts_original_layers(
     training = {"method": "laco-posttrain", "data": data}
     training["settings"] = {"batch": 4, "micro_batch": 4, "learning_rate": 1e-3, "evaluate_every": 5, "save_every": 5}
     calibration = {"corpus": "a", "sentences": 4, "seed": 0}
-    made = []
+    collapsed = []
     for again in (None, {"C": 2, "I": 1, "merge": "code", "layers": 3}):
         recipe = Recipe(
             "tiny", "standin", "w", selection, None, training | ({"reprune": again} if again else {}), calibration
@@ -143,8 +143,8 @@ def test_post_training_is_shared_and_pruning_again_counts_original_layers(
         recipe.step("selection").apply(prepared)
         before = [p.clone() for p in prepared.model.parameters()]
         recipe.step("training").apply(prepared)
-        made.append((prepared, before))
-    (trained, before), (pruned, _) = made
+        collapsed.append((prepared, before))
+    (trained, before), (pruned, _) = collapsed
     assert trained.model.config.num_hidden_layers == 5 and pruned.model.config.num_hidden_layers == 3
     assert any(not torch.equal(a, b) for a, b in zip(before, trained.model.parameters()))
     values, _, _ = measurements.measure(trained, "laco-training")
@@ -167,12 +167,12 @@ def test_figures_show_what_the_benchmarks_record(make_tiny, tiny_tokenizer, monk
     selection = {"method": "laco", "C": 2, "L": 1, "H": 6, "I": 1, "merge": "code", "T": 0.5}
     recipe = Recipe("tiny", "standin", "w", selection, calibration={"corpus": "a", "sentences": 4, "seed": 0})
     prepared = Context(make_tiny(), tiny_tokenizer, recipe, 1)
-    found = {name: measurements.measure(prepared, name) for name in FIGURES}
+    results = {name: measurements.measure(prepared, name) for name in FIGURES}
     recipe.step("selection").apply(prepared)
-    found["laco-search"] = measurements.measure(prepared, "laco-search")
+    results["laco-search"] = measurements.measure(prepared, "laco-search")
     records = {
         name: json.loads(json.dumps({"values": values, "details": prepared.details | details}))
-        for name, (values, _, details) in found.items()
+        for name, (values, _, details) in results.items()
     }
     for record in records.values():
         record["recipe"] = {"selection": {"merge": "paper"}}
@@ -219,8 +219,8 @@ def test_a_rival_with_as_many_layers_gone_is_the_one_compared_with():
     def cell(model, sparsity, method, column):
         return numbers.get((model, sparsity, method))
 
-    one = {c.cells[0][1]: c.difference for c in above("A", (rival,), "Avg.")(cell, settings)}
-    assert one == {"2/16": -5, "4/16": 10}
+    differences = {c.cells[0][1]: c.difference for c in above("A", (rival,), "Avg.")(cell, settings)}
+    assert differences == {"2/16": -5, "4/16": 10}
     both = above("A", (rival, other), "Avg.")(cell, settings)
     assert [len(c.parts) for c in both] == [2, 2] and {c.parts[1].difference for c in both} == {25, 15}
     assert [len(c.parts) for c in above("A", (other, "no baseline"), "Avg.")(cell, settings)] == [0, 0]

@@ -57,15 +57,15 @@ def test_the_optimum_of_a_parabola_in_the_logarithm_is_found_exactly():
 
 @pytest.mark.parametrize("best", [0.6, 0.9, 1.2, 3.3, 7.0])
 def test_the_best_factor_is_searched_for_beyond_the_nearest_minimum(best):
-    asked = []
+    factors = []
 
     def loss(factor):  # two minima, the other one near 1
-        asked.append(factor)
+        factors.append(factor)
         return math.exp(min(math.log(factor / best) ** 2, 0.5 + 9 * math.log(factor / 1.05) ** 2))
 
-    found = magnitudes.searched(loss)
-    assert list(found) == sorted(asked) and len(asked) == len(set(asked)) == len(magnitudes.FACTORS) + 2
-    assert magnitudes.optimum(found) == pytest.approx(best)
+    losses = magnitudes.searched(loss)
+    assert list(losses) == sorted(factors) and len(factors) == len(set(factors)) == len(magnitudes.FACTORS) + 2
+    assert magnitudes.optimum(losses) == pytest.approx(best)
     ends = magnitudes.searched(lambda factor: factor)
     assert magnitudes.optimum(ends) == min(ends) == pytest.approx(1.4**-3)
 
@@ -89,11 +89,11 @@ def test_the_sweep_is_the_perplexity_of_models_really_patched(observed, crops, t
 def test_magnitudes_are_those_of_the_statistics(observed, crops):
     values, _, details = magnitudes.magnitudes(observed, "")
     start, stop = details_window = observed.details["window"]
-    found = collect(Decoder(observed.model), crops, span=2, elementwise=[tuple(details_window)])
-    assert details["layers"][start] == pytest.approx(found.magnitude(start).mean().item())
-    assert values["sigma_rotated"] == pytest.approx(found.spread(start, stop, True), rel=1e-6)
+    statistics = collect(Decoder(observed.model), crops, span=2, elementwise=[tuple(details_window)])
+    assert details["layers"][start] == pytest.approx(statistics.magnitude(start).mean().item())
+    assert values["sigma_rotated"] == pytest.approx(statistics.spread(start, stop, True), rel=1e-6)
     scaled = torch.tensor(details["channels"]["plain"]["scaled"])
-    expected = found.magnitude(start) * found.ratio(start, stop)
+    expected = statistics.magnitude(start) * statistics.ratio(start, stop)
     torch.testing.assert_close(scaled.double(), expected, rtol=1e-5, atol=1e-7)
     assert len(details["tokens"]["plain"]) == 40
 
@@ -140,9 +140,9 @@ def test_every_figure_is_drawn_from_such_records(observed):
     for table in registry.targets().values():
         module, _, function = (table.draw or "").partition(":")
         if module == "figures.linearpatch":
-            wanted = {column.benchmark for column in table.columns("standin")}
-            one = entry | {"records": {name: records[name] for name in wanted}}
-            picture = getattr(drawing, function)([one, one], "paper")
+            benchmarks = {column.benchmark for column in table.columns("standin")}
+            with_records = entry | {"records": {name: records[name] for name in benchmarks}}
+            picture = getattr(drawing, function)([with_records, with_records], "paper")
             assert all(axes.get_xlabel() and axes.get_ylabel() for axes in picture.axes)
             drawing.plt.close(picture)
 

@@ -42,9 +42,9 @@ def test_windows_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
     protocol = PROTOCOLS["league-wikitext2"]
     every = "".join(f"part {i} of the text " for i in range(9000))
     monkeypatch.setattr(corpora, "joined_ids", lambda tokenizer, source: corpora.encode(tokenizer, every))
-    whole, found = joined_windows(protocol, tiny_tokenizer), protocol.windows(protocol, tiny_tokenizer)
-    assert found.shape == (48, 512) and len(whole) > 100
-    places = [next(i for i, window in enumerate(whole) if (window == one).all()) for one in found]
+    whole, spread = joined_windows(protocol, tiny_tokenizer), protocol.windows(protocol, tiny_tokenizer)
+    assert spread.shape == (48, 512) and len(whole) > 100
+    places = [next(i for i, window in enumerate(whole) if (window == sequence).all()) for sequence in spread]
     steps = {b - a for a, b in zip(places, places[1:], strict=False)}
     assert places[0] == 0 and max(steps) - min(steps) <= 1 and places[-1] >= len(whole) - max(steps)
 
@@ -69,9 +69,9 @@ def store(tmp_path):
 def test_changes_are_paired(store):
     assert declared.CUT == ALONE
     table = registry.get(TARGET)
-    found = changes(show.entries(table, store[0], SMOLLM, table.rows(SMOLLM)))
-    assert {key[2] for key in found} == {declared.A, declared.D} and len(found) == 4
-    for (_, _, method), (value, low, high) in found.items():
+    changes_ = changes(show.entries(table, store[0], SMOLLM, table.rows(SMOLLM)))
+    assert {key[2] for key in changes_} == {declared.A, declared.D} and len(changes_) == 4
+    for (_, _, method), (value, low, high) in changes_.items():
         mean = np.mean(store[1][method] - store[1][declared.CUT])
         assert value == pytest.approx(100 * math.expm1(mean), abs=1e-3)
         if method != declared.D:  # the same in every window: nothing is left to chance

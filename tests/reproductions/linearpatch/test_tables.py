@@ -50,9 +50,9 @@ def pruned_share(facts, flag):
 
 def test_llm_pruners_printed_ratios_follow_from_the_registrys_shapes_and_its_recipes():
     names = {label: name for name, (label, _, _) in linearpatch.PAPER_MODELS.items()}
-    found = {key: n for key, n in reported.cells("linearpatch", "1").items() if key[2:] == ("LLM-Pruner", "Ratio")}
-    assert len(found) == 6
-    for (label, sparsity, *_), number in found.items():
+    ratios = {key: n for key, n in reported.cells("linearpatch", "1").items() if key[2:] == ("LLM-Pruner", "Ratio")}
+    assert len(ratios) == 6
+    for (label, sparsity, *_), number in ratios.items():
         flag = recipes.PRUNER_RATIOS[names[label], int(sparsity.split("/")[0])]
         share = pruned_share(loading.get(names[label]).facts, flag)
         assert number.value == pytest.approx(share, abs=0.0051), (label, sparsity)
@@ -146,9 +146,9 @@ def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, capsys):
 def test_every_training_of_the_paper_profile_runs_on_a_mirror(rehearsal, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
     for method in trained.METHODS:
-        wanted = subjects.recipe("llama-2-7b", subjects.PAPER, 2, **trained.fields(method, 9, subjects.PAPER))
-        assert wanted.repair["samples"] == 5000 and wanted.repair["learning_rate"] == 1e-4
-        prepared = execute.prepare(wanted)
+        expected = subjects.recipe("llama-2-7b", subjects.PAPER, 2, **trained.fields(method, 9, subjects.PAPER))
+        assert expected.repair["samples"] == 5000 and expected.repair["learning_rate"] == 1e-4
+        prepared = execute.prepare(expected)
         assert prepared.model.config.num_hidden_layers == 32 - 9, method
         assert prepared.details["training"]["status"] == "finished"
         assert prepared.details["training"]["steps"] == 2  # the limit's

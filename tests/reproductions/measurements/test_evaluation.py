@@ -49,9 +49,9 @@ def test_groups_are_weighted_by_size_for_reassessing_and_alike_for_laco(prepared
 
 @pytest.mark.parametrize("profile", ["paper", "standin"])
 def test_every_column_of_every_table_names_a_benchmark_that_exists(profile):
-    found = measurements.benchmarks()
-    wanted = {column for table in registry.targets().values() for column in table.columns(profile) if column.benchmark}
-    for column in wanted:
+    registered = measurements.benchmarks()
+    needed = {column for table in registry.targets().values() for column in table.columns(profile) if column.benchmark}
+    for column in needed:
         base, _, argument = column.benchmark.partition("@")
         if column.weight_free:
             continue
@@ -62,7 +62,7 @@ def test_every_column_of_every_table_names_a_benchmark_that_exists(profile):
             assert argument in PROTOCOLS
         elif base == "generations":
             assert argument in generation.PROMPT_SETS
-        elif base not in found:
+        elif base not in registered:
             assert harness._folder(base) or base in harness._standin_configs([base]), column
     assert len(columns.laco("paper")) == 14
 
@@ -99,8 +99,8 @@ def test_lacos_averages_follow_from_its_scores(model):
         assert scores.average(cells) == pytest.approx(expected["Avg."], abs=0.0101)
         assert scores.retained_performance(cells, dense) == pytest.approx(expected["Per."], abs=0.0101)
         for category, members in categories.items():
-            found = scores.average({label: cells[label] for label in members})
-            assert found == pytest.approx(expected[category], abs=0.0101)
+            average = scores.average({label: cells[label] for label in members})
+            assert average == pytest.approx(expected[category], abs=0.0101)
 
 
 def test_unknown_arguments_are_named(prepared):
@@ -153,8 +153,8 @@ def test_reassessings_suite_runs_from_a_mirror(subjects, tmp_path, tiny_llama, t
     ]
     for split in ("train", "test"):
         write_rows(tmp_path / "hub", "allenai/openbookqa", "main", split, rows)
-    found = harness.evaluate(tiny_llama, tiny_tokenizer, list(TASKS.values()))
-    sizes = {task: found[task]["n"] for task in TASKS.values()}
+    results = harness.evaluate(tiny_llama, tiny_tokenizer, list(TASKS.values()))
+    sizes = {task: results[task]["n"] for task in TASKS.values()}
     assert sizes["mmlu"] == sizes["cmmlu"] == sum(SUBJECTS.values()) and sizes["openbookqa"] == 4
-    assert all(0 <= found[task]["acc"] <= 1 for task in TASKS.values())
-    assert found["openbookqa"]["acc_norm"] is not None and found["mmlu"]["acc_norm"] is None
+    assert all(0 <= results[task]["acc"] <= 1 for task in TASKS.values())
+    assert results["openbookqa"]["acc_norm"] is not None and results["mmlu"]["acc_norm"] is None

@@ -67,19 +67,19 @@ def test_a_part_of_what_is_known_is_not_measured_and_is_what_it_would_be(whole, 
     assert run(alone, measuring, name) == [name]
     assert run(both, measuring, whole) == [whole]
     assert run(both, measuring, name) == []
-    expected, found = (store.get(RECIPE, name) for store in (alone, both))
-    assert found.values == pytest.approx(expected.values, rel=1e-5)
-    assert found.stderr == pytest.approx(expected.stderr, rel=1e-5)
-    assert found.values != pytest.approx(both.get(RECIPE, whole).values)
+    expected, derived = (store.get(RECIPE, name) for store in (alone, both))
+    assert derived.values == pytest.approx(expected.values, rel=1e-5)
+    assert derived.stderr == pytest.approx(expected.stderr, rel=1e-5)
+    assert derived.values != pytest.approx(both.get(RECIPE, whole).values)
     of_whole = both.items(RECIPE, whole)
-    for kept in (both.items(RECIPE, name), alone.items(RECIPE, name)):
-        assert kept.keys() == of_whole.keys()
-        for key in kept:
-            np.testing.assert_allclose(kept[key], of_whole[key][list(places)], rtol=1e-5)
+    for outcomes in (both.items(RECIPE, name), alone.items(RECIPE, name)):
+        assert outcomes.keys() == of_whole.keys()
+        for key in outcomes:
+            np.testing.assert_allclose(outcomes[key], of_whole[key][list(places)], rtol=1e-5)
     for key in ("items", "windows", "tokens", "predictions", "protocol", "corpus", "layers", "layer_executions"):
-        assert found.details.get(key) == expected.details.get(key)
-    assert found.provenance["part_of"] == whole and "seconds" not in found.provenance
-    assert found.provenance["measured_at"] == both.get(RECIPE, whole).provenance["measured_at"]
+        assert derived.details.get(key) == expected.details.get(key)
+    assert derived.provenance["part_of"] == whole and "seconds" not in derived.provenance
+    assert derived.provenance["measured_at"] == both.get(RECIPE, whole).provenance["measured_at"]
 
 
 def test_a_part_is_measured_where_its_whole_is_not_known_with_its_outcomes(measuring, tmp_path):
@@ -166,9 +166,9 @@ def test_which_layers_went_is_known_from_whatever_was_measured(tmp_path, tiny_ll
     for store, name in ((known, "parameters"), (alone, "removed")):
         assert runner.measured([Work(RECIPE, "small", [name])], store, measuring) == 0
     assert runner.measured([Work(RECIPE, "small", ["removed"])], known, measuring) == 0 and len(measuring.prepared) == 2
-    found, expected = known.get(RECIPE, "removed"), alone.get(RECIPE, "removed")
-    assert found.values == expected.values == {"count": 2} and found.provenance["part_of"] == "parameters"
-    assert found.details == {"removed": [3, 1], "layers": 6} and found.details.items() <= expected.details.items()
+    derived, expected = known.get(RECIPE, "removed"), alone.get(RECIPE, "removed")
+    assert derived.values == expected.values == {"count": 2} and derived.provenance["part_of"] == "parameters"
+    assert derived.details == {"removed": [3, 1], "layers": 6} and derived.details.items() <= expected.details.items()
 
 
 def test_what_training_took_is_taken_from_any_record_and_is_what_it_would_be_by_itself(measuring, tmp_path):
@@ -189,12 +189,15 @@ def test_what_training_took_is_taken_from_any_record_and_is_what_it_would_be_by_
     alone, both = Store(tmp_path / "alone", None), Store(tmp_path / "both", None)
     assert run(alone, measuring, "training-cost") == ["training-cost"]
     assert run(both, measuring, "piqa") == ["piqa"] and run(both, measuring, "training-cost") == []
-    wanted, found = (store.get(RECIPE, "training-cost") for store in (alone, both))
-    assert found.values == wanted.values == {"trainable": 12, "seconds": 3.5, "peak_gib": 1.0, "layer_executions": 12}
+    expected, derived = (store.get(RECIPE, "training-cost") for store in (alone, both))
     assert (
-        found.details["training"] == wanted.details["training"] and found.details["device"] == wanted.details["device"]
+        derived.values == expected.values == {"trainable": 12, "seconds": 3.5, "peak_gib": 1.0, "layer_executions": 12}
     )
-    assert found.provenance["part_of"] == "piqa"
+    assert (
+        derived.details["training"] == expected.details["training"]
+        and derived.details["device"] == expected.details["device"]
+    )
+    assert derived.provenance["part_of"] == "piqa"
 
 
 def test_where_training_ended_is_taken_from_any_record(measuring, tmp_path):
@@ -208,17 +211,17 @@ def test_where_training_ended_is_taken_from_any_record(measuring, tmp_path):
         return context
 
     measuring.prepare = prepared
-    for number, found in enumerate((report, report | {"kept_step": 6}, {"validation": []}, None)):
-        trained = {} if found is None else {"training": found}
+    for number, report_ in enumerate((report, report | {"kept_step": 6}, {"validation": []}, None)):
+        trained = {} if report_ is None else {"training": report_}
         alone, both = Store(tmp_path / f"alone{number}", None), Store(tmp_path / f"both{number}", None)
         run(alone, measuring, "held-out-loss")
         assert run(both, measuring, "piqa") == ["piqa"] and run(both, measuring, "held-out-loss") == []
-        wanted, derived = (store.get(RECIPE, "held-out-loss") for store in (alone, both))
+        expected, derived = (store.get(RECIPE, "held-out-loss") for store in (alone, both))
         values = [{"loss": 2.5}, {"loss": 2.75}, {}, {}][number]
-        assert derived.values == wanted.values == values and derived.provenance["part_of"] == "piqa"
+        assert derived.values == expected.values == values and derived.provenance["part_of"] == "piqa"
         if not values:
-            reason = "none" if found is None else "not validated"
-            assert derived.details["status"] == wanted.details["status"] == reason
+            reason = "none" if report_ is None else "not validated"
+            assert derived.details["status"] == expected.details["status"] == reason
 
 
 def test_a_record_without_training_tells_nothing_of_its_cost(tmp_path, measuring):

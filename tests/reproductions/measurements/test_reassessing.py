@@ -68,20 +68,20 @@ def test_a_metric_uses_the_recipes_calibration_seed_and_fidelity(small, tiny_tok
 
 
 def test_windows_are_those_of_the_joined_text(small, tiny_tokenizer):
-    wanted = {"corpus": "lines", "sampler": "windows", "length": 16, "count": 3}
+    calibration = {"corpus": "lines", "sampler": "windows", "length": 16, "count": 3}
     tokens = lambda entry: Context(None, tiny_tokenizer, recipe(calibration=entry), 0).windows()  # noqa: E731
     joined = torch.tensor(tiny_tokenizer("\n\n".join(LINES))["input_ids"])
-    assert torch.equal(tokens(wanted), joined[:48].view(3, 16))
-    assert len(tokens({**wanted, "count": None})) == len(joined) // 16
+    assert torch.equal(tokens(calibration), joined[:48].view(3, 16))
+    assert len(tokens({**calibration, "count": None})) == len(joined) // 16
     with pytest.raises(UserError, match="unknown sampler"):
-        tokens({**wanted, "sampler": "window"})
+        tokens({**calibration, "sampler": "window"})
 
 
 def test_a_training_is_reported_and_found_again(small, monkeypatch):
-    wanted = recipe(
+    needed_recipe = recipe(
         selection=metric("reverse-order"), training={"method": "finetune", "settings": QUICK, "data": BLOCKS}
     )
-    prepared = execute.prepare(wanted)
+    prepared = execute.prepare(needed_recipe)
     report = prepared.details["training"]
     assert prepared.details["removed"] == [5, 4]
     assert report["rows"] == 6 and report["validation_rows"] == 2 and len(report["losses"]) == 4
@@ -92,7 +92,7 @@ def test_a_training_is_reported_and_found_again(small, monkeypatch):
     assert torch.equal(after["model.layers.2.mlp.up_proj.weight"], before["model.layers.2.mlp.up_proj.weight"])
     assert not torch.equal(after["model.layers.3.mlp.up_proj.weight"], before["model.layers.3.mlp.up_proj.weight"])
     monkeypatch.setattr("common.training.finetuning.training._train", lambda *unused: pytest.fail("trained again"))
-    again = execute.prepare(wanted)
+    again = execute.prepare(needed_recipe)
     assert again.details["training"] == report
     assert all(torch.equal(value, after[name]) for name, value in again.model.state_dict().items())
 
@@ -123,18 +123,18 @@ def test_iterative_pruning_trains_in_every_cycle(small):
     assert len(prepared.details["removed"]) == 2 and prepared.decoder.num_layers == 4
     first, second = prepared.details["cycles"]
     assert first["status"] == second["status"] == "ok" and first["losses"] != second["losses"]
-    wanted = recipe(selection=choice, calibration=CROPS, repair={"method": "linearpatch"})
+    repaired = recipe(selection=choice, calibration=CROPS, repair={"method": "linearpatch"})
     with pytest.raises(UserError, match="leave the recipe's repair out"):
-        execute.prepare(wanted)
+        execute.prepare(repaired)
 
 
 @pytest.mark.parametrize("method", ["partial", "lora"])
 def test_iterative_pruning_goes_on_after_a_kill_and_leaves_one_file(small, monkeypatch, tmp_path, method):
     tune = {"settings": QUICK | {"method": method, "epochs": 1}, "data": BLOCKS}
     choice = {"method": "iterative", "metric": "taylor", "schedule": "1:1:3", "tune": tune}
-    wanted = recipe(selection=choice, calibration=CROPS)
-    whole = execute.prepare(wanted)
-    left = {path.name for path in (tmp_path / "work" / "small" / wanted.hash).iterdir()}
+    unrepaired = recipe(selection=choice, calibration=CROPS)
+    whole = execute.prepare(unrepaired)
+    left = {path.name for path in (tmp_path / "work" / "small" / unrepaired.hash).iterdir()}
     assert left == ({"cycles.safetensors"} if method == "partial" else {"cycle-0", "cycle-1", "cycle-2"})
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "again"))
     run, cycles = steps.Tuning.run, []
@@ -147,8 +147,8 @@ def test_iterative_pruning_goes_on_after_a_kill_and_leaves_one_file(small, monke
 
     monkeypatch.setattr(steps.Tuning, "run", killed)
     with pytest.raises(KeyboardInterrupt):
-        execute.prepare(wanted)
-    again = execute.prepare(wanted)
+        execute.prepare(unrepaired)
+    again = execute.prepare(unrepaired)
     assert cycles[3:] == (["cycle-2"] if method == "partial" else ["cycle-0", "cycle-1", "cycle-2"])
     assert again.details["removed"] == whole.details["removed"]
     assert [c["losses"] for c in again.details["cycles"]] == [c["losses"] for c in whole.details["cycles"]]

@@ -45,9 +45,9 @@ def test_multiply_adds_of_experts_are_told_to_be_unknown(prepared, make_tiny):
 def test_similarity_is_that_of_the_test_windows(prepared):
     values, _, details = measure(prepared, "similarity", "cosine")
     ids = statistics._test_windows(prepared, 64).flatten()[:1024].view(4, 256)
-    wanted = layer_similarity(prepared.decoder, ids, "cosine")
-    torch.testing.assert_close(torch.tensor(details["matrix"]).double(), wanted, atol=1e-5, rtol=0)
-    assert values["mean"] == pytest.approx(float((wanted.sum() - 4) / 12), abs=1e-6)
+    expected = layer_similarity(prepared.decoder, ids, "cosine")
+    torch.testing.assert_close(torch.tensor(details["matrix"]).double(), expected, atol=1e-5, rtol=0)
+    assert values["mean"] == pytest.approx(float((expected.sum() - 4) / 12), abs=1e-6)
 
 
 def test_removed_layers_by_place_and_costs_from_the_trainings_report(prepared):
@@ -69,8 +69,8 @@ def test_memory_of_a_plain_model_is_sixteen_bits_a_number(prepared):
 
 def test_theory_is_measured_on_toys_and_refuses_other_networks(prepared):
     values, _, details = measure(prepared, "gradients", "toy-post")
-    each = [seed["rank_correlation"] for seed in details["each_seed"]]
-    assert values["rank_correlation"] == pytest.approx(sum(each) / len(each))
+    correlations = [seed["rank_correlation"] for seed in details["each_seed"]]
+    assert values["rank_correlation"] == pytest.approx(sum(correlations) / len(correlations))
     assert len(details["bound_one"]) == 17 and details["bound_one"][-1] == details["gradient_of_stream_one"][-1]
     assert measure(prepared, "theorems")[0]["deviation_rms"] < 1e-12
     with pytest.raises(UserError, match="unknown network 'toy'"):

@@ -48,8 +48,8 @@ def test_every_printed_row_has_a_recipe_of_its_own_method_and_count(number):
 def test_the_standin_has_the_same_methods(number):
     table = registry.get(f"table{number}-prunecomp")
     ours = {row.method for row in table.rows("standin", None)} - {"Dense"}
-    theirs = {row.method for row in table.rows("paper", None)} - {"Dense"}
-    assert ours == theirs or number == "A6"  # other sizes
+    printed = {row.method for row in table.rows("paper", None)} - {"Dense"}
+    assert ours == printed or number == "A6"  # other sizes
     assert all(row.recipe for row in table.rows("standin", None))
 
 
@@ -95,8 +95,8 @@ def test_a_removed_list_is_held_against_the_printed_one_place_by_place(tmp_path)
 @pytest.mark.slow
 def test_a_recipe_is_carried_out_and_a_shorter_one_starts_from_a_longer(tmp_path):
     spec = recipes.RepairSpec("Mag+", "+Prune&Comp", samples=2)
-    made = [recipe("standin", STANDIN, None, spec, count) for count in (3, 2)]
-    three, two = (execute.prepare(one) for one in made)
+    recipes_ = [recipe("standin", STANDIN, None, spec, count) for count in (3, 2)]
+    three, two = (execute.prepare(recipe_) for recipe_ in recipes_)
     assert two.details["removed"] == three.details["removed"][:2]
     assert two.details["layer_executions"] == 0  # nothing is searched twice
     assert len(three.model.model.layers) == 13
@@ -125,13 +125,13 @@ def test_the_grid_has_every_metric_with_every_repair_and_shares_the_papers_rows(
 @pytest.mark.parametrize("repair", ["d", "A", "matrix-least-squares"])
 def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
     """Naively: models that lose one layer after another, with the patches as hooks; a cut's patches compose."""
-    made = tiny_recipe(f"bi/iterative/{repair}")
-    prepared = execute.prepare(made)
+    tiny = tiny_recipe(f"bi/iterative/{repair}")
+    prepared = execute.prepare(tiny)
     model, _ = loading.load("standin")
     windows = prepared.windows()
     names, removed = list(range(16)), []
-    kind, estimator = made.selection["patch"]["kind"], made.selection["patch"]["estimator"]
-    for _ in range(made.selection["count"]):
+    kind, estimator = tiny.selection["patch"]["kind"], tiny.selection["patch"]["estimator"]
+    for _ in range(tiny.selection["count"]):
         received, returned = [], []
         for layer in model.model.layers:
             layer.register_forward_hook(

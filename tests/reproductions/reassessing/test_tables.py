@@ -140,8 +140,8 @@ def test_a_training_in_two_orders_is_judged_by_both():
 
     difference, verdict, width = verdicts(averages)
     assert difference == pytest.approx(36.0 - (37.5 + 36.1) / 2) and verdict is False and width > 1.3
-    one = {name: value for name, value in averages.items() if "again" not in name}
-    assert verdicts(one) == (pytest.approx(-1.5), False, pytest.approx(0, abs=1e-9))
+    single = {name: value for name, value in averages.items() if "again" not in name}
+    assert verdicts(single) == (pytest.approx(-1.5), False, pytest.approx(0, abs=1e-9))
     assert verdicts(averages | {"Taylor +LoRA/again": 35.9})[1] is None
 
 
@@ -185,7 +185,7 @@ BESIDE = {
 
 
 def test_beside_what_the_paper_took_from_others_stands_what_this_repository_makes_of_it():
-    found = set()
+    methods = set()
     for number, table in BY_NUMBER.items():
         rows = table.rows("paper", None)
         for before, row in zip(rows, rows[1:]):
@@ -201,8 +201,8 @@ def test_beside_what_the_paper_took_from_others_stands_what_this_repository_make
                     assert removed % (chosen.C - 1) == 0  # whole merges
                 else:
                     removed = chosen.count - (repair is not None)  # the trained layer stands in for one more
-                found.add((number, row.label, name, removed))
-    assert found == BESIDE and len(found) == 18
+                methods.add((number, row.label, name, removed))
+    assert methods == BESIDE and len(methods) == 18
 
 
 def test_a_row_beside_a_printed_one_counts_against_the_papers_recipe():
@@ -221,10 +221,12 @@ def test_a_method_is_held_against_the_others_at_the_nearest_rate():
     settings = [("m", s) for s in ("12.50%", "10%", "20%", "21.88%")]
     printed = {name for number in reported.numbers("reassessing", "6") for _, name in reported.row_names(number)}
     other = sorted(printed - {"Ours"})[0]
-    mine = {"12.50%": 0.6, "21.88%": 0.5}
+    own_averages = {"12.50%": 0.6, "21.88%": 0.5}
 
-    def verdict(theirs):
-        cells = {(s, "Ours"): value for s, value in mine.items()} | {(s, other): value for s, value in theirs.items()}
+    def verdict(other_averages):
+        cells = {(s, "Ours"): value for s, value in own_averages.items()} | {
+            (s, other): value for s, value in other_averages.items()
+        }
         claim = Claim("x", "", claims.leads("6", ["Ours"]))
         return claim.check(lambda model, s, method, column: cells.get((s, method)), settings)
 

@@ -19,22 +19,24 @@ LACO |= {"RaceM": 25, "XSum": 0, "C3": 25}  # of Baichuan2's; on CMNLI and WSC_P
 
 
 def read(paper, table):
-    found = {}
+    rows = {}
     with Path(reported.PAPERS_FOLDER / paper / "reported" / f"table{table}.csv").open() as lines:
         for line in csv.DictReader(lines):
             key = (line["model"], line["sparsity"], line["method"], line["variant"])
-            found.setdefault(key, {})[line["column"]] = float(line["value"])
-    return found
+            rows.setdefault(key, {})[line["column"]] = float(line["value"])
+    return rows
 
 
 def test_linearpatchs_row_is_the_sum_of_what_its_scores_are_above_chance_level():
     rows = read("linearpatch", "1")
     own, dense = rows["LLaMA-3-8B", "5/32", "LinearPatch", "L"], rows["LLaMA-3-8B", "0/32", "Dense", ""]
-    wanted = 100 * (sum(own[t] for t in NINE) - sum(NINE.values())) / (sum(dense[t] for t in NINE) - sum(NINE.values()))
+    expected = (
+        100 * (sum(own[t] for t in NINE) - sum(NINE.values())) / (sum(dense[t] for t in NINE) - sum(NINE.values()))
+    )
     keys = {(row.model, row.sparsity, row.id): row for row in chance_levels.printed(chance_levels.SOURCES[0])}
-    found = keys["LLaMA-3-8B", "5/32", "LinearPatch[L]"]
-    assert found.above == pytest.approx(wanted) and found.retained == own["RP"]
-    assert found.chance_level == pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]))
+    llama_row = keys["LLaMA-3-8B", "5/32", "LinearPatch[L]"]
+    assert llama_row.above == pytest.approx(expected) and llama_row.retained == own["RP"]
+    assert llama_row.chance_level == pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]))
 
 
 def test_of_laco_tasks_that_the_dense_model_guesses_are_left_out_and_its_own_dense_row_is_compared_with():
@@ -43,9 +45,9 @@ def test_of_laco_tasks_that_the_dense_model_guesses_are_left_out_and_its_own_den
         next(row for key, row in rows.items() if key[0] == "Baichuan2-7B" and key[2] == name)
         for name in ("SliceGPT", "Dense*")
     )
-    wanted = 100 * sum(own[t] - LACO[t] for t in LACO) / sum(dense[t] - LACO[t] for t in LACO)
-    [found] = [row for row in chance_levels.printed(OF_LACO) if (row.model, row.method) == ("Baichuan2-7B", "SliceGPT")]
-    assert found.above == pytest.approx(wanted) and wanted < 0 < 40 < found.retained
+    expected = 100 * sum(own[t] - LACO[t] for t in LACO) / sum(dense[t] - LACO[t] for t in LACO)
+    [row_] = [row for row in chance_levels.printed(OF_LACO) if (row.model, row.method) == ("Baichuan2-7B", "SliceGPT")]
+    assert row_.above == pytest.approx(expected) and expected < 0 < 40 < row_.retained
 
 
 def test_a_guesser_keeps_nothing_the_dense_model_all_and_half_way_is_half():
@@ -74,8 +76,8 @@ def test_pairs_are_of_one_model_and_size_and_change_their_order_where_the_two_me
     def row(model, sparsity, retained, above):
         return chance_levels.Retained(model, sparsity, "", retained, 50, above)
 
-    found = [row("m", "7/32", 80, 60), row("m", "7/32", 81, 59), row("m", "7/32", 70, 40), row("m", "9/32", 60, 99)]
-    assert chance_levels.turned(found) == (1, 3)
+    rows = [row("m", "7/32", 80, 60), row("m", "7/32", 81, 59), row("m", "7/32", 70, 40), row("m", "9/32", 60, 99)]
+    assert chance_levels.turned(rows) == (1, 3)
     # LaCo's rows: one share each
     assert chance_levels.turned([row("m", "27%", 80, 60), row("m", "24%", 81, 59)]) == (1, 1)
     assert chance_levels.turned([row("m", "7/32", 80, 60), row("m", "7/32", 80, 59)]) == (0, 0)  # no order to be turned
@@ -111,14 +113,14 @@ def test_where_a_paper_prints_scores_alone_their_mean_share_is_what_is_retained(
     guess = {"PIQA": 0.5, "WinoGrande": 0.5} | dict.fromkeys(
         ("HellaSwag", "OpenbookQA", "ARC-e", "ARC-c", "MMLU", "CMMLU"), 0.25
     )
-    found = chance_levels.printed(source)
-    assert found
-    for row in found:
+    printed = chance_levels.printed(source)
+    assert printed
+    for row in printed:
         own = next(v for k, v in rows.items() if k[0] == row.model and reported.row_name(*k[2:]) == row.method)
         dense = next(v for k, v in rows.items() if k[0] == row.model and k[2] == "Dense")
         assert row.retained == pytest.approx(np.mean([100 * own[t] / dense[t] for t in guess]))
-        wanted = 100 * sum(own[t] - guess[t] for t in guess) / sum(dense[t] - guess[t] for t in guess)
-        assert row.above == pytest.approx(wanted)
+        expected = 100 * sum(own[t] - guess[t] for t in guess) / sum(dense[t] - guess[t] for t in guess)
+        assert row.above == pytest.approx(expected)
 
 
 def test_a_guesser_retains_by_each_papers_own_measure():

@@ -38,8 +38,8 @@ def shown(tmp_path, dense: float, *, ratio: float = 0.2102, pruned: bool = True)
     values = [(DENSE, "piqa", {"acc_norm": dense}), (OTHER, "piqa", {"acc_norm": 0.5})]
     values += [(PRUNED, "piqa", {"acc_norm": 0.704})] if pruned else []
     values += [(SHAPE, "parameters", {"ratio": ratio})]
-    for recipe, benchmark, found in values:
-        record = Record(dict(recipe.__dict__), recipe.hash, benchmark, "ok", found, dict.fromkeys(found, 0.01))
+    for recipe, benchmark, value in values:
+        record = Record(dict(recipe.__dict__), recipe.hash, benchmark, "ok", value, dict.fromkeys(value, 0.01))
         store.put(record, recipe)
     table = Table("t", "linearpatch", "1", "title", lambda profile, limit: ROWS, lambda profile: COLUMNS)
     content = show.build(table, store, "paper")
@@ -83,8 +83,8 @@ def test_a_dense_score_of_zero_leaves_the_rest_of_the_table_to_be_shown(tmp_path
         rows = shown(tmp_path, 0.0)["by_row"]
         assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["RP"]["status"] == "the dense model scores 0"
         assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["PIQA"]["reproduced"] == pytest.approx(70.4)
-        found = shown(tmp_path, 0.8)["by_row"]["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["RP"]["reproduced"]
-        assert found == pytest.approx(88.0)
+        retained = shown(tmp_path, 0.8)["by_row"]["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["RP"]["reproduced"]
+        assert retained == pytest.approx(88.0)
 
 
 def test_two_standard_errors_are_the_limit(tmp_path):
@@ -103,8 +103,8 @@ def test_a_training_that_diverged_is_shown_as_such(tmp_path):
             details = {"training": training if row.method == FFN_KL else {"status": "finished"}}
             for column in table.columns("paper"):
                 if row.recipe and column.benchmark:
-                    found = {column.key: 0.5}
-                    content = (dict(row.recipe.__dict__), row.recipe.hash, column.benchmark, "ok", found, {}, details)
+                    values = {column.key: 0.5}
+                    content = (dict(row.recipe.__dict__), row.recipe.hash, column.benchmark, "ok", values, {}, details)
                     store.put(Record(*content), row.recipe)
         shown = show.build(table, store, "paper")
         cells = next(row for row in shown["rows"] if row["method"] == FFN_KL)["cells"]
@@ -145,12 +145,12 @@ def test_a_value_that_is_not_finite_is_shown_as_diverged(tmp_path, profile):
 def test_averages_leave_out_what_only_the_dense_row_has_run(tmp_path):
     """Its records are many tables': a row that answers two tasks of three has an average over two, as has the dense one."""
     store = Store(tmp_path, None)
-    asked = {"one": (0.5, 0.4), "two": (0.7, 0.6), "three": (0.9, None)}
-    for name, shares in asked.items():
+    pairs = {"one": (0.5, 0.4), "two": (0.7, 0.6), "three": (0.9, None)}
+    for name, shares in pairs.items():
         for recipe, share in zip((DENSE, PRUNED), shares, strict=True):
             if share is not None:
                 store.put(Record({}, recipe.hash, name, "ok", {"acc": share}, {"acc": 0.01}), recipe)
-    columns = [Column(name, name, "acc", scale=100) for name in asked] + [Column("AVG", derived="average")]
+    columns = [Column(name, name, "acc", scale=100) for name in pairs] + [Column("AVG", derived="average")]
     table = Table("t", "linearpatch", "1", "title", lambda *_: ROWS[:2], lambda _: columns)
     content = show.build(table, store, "paper")
     averages = [row["cells"]["AVG"]["reproduced"] for row in content["rows"]]

@@ -14,11 +14,11 @@ OF_SUBJECTS = {"laco_mmlu@first-500", "mmlu@first-500"}
 
 def test_every_published_mean_has_the_outcomes_that_it_is_the_mean_of(evidence):
     counted = 0
-    for one in evidence.store:
-        kept = evidence.store.items(Recipe(**one.recipe), one.benchmark)
-        if kept or one.benchmark not in OF_SUBJECTS:
-            assert bool(kept) == bool(one.status == "ok" and one.stderr), one
-        counted += bool(kept)
+    for record in evidence.store:
+        outcomes = evidence.store.items(Recipe(**record.recipe), record.benchmark)
+        if outcomes or record.benchmark not in OF_SUBJECTS:
+            assert bool(outcomes) == bool(record.status == "ok" and record.stderr), record
+        counted += bool(outcomes)
     assert counted > 1000
 
 
@@ -32,14 +32,14 @@ def test_every_row_has_the_columns_of_the_dictionary(evidence):
 
 
 def test_a_users_record_is_preferred_and_told_apart(evidence, tmp_path):
-    published = next(one for one in evidence.store if one.benchmark == "removed")
-    mine = dataclasses.replace(published, provenance=published.provenance | {"commit": "0000"})
-    Store(tmp_path, None).put(mine, Recipe(**published.recipe))
-    found = Loaded(tmp_path)
-    record = found.get(Recipe(**published.recipe), "removed")
+    published = next(entry for entry in evidence.store if entry.benchmark == "removed")
+    own = dataclasses.replace(published, provenance=published.provenance | {"commit": "0000"})
+    Store(tmp_path, None).put(own, Recipe(**published.recipe))
+    loaded = Loaded(tmp_path)
+    record = loaded.get(Recipe(**published.recipe), "removed")
     assert record.origin == "yours" and record.provenance["commit"] == "0000"
     assert evidence.records[published.recipe_hash]["removed"].origin == "published"
-    assert len(list(found)) == len(list(evidence.store))
+    assert len(list(loaded)) == len(list(evidence.store))
 
 
 def test_every_record_on_disk_is_loaded_where_it_has_a_value(tmp_path):
@@ -49,10 +49,10 @@ def test_every_record_on_disk_is_loaded_where_it_has_a_value(tmp_path):
     for recipe in recipes:
         store.put(Record(dict(vars(recipe)), recipe.hash, "b", "failed", {}), recipe)
     publish(tmp_path / "published", [(Record(dict(vars(r)), r.hash, "b", "ok", {}), {}) for r in recipes])
-    found = Loaded(store.user, tmp_path / "published")
-    assert len(list(found)) == len(recipes)
+    loaded = Loaded(store.user, tmp_path / "published")
+    assert len(list(loaded)) == len(recipes)
     for recipe in recipes:
-        assert found.get(recipe, "b") == store.get(recipe, "b") and found.get(recipe, "b").origin == "published"
+        assert loaded.get(recipe, "b") == store.get(recipe, "b") and loaded.get(recipe, "b").origin == "published"
 
 
 def test_steps_are_told_in_one_line():
@@ -70,8 +70,8 @@ def test_what_removes_parts_of_layers_or_looks_at_windows_has_its_rows_share(evi
             ("figure-windows-league", set()),
         ):
             for row in registry.get(target).rows(subject):
-                wanted = row.spec.repair in repairs if row.spec else row.method == "every-window"
-                if row.recipe.hash in evidence.records and wanted:
+                needed = row.spec.repair in repairs if row.spec else row.method == "every-window"
+                if row.recipe.hash in evidence.records and needed:
                     assert evidence.share(row.recipe.hash) == row.sparsity, row.method
                     compared += 1
     assert compared > 20

@@ -17,19 +17,19 @@ TARGETS = ("table5-reassessing", "tableK-reassessing", "tableJ-reassessing", "ta
 @pytest.fixture(scope="module")
 def grids(evidence):
     """The grids of a few targets, from the published results."""
-    found = copy.copy(evidence)
-    found.__dict__["tables"] = {
+    shortened = copy.copy(evidence)
+    shortened.__dict__["tables"] = {
         target: (table, subjects, show.build(table, evidence.store, subjects, claims=False))
         for target in TARGETS
         for table, subjects in [(registry.get(target), evidence.subjects[target])]
     }
-    return {target: cells.grids(found, target) for target in TARGETS}
+    return {target: cells.grids(shortened, target) for target in TARGETS}
 
 
 def line(method, name, *numbers, spec=None, dense=False, compared=False):
     shown = [None if number is None else ShownNumber(number) for number in numbers]
-    made = tuple(Cell(reported=one) if compared else Cell(reproduced=one) for one in shown)
-    return Line("model", "1/4", name, dense, "", "", made, id=method, spec=spec)
+    cells = tuple(Cell(reported=value) if compared else Cell(reproduced=value) for value in shown)
+    return Line("model", "1/4", name, dense, "", "", cells, id=method, spec=spec)
 
 
 def two(printed, measured, printed_columns=("acc",), measured_columns=("acc",)):

@@ -33,7 +33,7 @@ from reproductions.spec.subjects import PUBLISHED_MODELS, STANDIN
 
 @cache
 def published() -> dict[str, dict]:
-    return {f"{one['recipe_hash']}/{one['benchmark']}": one for one in Published(PUBLISHED)}
+    return {f"{record['recipe_hash']}/{record['benchmark']}": record for record in Published(PUBLISHED)}
 
 
 @cache
@@ -61,26 +61,26 @@ def test_the_first_page_judges_as_the_list_of_findings_does(site):
         .partition("<!-- end findings -->")[0]
     )
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
-    found, heads = {}, []  # sentence -> {model: verdict}
+    verdicts, heads = {}, []  # sentence -> {model: verdict}
     for line in lines:
         if line[0] == "No.":
             heads = line
         elif line[0].isdigit():
-            found[line[1]] = {head: cell for head, cell in zip(heads, line, strict=True) if head.startswith("On ")}
-    assert len(found) == sum(line[0].isdigit() for line in lines)
+            verdicts[line[1]] = {head: cell for head, cell in zip(heads, line, strict=True) if head.startswith("On ")}
+    assert len(verdicts) == sum(line[0].isdigit() for line in lines)
     page = {
         row.th.get_text(" ", strip=True): row for row in parsed(site / "index.md").select("section.card tr") if row.th
     }
     compared = 0
-    for sentence in found.keys() & page.keys():
-        for head, cell in found[sentence].items():
+    for sentence in verdicts.keys() & page.keys():
+        for head, cell in verdicts[sentence].items():
             shown = page[sentence].select_one(f'td[data-label="o{head[1:]}"]').get_text(" ", strip=True)
             verdict, _, effect = cell.partition(": ")
             effect = in_words(effect)
             if effect:
                 assert re.split(r" \(|;", verdict)[0] in shown and effect in shown, (sentence, cell, shown)
                 compared += 1
-    assert compared >= 20 and {one.sentence for one in findings.OURS} <= page.keys()
+    assert compared >= 20 and {finding.sentence for finding in findings.OURS} <= page.keys()
 
 
 def in_words(effect):
@@ -128,8 +128,8 @@ def test_a_row_of_table_1_from_its_files_alone(site):
     labels = [re.sub(r"[↑↓].*", "", th.get_text()).strip() for th in panel.select("thead th")]
     rows = {}
     for row in panel.select("tbody tr"):
-        found = [cell.get_text() for cell in row.find_all(["th", "td"])]
-        rows[row.th.get_text().strip(), found[1].strip()] = dict(zip(labels, found, strict=True)) | {"cells": row}
+        texts = [cell.get_text() for cell in row.find_all(["th", "td"])]
+        rows[row.th.get_text().strip(), texts[1].strip()] = dict(zip(labels, texts, strict=True)) | {"cells": row}
     sleb, dense = rows["SLEB", "5/16"], rows["Dense", "0/16"]
     tasks = labels[labels.index("Continue") : labels.index("Form") + 1]
     assert len(tasks) == 9
@@ -164,19 +164,19 @@ def test_first_page_and_all_records_are_small(site):
 
 def test_values_as_csv_and_parquet_are_those_of_the_files(site):
     with (site / "results.csv").open(newline="", encoding="utf-8") as lines:
-        found = list(csv.DictReader(lines))
+        rows = list(csv.DictReader(lines))
     from_files = Counter()
     for name, record in published().items():
         for key, value in record["values"].items() or [("", None)]:
             number = None if value is None else float(value)
             from_files[name, key, "" if number is None else repr(number)] += 1
-    assert Counter((f"{row['recipe']}/{row['benchmark']}", row["key"], row["value"]) for row in found) == from_files
+    assert Counter((f"{row['recipe']}/{row['benchmark']}", row["key"], row["value"]) for row in rows) == from_files
     from pyarrow import parquet
 
     table = parquet.read_table(site / "results.parquet")
-    assert table.column_names == list(found[0])
+    assert table.column_names == list(rows[0])
     numbers = table.column("value").to_pylist()
-    assert ["" if number is None else repr(number) for number in numbers] == [row["value"] for row in found]
+    assert ["" if number is None else repr(number) for number in numbers] == [row["value"] for row in rows]
     assert all(field.metadata[b"about"] for field in table.schema)
 
 
@@ -190,12 +190,12 @@ def handed_over(path: Path):
 
 def test_outcomes_per_item_survive_packing(site):
     store, compared, read = Store(NOWHERE), 0, cache(handed_over)
-    for one in published().values():
-        recipe = Recipe(**one["recipe"])
-        for key, values in store.items(recipe, one["benchmark"]).items():
+    for record in published().values():
+        recipe = Recipe(**record["recipe"])
+        for key, values in store.items(recipe, record["benchmark"]).items():
             name, content = read(site / "data" / "recipes" / f"{recipe.hash}.js")
             assert name == recipe.hash
-            packed = content["items"][one["benchmark"]][key]
+            packed = content["items"][record["benchmark"]][key]
             compared += 1
             raw = base64.b64decode(packed.get("f32") or packed["bits"])
             if values.dtype == bool:
@@ -213,21 +213,21 @@ def test_outcomes_of_another_measurement_than_the_records_are_not_handed_over(tm
     values = {"acc": 0.75, "nll": 1.5, "perplexity": math.exp(1.5)}
     record = Record(vars(recipe), recipe.hash, "b", "ok", values)
     evidence = SimpleNamespace(store=store, records={recipe.hash: {"b": record}}, recipe=lambda digest: recipe)
-    for others, kept in (
+    for others, removed_cells in (
         ((~right, losses), {"nll"}),
         ((right, losses + 1), {"acc"}),
         ((right, losses), {"acc", "nll"}),
     ):
         path = store.put(record, recipe)
         np.savez(path.with_suffix(".npz"), acc=others[0], nll=others[1])
-        assert data.items(evidence, recipe.hash)["b"].keys() == kept
+        assert data.items(evidence, recipe.hash)["b"].keys() == removed_cells
 
 
 def test_all_values_page_reads_back(site):
     _, content = handed_over(site / "data" / "values.js")
     words, rows = content["strings"], content["rows"]
     at = content["columns"].index("value")
-    assert len(rows) == sum(max(1, len(one["values"])) for one in published().values())
+    assert len(rows) == sum(max(1, len(published_record["values"])) for published_record in published().values())
     for row in rows[:: len(rows) // 50]:
         name = f"{words['recipe'][row[0]]}/{words['benchmark'][row[4]]}"
         record, key = published()[name], words["key"][row[5]]
@@ -348,13 +348,13 @@ def test_the_first_page_opens_with_the_readmes_words_and_its_headline(site):
     assert shown.partition("# Layer pruning, reproduced")[2].lstrip().startswith("0 of ")
     chips = [[int(chip.get_text().split()[0]) for chip in cell.select(".chip")] for cell in page.select(".summary td")]
     papers, sides = len(page.select(".summary tbody tr")), len(page.select(".summary thead th")) - 1
-    counted = np.array([sum(found) for found in chips]).reshape(papers, sides)
+    counted = np.array([sum(counts) for counts in chips]).reshape(papers, sides)
     assert counted.sum(axis=0).tolist() == [sum(map(len, findings.ABSTRACTS.values()))] * sides
 
 
 def test_what_follows_from_shapes_alone_is_not_called_measured_on_the_papers_models(site):
     """No published record has weights of a model of the papers'."""
-    recipes = [one["recipe"] for one in published().values()]
+    recipes = [record["recipe"] for record in published().values()]
     real = {recipe["model"] for recipe in recipes} - {"standin", *PUBLISHED_MODELS}
     weights = {recipe["weights"] for recipe in recipes if recipe["model"] in real}
     assert real and weights == {SHAPE_ONLY}
@@ -374,9 +374,9 @@ def test_a_picture_of_values_drops_no_bad_row_and_says_which_it_leaves_out(site)
     at = next(number for number, label in enumerate(labels) if label.startswith("AVG"))
     rows = {}
     for row in table.select("tbody tr"):
-        found = row.find_all(["th", "td"])
-        if found[at].get("data-v"):
-            rows[f"{found[labels.index('n/N')].get_text()} {found[0].get_text()}"] = float(found[at]["data-v"])
+        cells = row.find_all(["th", "td"])
+        if cells[at].get("data-v"):
+            rows[f"{cells[labels.index('n/N')].get_text()} {cells[0].get_text()}"] = float(cells[at]["data-v"])
     figure = parsed(site / "index.md").select_one('section[aria-labelledby="f-prunecomp"] figure')
     drawn = {li.select_one(".name").get_text() for li in figure.select("li:not(.scale)")}
     assert max(rows, key=rows.get) in drawn  # the failure
@@ -498,9 +498,9 @@ def test_a_league_ranks_by_hand():
         line("e", "3/9", 4.0, 7.0, 1.0),
     )
     grid = views.ranked(cells.Grid(STANDIN, "t", "published", False, headings, lines))
-    assert [one.method for one in grid.lines] == ["Dense", "b", "a", "c", "d", "e"]
-    assert {one.method for one in grid.lines if one.full} == {"Dense", "a", "b", "e"}
-    best = {(one.method, at) for one in grid.lines for at, cell in enumerate(one.cells) if cell.best}
+    assert [grid_line.method for grid_line in grid.lines] == ["Dense", "b", "a", "c", "d", "e"]
+    assert {grid_line.method for grid_line in grid.lines if grid_line.full} == {"Dense", "a", "b", "e"}
+    best = {(grid_line.method, at) for grid_line in grid.lines for at, cell in enumerate(grid_line.cells) if cell.best}
     assert best == {("b", 1), ("a", 2), ("d", 1), ("e", 2)}
     assert views.fullest_size(grid) == "2/9"
 
@@ -528,11 +528,11 @@ def test_a_long_reason_does_not_push_the_value_out_of_view(site):
 def test_items_are_a_sample_that_each_build_repeats(site, monkeypatch):
     """Without the data sets the page has numbers of items; all of them are items that were asked."""
     monkeypatch.delenv("LAYERLAB_HUB", raising=False)
-    found = items.page_contents({"arc_easy": 500, "copa": 30, "mmlu": 7})
+    contents = items.page_contents({"arc_easy": 500, "copa": 30, "mmlu": 7})
     for task, count in (("arc_easy", 500), ("copa", 30), ("mmlu", 7)):
-        ids = [item["id"] for item in found[task]["items"]]
+        ids = [item["id"] for item in contents[task]["items"]]
         assert ids == sorted(set(ids)) and len(ids) == min(count, 50) and max(ids) < count
-        assert found[task]["licence"] == "" and all(item.keys() == {"id"} for item in found[task]["items"])
+        assert contents[task]["licence"] == "" and all(item.keys() == {"id"} for item in contents[task]["items"])
     assert items.sample("arc_easy", 2376) == items.sample("arc_easy", 500)
     written = {path.stem for path in (site / "data" / "items").glob("*.js")}
     assert {"arc_easy", "hellaswag", "docstring_word"} <= written
@@ -562,8 +562,8 @@ def test_the_comparison_opens_with_the_original_model_and_linearpatch(site, evid
     assert any(place.row.dense for place in evidence.shown[first])
     assert any(place.row.method.startswith("LinearPatch") for place in evidence.shown[second])
     assert evidence.recipe(first).model == evidence.recipe(second).model == "smollm2-135m-instruct"
-    kept = data.items(evidence, first).keys() & data.items(evidence, second).keys()
-    assert len(kept) > 5
+    benchmarks = data.items(evidence, first).keys() & data.items(evidence, second).keys()
+    assert len(benchmarks) > 5
 
 
 def test_the_script_knows_the_same_directions_as_the_pages():

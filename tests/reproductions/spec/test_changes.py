@@ -95,11 +95,11 @@ def test_yours_stands_beside_the_published_with_the_paired_difference(tmp_path, 
     column = next(column for column in table.columns_for(subject) if column.label == "Continue")
     published = store.get(plain.recipe, column.benchmark)
     right = store.items(plain.recipe, column.benchmark)[column.key].astype(bool)
-    mine = right.copy()
-    mine[np.flatnonzero(~right)[:24]] = True  # 24 of 240 items more
-    record = Record(row.recipe.__dict__, row.recipe.hash, column.benchmark, "ok", {column.key: float(mine.mean())})
+    changed = right.copy()
+    changed[np.flatnonzero(~right)[:24]] = True  # 24 of 240 items more
+    record = Record(row.recipe.__dict__, row.recipe.hash, column.benchmark, "ok", {column.key: float(changed.mean())})
     record = replace(record, stderr={column.key: 0.03})
-    store.put(record, row.recipe, {column.key: mine})
+    store.put(record, row.recipe, {column.key: changed})
     assert main(["show", TABLE, "--seed", "3", "--row", "LinearPatch[S]", "--format", "json"]) == 0
     [content] = json.loads(capsys.readouterr().out)
     [cell] = [r for r in content["rows"] if r["yours"] is not None]

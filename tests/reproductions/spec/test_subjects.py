@@ -68,9 +68,9 @@ def test_shares_are_rounded_and_what_is_said_wins():
         assert qwen.counts((7, 32), (9, 32), standin=1) == counts and qwen.text == "wikitext2-tokenised-validation"
     assert subject.counts((7, 32), (7, 32), standin=1) == (7,)  # several that round to one are one
     assert settings.STANDIN.counts((9, 32), (7, 32), standin=(5, 4)) == (5, 4)
-    asked = settings.of_model("smollm2-135m-instruct", remove=(3, 9))
-    assert asked.counts((9, 32), standin=(5, 4)) == (3, 9)
-    rows = registry.get("table1-linearpatch").rows(asked)
+    subject_ = settings.of_model("smollm2-135m-instruct", remove=(3, 9))
+    assert subject_.counts((9, 32), standin=(5, 4)) == (3, 9)
+    rows = registry.get("table1-linearpatch").rows(subject_)
     assert {row.sparsity for row in rows} == {"0/30", "3/30", "9/30"}
     assert sum(row.dense for row in rows) == 1
     with pytest.raises(UserError, match="30 layers: 29 of them cannot be removed"):
@@ -137,18 +137,21 @@ def test_a_table_is_made_for_a_model_from_the_hub_and_for_a_directory(by, mirror
 
 
 def test_a_directory_is_known_by_its_weights(tmp_path, tiny_llama, tiny_tokenizer):
-    one, other = tmp_path / "a" / "model", tmp_path / "b" / "model"
-    checkpoint.save(tiny_llama, tiny_tokenizer, one)
+    first_folder, second_folder = tmp_path / "a" / "model", tmp_path / "b" / "model"
+    checkpoint.save(tiny_llama, tiny_tokenizer, first_folder)
     with torch.no_grad():
         tiny_llama.model.norm.weight.mul_(1.5)
-    checkpoint.save(tiny_llama, tiny_tokenizer, other)
-    first, second = loading.describe(str(one)), loading.describe(str(other))
+    checkpoint.save(tiny_llama, tiny_tokenizer, second_folder)
+    first, second = loading.describe(str(first_folder)), loading.describe(str(second_folder))
     assert first.name == second.name == "local/model" and first.weights != second.weights
     assert first.parameters == sum(p.numel() for p in tiny_llama.parameters())
     with pytest.raises(UserError, match="a/model and .*b/model would both be local/model.*measure one at a time"):
         loading.load("local/model")  # the records of one would have the numbers of the other
-    checkpoint.save(tiny_llama, tiny_tokenizer, one)
-    assert loading.describe(str(one)).weights == second.weights and loading.resolve("local/model") in (one, other)
+    checkpoint.save(tiny_llama, tiny_tokenizer, first_folder)
+    assert loading.describe(str(first_folder)).weights == second.weights and loading.resolve("local/model") in (
+        first_folder,
+        second_folder,
+    )
 
 
 def test_directories_of_one_name_are_shown_one_at_a_time_and_one_named_twice_once(
@@ -188,8 +191,8 @@ def test_what_is_published_comes_before_the_stand_in(tmp_path):
     dense, pruned, *_ = (row.recipe for row in table.rows(settings.of_model("smollm2-135m-instruct")) if row.recipe)
     for recipe, share in ((dense, 0.64), (pruned, 0.6)):
         assert [subject.name for subject in show.published(table, store)] == ["standin"]
-        found = Record(dict(vars(recipe)), recipe.hash, "piqa", "ok", {"acc_norm": share}, {"acc_norm": 0.01})
-        store.put(found, recipe)
+        record = Record(dict(vars(recipe)), recipe.hash, "piqa", "ok", {"acc_norm": share}, {"acc_norm": 0.01})
+        store.put(record, recipe)
     subjects = show.published(table, store)
     assert [subject.name for subject in subjects] == ["smollm2-135m-instruct", "standin"]
     content = show.build(table, store, subjects)

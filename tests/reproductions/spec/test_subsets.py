@@ -39,8 +39,8 @@ def test_the_first_items_are_those_that_the_full_set_begins_with(task, mirror, t
         write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(13)])
     whole_values, _, whole_details, whole = execute.benchmark(prepared, task)
     values, errors, details, outcomes = execute.benchmark(prepared, subsets.smaller(task))
-    asked = harness.load_tasks([task])[task].eval_docs
-    assert (whole_details["items"], details["items"]) == (len(asked), 6)
+    documents = harness.load_tasks([task])[task].eval_docs
+    assert (whole_details["items"], details["items"]) == (len(documents), 6)
     assert prepared.recipe.limit is None
     for metric in ("acc", "acc_norm"):
         assert np.array_equal(outcomes[metric], whole[metric][:6]) and len(whole[metric]) == 13
@@ -61,8 +61,8 @@ def test_of_a_group_as_many_of_each_subject(mirror, tmp_path, prepared, monkeypa
 
 @pytest.mark.parametrize(("name", "subjects"), [("mmlu@hendrycks", 57), ("laco_mmlu", 57), ("laco_cmmlu", 67)])
 def test_all_subjects_together_ask_500_items_and_with_one_less_of_each_they_would_not(name, subjects):
-    each = subsets.of_each(subsets.smaller(name))
-    assert each * subjects >= 500 > (each - 1) * subjects
+    size = subsets.of_each(subsets.smaller(name))
+    assert size * subjects >= 500 > (size - 1) * subjects
 
 
 def test_full_test_sets_are_the_papers_models_and_table_1s():
@@ -106,10 +106,10 @@ def test_a_choice_reads_less_of_a_model_that_is_not_the_papers():
     """Of the calibration's sizes none is left at the paper's, whatever the fidelity; ``full`` gives back all of them."""
     table = registry.get("tableA3-prunecomp")
     for subject, tokens in ((SMOLLM, 32 * 256), (replace(SMOLLM, paper_budget=True), 128 * 2048)):
-        found = {row.method: row.recipe for row in table.rows(subject)}
-        assert found["PPL/text"].calibration["count"] * found["PPL"].calibration["length"] == tokens
+        recipes = {row.method: row.recipe for row in table.rows(subject)}
+        assert recipes["PPL/text"].calibration["count"] * recipes["PPL"].calibration["length"] == tokens
         for name in ("PPL", "Taylor+"):
-            entry = found[name].selection["calibration"]
+            entry = recipes[name].selection["calibration"]
             assert entry["count"] == (10 if name == "Taylor+" else tokens // entry["length"])
             assert entry["length"] == (256 if tokens < 10_000 else 2048)
 
@@ -191,10 +191,12 @@ def test_rows_that_answered_more_are_compared_by_all_that_they_answered_alike(tm
     for label, names in answered.items():
         for name in f"D{names}":
             store.put(Record({}, recipes[name].hash, label, "ok", {"acc": 0.5}, {}), recipes[name])
-    found = coverage.more_items([Column(label, label + subsets.MARK, "acc") for label in answered], rows, store)
-    said = {"".join(row.method for row in own): {n: column.benchmark for n, column in by.items()} for by, own in found}
-    assert said == {"Dabc": {"A": "A"}, "Dbcd": {"B": "B"}, "Dbc": {"A": "A", "B": "B"}}
-    assert len(found[-1][1]) == 3  # what fewer rows have answered comes last
+    comparable = coverage.more_items([Column(label, label + subsets.MARK, "acc") for label in answered], rows, store)
+    columns_by_methods = {
+        "".join(row.method for row in own): {n: column.benchmark for n, column in by.items()} for by, own in comparable
+    }
+    assert columns_by_methods == {"Dabc": {"A": "A"}, "Dbcd": {"B": "B"}, "Dbc": {"A": "A", "B": "B"}}
+    assert len(comparable[-1][1]) == 3  # what fewer rows have answered comes last
 
 
 def test_what_reads_a_benchmarks_name_knows_its_size(monkeypatch):
@@ -218,13 +220,13 @@ def test_what_reads_a_benchmarks_name_knows_its_size(monkeypatch):
 def test_every_task_that_tables_ask_has_a_known_size():
     """A task that is neither counted nor known to be small would be asked in full unnoticed."""
     small = {"copa", "humaneval", "laco_wsc_g", "laco_wsc_p", "openbookqa", "openbookqa_written", "wsc273"}
-    asked = {
+    expected_ = {
         (c.benchmark or "").partition("@")[0]
         for table in registry.targets().values()
         for c in table.columns(settings.PAPER.profile)
         if c.benchmark
     }
-    tasks = {name for name in asked if name.endswith("mmlu") or harness._folder(name)}
+    tasks = {name for name in expected_ if name.endswith("mmlu") or harness._folder(name)}
     assert tasks - small == tasks & subsets.ITEMS.keys()
 
 
