@@ -19,7 +19,7 @@ Key = tuple[str, str, str, str]  # group, sparsity, method, column's id
 Number = float | np.ndarray
 
 
-def told_by(record: Record, key: str, outcomes: np.ndarray) -> bool:
+def matches_outcomes(record: Record, key: str, outcomes: np.ndarray) -> bool:
     """Return whether a result's value is the mean of outcomes [items] (for a perplexity: its exponential).
 
     Outcomes of another measurement (older files name no result), or a value that is no mean of them, are no evidence
@@ -31,20 +31,20 @@ def told_by(record: Record, key: str, outcomes: np.ndarray) -> bool:
     return bool(np.isclose(np.exp(mean) if key == "perplexity" else mean, record.values[key], rtol=1e-4, atol=1e-9))
 
 
-class Looked:
+class CachedLookup:
     """Lookup of a claim that computes each cell's value once. labels: labels of the ids in comparisons, if any."""
 
     labels: Mapping[Named, str] = {}
 
     def __init__(self) -> None:
-        self._found: dict[Key, Number | None] = {}
+        self._values: dict[Key, Number | None] = {}
 
     def __call__(self, group: str, sparsity: str, method: str, column: str) -> Number | None:
         """Return a cell's value, made once."""
         key = (group, sparsity, method, column)
-        if key not in self._found:
-            self._found[key] = self._value(key)
-        return self._found[key]
+        if key not in self._values:
+            self._values[key] = self._value(key)
+        return self._values[key]
 
     def _value(self, key: Key) -> Number | None:
         raise NotImplementedError
@@ -54,7 +54,7 @@ class Looked:
         return []
 
 
-class Resampled(Looked):
+class Resampled(CachedLookup):
     """Lookup of one subject's rows of a table: [REPLICATES] values of a cell, or its single value.
 
     All rows' replicates use the same draws of a benchmark's items, and different benchmarks use independent draws
@@ -82,7 +82,7 @@ class Resampled(Looked):
         return labels | {Named("column", name): column.label for name, column in self._columns.items()}
 
     @cached_property
-    def guessed(self) -> frozenset[str]:
+    def at_chance_level(self) -> frozenset[str]:
         """Ids of the tasks on which the original model is at chance level, and of columns that follow from them alone."""
         models = {row.model for row, _, _ in self._measured}
         columns = list(self._columns.values())
@@ -183,7 +183,7 @@ class Resampled(Looked):
     def _checked_outcomes(self, recipe: Recipe, column: Column) -> np.ndarray | None:
         outcomes = self._store.items(recipe, column.benchmark).get("nll" if column.key == "perplexity" else column.key)
         record = self._store.get(recipe, column.benchmark)
-        valid = outcomes is not None and record is not None and told_by(record, column.key, outcomes)
+        valid = outcomes is not None and record is not None and matches_outcomes(record, column.key, outcomes)
         return outcomes if valid else None
 
     def sources(self, key: Key) -> list[tuple[Row, Column]]:

@@ -13,13 +13,13 @@ from common.evaluation import significance
 from reproductions import audit
 from reproductions.audit.engine import scale
 from reproductions.claims import derived_columns
-from reproductions.claims.bootstrap import Key, Looked, Number
+from reproductions.claims.bootstrap import CachedLookup, Key, Number
 from reproductions.spec import reported
 from reproductions.spec.registry import Table
 from reproductions.spec.subjects import PAPER
 
 
-class Printed(Looked):
+class Printed(CachedLookup):
     """Lookup of [REPLICATES] values of a printed cell whose number of items is known, or that follows from such cells.
 
     Other cells give the number itself; None if nothing is printed.

@@ -138,7 +138,7 @@ def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[
             # a choice by replicates' means may be another one where two are as low
             resample = resamples.get(key, point)
             cells = _cells(point)
-            if claim.exclude_chance_tasks and not replicates.guessed.isdisjoint(column for *_, column in cells):
+            if claim.exclude_chance_tasks and not replicates.at_chance_level.isdisjoint(column for *_, column in cells):
                 continue
             if number and (key not in by_key or not replicates.read_whole(cells)):
                 continue

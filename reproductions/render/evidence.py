@@ -24,18 +24,18 @@ class Loaded(Store):
 
     def __init__(self, user: Path | None = None, published: Path = PUBLISHED) -> None:
         super().__init__(user or NOWHERE, published)
-        self._found: dict[tuple[str, str, str, str], Record] = {}
+        self._records: dict[tuple[str, str, str, str], Record] = {}
         self._outcomes: dict[tuple[str, str], dict] = {}
         paths = sorted(user.glob("*/*/*/**/*.json")) if user else []  # a model's name may have slashes
         published = (Record(**fields, origin="published") for fields in self.published)
         for record in (*published, *map(self.read_file, paths)):
             key = record and (record.recipe["profile"], record.recipe["model"], record.recipe_hash, record.benchmark)
-            if record is not None and (record.status == "ok" or key not in self._found):
-                self._found[key] = record
+            if record is not None and (record.status == "ok" or key not in self._records):
+                self._records[key] = record
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
         """Return the result of a recipe on a benchmark."""
-        return self._found.get((recipe.profile, recipe.model, recipe.hash, benchmark))
+        return self._records.get((recipe.profile, recipe.model, recipe.hash, benchmark))
 
     def items(self, recipe: Recipe, benchmark: str) -> dict:
         """Return the outcomes per item, which are read once, because several tables show the same result."""
@@ -46,7 +46,7 @@ class Loaded(Store):
 
     def __iter__(self) -> Iterator[Record]:
         """Every record, by model, recipe and benchmark."""
-        return iter(record for _, record in sorted(self._found.items()))
+        return iter(record for _, record in sorted(self._records.items()))
 
 
 @dataclass(frozen=True)

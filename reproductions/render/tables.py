@@ -361,7 +361,7 @@ def headline(table: dict) -> list[str]:
 def _notes(table: dict, given: str) -> list[str]:
     lines = [table["note"]] if table.get("note") else []
     for subject in table["subjects"]:
-        lines += guessed(subject)
+        lines += left_out_at_chance(subject)
     for subject in table["subjects"]:
         own_rows = [row for row in table["rows"] if row["subject"] == subject["name"] != PAPER]
         if any(cell["status_id"] == "not-run" for row in own_rows for cell in row["cells"].values()):
@@ -394,7 +394,7 @@ def _notes(table: dict, given: str) -> list[str]:
     return lines
 
 
-def guessed(subject: dict) -> list[str]:
+def left_out_at_chance(subject: dict) -> list[str]:
     """Return why columns of retained accuracy, or averages, leave tasks out; [] if none does."""
     if not (tasks_by_column := subject.get("guessed")):
         return []

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from reproductions.render.evidence import Evidence
-from reproductions.render.tables import LARGE, guessed, unknown_cell
+from reproductions.render.tables import LARGE, left_out_at_chance, unknown_cell
 from reproductions.site.claims import PAPERS_OWN
 from reproductions.spec import coverage
 from reproductions.spec.registry import Column, Row, Table
@@ -136,7 +136,7 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         shown.append(Line(*names, line["dense"], page, note, cells, id=row.method, spec=row.spec))
     title = PAPERS_OWN if subject.printed else subject.label
     headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
-    left_out = " ".join(guessed(facts))
+    left_out = " ".join(left_out_at_chance(facts))
     size, shape = facts["size"], subject.printed and target_of_shapes(evidence, table.target)
     return Grid(
         subject,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from reproductions.claims.bootstrap import told_by
+from reproductions.claims.bootstrap import matches_outcomes
 from reproductions.render.evidence import Evidence
 from reproductions.site.recipes import is_share, label, name, title
 from reproductions.spec.subjects import PUBLISHED_MODELS
@@ -91,7 +91,7 @@ def items(evidence: Evidence, digest: str) -> dict[str, dict]:
         packed_items[benchmark] = {
             key: _packed(values)
             for key, values in outcomes.items()
-            if told_by(record, "perplexity" if key == "nll" else key, values)
+            if matches_outcomes(record, "perplexity" if key == "nll" else key, values)
         }
     return packed_items
 
