@@ -194,12 +194,11 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
         key = (finding.paper, finding.kind, finding.printed, finding.recomputed, finding.arithmetic)
         alike.setdefault(key, []).append(finding)
     result = []
-    for findings_ in alike.values():
-        if len(findings_) == 1:
-            result += findings_
-            continue
-        cells = tuple(dict.fromkeys(cell for finding in findings_ for cell in finding.cells))
-        result.append(replace(findings_[0], where=places(cells) or findings_[0].where, cells=cells))
+    for first, *others in alike.values():
+        if others:
+            cells = tuple(dict.fromkeys(cell for finding in (first, *others) for cell in finding.cells))
+            first = replace(first, where=places(cells) or first.where, cells=cells)
+        result.append(first)
     return result
 
 

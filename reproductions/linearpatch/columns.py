@@ -59,8 +59,8 @@ def everything(profile: str) -> list[Column]:
     return [*perplexities(profile, "PPL AVG"), *chosen, *_summary(chosen, "AVG", "RP")]
 
 
-def _summary(tasks_: list[Column], average: str, retained: str) -> list[Column]:
-    labels = tuple(column.id for column in tasks_)
+def _summary(columns: list[Column], average: str, retained: str) -> list[Column]:
+    labels = tuple(column.id for column in columns)
     return [Column(average, derived="average", of=labels), Column(retained, derived="retained", of=labels)]
 
 

@@ -178,7 +178,7 @@ def _by_key(lines: Iterable[Line], keys: dict[str, str]) -> dict[str, Line]:
 def _metric(column: str, groups: Sequence[_Group]) -> ComparedMetric | None:
     with_numbers, heading, units = [], None, set()
     for group in groups:
-        at = next((at for at, heading_ in enumerate(group.grid.headings) if heading_.id == column), None)
+        at = group.grid.index(column)
         if at is None:
             continue
         heading = heading or group.grid.headings[at]

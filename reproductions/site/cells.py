@@ -106,6 +106,10 @@ class Grid:
     chance_level: Mapping[str, float] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
 
+    def index(self, column: str) -> int | None:
+        """Return the place of a column, by its id; None if it is not shown."""
+        return next((at for at, heading in enumerate(self.headings) if heading.id == column), None)
+
 
 def grids(evidence: Evidence, target: str) -> list[Grid]:
     """Return one grid per subject that has rows, the paper's models last."""

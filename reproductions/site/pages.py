@@ -130,8 +130,8 @@ class Site:
 
     def _own_models(self, grids: Iterable[Sequence[cells.Grid]]) -> dict[str, int]:
         """Return how many reported numbers that need weights were measured on the papers' own models, of how many."""
-        measured, reported_ = zip(*map(cells.own_models, grids), strict=True)
-        return {"measured": sum(measured), "reported": sum(reported_)}
+        measured, printed = zip(*map(cells.own_models, grids), strict=True)
+        return {"measured": sum(measured), "reported": sum(printed)}
 
     def _summary(self, abstracts: Sequence[dict]) -> dict:
         """Return how many claims of each paper's abstract have which verdict, by the printed numbers and on each model."""
@@ -152,7 +152,7 @@ class Site:
     def _headline(self, target: str, column: str) -> tuple[str, str]:
         """Return a column's numbers as a picture: of the first real model with several rows of it, else the toy model's."""
         for grid in self.grids[target]:
-            at = next((i for i, h in enumerate(grid.headings) if h.id == column), None)
+            at = grid.index(column)
             if at is None or grid.compared:
                 continue
             lines, left_out = views.few([line for line in grid.lines if line.cells[at].reproduced])

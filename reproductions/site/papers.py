@@ -65,10 +65,10 @@ def citations(papers: Sequence[str]) -> dict[str, Citation]:
     """Return the citation of each paper, from the references of CITATION.cff."""
     references = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["references"]
     by_number = {entry["value"]: reference for reference in references for entry in reference["identifiers"]}
-    citations_ = {}
+    by_paper = {}
     for paper in papers:
         number = ABOUT[paper].arxiv
         reference = by_number[f"arXiv:{number}"]
         authors = tuple((entry["given-names"], entry["family-names"]) for entry in reference["authors"])
-        citations_[paper] = Citation(paper, reference["title"], authors, reference["year"], number)
-    return citations_
+        by_paper[paper] = Citation(paper, reference["title"], authors, reference["year"], number)
+    return by_paper

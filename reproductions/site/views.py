@@ -153,19 +153,19 @@ def ranked(grid: cells.Grid) -> cells.Grid:
     for group in groups.values():
         least = {at: min((worse(line, at) for line in group if not line.dense), default=math.inf) for at in judged}
         for line in sorted(group, key=lambda line: (not line.dense, worse(line, first))):
-            cells_ = tuple(
+            marked = tuple(
                 replace(cell, best=at in least and cell.reproduced is not None and worse(line, at) == least[at])
                 for at, cell in enumerate(line.cells)
             )
             full = bool(needed) and all(value(line, at) is not None for at in needed)
-            lines.append(replace(line, cells=line.cells if line.dense else cells_, full=full))
+            lines.append(replace(line, cells=line.cells if line.dense else marked, full=full))
     return replace(grid, lines=tuple(lines))
 
 
 def ranking_column(grid: cells.Grid) -> int | None:
     """Return the index of the column that ranks a grid's rows: average perplexity, or the first with a direction."""
-    judged = [at for at, heading in enumerate(grid.headings) if heading.better]
-    return next((at for at in judged if grid.headings[at].id == "PPL AVG"), judged[0] if judged else None)
+    average, judged = grid.index("PPL AVG"), [at for at, heading in enumerate(grid.headings) if heading.better]
+    return average if average in judged else next(iter(judged), None)
 
 
 def fullest_size(grid: cells.Grid) -> str:
