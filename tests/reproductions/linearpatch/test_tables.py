@@ -86,13 +86,16 @@ def test_most_settings_are_more_than_half_of_them():
         ("m", "2", "a", "x"): 1.0,
         ("m", "2", "b", "x"): 2.0,
     }
-    check = Claim("x", "", comparisons.alike("a", "b", ["x", "y"]), enough=comparisons.in_most).check
-    lookup = lambda *key: numbers.get(key)  # noqa: E731
-    assert check(lookup, [("m", "1")]) is True
-    assert check(lookup, [("m", "1"), ("m", "2")]) is False  # half of them
-    assert check(lookup, [("m", "3")]) is None
+    claim = Claim("x", "", comparisons.alike("a", "b", ["x", "y"]), enough=comparisons.in_most)
+
+    def check(*settings):
+        return claim.by(claim.compare(lambda *key: numbers.get(key), settings))
+
+    assert check(("m", "1")) is True
+    assert check(("m", "1"), ("m", "2")) is False  # half of them
+    assert check(("m", "3")) is None
     numbers["m", "1", "b", "y"] = 5.0  # a number that only one of them has
-    assert check(lookup, [("m", "1")]) is False
+    assert check(("m", "1")) is False
 
 
 @pytest.fixture

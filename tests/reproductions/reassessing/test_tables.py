@@ -151,7 +151,7 @@ def test_claims_hold_of_the_reported_numbers_where_the_audit_says_so():
         cells = reported.cells("reassessing", number)
         settings = list(dict.fromkeys((n.model, n.sparsity) for n in reported.numbers("reassessing", number)))
         claim = next(claim for claim in table.claims if claim.id == claim_id)
-        return claim.check(lambda *key: cells[key].value if key in cells else None, settings)
+        return claim.by(claim.compare(lambda *key: cells[key].value if key in cells else None, settings))
 
     assert verdict("1", "reverse-order-best") is True
     assert verdict("1", "six-points-above-ppl") is True
@@ -210,7 +210,9 @@ def test_a_row_beside_a_printed_one_counts_against_the_papers_recipe():
     cells = {("25%", "Ours"): 0.3, ("19.02%", "ShortGPT/ours"): 0.2, ("20.12%", "SliceGPT/ours"): 0.1}
 
     def verdict():
-        return claim.check(lambda model, s, method, column: cells.get((s, method)), [("m", s) for s, _ in cells])
+        return claim.by(
+            claim.compare(lambda model, s, method, column: cells.get((s, method)), [("m", s) for s, _ in cells])
+        )
 
     assert verdict() is True
     cells["20.12%", "SliceGPT/ours"] = 0.4
@@ -228,7 +230,7 @@ def test_a_method_is_held_against_the_others_at_the_nearest_rate():
             (s, other): value for s, value in other_averages.items()
         }
         claim = Claim("x", "", claims.leads("6", ["Ours"]))
-        return claim.check(lambda model, s, method, column: cells.get((s, method)), settings)
+        return claim.by(claim.compare(lambda model, s, method, column: cells.get((s, method)), settings))
 
     assert verdict({"10%": 0.55, "20%": 0.45}) is True
     assert verdict({"20%": 0.55}) is False and verdict({"10%": 0.61}) is False
