@@ -37,7 +37,6 @@ LABEL, SPARSITY = "LLaMA-3.1-8B-It", "8/32"
 STEPS = 1555  # 2 epochs of 49,760 rows in batches of 64
 ACCUMULATE = 16
 GIB, MIB = 2**30, 2**20
-PARTS = ("patch", "finetuning", "latency")
 RATIO = "ratio (extension)"
 LORA = "Reverse-order +LoRA"
 
@@ -229,6 +228,9 @@ def latency(device: str, tiny: bool) -> list[dict]:
     ]
 
 
+PARTS = {"patch": patch, "finetuning": finetuning, "latency": latency}
+
+
 def measure(parts: list[str], device: str, tiny: bool) -> list[dict]:
     """Return the cells of these parts.
 
@@ -241,8 +243,7 @@ def measure(parts: list[str], device: str, tiny: bool) -> list[dict]:
             "torch.cuda.is_available() holds, or with --tiny to check the code alone"
         )
     torch.manual_seed(0)
-    cells_of = {"patch": patch, "finetuning": finetuning, "latency": latency}
-    return [cell for part in parts for cell in cells_of[part](device, tiny)]
+    return [cell for part in parts for cell in PARTS[part](device, tiny)]
 
 
 def ratios(cells: list[dict]) -> Iterator[Ratio]:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from string import ascii_uppercase
 
 import torch
 
@@ -184,7 +185,8 @@ def measured(entry: Entry, folder: Path) -> dict:
 
 def page(entries: Sequence[Entry], folder: Path) -> str:
     """Return the text of README.md, from the stored results."""
-    results = {entry.name: _read(folder / "results" / f"{entry.name}.json") for entry in entries}
+    paths = {entry.name: folder / "results" / f"{entry.name}.json" for entry in entries}
+    results = {name: json.loads(path.read_text()) if path.is_file() else None for name, path in paths.items()}
     machines: list[dict] = []
     for result in filter(None, results.values()):
         if result["machine"] not in machines:
@@ -196,10 +198,10 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
         command = f": `{shlex.join(['python', *entry.command(Path('benchmarks'))])}`" if entry.arguments else ""
         questions.append((entry.name, entry.question + command, *facts))
     measured_on = []
-    for number, host in enumerate(machines):
+    for letter, host in zip(ascii_uppercase, machines):
         peak = ", ".join(f"{dtype} {rate}" for dtype, rate in host["gflops"].items())
         cpu = " and ".join(filter(None, [host["cpu"], host.get("gpu")]))
-        measured_on.append((_letter(number), cpu, host["cores"], peak))
+        measured_on.append((letter, cpu, host["cores"], peak))
     ratios = [row for entry in entries for row in _rows(entry, results[entry.name])]
     products = f"Products of matrices {EDGE} x {EDGE}, GFLOP/s"
     tables = (
@@ -216,7 +218,7 @@ def _conditions(result: dict, machines: list[dict]) -> str:
     types = sorted({row["dtype"] for row in rows} - {""})
     threads = sorted({row["threads"] for row in rows} - {None})
     counts = [f"{' or '.join(map(str, threads))} thread{'s' * (threads != [1])}"] if threads else []
-    return ", ".join([_letter(machines.index(result["machine"])), *types, *counts])
+    return ", ".join([ascii_uppercase[machines.index(result["machine"])], *types, *counts])
 
 
 def _rows(entry: Entry, result: dict | None) -> list[tuple[str, ...]]:
@@ -271,14 +273,6 @@ def _goal(ratio: Ratio) -> str:
     bounds = [f"≥ {ratio.least:g}"] if ratio.least is not None else []
     bounds += [f"≤ {ratio.most:g}"] if ratio.most is not None else []
     return f"{', '.join(bounds)}: {'met' if ratio.met else 'missed'}" if bounds else NONE
-
-
-def _letter(number: int) -> str:
-    return chr(ord("A") + number)
-
-
-def _read(path: Path) -> dict | None:
-    return json.loads(path.read_text()) if path.is_file() else None
 
 
 @dataclass(kw_only=True)
