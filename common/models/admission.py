@@ -48,9 +48,9 @@ def check_directory(path: Path, trust_remote_code: bool = False) -> None:
     if not path.is_dir():
         raise UserError(f"cannot load {path}: no such directory")
     content = _content(path / "config.json")
-    if here := renamed_architectures.config(content, path):
+    if renamed := renamed_architectures.config(content, path):
         raise UserError(
-            f"cannot load {path}: transformers has {content['model_type']!r} under the name {here['model_type']!r} alone. "
+            f"cannot load {path}: transformers has {content['model_type']!r} under the name {renamed['model_type']!r} alone. "
             "Give the directory to common.models.load or to a tool, which convert its safetensors weights once"
         )
     _check_architecture(path, content, trust_remote_code)
@@ -143,11 +143,11 @@ def check_shapes(model: nn.Module, stored: Mapping[str, TensorEntry], path: Path
         if name in stored and stored[name].shape != tuple(parameter.shape)
     ]
     if wrong:
-        name, found, wanted = wrong[0]
-        more = f", and so it is with {plural(len(wrong) - 1, 'more tensor')}" if len(wrong) > 1 else ""
+        name, stored_shape, shape = wrong[0]
+        others = f", and so it is with {plural(len(wrong) - 1, 'more tensor')}" if len(wrong) > 1 else ""
         raise UserError(
-            f"cannot load {path}: {name} is {_shape(found)} in the files, but config.json asks for {_shape(wanted)}{more}. "
-            "Restore the config.json that was saved with the weights"
+            f"cannot load {path}: {name} is {_shape(stored_shape)} in the files, but config.json asks for "
+            f"{_shape(shape)}{others}. Restore the config.json that was saved with the weights"
         )
 
 
@@ -169,7 +169,7 @@ def _content(file: Path) -> dict:
         )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        content.get("model_type")
+        content.get("model_type")  # which only an object has
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"cannot load {file.parent}: config.json cannot be read ({explained(error)})") from error
     return content
@@ -207,12 +207,12 @@ def _check_architecture(path: Path, content: dict, trust_remote_code: bool) -> N
 
 def _check_unquantised(path: Path, content: dict) -> None:
     """Refuse quantised weights: read without their scales they are another model."""
-    said = content.get("quantization_config") or content.get("compression_config")
-    nested = any(isinstance(part, dict) and part.get("quantization_config") for part in content.values())
-    why = "config.json has a quantization_config" if said or nested else None
-    why = why or next((f"{name} lies beside it" for name in _QUANTISED_BY if (path / name).exists()), None)
-    if why is None:
-        why = _quantised_tensor(path)
+    described = content.get("quantization_config") or content.get("compression_config")
+    if described or any(isinstance(part, dict) and part.get("quantization_config") for part in content.values()):
+        why = "config.json has a quantization_config"
+    else:
+        beside = (f"{name} lies beside it" for name in _QUANTISED_BY if (path / name).exists())
+        why = next(beside, None) or _quantised_tensor(path)
     if why:
         raise UserError(
             f"cannot load {path}: the model is quantised ({why}). Its weights mean nothing without their scales, which "
@@ -237,8 +237,8 @@ def _check_generation(path: Path) -> None:
     if not (path / _GENERATION).exists():
         return
     try:
-        found = transformers.GenerationConfig.from_pretrained(path, local_files_only=True)
-        found.validate(strict=False)
+        settings = transformers.GenerationConfig.from_pretrained(path, local_files_only=True)
+        settings.validate(strict=False)
     except OSError:  # damaged: transformers goes by the model's config then
         return
     except Exception as error:

@@ -112,17 +112,17 @@ def not_replaceable(path: Path) -> str | None:
     if os.path.ismount(path.resolve()):
         return "it is where a disk is mounted, which cannot be exchanged; name a directory in it"
     try:
-        there, known, changed = atomic_files.contents(path), atomic_files.files(path), atomic_files.changed(path)
+        present, recorded, changed = atomic_files.contents(path), atomic_files.files(path), atomic_files.changed(path)
     except OSError as error:
         return f"it cannot be read ({error.strerror}); check its permissions"
-    if known is None and there:
-        kind = "a checkpoint that was not saved here" if "config.json" in there else "not empty, and no checkpoint"
+    if recorded is None and present:
+        kind = "a checkpoint that was not saved here" if "config.json" in present else "not empty, and no checkpoint"
         return f"it is {kind} (there is no {atomic_files.MARKER}, the list of what was saved); move it away"
-    if unknown := sorted(there - (known or set())):
+    if unknown := sorted(present - (recorded or set())):
         return f"it holds {first_of(unknown, 1)}, which was not saved with the checkpoint; move that away"
-    if other := sorted(name for name in changed if name.endswith(".safetensors")):
+    if newer := sorted(name for name in changed if name.endswith(".safetensors")):
         return (
-            f"it holds {first_of(other, 1)} of another size or time than was saved here, as after training in the same "
+            f"it holds {first_of(newer, 1)} of another size or time than was saved here, as after training in the same "
             "place (or copying); move it away"
         )
     return None
@@ -294,11 +294,11 @@ def _as_filed(tokenizer, path: Path):
     filed = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
     filed.no_truncation()
     filed.no_padding()
-    wanted = filed.encode(PROBE, add_special_tokens=False).ids
-    if tokenizer(PROBE, add_special_tokens=False)["input_ids"] == wanted:
+    file_ids = filed.encode(PROBE, add_special_tokens=False).ids
+    if tokenizer(PROBE, add_special_tokens=False)["input_ids"] == file_ids:
         return tokenizer
     plain = transformers.PreTrainedTokenizerFast.from_pretrained(path, local_files_only=True)
-    name, alike = type(tokenizer).__name__, plain(PROBE, add_special_tokens=False)["input_ids"] == wanted
+    name, alike = type(tokenizer).__name__, plain(PROBE, add_special_tokens=False)["input_ids"] == file_ids
     log.warning(
         "%s: %s does not split text as its tokenizer.json does; %s",
         path,

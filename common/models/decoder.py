@@ -223,8 +223,8 @@ class Decoder:
         """
         if self.spec.no_halves:
             check_halves(self.model, "what half a layer adds")
-        given = self._context(hidden, attention_mask).calls[layer] if half == "attention" else {}
-        return branch(at_hand(self.layers[layer]), self.spec.halves[half], hidden, **given) * self.multiplier
+        arguments = self._context(hidden, attention_mask).calls[layer] if half == "attention" else {}
+        return branch(at_hand(self.layers[layer]), self.spec.halves[half], hidden, **arguments) * self.multiplier
 
     def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> ForwardContext:
         """Return a context for `run` on sequences whose tokens are not consecutive.
@@ -237,7 +237,7 @@ class Decoder:
         """
         calls = self._calls(hidden, None, positions.to(hidden.device))
         return ForwardContext(
-            (), None, [given | {"attention_mask": masks[self.layer_type(i)]} for i, given in enumerate(calls)]
+            (), None, [arguments | {"attention_mask": masks[self.layer_type(i)]} for i, arguments in enumerate(calls)]
         )
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -259,9 +259,9 @@ class Decoder:
         writers, attention = [], getattr(self.layers[layer], self.spec.attention.module, None)
         # It has no projection of its own: `common.models.layers.sublayers`.
         if getattr(attention, "state", None) == "linear":
-            names = [("weight", attention), ("bias", attention)]
             writers += [
-                ResidualWriter(f"self_attn.{name}", held, name, False, self.layers[layer]) for name, held in names
+                ResidualWriter(f"self_attn.{name}", attention, name, False, self.layers[layer])
+                for name in ("weight", "bias")
             ]
         for path in self.spec.writers:
             module_path, _, parameter = path.partition(":")
@@ -306,8 +306,8 @@ class Decoder:
         for context in self._contexts:
             if context.key == key and _same(context.padding, padding):
                 return context
-        kept = None if padding is None else padding.detach().to(hidden.device).clone()
-        context = ForwardContext(key, kept, self._calls(hidden, kept))
+        mask = None if padding is None else padding.detach().to(hidden.device).clone()
+        context = ForwardContext(key, mask, self._calls(hidden, mask))
         self._contexts = [context, *self._contexts[: _KEPT_CONTEXTS - 1]]
         return context
 
@@ -344,8 +344,8 @@ class _Note(nn.Module):
     def __getattr__(self, name: str):
         return getattr(vars(self)["layer"], name)
 
-    def forward(self, hidden: Tensor, **given) -> Tensor:
-        self.calls.append(given)
+    def forward(self, hidden: Tensor, **arguments) -> Tensor:
+        self.calls.append(arguments)
         if self.last:
             raise _AllNoted
         return hidden

@@ -98,7 +98,7 @@ def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     added = torch.zeros(1, b.shape[1]) if bias is None else bias.float()[None]
     if a.numel() > b.numel():
         wide = b.float()
-        return torch.cat([torch.addmm(added, left.float(), wide).to(a.dtype) for left in a.split(step)])
+        return torch.cat([torch.addmm(added, rows.float(), wide).to(a.dtype) for rows in a.split(step)])
     wide = a.float()
     columns = zip(b.split(step, dim=1), added.split(step, dim=1), strict=True)
-    return torch.cat([torch.addmm(more, wide, right.float()).to(a.dtype) for right, more in columns], 1)
+    return torch.cat([torch.addmm(offset, wide, right.float()).to(a.dtype) for right, offset in columns], 1)

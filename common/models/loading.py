@@ -52,11 +52,23 @@ def model_config(spec: ModelSpec | str):
     )
 
 
-def _check_no_file(path: Path) -> None:
+def _local(name: str) -> Path | None:
+    """Return the directory of a name; None for a name that means none."""
+    path = Path(os.path.expanduser(name))
+    if path.is_dir():
+        return path
     if path.is_file():
         raise UserError(
             f"cannot load {path}: it is a file; give the directory with config.json and *.safetensors (no GGUF is read)"
         )
+    if name.startswith((".", "/", "~")):
+        raise UserError(f"cannot load {name}: no such directory")
+    return None
+
+
+def _is_unregistered_hub_id(name: str) -> bool:
+    """Return whether a name means a repository that is not registered; one that differs in case alone is a slip."""
+    return name.count("/") == 1 and name.lower() not in (spec.hub_id.lower() for spec in REGISTRY.values())
 
 
 def resolve(
@@ -82,13 +94,9 @@ def resolve(
     if name in _DIRECTORIES:
         return _converted(_directory(name))
     if find(name) is None:
-        path = Path(os.path.expanduser(name))
-        if path.is_dir():
+        if path := _local(name):
             return _converted(path)
-        _check_no_file(path)
-        if name.startswith((".", "/", "~")):
-            raise UserError(f"cannot load {name}: no such directory")
-        if name.count("/") == 1 and name.lower() not in map(str.lower, _hub_ids()):
+        if _is_unregistered_hub_id(name):
             return hub.snapshot(name, revision, code=code, convert_weights=convert_weights)
     spec = get(name)
     if spec.profile == STANDIN:
@@ -133,10 +141,12 @@ _DIRECTORIES: dict[str, dict[str, Path]] = {}
 
 
 def _directory(name: str) -> Path:
-    one, *others = _DIRECTORIES[name].values()
+    first, *others = _DIRECTORIES[name].values()
     if others:
-        raise UserError(f"{one} and {others[0]} would both be {name} in records; rename one, or measure one at a time")
-    return one
+        raise UserError(
+            f"{first} and {others[0]} would both be {name} in records; rename one, or measure one at a time"
+        )
+    return first
 
 
 def describe(name: str) -> Description:
@@ -145,12 +155,9 @@ def describe(name: str) -> Description:
     Raises:
         UserError: there is no such model, it cannot be reached, or its architecture is not supported.
     """
-    path = Path(os.path.expanduser(name))
-    if not path.is_dir():
-        _check_no_file(path)
-        if name.startswith((".", "/", "~")):
-            raise UserError(f"cannot load {name}: no such directory")
-        if name.count("/") != 1 or name.lower() in map(str.lower, _hub_ids()):
+    path = _local(name)
+    if path is None:
+        if not _is_unregistered_hub_id(name):
             get(name)  # raises, naming the nearest
         file = hub.config_file(name)
         config = checkpoint.read_config(file)
@@ -159,14 +166,9 @@ def describe(name: str) -> Description:
     digest = checkpoint.digest(path)
     path = path.resolve()
     alias = f"local/{path.name}"
-    others = {other: where for other, where in _DIRECTORIES.get(alias, {}).items() if where != path}
-    _DIRECTORIES[alias] = others | {digest: path}
+    same_name = {weights: where for weights, where in _DIRECTORIES.get(alias, {}).items() if where != path}
+    _DIRECTORIES[alias] = same_name | {digest: path}
     return Description(alias, path.name, config.num_hidden_layers, digest, _parameters(config))
-
-
-def _hub_ids() -> list[str]:
-    """Of the registered models; a name that differs from one in case alone is a slip, and no other repository's."""
-    return [spec.hub_id for spec in REGISTRY.values()]
 
 
 def parameters(name: str) -> int:
@@ -241,24 +243,13 @@ def placement(
     Raises:
         UserError: a device that is not available, or an unknown dtype.
     """
-    return _checked_device(device), _checked_dtype(dtype)
-
-
-def _checked_device(device: str | torch.device) -> str | torch.device:
-    if str(device) == "auto":
-        return "auto"
-    try:
-        device = torch.device(device)
-        torch.zeros(1, device=device).item()  # which a device without memory, 'meta', refuses
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UserError(f"device {str(device)!r} cannot be used here; try 'cpu'") from error
-    return device
-
-
-def _checked_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    if dtype is None or isinstance(dtype, torch.dtype):
-        return dtype
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype not in known:
-        raise unknown("dtype", dtype, known)
-    return known[dtype]
+    if str(device) != "auto":
+        try:
+            device = torch.device(device)
+            torch.zeros(1, device=device).item()  # which a device without memory, 'meta', refuses
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise UserError(f"device {str(device)!r} cannot be used here; try 'cpu'") from error
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if isinstance(dtype, str) and dtype not in dtypes:
+        raise unknown("dtype", dtype, dtypes)
+    return device, dtypes.get(dtype, dtype)

@@ -77,10 +77,10 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
     with suppress(OSError):  # none there, or damaged: then the model's config says it all, as in `from_pretrained`
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     model.eval().requires_grad_(False)
-    held = {name for name, _ in model.named_parameters()}
-    if other := [name for name in model.state_dict() if name.startswith(LAYERS) and name not in held]:
+    parameters = {name for name, _ in model.named_parameters()}
+    if buffers := [name for name in model.state_dict() if name.startswith(LAYERS) and name not in parameters]:
         raise UserError(
-            f"architecture {config.model_type!r} is not read layer by layer: {first_of(other, 1)} is no parameter. Leave "
+            f"architecture {config.model_type!r} is not read layer by layer: {first_of(buffers, 1)} is no parameter. Leave "
             "--stream out"
         )
     if wide := [name for name, parameter in model.named_parameters() if parameter.dtype != dtype]:
@@ -90,9 +90,9 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
         )
     streamed = Streamed(model, where, device, (dtype, stored), states)
     streamed.fill_resident()
-    known = {name for name, _ in model.named_parameters()} | {f"{_HEAD}.weight"}
+    names = {name for name, _ in model.named_parameters()} | {f"{_HEAD}.weight"}
     apart = (".block_sparse_moe.", ".mlp.experts.", "rotary_emb.inv_freq")  # of other names in memory; computed
-    if unknown := sorted(name for name in where if name not in known and not any(part in name for part in apart)):
+    if unknown := sorted(name for name in where if name not in names and not any(part in name for part in apart)):
         log.warning("%s: its config knows no %s; they are left out", folder, first_of(unknown, 3))
     model.streamed = streamed
     return model
@@ -240,19 +240,18 @@ class Streamed:
         """Return the layer's tensors: what was read ahead, if it was this one."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
-            found = ahead[1].result()
+            tensors = ahead[1].result()
             if ahead[0] is layer:
-                return found
-            del found
+                return tensors
+            del tensors
         return {} if layer is None else self._tensors(layer)
 
     def _read_ahead(self, layer: nn.Module) -> None:
         layers = list(self._model().model.layers)
-        place = layers.index(layer) + 1 if layer in layers else len(layers)
-        following = layers[place] if place < len(layers) else None
-        if self._alone:
+        if self._alone or self._ahead is not None or layer not in layers[:-1]:
             return
-        if self._ahead is None and following is not None and following is not self._here and following in self._sources:
+        following = layers[layers.index(layer) + 1]
+        if following in self._sources:
             self._ahead = (following, self._pool.submit(self._tensors, following))
 
     def _tensors(self, layer: nn.Module) -> dict[str, Tensor]:
@@ -292,12 +291,10 @@ class Streamed:
 
     def _source(self, prefix: str, layer: nn.Module) -> dict[str, Callable[[], Tensor]]:
         """Return {parameter: how to read it}."""
-        found: dict[str, Callable[[], Tensor]] = {}
-        for name, _ in layer.named_parameters():
-            found[name] = (
-                self._reader(prefix + name) if prefix + name in self._where else self._experts(prefix, name, layer)
-            )
-        return found
+        return {
+            name: self._reader(prefix + name) if prefix + name in self._where else self._experts(prefix, name, layer)
+            for name, _ in layer.named_parameters()
+        }
 
     def _reader(self, name: str) -> Callable[[], Tensor]:
         entry = self._entry(name)
@@ -307,10 +304,10 @@ class Streamed:
         """Mixtures' checkpoints hold each expert's matrices apart; transformers holds them stacked."""
         kind = self._model().config.model_type
         rows = [[self._entry(part) for part in row] for row in stored_names(kind, prefix, name, layer)]
-        found, wanted = _stacked(rows), tuple(layer.get_parameter(name).shape)
-        if found != wanted:
+        stored_shape, shape = _stacked(rows), tuple(layer.get_parameter(name).shape)
+        if stored_shape != shape:
             raise UserError(
-                f"cannot stream this model: {prefix}{name} is {found} in the files, but config.json asks for {wanted}. "
+                f"cannot stream this model: {prefix}{name} is {stored_shape} in the files, but config.json asks for {shape}. "
                 "Restore the config.json that was saved with the weights"
             )
         if len(rows) == 1 and len(rows[0]) == 1:
@@ -336,9 +333,9 @@ def _stacked(rows: list[list[TensorEntry]]) -> tuple[int, ...]:
 def stored_names(kind: str, prefix: str, name: str, layer: nn.Module) -> list[list[str]]:
     """Return the names in a mixture's checkpoint for one parameter in transformers: rows to stack, of parts to join."""
     spec = SUPPORTED[kind]
-    for held, stored in spec.renamed:
-        if name.startswith(held):
-            return [[prefix + stored + name.removeprefix(held)]]
+    for prefix_in_memory, stored in spec.renamed:
+        if name.startswith(prefix_in_memory):
+            return [[prefix + stored + name.removeprefix(prefix_in_memory)]]
     folder, gate, up, down = spec.experts or ("",) * 4
     parts = {"mlp.experts.gate_up_proj": (gate, up), "mlp.experts.down_proj": (down,)}.get(name)
     if not folder or parts is None:
@@ -375,15 +372,15 @@ def save(model: nn.Module, directory: Path) -> None:
 
 def _as_stored(kind: str, prefix: str, part: nn.Module) -> dict[str, Tensor]:
     """Return a part's tensors by the names that they have in files (experts apart, as the hub has them)."""
-    found = {}
+    tensors = {}
     for name, value in part.named_parameters():
         rows = stored_names(kind, prefix, name, part)
         if len(rows) == len(rows[0]) == 1:
-            found[rows[0][0]] = value
+            tensors[rows[0][0]] = value
             continue
         for row, matrix in zip(rows, value, strict=True):
-            found |= {part: piece.clone() for part, piece in zip(row, matrix.chunk(len(row)), strict=True)}
-    return found
+            tensors |= {part: piece.clone() for part, piece in zip(row, matrix.chunk(len(row)), strict=True)}
+    return tensors
 
 
 def _folder_of_changes() -> tuple[Path, BaseFileLock | None]:

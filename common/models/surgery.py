@@ -33,15 +33,15 @@ def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
     check_one_basis(model)
     layers = layer_list(model)
     removed = _validated(indices, len(layers))
-    kept = [index for index in range(len(layers)) if index not in removed]
-    _check_kinds(model.config, kept)
-    _move_patches(model, removed, kept)
-    body(model).layers = nn.ModuleList([layers[index] for index in kept])
+    remaining = [index for index in range(len(layers)) if index not in removed]
+    _check_kinds(model.config, remaining)
+    _move_patches(model, removed, remaining)
+    body(model).layers = nn.ModuleList([layers[index] for index in remaining])
     for position, layer in enumerate(body(model).layers):
         for module in layer.modules():
             if hasattr(module, "layer_idx"):
                 module.layer_idx = position
-    slice_config(model.config, kept)
+    slice_config(model.config, remaining)
 
 
 @contextmanager
@@ -57,14 +57,14 @@ def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
     layers, config = layer_list(model), model.config
     check_one_basis(model)
     removed = _validated(indices, len(layers))
-    kept = [index for index in range(len(layers)) if index not in removed]
+    remaining = [index for index in range(len(layers)) if index not in removed]
     before = dict(vars(config))
     receivers = [boundary_module(model, position) for position in range(len(layers) + 1)]
     hooks = [patch_hooks(receiver) for receiver in receivers]
     try:
-        _move_patches(model, removed, kept)
-        body(model).layers = nn.ModuleList([layers[index] for index in kept])
-        slice_config(config, kept)
+        _move_patches(model, removed, remaining)
+        body(model).layers = nn.ModuleList([layers[index] for index in remaining])
+        slice_config(config, remaining)
         yield
     finally:
         body(model).layers = layers
@@ -93,10 +93,10 @@ def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module],
     runs = sorted(modules)
     check_unpatched(model, runs)
     remove_layers(model, [layer for run in runs for layer in range(*run)])
-    gone, positions = 0, {}
+    removed_before, positions = 0, {}
     for start, stop in runs:
-        positions[start, stop] = attach_patch(model, start - gone, modules[start, stop], kind).position
-        gone += stop - start
+        positions[start, stop] = attach_patch(model, start - removed_before, modules[start, stop], kind).position
+        removed_before += stop - start
     return [positions[run] for run in modules]
 
 
@@ -165,7 +165,7 @@ def _validated(indices: Iterable[int], count: int) -> set[int]:
     return set(indices)
 
 
-def _check_kinds(config, kept: list[int]) -> None:
+def _check_kinds(config, remaining: list[int]) -> None:
     """Refuse to leave linear attention alone, for the cache counts tokens in other layers, and what no config could say."""
     if getattr(config, "moe_layer_interval", 1) != 1:  # ERNIE
         raise UserValueError(
@@ -173,25 +173,25 @@ def _check_kinds(config, kept: list[int]) -> None:
             f"moe_layer_interval {config.moe_layer_interval} they must. Use a model in which it is 1"
         )
     kinds = getattr(config, "layer_types", None) or []
-    others = [index for index, kind in enumerate(kinds) if kind != "linear_attention"]
-    if others and not set(others) & set(kept):
+    attending = [index for index, kind in enumerate(kinds) if kind != "linear_attention"]
+    if attending and not set(attending) & set(remaining):
         raise UserValueError(
-            f"cannot remove layers {others}: only layers with linear attention would be left, and the model could not "
+            f"cannot remove layers {attending}: only layers with linear attention would be left, and the model could not "
             "generate. Keep one of them"
         )
 
 
-def _move_patches(model: nn.Module, removed: set[int], kept: list[int]) -> None:
+def _move_patches(model: nn.Module, removed: set[int], remaining: list[int]) -> None:
     """Hand the patches of removed layers to the next remaining module, ahead of the patches it already has."""
-    total = len(removed) + len(kept)
+    total = len(removed) + len(remaining)
     for index in sorted(removed, reverse=True):
-        target = boundary_module(model, min((k for k in kept if k > index), default=total))
+        target = boundary_module(model, min((k for k in remaining if k > index), default=total))
         for hook in reversed(take_patch_hooks(boundary_module(model, index))):
             target.register_forward_pre_hook(hook, prepend=True)
 
 
-def slice_config(config, kept: list[int]) -> None:
-    """Restrict the config to the layers `kept` (previous positions).
+def slice_config(config, remaining: list[int]) -> None:
+    """Restrict the config to the layers `remaining` (previous positions).
 
     Lists with one entry per layer are recognised by their length, whatever their names. Fields that count or select
     layers by position are updated, or become such a list.
@@ -200,20 +200,20 @@ def slice_config(config, kept: list[int]) -> None:
     if getattr(config, "decoder_sparse_step", None) is not None:  # Qwen's mixtures: which layers have experts
         step, dense = config.decoder_sparse_step, config.mlp_only_layers or []
         mixed = [index not in dense and (index + 1) % step == 0 for index in range(layers)]
-        config.mlp_only_layers = [place for place, index in enumerate(kept) if not mixed[index]]
+        config.mlp_only_layers = [place for place, index in enumerate(remaining) if not mixed[index]]
         config.decoder_sparse_step = 1
     for name, values in list(vars(config).items()):
         if isinstance(values, list | tuple) and len(values) == layers and not name.endswith(_NOT_LAYERS):
-            setattr(config, name, type(values)(values[index] for index in kept))
+            setattr(config, name, type(values)(values[index] for index in remaining))
     if (last := getattr(config, "moe_layer_end_index", None)) is not None:  # ERNIE, where -1 means the last layer
-        until = sum(index <= last for index in kept)
+        until = sum(index <= last for index in remaining)
         config.moe_layer_end_index = until - 1 if until else layers
         config.moe_layer_start_index = config.moe_layer_start_index if until else layers
     for name in _FIRST:
         threshold = getattr(config, name, None)
         if threshold is not None:
-            setattr(config, name, sum(index < threshold for index in kept))
-    config.num_hidden_layers = len(kept)
+            setattr(config, name, sum(index < threshold for index in remaining))
+    config.num_hidden_layers = len(remaining)
 
 
 # Lists that are not by layer, should they be as long.

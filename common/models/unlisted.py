@@ -31,8 +31,8 @@ def layout(model: nn.Module) -> list[str]:
     differences = []
     if not isinstance(getattr(model, "lm_head", None), nn.Linear):
         differences.append("it has no linear lm_head")
-    if other := sorted({name for name, _ in body.named_children()} ^ _OUTSIDE):
-        differences.append(f"model differs in {first_of(other, 4)}")
+    if differing := sorted({name for name, _ in body.named_children()} ^ _OUTSIDE):
+        differences.append(f"model differs in {first_of(differing, 4)}")
     inside = {name for layer in layers for name in {name for name, _ in layer.named_children()} ^ _INSIDE}
     if inside:
         differences.append(f"its layers differ in {first_of(sorted(inside), 4)}")
@@ -58,9 +58,9 @@ def layout(model: nn.Module) -> list[str]:
 
 def _there(layer: nn.Module, half: str, names: Iterable[str]) -> tuple[str, ...]:
     """Return Llama's reading matrices of half a layer if it has all of them, else none."""
-    found = tuple(f"{name}_proj" for name in names)
+    paths = tuple(f"{name}_proj" for name in names)
     module = layer.get_submodule(half)
-    return found if all(isinstance(getattr(module, name, None), nn.Linear) for name in found) else ()
+    return paths if all(isinstance(getattr(module, name, None), nn.Linear) for name in paths) else ()
 
 
 @torch.no_grad()
@@ -94,11 +94,11 @@ def _difference(model: nn.Module) -> str:
     ids = torch.randint(model.config.vocab_size, (_ROWS, _TOKENS), generator=generator)
     decoder, norm = Decoder(model), final_norm(model)
     ids = ids.to(embedding(model).weight.device)
-    wanted = model(ids, use_cache=False, output_hidden_states=True)
+    expected = model(ids, use_cache=False, output_hidden_states=True)
     hidden = decoder.embed_tokens(ids)
-    if not torch.equal(hidden, wanted.hidden_states[0]):
+    if not torch.equal(hidden, expected.hidden_states[0]):
         return "what enters its first layer is not the embedding alone"
-    if not torch.equal(decoder.logits(decoder.run(hidden)), wanted.logits):
+    if not torch.equal(decoder.logits(decoder.run(hidden)), expected.logits):
         return "layer by layer it gives other logits than in one pass"
     for layer in (0, len(layer_list(model)) - 1):
         after = decoder.run(hidden, layer, layer + 1)

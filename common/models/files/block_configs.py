@@ -33,8 +33,8 @@ def write(model: nn.Module, directory: Path) -> None:
     if not structure.describe(model) or not expressible(model):
         return
     (directory / FILE).write_text(json.dumps(config(model), indent=2) + "\n", encoding="utf-8")
-    there = set(present(model))
-    attend_alone = sorted(layer for layer, half in there if half == ATTENTION and (layer, MLP) not in there)
+    unchanged = set(present(model))
+    attend_alone = sorted(layer for layer, half in unchanged if half == ATTENTION and (layer, MLP) not in unchanged)
     if attend_alone:
         log.warning(
             "layers %s have an attention and no MLP: llama.cpp, which reads %s, leaves their attention out",
@@ -59,35 +59,35 @@ def config(model: nn.Module) -> dict:
         UserError: the model cannot be described: another architecture than Llama, linear maps in place of attentions,
             layers with fewer heads, MLPs whose width is no multiple of 256, or a sliced residual stream.
     """
-    kept = model.config
-    if kept.model_type != "llama":
-        raise _refused(f"architecture {kept.model_type!r} is not Llama's")
+    own = model.config
+    if own.model_type != "llama":
+        raise _refused(f"architecture {own.model_type!r} is not Llama's")
     parts = structure.describe(model)
     if "slicegpt" in parts:
         raise _refused("its residual stream is sliced, with shortcuts")
     if any(entry["state"] == "linear" for entry in parts.get("halves", [])):
         raise _refused("an attention is a linear map with an intercept")
-    there, blocks = set(present(model)), []
+    unchanged, blocks = set(present(model)), []
     for number, sizes in enumerate(widths(model)):
-        if sizes["key_heads"] not in (None, kept.num_key_value_heads):
+        if sizes["key_heads"] not in (None, own.num_key_value_heads):
             raise _refused(f"layer {number} has heads of its own")
         if sizes["channels"] is not None and sizes["channels"] % STEP:
             raise _refused(f"the MLP of layer {number} has {sizes['channels']} channels, no multiple of {STEP}")
-        attends, maps = (number, ATTENTION) in there, (number, MLP) in there
-        group = kept.num_attention_heads // kept.num_key_value_heads
-        multiple = round(3 * sizes["channels"] / (2 * kept.hidden_size), 6) if maps else None
+        attends, maps = (number, ATTENTION) in unchanged, (number, MLP) in unchanged
+        group = own.num_attention_heads // own.num_key_value_heads
+        multiple = round(3 * sizes["channels"] / (2 * own.hidden_size), 6) if maps else None
         blocks.append(
             {
                 "attention": {"no_op": not attends, "n_heads_in_group": group if attends else None} | _NOTHING,
                 "ffn": {"no_op": not maps, "ffn_mult": multiple} | _NOTHING,
             }
         )
-    told = {
+    plain = {
         name: value
-        for name, value in older_names(kept.to_dict()).items()
+        for name, value in older_names(own.to_dict()).items()
         if name not in ("intermediate_size", "num_key_value_heads")
     }
-    return told | {"architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas", "block_configs": blocks}
+    return plain | {"architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas", "block_configs": blocks}
 
 
 _NOTHING = {"replace_with_linear": False, "sparsify": None}

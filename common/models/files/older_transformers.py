@@ -54,36 +54,36 @@ def rewrite(directory: Path, source: Path | None = None) -> None:
 
 def older_names(config: Mapping) -> dict:
     """Return a config.json's content with the names of transformers 4 added where it has only those of 5."""
-    found, rope = dict(config), config.get("rope_parameters")
-    if "dtype" in found:
-        found.setdefault("torch_dtype", found["dtype"])
+    renamed, rope = dict(config), config.get("rope_parameters")
+    if "dtype" in renamed:
+        renamed.setdefault("torch_dtype", renamed["dtype"])
     if not isinstance(rope, dict) or "rope_theta" not in rope:  # those of each type of layer have no old name in common
-        return found
+        return renamed
     scaling = {name: value for name, value in rope.items() if name not in ("rope_theta", "partial_rotary_factor")}
-    found.setdefault("rope_theta", rope["rope_theta"])
+    renamed.setdefault("rope_theta", rope["rope_theta"])
     if "partial_rotary_factor" in rope:
-        found.setdefault("partial_rotary_factor", rope["partial_rotary_factor"])
+        renamed.setdefault("partial_rotary_factor", rope["partial_rotary_factor"])
     if scaling.get("rope_type", "default") != "default":
-        found.setdefault("rope_scaling", scaling)
-    return found
+        renamed.setdefault("rope_scaling", scaling)
+    return renamed
 
 
 def _changed(written: dict, source: Path) -> dict:
     """Return the source's config.json with what the saved config has otherwise than transformers makes of the source's."""
-    theirs = _read(source / CONFIG)
+    original = _read(source / CONFIG)
     before = json.loads(transformers.AutoConfig.from_pretrained(source, local_files_only=True).to_json_string())
     differs = {name: value for name, value in written.items() if name not in before or before[name] != value}
     differs.pop("transformers_version", None)
-    if "dtype" in differs and "torch_dtype" in theirs:
+    if "dtype" in differs and "torch_dtype" in original:
         differs["torch_dtype"] = differs.pop("dtype")
-    gone = before.keys() - written.keys()
-    return {name: value for name, value in (theirs | differs).items() if name not in gone}
+    dropped = before.keys() - written.keys()
+    return {name: value for name, value in (original | differs).items() if name not in dropped}
 
 
 def _understood(config: dict) -> dict:
     """Return what transformers makes of a config.json's content, beside what says who wrote it."""
-    known = transformers.AutoConfig.for_model(**copy.deepcopy(config)).to_dict()  # which writes into what it is given
-    return {name: value for name, value in known.items() if name != "transformers_version"}
+    content = transformers.AutoConfig.for_model(**copy.deepcopy(config)).to_dict()  # which writes into what it is given
+    return {name: value for name, value in content.items() if name != "transformers_version"}
 
 
 def _tokenizer(directory: Path, source: Path | None) -> None:
@@ -94,10 +94,10 @@ def _tokenizer(directory: Path, source: Path | None) -> None:
             else:
                 (directory / name).unlink(missing_ok=True)
     file = directory / "tokenizer_config.json"
-    said = _read(file)
-    if said.get("tokenizer_class") == _NEW_CLASS:
-        kept = {name: value for name, value in said.items() if name not in _LOADING}
-        file.write_text(json.dumps(kept | {"tokenizer_class": _OLD_CLASS}, indent=2) + "\n", encoding="utf-8")
+    settings = _read(file)
+    if settings.get("tokenizer_class") == _NEW_CLASS:
+        public = {name: value for name, value in settings.items() if name not in _LOADING}
+        file.write_text(json.dumps(public | {"tokenizer_class": _OLD_CLASS}, indent=2) + "\n", encoding="utf-8")
 
 
 def _read(file: Path) -> dict:

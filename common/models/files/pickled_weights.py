@@ -64,12 +64,12 @@ def convert(path: Path, hub_id: str) -> Path:
         UserError: a file holds more than tensors or is damaged, or there is too little disk space.
     """
 
-    def make(_work: Path, made: Path) -> None:
-        print(f"{hub_id}: converting its pickled weights to safetensors, once, into {made.parent}", file=sys.stderr)
+    def make(_work: Path, result: Path) -> None:
+        print(f"{hub_id}: converting its pickled weights to safetensors, once, into {result.parent}", file=sys.stderr)
         for file in path.iterdir():
             if file.is_file() and file.suffix not in _OTHER_WEIGHTS and file.name != INDEX:
-                shutil.copyfile(file, made / file.name)
-        _write(path, made)
+                shutil.copyfile(file, result / file.name)
+        _write(path, result)
 
     return cache.once(folder(path, hub_id), make, hub_id)
 
@@ -84,10 +84,10 @@ def shards(path: Path) -> list[str]:
     return safetensors_reader.shards(path / INDEX)
 
 
-def _write(path: Path, made: Path) -> None:
+def _write(path: Path, result: Path) -> None:
     """Write every shard's tensors as safetensors; those of files that can be mapped are read as they are written."""
     tensors = {name: tensor for shard in shards(path) for name, tensor in read(path / shard).items()}
-    huggingface_hub.save_torch_state_dict(tensors, made, metadata={"format": "pt"})
+    huggingface_hub.save_torch_state_dict(tensors, result, metadata={"format": "pt"})
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -103,10 +103,10 @@ def read(path: Path) -> dict[str, Tensor]:
         raise UserError(f"cannot convert {path}: it is damaged; download it again") from error
     if not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
         raise UserError(f"cannot convert {path}: it is no plain list of named tensors")
-    seen: set[int] = set()
+    storages: set[int] = set()
     tensors = {}
     for name, tensor in loaded.items():
-        shared = tensor.untyped_storage().data_ptr() in seen
-        seen.add(tensor.untyped_storage().data_ptr())
+        shared = tensor.untyped_storage().data_ptr() in storages
+        storages.add(tensor.untyped_storage().data_ptr())
         tensors[name] = tensor.clone(memory_format=torch.contiguous_format) if shared else tensor.contiguous()
     return tensors

@@ -50,65 +50,65 @@ class Format:
     names: tuple[tuple[str, str], ...] = ()
 
 
-def _baichuan(said: Mapping) -> dict:
-    if "max_position_embeddings" not in said or said["hidden_size"] == 5120:
+def _baichuan(original: Mapping) -> dict:
+    if "max_position_embeddings" not in original or original["hidden_size"] == 5120:
         raise ValueError(ALIBI)
-    _check(said, tie_word_embeddings=False)
-    if said["architectures"] not in (["BaichuanForCausalLM"], ["BaiChuanForCausalLM"]):
-        raise ValueError(f"its architectures are {said['architectures']}, and only Baichuan's own are known")
+    _check(original, tie_word_embeddings=False)
+    if original["architectures"] not in (["BaichuanForCausalLM"], ["BaiChuanForCausalLM"]):
+        raise ValueError(f"its architectures are {original['architectures']}, and only Baichuan's own are known")
     same = (
         *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act"),
         *("max_position_embeddings", "rms_norm_eps", "bos_token_id", "eos_token_id", "pad_token_id"),
     )
-    heads = {"num_key_value_heads": said["num_attention_heads"]}
+    heads = {"num_key_value_heads": original["num_attention_heads"]}
     return {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
-        **{name: said[name] for name in same},
+        **{name: original[name] for name in same},
         **heads,
     }
 
 
-def _chatglm(said: Mapping) -> dict:
-    if "padded_vocab_size" not in said:
+def _chatglm(original: Mapping) -> dict:
+    if "padded_vocab_size" not in original:
         raise ValueError("it is the first ChatGLM, another architecture. Use ChatGLM 2 or 3")
-    _check({"multi_query_attention": False, **said}, multi_query_attention=True, rmsnorm=True, post_layer_norm=True)
-    _check(said, add_bias_linear=False, apply_residual_connection_post_layernorm=False, tie_word_embeddings=False)
-    _check(said, rope_ratio=1)
+    _check({"multi_query_attention": False, **original}, multi_query_attention=True, rmsnorm=True, post_layer_norm=True)
+    _check(original, add_bias_linear=False, apply_residual_connection_post_layernorm=False, tie_word_embeddings=False)
+    _check(original, rope_ratio=1)
     return {
         "model_type": "glm",
         "architectures": ["GlmForCausalLM"],
-        "vocab_size": said["padded_vocab_size"],
-        "hidden_size": said["hidden_size"],
-        "intermediate_size": said["ffn_hidden_size"],
-        "num_hidden_layers": said["num_layers"],
-        "num_attention_heads": said["num_attention_heads"],
-        "num_key_value_heads": said["multi_query_group_num"],
-        "head_dim": said["kv_channels"],
-        "attention_bias": bool(said.get("add_qkv_bias")),
-        "max_position_embeddings": said["seq_length"],
-        "rms_norm_eps": said["layernorm_epsilon"],
+        "vocab_size": original["padded_vocab_size"],
+        "hidden_size": original["hidden_size"],
+        "intermediate_size": original["ffn_hidden_size"],
+        "num_hidden_layers": original["num_layers"],
+        "num_attention_heads": original["num_attention_heads"],
+        "num_key_value_heads": original["multi_query_group_num"],
+        "head_dim": original["kv_channels"],
+        "attention_bias": bool(original.get("add_qkv_bias")),
+        "max_position_embeddings": original["seq_length"],
+        "rms_norm_eps": original["layernorm_epsilon"],
         "partial_rotary_factor": 0.5,
         "hidden_act": "silu",
         "bos_token_id": None,
-        "eos_token_id": said.get("eos_token_id", 2),
-        "pad_token_id": said.get("pad_token_id", 0),
+        "eos_token_id": original.get("eos_token_id", 2),
+        "pad_token_id": original.get("pad_token_id", 0),
     }
 
 
-def _check(said: Mapping, **wanted) -> None:
+def _check(original: Mapping, **switches) -> None:
     """Refuse a config in which a switch stands otherwise."""
-    for name, value in wanted.items():
-        if (found := said.get(name, value)) != value:
-            raise ValueError(f"{name} is {found} in its config.json, and only {value} can be converted")
+    for name, value in switches.items():
+        if (actual := original.get(name, value)) != value:
+            raise ValueError(f"{name} is {actual} in its config.json, and only {value} can be converted")
 
 
 def _of_baichuan(path: Path, length: int) -> transformers.PreTrainedTokenizerFast:
     file = path / "tokenizer_config.json"
-    said = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return sentencepiece_models.read(
         path / "tokenizer.model",
-        begin=["<s>"] if said.get("add_bos_token", True) else [],
+        begin=["<s>"] if settings.get("add_bos_token", True) else [],
         model_max_length=length,
         **{"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"},
     )
@@ -144,28 +144,28 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def config(said: Mapping, path: Path) -> dict | None:
+def config(original: Mapping, path: Path) -> dict | None:
     """Return the config.json content for transformers' architecture; None for a model that is not renamed.
 
     Args:
-        said: Content of the checkpoint's config.json.
+        original: Content of the checkpoint's config.json.
         path: Directory of the model, which errors name.
 
     Raises:
         UserError: the model computes something that no architecture of transformers does.
     """
-    if said.get("model_type") not in FORMATS:
+    if original.get("model_type") not in FORMATS:
         return None
     try:
-        if said.get("quantization_config"):
+        if original.get("quantization_config"):
             raise ValueError("the model is quantised. Use the weights that it was made from")
-        found = FORMATS[said["model_type"]].config(said)
+        translated = FORMATS[original["model_type"]].config(original)
     except KeyError as error:
         raise UserError(f"cannot load {path}: its config.json has no {error}. Restore the published file") from error
     except ValueError as error:
         raise UserError(f"cannot load {path}: {error}") from error
-    rest = {"rope_theta": 10_000.0, "tie_word_embeddings": False, "torch_dtype": said.get("torch_dtype", "float32")}
-    return found | rest
+    rest = {"rope_theta": 10_000.0, "tie_word_embeddings": False, "torch_dtype": original.get("torch_dtype", "float32")}
+    return translated | rest
 
 
 def convert(path: Path, hub_id: str) -> Path:
@@ -179,46 +179,49 @@ def convert(path: Path, hub_id: str) -> Path:
         UserError: the model cannot be converted, its files are damaged, or there is too little disk space.
     """
     try:
-        said = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        wanted = config(said, path)
+        original = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        target_config = config(original, path)
     except (OSError, ValueError, AttributeError):  # told where configs are read
         return path
-    if wanted is None:
+    if target_config is None:
         return path
-    family = FORMATS[said["model_type"]]
+    family = FORMATS[original["model_type"]]
     pickled, target = pickled_weights.only(path), pickled_weights.folder(path, hub_id)
     if not pickled and not target.is_dir() and not safetensors_reader.entries(path):  # which refuses damaged files
         return path
-    normalised = said.get("architectures") == ["BaichuanForCausalLM"]
+    normalised = original.get("architectures") == ["BaichuanForCausalLM"]
 
-    def make(_work: Path, made: Path) -> None:
-        print(f"{hub_id}: converting it to {wanted['architectures'][0]}, once, into {made.parent}", file=sys.stderr)
+    def make(_work: Path, result: Path) -> None:
+        print(
+            f"{hub_id}: converting it to {target_config['architectures'][0]}, once, into {result.parent}",
+            file=sys.stderr,
+        )
         for name in _COPIED:
             if (path / name).is_file():
-                shutil.copyfile(path / name, made / name)
-        family.tokenizer(path, wanted["max_position_embeddings"]).save_pretrained(made)
-        (made / "config.json").write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
+                shutil.copyfile(path / name, result / name)
+        family.tokenizer(path, target_config["max_position_embeddings"]).save_pretrained(result)
+        (result / "config.json").write_text(json.dumps(target_config, indent=2) + "\n", encoding="utf-8")
         read = pickled_weights.read if pickled else load_file
         shards = pickled_weights.shards(path) if pickled else safetensors_reader.loaded(path)
         renamed = {}
         for shard in shards:
-            renamed |= _renamed(read(path / shard), family, wanted, normalised, path)
-        huggingface_hub.save_torch_state_dict(renamed, made, metadata={"format": "pt"})
-        _check_complete(made, path)
+            renamed |= _renamed(read(path / shard), family, target_config, normalised, path)
+        huggingface_hub.save_torch_state_dict(renamed, result, metadata={"format": "pt"})
+        _check_complete(result, path)
 
     return cache.once(target, make, hub_id)
 
 
 def _renamed(
-    tensors: Mapping[str, Tensor], family: Format, wanted: Mapping, normalised: bool, path: Path
+    tensors: Mapping[str, Tensor], family: Format, target_config: Mapping, normalised: bool, path: Path
 ) -> dict[str, Tensor]:
     """Return a file's tensors under the names that transformers gives them."""
-    head = wanted.get("head_dim") or wanted["hidden_size"] // wanted["num_attention_heads"]
-    sizes = [head * wanted[f"num_{which}_heads"] for which in ("attention", "key_value", "key_value")]
-    found = {}
+    head = target_config.get("head_dim") or target_config["hidden_size"] // target_config["num_attention_heads"]
+    sizes = [head * target_config[f"num_{which}_heads"] for which in ("attention", "key_value", "key_value")]
+    renamed = {}
     for name, tensor in tensors.items():
-        for there, here in family.names:
-            name = name.replace(there, here)
+        for old, new in family.names:
+            name = name.replace(old, new)
         if name.endswith("inv_freq"):  # computed
             continue
         if _PACKED in name:
@@ -227,21 +230,21 @@ def _renamed(
                     f"cannot convert {path}: {name} has {len(tensor)} rows, and its config.json asks for {sum(sizes)}"
                 )
             for letter, part in zip("qkv", tensor.split(sizes), strict=True):
-                found[name.replace(_PACKED, f".{letter}_proj.")] = part.clone()
+                renamed[name.replace(_PACKED, f".{letter}_proj.")] = part.clone()
         elif name == _HEAD and normalised:
-            found[name] = torch.nn.functional.normalize(tensor.float(), dim=-1).to(tensor.dtype)
+            renamed[name] = torch.nn.functional.normalize(tensor.float(), dim=-1).to(tensor.dtype)
         else:
-            found[name] = tensor
-    return found
+            renamed[name] = tensor
+    return renamed
 
 
-def _check_complete(made: Path, path: Path) -> None:
+def _check_complete(result: Path, path: Path) -> None:
     """Refuse a conversion that has not the tensors that its config asks for."""
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(made))
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    stored = {name: entry.shape for name, entry in safetensors_reader.entries(made).items()}
-    if differing := sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name)):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(result))
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    stored = {name: entry.shape for name, entry in safetensors_reader.entries(result).items()}
+    if differing := sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name)):
         raise UserError(
             f"cannot convert {path}: of what its config.json asks for, {first_of(differing, 3)} are missing, misshapen or "
             "unknown. Download it again"

@@ -60,7 +60,7 @@ class TensorEntry:
             raise UserError(f"cannot read {self.file}: it holds tensors of type {self.dtype}; use unquantised weights")
         with torch.inference_mode(False):  # a parameter made in inference mode could not be watched for changes
             data = torch.empty(self.end - self.begin, dtype=torch.uint8)
-            found = data.view(DTYPES[self.dtype]).view(self.shape)
+            tensor = data.view(DTYPES[self.dtype]).view(self.shape)
         with self.file.open("rb", buffering=0) as stream:
             if _state(stream.fileno()) != self.state:
                 raise UserError(f"cannot read {self.file}: it was changed or replaced meanwhile; run again")
@@ -71,7 +71,7 @@ class TensorEntry:
                 if not got:
                     raise UserError(f"cannot read {self.file}: it ends too early; save or download it again")
                 done += got
-        return found
+        return tensor
 
     def rows(self, first: int, stop: int) -> TensorEntry:
         """Return the place of rows ``first`` to ``stop`` (excluded; at most the end) of a matrix."""
@@ -82,8 +82,8 @@ class TensorEntry:
 
 def _state(file: int) -> tuple[int, ...]:
     """Return what tells an open file from another, or from itself rewritten."""
-    found = os.fstat(file)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def header(file: Path) -> dict[str, TensorEntry]:
@@ -99,19 +99,19 @@ def header(file: Path) -> dict[str, TensorEntry]:
             if not 0 < size < min(whole, 2**30):
                 raise ValueError("its header is cut off")
             content = json.loads(stream.read(size))
-        found = {
+        entries = {
             name: TensorEntry(
                 file, entry["dtype"], tuple(entry["shape"]), *(8 + size + at for at in entry["data_offsets"]), state
             )
             for name, entry in content.items()
             if name != "__metadata__"
         }
-        if max((entry.end for entry in found.values()), default=0) > whole:
+        if max((entry.end for entry in entries.values()), default=0) > whole:
             raise ValueError("it ends too early")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"cannot read {file}: {reason}; save or download it again") from error
-    return found
+    return entries
 
 
 def shards(index: Path) -> list[str]:
@@ -121,10 +121,10 @@ def shards(index: Path) -> list[str]:
         UserError: the index cannot be read, or does not name a file for each tensor.
     """
     try:
-        found = json.loads(index.read_text())
+        content = json.loads(index.read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {index}: {error}; save or download it again") from error
-    places = found.get("weight_map") if isinstance(found, dict) else None
+    places = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise UserError(f"cannot read {index}: its weight_map names no file for each tensor; save or download it again")
     return sorted(set(places.values()))
@@ -154,14 +154,14 @@ def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, TensorEntry]:
     Raises:
         UserError: a file is damaged or missing.
     """
-    named = loaded(folder)
-    files = named or sorted(file.name for file in folder.glob("*.safetensors") if file.name not in set(but))
+    names = loaded(folder)
+    files = names or sorted(file.name for file in folder.glob("*.safetensors") if file.name not in set(but))
     return {name: entry for file in files for name, entry in header(folder / file).items()}
 
 
-def prevailing_dtype(found: Iterable[TensorEntry]) -> str | None:
+def prevailing_dtype(tensors: Iterable[TensorEntry]) -> str | None:
     """Return the dtype of most bytes, in safetensors' spelling; None without tensors."""
     sizes: dict[str, int] = {}
-    for entry in found:
+    for entry in tensors:
         sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.end - entry.begin
     return max(sizes, key=sizes.__getitem__, default=None)

@@ -53,16 +53,16 @@ def read(file: Path, beside: Sequence[str] = (), begin: Sequence[str] = (), **op
     ids = [(token, backend.token_to_id(token)) for token in begin]
     if begin:
         backend.post_processor = processors.TemplateProcessing(single=[*begin, "$A"], special_tokens=ids)
-    made = PreTrainedTokenizerFast(tokenizer_object=backend, **options)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **options)
     symbols = [f"a{piece.piece}b {piece.piece} c" for piece in proto.pieces if piece.type == _USER_DEFINED]
     for probe in (*PROBES, *symbols[:1]):
-        theirs, ours = original.encode(probe), made(probe, add_special_tokens=False).input_ids
-        if theirs != ours:
+        expected, ids = original.encode(probe), tokenizer(probe, add_special_tokens=False).input_ids
+        if expected != ids:
             raise UserError(
-                f"cannot read {file}: {probe!r} would be split into {ours}, and sentencepiece splits it into {theirs}. "
+                f"cannot read {file}: {probe!r} would be split into {ids}, and sentencepiece splits it into {expected}. "
                 "Convert the file to tokenizer.json"
             )
-    return made
+    return tokenizer
 
 
 def _backend(proto, beside: Sequence[str]) -> Tokenizer:
@@ -72,24 +72,24 @@ def _backend(proto, beside: Sequence[str]) -> Tokenizer:
     bytes_too = proto.trainer_spec.byte_fallback
     unknown = proto.pieces[proto.trainer_spec.unk_id].piece
     merges = list(_merges(proto, pieces))
-    made = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=bytes_too))
-    rules, said = [], proto.normalizer_spec
-    if said.precompiled_charsmap:
-        mapped = normalizers.Precompiled(said.precompiled_charsmap)
+    backend = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=bytes_too))
+    rules, normalizer = [], proto.normalizer_spec
+    if normalizer.precompiled_charsmap:
+        mapped = normalizers.Precompiled(normalizer.precompiled_charsmap)
         # tokenizers looks up what is seen as one character, and takes a carriage return and a new line for one
         rules += [normalizers.Replace("\r", mapped.normalize_str("\r")), mapped]
-    if said.remove_extra_whitespaces:
+    if normalizer.remove_extra_whitespaces:
         rules += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    if said.add_dummy_prefix:
+    if normalizer.add_dummy_prefix:
         rules.append(normalizers.Prepend(_SPACE))
-    made.normalizer = normalizers.Sequence([*rules, normalizers.Replace(" ", _SPACE)])
+    backend.normalizer = normalizers.Sequence([*rules, normalizers.Replace(" ", _SPACE)])
     steps = [decoders.Replace(_SPACE, " "), *([decoders.ByteFallback()] if bytes_too else []), decoders.Fuse()]
-    made.decoder = decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if said.add_dummy_prefix else [])])
+    backend.decoder = decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if normalizer.add_dummy_prefix else [])])
     # Symbols are found in the text as it is split: where a space is put before it, that would be before a symbol as well.
-    found = {"normalized": not said.add_dummy_prefix}
-    made.add_tokens([AddedToken(p.piece, special=False, **found) for p in proto.pieces if p.type == _USER_DEFINED])
-    made.add_special_tokens([AddedToken(p.piece, normalized=False) for p in proto.pieces if p.type == _CONTROL])
-    return made
+    options = {"normalized": not normalizer.add_dummy_prefix}
+    backend.add_tokens([AddedToken(p.piece, special=False, **options) for p in proto.pieces if p.type == _USER_DEFINED])
+    backend.add_special_tokens([AddedToken(p.piece, normalized=False) for p in proto.pieces if p.type == _CONTROL])
+    return backend
 
 
 def _merges(proto, pieces: dict[str, int]) -> Iterator[tuple[str, str]]:

@@ -53,11 +53,6 @@ class Wheels:
     known_ids: tuple[str, tuple[int, ...]] | None = None
 
     @property
-    def size(self) -> int:
-        """Bytes of all wheels."""
-        return sum(part.size for part in self.parts)
-
-    @property
     def revision(self) -> str:
         """Digest and conversion in short. Recipes and the cache know the weights by it, so it must not change."""
         digest = self.parts[0].sha256 if len(self.parts) == 1 else self.sha256

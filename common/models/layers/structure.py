@@ -14,7 +14,7 @@ import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import transformers
 from torch import nn
@@ -29,7 +29,15 @@ _OWN = {"halves": "common.models.layers.sublayers", "widths": "common.models.lay
 
 Describe = Callable[[nn.Module], Any]
 Build = Callable[[nn.Module, Any], None]
-_KINDS: dict[str, tuple[Describe, Build, str]] = {}
+
+
+class _Kind(NamedTuple):
+    describe: Describe
+    build: Build
+    reason: str
+
+
+_KINDS: dict[str, _Kind] = {}
 
 
 def register_structure(kind: str, describe: Describe, build: Build, reason: str) -> None:
@@ -42,19 +50,19 @@ def register_structure(kind: str, describe: Describe, build: Build, reason: str)
             in.
         reason: Why plain code cannot load such a model, for people.
     """
-    _KINDS[kind] = describe, build, reason
+    _KINDS[kind] = _Kind(describe, build, reason)
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
     """Return every difference of a model from its config, by kind; empty for a plain model."""
     _registered()
-    found = {kind: _KINDS[kind][0](model) for kind in _kinds()}
-    return {kind: description for kind, description in found.items() if description is not None}
+    descriptions = {kind: _KINDS[kind].describe(model) for kind in _kinds()}
+    return {kind: description for kind, description in descriptions.items() if description is not None}
 
 
 def why_not_plain(model: nn.Module) -> str | None:
     """Return why plain Hugging Face code cannot load the saved model; None if it can (patches aside)."""
-    return "; ".join(_KINDS[kind][2] for kind in describe(model)) or None
+    return "; ".join(_KINDS[kind].reason for kind in describe(model)) or None
 
 
 def write(model: nn.Module, directory: Path) -> None:
@@ -75,13 +83,13 @@ def read(directory: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        found, parts = content["format"], dict(content["parts"])
+        version, parts = content["format"], dict(content["parts"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"cannot load {file}: it cannot be read ({type(error).__name__}); save the model again"
         ) from error
-    if found != FORMAT:
-        raise UserError(f"cannot load {file}: format {found!r}, this version reads {FORMAT}")
+    if version != FORMAT:
+        raise UserError(f"cannot load {file}: format {version!r}, this version reads {FORMAT}")
     _registered(parts)
     if strange := sorted(parts.keys() - _KINDS.keys()):
         raise UserError(
@@ -94,12 +102,12 @@ def model_class(config, parts: Mapping[str, Any]) -> type[nn.Module]:
     """Return the config's model class with these differences built in, for ``from_pretrained``."""
     plain = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
-    def made(self, config, *args, **kwargs):
+    def initialise(self, config, *args, **kwargs):
         plain.__init__(self, config, *args, **kwargs)
         for kind in (kind for kind in _kinds() if kind in parts):
-            _KINDS[kind][1](self, parts[kind])
+            _KINDS[kind].build(self, parts[kind])
 
-    return type(plain.__name__, (plain,), {"__init__": made, "__module__": plain.__module__})
+    return type(plain.__name__, (plain,), {"__init__": initialise, "__module__": plain.__module__})
 
 
 def _kinds() -> list[str]:

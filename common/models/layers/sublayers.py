@@ -82,18 +82,18 @@ def present(model: nn.Module) -> list[tuple[int, str]]:
     ]
 
 
-def drop_halves(model: nn.Module, wanted: Iterable[tuple[int, str]]) -> None:
-    """Remove the sub-layers ``wanted``, (layer, kind) each, from the model, in place.
+def drop_halves(model: nn.Module, halves: Iterable[tuple[int, str]]) -> None:
+    """Remove the sub-layers ``halves``, (layer, kind) each, from the model, in place.
 
     Raises:
         UserError: a sub-layer that does not exist, or one named twice.
     """
-    wanted = list(wanted)
-    for entry in wanted:
+    halves = list(halves)
+    for entry in halves:
         _check(model, *entry)
-    if len(set(wanted)) < len(wanted):
-        raise UserValueError(f"cannot drop one half twice: {wanted}; name each once")
-    for number, name in wanted:
+    if len(set(halves)) < len(halves):
+        raise UserValueError(f"cannot drop one half twice: {halves}; name each once")
+    for number, name in halves:
         layer = layer_list(model)[number]
         _replace(model, number, name, NoAttention(layer.self_attn.layer_idx) if name == ATTENTION else NoMlp())
 
@@ -102,9 +102,9 @@ def drop_halves(model: nn.Module, wanted: Iterable[tuple[int, str]]) -> None:
 def linear_attention(model: nn.Module, number: int, weight: Tensor, bias: Tensor) -> None:
     """Replace a layer's attention by a linear map of its norm's output, in place: ``weight`` [out, in] and ``bias`` [out]."""
     _check(model, number, ATTENTION)
-    held = layer_list(model)[number].self_attn
-    to = next(held.parameters())
-    _replace(model, number, ATTENTION, LinearAttention(held.layer_idx, weight.to(to), bias.to(to)))
+    attention = layer_list(model)[number].self_attn
+    to = next(attention.parameters())
+    _replace(model, number, ATTENTION, LinearAttention(attention.layer_idx, weight.to(to), bias.to(to)))
 
 
 def _check(model: nn.Module, number: int, name: str) -> None:
@@ -129,12 +129,12 @@ def _replace(model: nn.Module, number: int, name: str, module: nn.Module) -> Non
 
 def _describe(model: nn.Module) -> list[dict] | None:
     halves = architecture_of(model).halves
-    found = []
+    changes = []
     for number, layer in enumerate(layer_list(model)):
         for name, half in halves.items():
             if state := getattr(getattr(layer, half.module or half.writer, None), "state", None):
-                found.append({"layer": number, "half": name, "state": state})
-    return found or None
+                changes.append({"layer": number, "half": name, "state": state})
+    return changes or None
 
 
 def _build(model: nn.Module, description: Sequence[Mapping]) -> None:

@@ -32,32 +32,32 @@ def channels(layer: nn.Module) -> int | None:
 
 
 @torch.no_grad()
-def slice_heads(layer: nn.Module, kept: Tensor) -> None:
+def slice_heads(layer: nn.Module, heads: Tensor) -> None:
     """Keep only these key heads [k] (ascending), their value heads and all query heads that read them, in place."""
     attention = layer.self_attn
     width, group = attention.head_dim, attention.num_key_value_groups
-    keys, queries = _spread(kept, width), _spread(kept, width * group)
+    keys, queries = _spread(heads, width), _spread(heads, width * group)
     for name, rows in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
         _keep(getattr(attention, name), rows, dim=0)
     _keep(attention.o_proj, queries, dim=1)
 
 
 @torch.no_grad()
-def slice_channels(layer: nn.Module, kept: Tensor) -> None:
+def slice_channels(layer: nn.Module, channels: Tensor) -> None:
     """Keep only these channels of the MLP, in place: [c] ascending, or [experts, c] with experts."""
     experts = getattr(layer.mlp, "experts", None)
     if experts is None:
-        _keep(layer.mlp.gate_proj, kept, dim=0)
-        _keep(layer.mlp.up_proj, kept, dim=0)
-        _keep(layer.mlp.down_proj, kept, dim=1)
+        _keep(layer.mlp.gate_proj, channels, dim=0)
+        _keep(layer.mlp.up_proj, channels, dim=0)
+        _keep(layer.mlp.down_proj, channels, dim=1)
         return
     gate_up, down = experts.gate_up_proj, experts.down_proj  # [experts, 2 inner, channels], [experts, channels, inner]
-    rows = torch.cat([kept, kept + down.shape[-1]], dim=1).to(gate_up.device)
-    places = torch.arange(len(kept), device=gate_up.device)[:, None]
-    taken = {"gate_up_proj": gate_up[places, rows], "down_proj": down.mT[places, rows[:, : kept.shape[1]]].mT}
-    for name, weight in taken.items():
+    rows = torch.cat([channels, channels + down.shape[-1]], dim=1).to(gate_up.device)
+    places = torch.arange(len(channels), device=gate_up.device)[:, None]
+    matrices = {"gate_up_proj": gate_up[places, rows], "down_proj": down.mT[places, rows[:, : channels.shape[1]]].mT}
+    for name, weight in matrices.items():
         setattr(experts, name, nn.Parameter(weight.contiguous(), requires_grad=gate_up.requires_grad))
-    experts.intermediate_dim = kept.shape[1]
+    experts.intermediate_dim = channels.shape[1]
 
 
 def _spread(heads: Tensor, width: int) -> Tensor:
@@ -65,16 +65,16 @@ def _spread(heads: Tensor, width: int) -> Tensor:
     return (heads[:, None] * width + torch.arange(width, device=heads.device)).flatten()
 
 
-def _keep(linear: nn.Linear, kept: Tensor, dim: int) -> None:
+def _keep(linear: nn.Linear, indices: Tensor, dim: int) -> None:
     """Keep these rows (dim 0, with their biases) or columns (dim 1) of a linear layer."""
-    weight, kept = linear.weight, kept.to(linear.weight.device)
-    linear.weight = nn.Parameter(weight.index_select(dim, kept), requires_grad=weight.requires_grad)
+    weight, indices = linear.weight, indices.to(linear.weight.device)
+    linear.weight = nn.Parameter(weight.index_select(dim, indices), requires_grad=weight.requires_grad)
     if dim == 1:
-        linear.in_features = len(kept)
+        linear.in_features = len(indices)
         return
-    linear.out_features = len(kept)
+    linear.out_features = len(indices)
     if linear.bias is not None:
-        linear.bias = nn.Parameter(linear.bias[kept], requires_grad=linear.bias.requires_grad)
+        linear.bias = nn.Parameter(linear.bias[indices], requires_grad=linear.bias.requires_grad)
 
 
 def widths(model: nn.Module) -> list[dict[str, int | None]]:
@@ -88,20 +88,20 @@ def settle(model: nn.Module) -> None:
     Nothing is written if the architecture refuses such a config: for some the heads must divide ``hidden_size``,
     whatever ``head_dim``.
     """
-    found = widths(model)
-    if any(one != found[0] for one in found):
+    layer_widths = widths(model)
+    if any(width != layer_widths[0] for width in layer_widths):
         return
     attention = layer_list(model)[0].self_attn
     sizes = {
         "head_dim": attention.head_dim,  # no longer hidden_size / num_attention_heads
-        "num_key_value_heads": found[0]["key_heads"],
-        "num_attention_heads": found[0]["key_heads"] * attention.num_key_value_groups,
-        "intermediate_size": found[0]["channels"],
+        "num_key_value_heads": layer_widths[0]["key_heads"],
+        "num_attention_heads": layer_widths[0]["key_heads"] * attention.num_key_value_groups,
+        "intermediate_size": layer_widths[0]["channels"],
     }
-    wanted = copy.deepcopy(model.config)
+    candidate = copy.deepcopy(model.config)
     try:
-        wanted.update(sizes)
-        wanted.validate()
+        candidate.update(sizes)
+        candidate.validate()
     except StrictDataclassError:
         return
     model.config.update(sizes)
@@ -110,9 +110,10 @@ def settle(model: nn.Module) -> None:
 def _describe(model: nn.Module) -> list[dict[str, int | None]] | None:
     if not architecture_of(model).narrows:
         return None
-    config, found = model.config, widths(model)
+    config, layer_widths = model.config, widths(model)
     plain = {"key_heads": config.num_key_value_heads, "channels": config.intermediate_size}
-    return found if any(size not in (None, plain[name]) for one in found for name, size in one.items()) else None
+    differs = any(size not in (None, plain[name]) for width in layer_widths for name, size in width.items())
+    return layer_widths if differs else None
 
 
 def narrow_to(layer: nn.Module, heads: int | None, inner: int | None) -> None:
@@ -125,13 +126,13 @@ def narrow_to(layer: nn.Module, heads: int | None, inner: int | None) -> None:
     if inner is None:
         return
     experts = getattr(layer.mlp, "experts", None)
-    kept = torch.arange(inner)
-    slice_channels(layer, kept if experts is None else kept.repeat(experts.num_experts, 1))
+    indices = torch.arange(inner)
+    slice_channels(layer, indices if experts is None else indices.repeat(experts.num_experts, 1))
 
 
 def _build(model: nn.Module, description: Sequence[Mapping[str, int]]) -> None:
-    for layer, wanted in zip(layer_list(model), description, strict=True):
-        narrow_to(layer, wanted["key_heads"], wanted["channels"])
+    for layer, width in zip(layer_list(model), description, strict=True):
+        narrow_to(layer, width["key_heads"], width["channels"])
 
 
 register_structure("widths", _describe, _build, "its layers have different widths, and a config has one for all")
