@@ -5,7 +5,6 @@ about log2(layers) prunings, and supposes that perplexity grows with the number 
 """
 
 import math
-from contextlib import contextmanager
 
 from common.cli import checks, measure
 from common.cli.job import Job
@@ -15,56 +14,54 @@ from common.utils.errors import UserError, one_line, plural
 
 
 def search(job: Job) -> None:
-    """Find the number of layers to remove within the bound, set it, and keep the trials in `job.kept`.
+    """Find the number of layers to remove within the bound, set it, and keep the trials in `job.shared`.
 
     Raises:
         UserError: not even the smallest number stays within the bound.
     """
-    bound, counts, tried = job.options.max_perplexity_increase, job.counts, []
-    with _trials(job):
+    bound, counts, trials = job.options.max_perplexity_increase, job.counts, []
+    no_evaluation, job.options.no_evaluation = job.options.no_evaluation, True  # nothing is measured on the test text
+    try:
         job.load()
         checks.check_finite(job.model)
         before = _perplexity(job)
         fitting, unfit = 0, len(counts)  # counts[:fitting] stay within the bound, counts[unfit:] do not
         while fitting < unfit:
             middle = (fitting + unfit) // 2
-            if tried:
+            if trials:
                 job.load()
-            tried.append(_trial(job, counts[middle], before))
-            say(f"{plural(counts[middle], 'layer')} removed: {_said(tried[-1])} on held-out calibration text")
-            if tried[-1]["increase"] <= bound:
+            trials.append(_trial(job, counts[middle], before))
+            say(f"{plural(counts[middle], 'layer')} removed: {_outcome(trials[-1])} on held-out calibration text")
+            if trials[-1]["increase"] <= bound:
                 fitting = middle + 1
             else:
                 unfit = middle
+    finally:
+        job.options.no_evaluation = no_evaluation
     if not fitting:
         raise UserError(
-            f"--max-perplexity-increase {bound:.1%}: removing {plural(counts[0], 'layer')} gives {_said(tried[-1])} on "
+            f"--max-perplexity-increase {bound:.1%}: removing {plural(counts[0], 'layer')} gives {_outcome(trials[-1])} on "
             "held-out calibration text. Allow more, calibrate on more text, or use another tool"
         )
     job.options.remove = counts[fitting - 1]
-    tried.sort(key=lambda one: one["removed"])
-    job.kept["bound"] = {"increase": bound, "sequences": len(job.held_out_windows), "original": before, "tried": tried}
+    trials.sort(key=lambda trial: trial["removed"])
+    job.shared["bound"] = {
+        "increase": bound,
+        "sequences": len(job.held_out_windows),
+        "original": before,
+        "tried": trials,
+    }
 
 
 def note(job: Job) -> str | None:
     """Return a note on the search's result, for card and terminal; None without a search."""
-    if (found := job.kept.get("bound")) is None:
+    if (bound := job.shared.get("bound")) is None:
         return None
-    tried = ", ".join(f"{one['removed']}: {_said(one)}" for one in found["tried"])
+    attempts = ", ".join(f"{trial['removed']}: {_outcome(trial)}" for trial in bound["tried"])
     return (
-        f"{plural(job.options.remove, 'layer')} is the most that keeps perplexity within {found['increase']:.1%} on "
-        f"{plural(found['sequences'], 'sequence')} of held-out calibration text (tried {tried})"
+        f"{plural(job.options.remove, 'layer')} is the most that keeps perplexity within {bound['increase']:.1%} on "
+        f"{plural(bound['sequences'], 'sequence')} of held-out calibration text (tried {attempts})"
     )
-
-
-@contextmanager
-def _trials(job: Job):
-    """Measure nothing on the test text inside."""
-    asked, job.options.no_evaluation = job.options.no_evaluation, True
-    try:
-        yield
-    finally:
-        job.options.no_evaluation = asked
 
 
 def _trial(job: Job, count: int, before: float) -> dict:
@@ -84,5 +81,5 @@ def _perplexity(job: Job) -> float:
     return summarise(nlls)["perplexity"]
 
 
-def _said(one: dict) -> str:
-    return f"perplexity {one['increase']:+.1%}" if math.isfinite(one["increase"]) else "no perplexity"
+def _outcome(trial: dict) -> str:
+    return f"perplexity {trial['increase']:+.1%}" if math.isfinite(trial["increase"]) else "no perplexity"

@@ -14,7 +14,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
 from common.cli import printable
-from common.cli.measure import REPEATS, shown
+from common.cli.measure import REPEATS, perplexity_text
 from common.console.progress import clock
 from common.console.text_tables import markdown
 from common.models import loading
@@ -74,10 +74,16 @@ def _template() -> "Template":
     """Return the card's template, compiled once: a run writes several cards."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed before there is a result
 
-    found = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, **LAYOUT)
-    found.filters["one_line"] = lambda text: " ".join(text.split())
-    found.globals |= {"change": _change, "markdown": markdown, "plural": plural, "quoted": _quoted, "signed": signed}
-    return found.get_template("card.md.j2")
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, **LAYOUT)
+    environment.filters["one_line"] = lambda text: " ".join(text.split())
+    environment.globals |= {
+        "change": _change,
+        "markdown": markdown,
+        "plural": plural,
+        "quoted": _quoted,
+        "signed": signed,
+    }
+    return environment.get_template("card.md.j2")
 
 
 def summary(report: dict) -> str:
@@ -127,13 +133,13 @@ def source_facts(name: str, source: Path) -> dict:
 def lineage(source: Path) -> dict | None:
     """Return the report of the tool that made a model; None for a model that no tool of this project made."""
     try:
-        found = json.loads((source / REPORT).read_text(encoding="utf-8"))
+        report = json.loads((source / REPORT).read_text(encoding="utf-8"))
         return {
-            "paper": found["paper"],
-            "model": found["model"],
-            "layers": found["layers"],
-            "removed": found["facts"].get("removed"),
-            "made_from": found.get("made_from"),
+            "paper": report["paper"],
+            "model": report["model"],
+            "layers": report["layers"],
+            "removed": report["facts"].get("removed"),
+            "made_from": report.get("made_from"),
         }
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # none there, or not ours
         return None
@@ -149,14 +155,14 @@ def tokenizer_note(tokenizer) -> str | None:
     )
 
 
-def already_pruned(found: dict | None) -> str | None:
+def already_pruned(origin: dict | None) -> str | None:
     """Return a note if the model is already pruned, from its `lineage`."""
-    if found is None:
+    if origin is None:
         return None
-    gone = ", ".join(map(str, found["removed"] or ())) or "layers"
+    removed = ", ".join(map(str, origin["removed"] or ())) or "layers"
     return (
-        f"the model it was made from had already lost {gone} of {found['layers']['before']} layers of {found['model']} "
-        f"({found['paper']}): 'original' here is that model"
+        f"the model it was made from had already lost {removed} of {origin['layers']['before']} layers of {origin['model']} "
+        f"({origin['paper']}): 'original' here is that model"
     )
 
 
@@ -178,13 +184,16 @@ def _results(report: dict) -> list[EvalResult]:
     about = f"perplexity per token, sequences of {report['text']['window']} tokens"
     rows = [(report["text"]["test"], "perplexity", about, after["perplexity"])]
     for task, scores in after.get("tasks", {}).items():
-        kept = (metric for metric in scores if metric != "n" and not metric.endswith("_stderr"))
-        rows += [(task, metric, f"{metric}, zero-shot", scores[metric]) for metric in kept]
+        rows += [(task, metric, f"{metric}, zero-shot", scores[metric]) for metric in _metrics(scores)]
     return [
         EvalResult("text-generation", data, data, kind, float(f"{value:.6g}"), metric_name=name)
         for data, kind, name, value in rows
         if math.isfinite(value)
     ]
+
+
+def _metrics(scores: dict) -> list[str]:
+    return [name for name in scores if name != "n" and not name.endswith("_stderr")]
 
 
 def _rows(evaluation: dict) -> list[tuple[str, str, str, str]]:
@@ -195,26 +204,23 @@ def _rows(evaluation: dict) -> list[tuple[str, str, str, str]]:
         return []
     rows = [("perplexity", *(_value(side, "perplexity") for side in sides))]
     for task, scores in after.get("tasks", {}).items():
-        for metric in scores:
-            if metric != "n" and not metric.endswith("_stderr"):
-                cells = (_value(side.get("tasks", {}).get(task, {}), metric, 100) for side in (before, after))
-                one, two = cells
-                rows.append((f"{task}, {metric} (%)", one, "", two))
+        for metric in _metrics(scores):
+            original, repaired = (_value(side.get("tasks", {}).get(task, {}), metric, 100) for side in (before, after))
+            rows.append((f"{task}, {metric} (%)", original, "", repaired))
     return rows + _compared(evaluation) + _times(evaluation.get("times", {}))
 
 
 def _compared(evaluation: dict) -> list[tuple[str, str, str, str]]:
     """Return the rows of how far the model is from the original: its probabilities, its answers."""
-    found = evaluation.get("divergence", {})
+    divergence = evaluation.get("divergence", {})
     rows = []
-    if "kl" in found:
-        error = f" ± {found['kl_stderr']:.4f}" if found["kl_stderr"] is not None else ""
-        rows.append(("KL divergence from the original (nats per token)", "", "", f"{found['kl']:.4f}{error}"))
-    for task, one in evaluation.get("changes", {}).items():
-        rows.append((f"{task}, flips (%)", "", "", f"{100 * one['flips']:.1f}"))
-        change, low, high = (signed(100 * one[key], "+.1f") for key in ("change", "low", "high"))
-        interval = f"{change} [{low}, {high}]"
-        rows.append((f"{task}, change in {one['metric']} (points)", "", "", interval))
+    if "kl" in divergence:
+        error = f" ± {divergence['kl_stderr']:.4f}" if divergence["kl_stderr"] is not None else ""
+        rows.append(("KL divergence from the original (nats per token)", "", "", f"{divergence['kl']:.4f}{error}"))
+    for task, changes in evaluation.get("changes", {}).items():
+        rows.append((f"{task}, flips (%)", "", "", f"{100 * changes['flips']:.1f}"))
+        change, low, high = (signed(100 * changes[key], "+.1f") for key in ("change", "low", "high"))
+        rows.append((f"{task}, change in {changes['metric']} (points)", "", "", f"{change} [{low}, {high}]"))
     return rows
 
 
@@ -225,8 +231,7 @@ def _times(times: dict) -> list[tuple[str, str, str, str]]:
         if "left_out" in sides:
             continue
         for key, label in (("first_ms", "time to first token"), ("token_ms", "time per further token")):
-            cells = ("{:,.1f} [{:,.1f}, {:,.1f}]".format(*sides[side][key]) for side in ("before", "after"))
-            before, after = cells
+            before, after = ("{:,.1f} [{:,.1f}, {:,.1f}]".format(*sides[side][key]) for side in ("before", "after"))
             rows.append((f"{label}, batch {size} (ms)", before, "", after))
         before, after = (f"{sides[side]['bytes'] / 1e6:,.1f}" for side in ("before", "after"))
         rows.append((f"memory of weights and cache, batch {size} (MB)", before, "", after))
@@ -238,7 +243,7 @@ def _value(side: dict, key: str, scale: float = 1) -> str:
         return ""
     value, stderr = side[key] * scale, side.get(f"{key}_stderr")
     small = stderr is not None and math.isfinite(stderr) and abs(value) < 1e5
-    return f"{shown(value)} ± {stderr * scale:.2f}" if small else shown(value)
+    return f"{perplexity_text(value)} ± {stderr * scale:.2f}" if small else perplexity_text(value)
 
 
 def prune_layers(removed: Collection[int]) -> str:
@@ -261,8 +266,8 @@ def mergekit(report: dict) -> str:
 
 def _quoted(text: str) -> str:
     """Return a text as one line of Markdown code."""
-    shown = " ".join(text.split()).replace("`", "'")
-    return f"`{shown}`" if shown else "(nothing)"
+    line = " ".join(text.split()).replace("`", "'")
+    return f"`{line}`" if line else "(nothing)"
 
 
 def _change(pair: dict, unit: str = "", size: float = 1) -> str:
@@ -301,7 +306,7 @@ def forecast(job, expected) -> str:
     """Return the lines of --plan; ``expected`` is the forecast, None if there is none."""
     options = job.options
     report = {"package": job.method.package, "paper": job.method.paper}
-    lines = [f"plan: {command(report, printable.said(vars(options)))}"]
+    lines = [f"plan: {command(report, printable.result_options(vars(options)))}"]
     if expected is not None:
         stages = {STAGE_NAMES[name]: seconds for name, seconds in expected.parts}
         whole = {"starting": expected.seconds - sum(stages.values())} | stages

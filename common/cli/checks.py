@@ -19,8 +19,7 @@ from common.cli.texts import read
 from common.models import checkpoint, loading, offload
 from common.models.admission import built, check_shapes
 from common.models.architectures import SUPPORTED, absent, at_hand
-from common.models.files import hub
-from common.models.files.safetensors_reader import DTYPES, entries, prevailing_dtype
+from common.models.files.safetensors_reader import DTYPES, TensorEntry, entries, prevailing_dtype
 from common.models.layers import structure
 from common.pruning.selection import check_count, check_layers
 from common.utils import atomic_files
@@ -38,12 +37,12 @@ def checked(method: Method, options: ToolOptions) -> Job:
     loading.placement(options.device, options.dtype)
     for option in ("text", "test"):
         name = getattr(options, option)
-        for each in texts(name) if name is not None else ():
-            if not each.strip():
+        for part in texts(name) if name is not None else ():
+            if not part.strip():
                 where = f" in {name}" if name.strip() else ""
                 raise UserError(f"--{option} names nothing{where}; give a file or a corpus, or leave it out")
-            read(each) if is_file(each) else corpora.get(each)
-    source = located(options.model)
+            read(part) if is_file(part) else corpora.get(part)
+    source = loading.resolve(options.model)
     config = _config(method, source)
     tokenizer = checkpoint.load_tokenizer(source)
     if structure.read(source):
@@ -56,8 +55,8 @@ def checked(method: Method, options: ToolOptions) -> Job:
     job = Job(
         method, options, source, config, tokenizer, work_folder(options.out), measure_unrepaired=measure.note_unrepaired
     )
-    if job.given is not None:
-        check_layers(job.given, len(job.given), job.layers)
+    if job.named_layers is not None:
+        check_layers(job.named_layers, len(job.named_layers), job.layers)
     for count in job.counts:
         if options.sweep and count > job.layers - 2:
             raise UserError(
@@ -84,25 +83,14 @@ def checked(method: Method, options: ToolOptions) -> Job:
     return job
 
 
-def located(name: str) -> Path:
-    """Return the directory of a model: registered, local, or fetched from the hub by its id."""
-    known = name in loading.REGISTRY or any(name == spec.hub_id for spec in loading.REGISTRY.values())
-    if known or name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).exists():
-        return loading.resolve(name)
-    try:
-        return hub.snapshot(name, None)
-    except UserError as error:
-        raise type(error)(f"there is no directory {name} here, and as a hub id: {error}") from error
-
-
 def layers_of(share: float, source: Path, layers: int) -> int:
     """Return the smallest number of layers that hold a share of a checkpoint's parameters, by the mean layer.
 
     Raises:
         UserError: all removable layers together hold less.
     """
-    found = entries(source, [checkpoint.PATCHES_TENSORS])
-    sizes = {name: math.prod(entry.shape) for name, entry in found.items()}
+    tensors = _tensors(source)
+    sizes = {name: math.prod(entry.shape) for name, entry in tensors.items()}
     layer = sum(size for name, size in sizes.items() if name.startswith(offload.LAYERS)) / layers
     total = sum(sizes.values())
     count = math.ceil(share * total / layer - 1e-9)
@@ -114,22 +102,27 @@ def layers_of(share: float, source: Path, layers: int) -> int:
     return count
 
 
+def _tensors(source: Path) -> dict[str, TensorEntry]:
+    """Return the entries of a checkpoint's weights, without its patches."""
+    return entries(source, [checkpoint.PATCHES_TENSORS])
+
+
 def stored_dtype(source: Path) -> torch.dtype | None:
     """Return the dtype of most of a checkpoint's bytes; None if this project cannot compute in it."""
-    found = DTYPES.get(prevailing_dtype(entries(source, [checkpoint.PATCHES_TENSORS]).values()))
-    return found if found is not None and found.is_floating_point else None
+    dtype = DTYPES.get(prevailing_dtype(_tensors(source).values()))
+    return dtype if dtype is not None and dtype.is_floating_point else None
 
 
 def stored_bytes(source: Path) -> int:
     """Return the bytes of a checkpoint's weight files."""
-    files = {entry.file for entry in entries(source, [checkpoint.PATCHES_TENSORS]).values()}
+    files = {entry.file for entry in _tensors(source).values()}
     return sum(file.stat().st_size for file in files)
 
 
 def rounded(source: Path, most: torch.dtype | None) -> str | None:
     """Return a note if tensors are stored in a wider dtype than most (`stored_dtype`), in which all are saved."""
-    found = entries(source, [checkpoint.PATCHES_TENSORS]) if most is not None else {}
-    kinds = {name: DTYPES.get(entry.dtype) for name, entry in found.items()}
+    tensors = _tensors(source) if most is not None else {}
+    kinds = {name: DTYPES.get(entry.dtype) for name, entry in tensors.items()}
     wider = [name for name, kind in kinds.items() if kind and kind.is_floating_point and kind.itemsize > most.itemsize]
     if not wider:
         return None
@@ -170,8 +163,8 @@ def not_finite(model: nn.Module) -> list[str]:
 def no_room_for_both(job: Job) -> str:
     """Return why the original cannot be read beside the pruned model, for a card; '' if it can."""
     first = job.model.get_input_embeddings().weight
-    held = sum(p.numel() * p.element_size() for p in job.model.parameters())
-    needed = held * job.layers / job.decoder.num_layers
+    size = sum(p.numel() * p.element_size() for p in job.model.parameters())
+    needed = size * job.layers / job.decoder.num_layers
     if job.options.device == "auto":
         return "the model is spread over several devices"
     free = torch.cuda.mem_get_info(first.device)[0] if first.is_cuda else psutil.virtual_memory().available
@@ -192,11 +185,11 @@ def _config(method: Method, source: Path):
     own_structure = bool(structure.read(source))
     config = checkpoint.read_config(source / "config.json", build=own_structure)
     if not own_structure:
-        check_shapes(built(config, source), entries(source, [checkpoint.PATCHES_TENSORS]), source)
+        check_shapes(built(config, source), _tensors(source), source)
     layers = getattr(config, "num_hidden_layers", None)
     if not isinstance(layers, int) or layers < 3:
-        found = plural(layers, "layer") if isinstance(layers, int) else f"num_hidden_layers {layers!r}"
-        raise UserError(f"the model has {found}; pruning leaves two at least, so it needs three or more")
+        count = plural(layers, "layer") if isinstance(layers, int) else f"num_hidden_layers {layers!r}"
+        raise UserError(f"the model has {count}; pruning leaves two at least, so it needs three or more")
     return config
 
 
@@ -214,7 +207,7 @@ def _check_tokenizer(job: Job) -> None:
 
 def _check_room(job: Job) -> None:
     """Refuse what would fail for want of memory, or of disk after the work is done."""
-    stored = entries(job.source, [checkpoint.PATCHES_TENSORS])
+    stored = _tensors(job.source)
     size = stored_bytes(job.source)
     _check_memory(job, size)
     if job.options.plan:
@@ -244,11 +237,11 @@ def _check_memory(job: Job, size: int) -> None:
             check_weights,  # loads peft: three seconds that a CPU need not wait
         )
 
-        held = getattr(torch, job.options.dtype) if job.options.dtype else stored
-        check_weights(str(job.options.model), size / stored.itemsize, held.itemsize, job.options.device)
+        dtype = getattr(torch, job.options.dtype) if job.options.dtype else stored
+        check_weights(str(job.options.model), size / stored.itemsize, dtype.itemsize, job.options.device)
         return
-    asked = {"float16": 2, "bfloat16": 2}.get(job.options.dtype, 4)
-    needed, free = size * asked / stored.itemsize, psutil.virtual_memory().available
+    width = {"float16": 2, "bfloat16": 2}.get(job.options.dtype, 4)
+    needed, free = size * width / stored.itemsize, psutil.virtual_memory().available
     if needed > free:
         streamed = "" if not job.options.STREAMS else "--stream (two layers at a time), "
         raise UserError(

@@ -66,20 +66,26 @@ class Stages:
     """
 
     def __init__(self, expected: Forecast | None) -> None:
-        self.left = dict(expected.parts) if expected else {}
-        self.count, self.begun, self.past = len(self.left), time.monotonic(), 0.0
+        self.pending = dict(expected.parts) if expected else {}
+        self.count, self.started, self.done = (
+            len(self.pending),
+            time.monotonic(),
+            0.0,
+        )  # seconds expected of past stages
 
     def begin(self, name: str, text: str) -> None:
         """Print the stage's text; stages without a forecast have no times."""
-        expected = self.left.pop(name, None)
+        expected = self.pending.pop(name, None)
         if expected is None:
             say(text)
             return
-        taken = time.monotonic() - self.begun
-        pace = min(max(taken / self.past, 0.25), 20.0) if self.past > 1 else 1.0
-        rest = clock(pace * (expected + sum(self.left.values())))
-        say(f"[{self.count - len(self.left)}/{self.count}] {text}: about {clock(pace * expected)}, {rest} left in all")
-        self.past += expected
+        elapsed = time.monotonic() - self.started
+        pace = min(max(elapsed / self.done, 0.25), 20.0) if self.done > 1 else 1.0
+        rest = clock(pace * (expected + sum(self.pending.values())))
+        say(
+            f"[{self.count - len(self.pending)}/{self.count}] {text}: about {clock(pace * expected)}, {rest} left in all"
+        )
+        self.done += expected
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,7 @@ def forecast(job: Job) -> Forecast:
     """
     rate, options = rates(job), job.options
     searched = job.counts if options.max_perplexity_increase is not None else []
-    layers, count, asked = job.layers, max(job.counts, default=0), options.remove
+    layers, count, requested = job.layers, max(job.counts, default=0), options.remove
     tests = 0 if options.no_evaluation else job.test_windows.numel()
     stored = checks.stored_bytes(job.source)
     result = int(stored * (1 - count / layers))
@@ -172,7 +178,7 @@ def forecast(job: Job) -> Forecast:
             options.remove = count  # methods read it
         tokens, (operations, own_bytes) = job.method.tokens(job), job.method.beside(job)
     finally:
-        options.remove = asked
+        options.remove = requested
 
     def evaluation(layers: int) -> float:
         return tests * (layers * rate.token + rate.logits)
@@ -190,7 +196,7 @@ def forecast(job: Job) -> Forecast:
             both * (measure.REPEATS + 1) * (measure.GENERATED * rate.step + size * measure.TIMED_PROMPT * rate.token)
             for size in ([] if options.quick else measure.BATCHES)
         ]
-        timed = both * measure.SHOWN * rate.step + sum(each for each in times if each <= measure.PATIENCE)
+        timed = both * measure.SHOWN * rate.step + sum(seconds for seconds in times if seconds <= measure.PATIENCE)
         parts = {"read": reading, "original": evaluation(layers), "prune": repairing, "save": 2 * result / DISK + START}
         parts |= {"result": after, "compare": reading + timed}
     if searched:
@@ -203,9 +209,9 @@ def forecast(job: Job) -> Forecast:
     width, inner = job.config.hidden_size, getattr(job.config, "intermediate_size", 4 * job.config.hidden_size)
     batch = max(MAX_TOKENS if tests else 0, min(8, options.samples) * job.length)
     work = max(own_bytes, batch * 4 * (8 * width + 3 * inner)) + 8 * HEAD_ROWS * job.config.vocab_size
-    here = psutil.Process().memory_info().rss + RETAINED if options.device == "cpu" else 0
+    resident = psutil.Process().memory_info().rss + RETAINED if options.device == "cpu" else 0
     so_far = time.time() - psutil.Process().create_time()
-    return Forecast(int(here + weights + work), so_far + sum(parts.values()), result, tuple(parts.items()))
+    return Forecast(int(resident + weights + work), so_far + sum(parts.values()), result, tuple(parts.items()))
 
 
 @torch.inference_mode()
@@ -249,13 +255,13 @@ def streamed(job: Job) -> Forecast:
     logits = 2 * HEAD_ROWS * config.vocab_size * 4 if tests else 0
     waiting = 1 + (job.count or 1)  # states of each calibration token: its own, or what an iteration starts from again
     states = max(calibration * waiting, tests) * width * item
-    held = min(states, streamed.states)
-    here = psutil.Process().memory_info().rss + RETAINED
+    in_memory = min(states, streamed.states)
+    resident = psutil.Process().memory_info().rss + RETAINED
     if streamed.device.type == "cuda":
-        here = torch.cuda.memory_allocated(streamed.device)
+        resident = torch.cuda.memory_allocated(streamed.device)
     own = streamed.layer_bytes() + few * a_row + own_bytes if own_bytes else 0  # then no layer is read ahead
-    peak = here + max(streamed.two_bytes() + max(inside, logits), own) + held
-    return Forecast(int(peak), seconds, int(states - held))
+    peak = resident + max(streamed.two_bytes() + max(inside, logits), own) + in_memory
+    return Forecast(int(peak), seconds, int(states - in_memory))
 
 
 def _float64_rate(device: torch.device) -> float:

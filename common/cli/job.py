@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -56,7 +57,7 @@ class Job:
         work: Folder for checkpoints of long work, kept until the result is saved.
         model: The model; None until `load`.
         notes: Lines for card and terminal.
-        kept: Values that the runs of a sweep share, and values read before the weights.
+        shared: Values that the runs of a sweep share, and values read before the weights.
         cut: Measurements of the model without the removed layers, before any repair.
         removed: The removed layers.
         folders: Folders returned by `folder`.
@@ -73,7 +74,7 @@ class Job:
     work: Path
     model: nn.Module | None = None
     notes: list[str] = field(default_factory=list)
-    kept: dict = field(default_factory=dict)
+    shared: dict = field(default_factory=dict)
     cut: dict = field(default_factory=dict)
     removed: list[int] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
@@ -99,7 +100,7 @@ class Job:
         """A view of the model; it follows surgery."""
         return Decoder(self.model)
 
-    def asked(self, *names: str, **renamed: str) -> dict:
+    def set_options(self, *names: str, **renamed: str) -> dict:
         """Return the options of these names that are set.
 
         ``renamed`` returns options under other names, {name: the option's name}.
@@ -114,7 +115,7 @@ class Job:
         return self.config.num_hidden_layers
 
     @property
-    def given(self) -> list[int] | None:
+    def named_layers(self) -> list[int] | None:
         """The layers that the user named, in their order."""
         return numbers(self.options.layers, "layers")
 
@@ -125,8 +126,8 @@ class Job:
             return numbers(self.options.sweep, "sweep")
         if self.options.max_perplexity_increase is not None and self.options.remove is None:
             return self._possible()
-        given = self.given
-        count = self.options.remove if given is None else len(given)
+        layers = self.named_layers
+        count = self.options.remove if layers is None else len(layers)
         return [] if count is None else [count]
 
     def _possible(self) -> list[int]:
@@ -135,21 +136,21 @@ class Job:
         Raises:
             UserError: there is none; why not for the smallest.
         """
-        found, reasons = [], []
+        counts, reasons = [], []
         for count in range(1, self.layers - 1):
             try:
                 self.method.refuse(self, count)
-                found.append(count)
+                counts.append(count)
             except UserError as error:
                 reasons.append(error)
-        if not found:
+        if not counts:
             raise reasons[0]
-        return found
+        return counts
 
     @property
     def count(self) -> int | None:
         """Return the number of layers to remove in this run."""
-        return self.options.remove if self.given is None else len(self.given)
+        return self.options.remove if self.named_layers is None else len(self.named_layers)
 
     @property
     def batch_size(self) -> int:
@@ -196,13 +197,13 @@ class Job:
             UserError: the text is too short.
         """
         whole = Calibration(self.text, length=self.length, count=count, seed=self.options.seed, apart=apart)
-        found = []
+        parts = []
         for entry in whole.parts(texts(self.text)):
             try:
-                found.append(calibration.sample_crops(self._calibration_ids(entry.corpus), **entry.drawing()))
+                parts.append(calibration.sample_crops(self._calibration_ids(entry.corpus), **entry.drawing()))
             except UserValueError as error:
                 raise UserError(f"--text {entry.corpus}: {error}") from error
-        return calibration.dealt(found)
+        return calibration.dealt(parts)
 
     @cached_property
     def windows(self) -> Tensor:
@@ -232,18 +233,18 @@ class Job:
     @cached_property
     def held_out_windows(self) -> Tensor:
         """Calibration text [windows, length] that neither calibration nor test reads (`_calibration_ids`)."""
-        found = []
+        parts = []
         for name in texts(self.text):
             ids = self._ids(name)
             begin, end = int(len(self._calibration_ids(name)) * SHARE), int(len(ids) * SHARE)
             try:
-                found.append(cut(ids[begin:end], self.length))
+                parts.append(cut(ids[begin:end], self.length))
             except UserValueError as error:
                 raise UserError(
                     f"the text {name} (the part that is held out for --max-perplexity-increase): {error}; use a longer text "
                     "or a smaller --length"
                 ) from error
-        return calibration.dealt(found)[: self.options.windows]
+        return calibration.dealt(parts)[: self.options.windows]
 
     def _calibration_ids(self, name: str) -> Tensor:
         """Return the tokens that samplers read the first nine tenths of.
@@ -277,8 +278,8 @@ class Job:
             UserError: a file has too few lines as well.
         """
         names = texts(self.text)
-        found = [self._pieces(name, share(least, place, len(names))) for place, name in enumerate(names)]
-        return found[0] if len(found) == 1 else [piece for row in zip(*found, strict=False) for piece in row]
+        pieces_by_text = [self._pieces(name, share(least, place, len(names))) for place, name in enumerate(names)]
+        return [piece for pieces in zip(*pieces_by_text, strict=False) for piece in pieces]
 
     def _pieces(self, name: str, least: int) -> list[str]:
         if not is_file(name):
@@ -310,10 +311,10 @@ class Job:
 
     def shifted_attention(self) -> str | None:
         """Return a note if the remaining layers' attention types differ from those that the config's class would give."""
-        found = self.model.config.to_dict()
-        lists = {name: found.pop(name, None) for name in ("layer_types", "no_rope_layers")}
-        pattern = type(self.model.config).from_dict(found)
-        shifted = [name for name, kept in lists.items() if getattr(pattern, name, None) not in (None, kept)]
+        fields = self.model.config.to_dict()
+        lists = {name: fields.pop(name, None) for name in ("layer_types", "no_rope_layers")}
+        pattern = type(self.model.config).from_dict(fields)
+        shifted = [name for name, values in lists.items() if getattr(pattern, name, None) not in (None, values)]
         if not shifted:
             return None
         what = {"layer_types": "attend to a sliding window alone", "no_rope_layers": "have no rotary positions"}[
@@ -335,8 +336,8 @@ class Job:
 
     def folder(self, name: str) -> Path:
         """Return the folder for checkpoints of this run's long work of a kind; another command has another folder."""
-        said = {key: str(value) for key, value in vars(self.options).items() if key not in _NO_MATTER}
-        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        options = {key: str(value) for key, value in vars(self.options).items() if key not in _NO_MATTER}
+        digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
         self.folders.append(self.work / f"{name}-{digest[:8]}")
         return self.folders[-1]
 
@@ -353,13 +354,13 @@ class Job:
         ``replace`` allows to replace an earlier result of this project. The options get the place, so that all later
         steps agree.
         """
-        out, number = self.options.out, 1
+        out = self.options.out
         reason = checkpoint.not_replaceable(out)
         if reason is None and not replace and out.is_dir() and any(out.iterdir()):
             reason = "another run has saved there"
         if reason is not None:
-            while (beside := out.with_name(f"{out.name}-{(number := number + 1)}")).exists():
-                pass
+            names = (out.with_name(f"{out.name}-{number}") for number in itertools.count(2))
+            beside = next(path for path in names if not path.exists())
             say(f"warning: --out {out} cannot be used any more: {reason}; saving to {beside}")
             self.options.out = beside
         return self.options.out
@@ -370,25 +371,22 @@ class Job:
         self.measure_unrepaired(self)
 
     def _ids(self, name: str) -> Tensor:
-        found = self.kept.setdefault("ids", {})
-        if name not in found:
-            found[name] = (
-                corpora.encode(self.tokenizer, read(name))
-                if is_file(name)
-                else corpora.joined_ids(self.tokenizer, name)
-            )
-        return found[name]
+        ids = self.shared.setdefault("ids", {})
+        if name not in ids:
+            file = is_file(name)
+            ids[name] = corpora.encode(self.tokenizer, read(name)) if file else corpora.joined_ids(self.tokenizer, name)
+        return ids[name]
 
 
 def texts(name: str) -> list[str]:
     """Return the texts that an option names: one, or several with `MIXED` in between; a file's name may contain it."""
-    found, rest = [], name.split(MIXED)
-    while rest:  # the longest that is one
-        names = [MIXED.join(rest[:count]) for count in range(len(rest), 0, -1)]
-        one = next((name for name in names if name in corpora.CORPORA or Path(name).is_file()), rest[0])
-        found.append(one)
-        rest = rest[one.count(MIXED) + 1 :]
-    return found
+    names, parts = [], name.split(MIXED)
+    while parts:
+        longest_first = [MIXED.join(parts[:count]) for count in range(len(parts), 0, -1)]
+        existing = (text for text in longest_first if text in corpora.CORPORA or Path(text).is_file())
+        names.append(next(existing, parts[0]))
+        parts = parts[names[-1].count(MIXED) + 1 :]
+    return names
 
 
 def _same(name: str, other: str) -> bool:

@@ -45,39 +45,31 @@ def original(job: Job) -> dict:
     if job.options.no_evaluation:
         return {}
     with massive_activations.watched(job.model) as norms:
-        found = perplexity(job, job.model, "of the original model")
-    job.kept.setdefault("norms", norms)
-    if not math.isfinite(found["perplexity"]):
+        scores = perplexity(job, job.model, "of the original model")
+    job.shared.setdefault("norms", norms)
+    if not math.isfinite(scores["perplexity"]):
         raise UserError(
             "the model's own perplexity is not finite, before anything is removed; use --dtype float32 or bfloat16, another "
             "text, or download the model again"
         )
-    if found["perplexity"] > UNTRAINED * job.config.vocab_size:
+    if scores["perplexity"] > UNTRAINED * job.config.vocab_size:
         job.notes.append(
-            f"the original model's perplexity is {shown(found['perplexity'])}, near its vocabulary of "
+            f"the original model's perplexity is {perplexity_text(scores['perplexity'])}, near its vocabulary of "
             f"{job.config.vocab_size:,} tokens: it predicts no better than chance. Its weights are random, or the tokenizer "
             "is another model's. Check both before you use any number here"
         )
         say(f"warning: {job.notes[-1]}")
-    return found
-
-
-def cut_alone(job: Job) -> dict:
-    """Measure the perplexity of the model run without the layers to remove, before any repair.
-
-    {} if nothing is to be measured.
-    """
-    if job.options.no_evaluation:
-        return {}
-    with without_layers(job.model, job.removed):
-        return perplexity(job, job.model, "without a repair")
+    return scores
 
 
 def note_unrepaired(job: Job) -> None:
-    """Measure the model without the removed layers, before any repair, and note a removed massive activation."""
-    job.cut = cut_alone(job)
-    if said := massive_activation(job):
-        job.notes.append(said)
+    """Measure the model without the layers to remove, before any repair, and note a removed massive activation."""
+    job.cut = {}
+    if not job.options.no_evaluation:
+        with without_layers(job.model, job.removed):
+            job.cut = perplexity(job, job.model, "without a repair")
+    if note := massive_activation(job):
+        job.notes.append(note)
 
 
 def massive_activation(job: Job) -> str:
@@ -85,7 +77,7 @@ def massive_activation(job: Job) -> str:
 
     '' if it stays.
     """
-    norms = job.kept.get("norms")
+    norms = job.shared.get("norms")
     if norms is None or norms.writer not in job.removed:
         return ""
     layer, first, median = norms.writer, norms.first, norms.median
@@ -108,12 +100,14 @@ def perplexity(job: Job, model, when: str) -> dict:
     started = time.perf_counter()
     windows = job.test_windows
     nlls = token_nlls(model, windows, progress=f"perplexity {when}")
-    found = summarise(nlls)
-    value, seconds = found["perplexity"], time.perf_counter() - started
-    say(f"perplexity {when}: {shown(value)} ({plural(len(windows), 'sequence')} of {windows.shape[1]} tokens)")
-    each = [round(loss, 6) for loss in nlls.double().mean(dim=1).tolist()]
-    whole = {"perplexity": value, "perplexity_stderr": found["stderr"], "windows": len(windows)}
-    return whole | {"window_nlls": each, "seconds": seconds}
+    summary = summarise(nlls)
+    value, seconds = summary["perplexity"], time.perf_counter() - started
+    say(
+        f"perplexity {when}: {perplexity_text(value)} ({plural(len(windows), 'sequence')} of {windows.shape[1]} tokens)"
+    )
+    window_nlls = [round(loss, 6) for loss in nlls.double().mean(dim=1).tolist()]
+    whole = {"perplexity": value, "perplexity_stderr": summary["stderr"], "windows": len(windows)}
+    return whole | {"window_nlls": window_nlls, "seconds": seconds}
 
 
 def verdict(before: dict, after: dict) -> str:
@@ -122,7 +116,8 @@ def verdict(before: dict, after: dict) -> str:
         return ""
     dense, value = before["perplexity"], after["perplexity"]
     times = f"{value / dense:,.0f} times" if math.isfinite(value) else "against"
-    return f"this model is broken: its perplexity is {shown(value)}, {times} the original model's {shown(dense)}"
+    broken, original = perplexity_text(value), perplexity_text(dense)
+    return f"this model is broken: its perplexity is {broken}, {times} the original model's {original}"
 
 
 def against_the_cut(cut: dict, after: dict) -> dict:
@@ -155,17 +150,19 @@ def answers(job: Job, model: nn.Module, whose: str) -> tuple[dict, dict]:
     Returns:
         The facts for the report, and {task: {metric: outcomes by item}}.
     """
-    found, items = {}, {}
+    facts, items = {}, {}
     if names := tasks(job.options):
         say(f"tasks of {whose}: {', '.join(names)}")
         try:
             scored = harness.evaluate(model, job.tokenizer, names, limit=job.options.limit)
-            found["tasks"] = {name: _kept(scored[name]) for name in names}
+            facts["tasks"] = {
+                name: {metric: value for metric, value in scored[name].items() if value is not None} for name in names
+            }
             items = scored.get("items", {})
         except UserError as error:  # the checkpoint is there, and worth more than its scores
             job.notes.append(f"tasks of {whose} were not scored: {error}")
     say(f"texts of {whose}: {SHOWN} tokens after each of three prompts")
-    return found | {"samples": samples(job, model)}, items
+    return facts | {"samples": samples(job, model)}, items
 
 
 def times(job: Job, models: dict[str, nn.Module], rate: float) -> dict:
@@ -189,35 +186,35 @@ def times(job: Job, models: dict[str, nn.Module], rate: float) -> dict:
     length = max(1, min(TIMED_PROMPT, context - tokens))
     device = next(iter(models.values())).get_input_embeddings().weight.device
     gc.collect()
-    found: dict = {"prompt": length, "generated": tokens, "batches": {}}
+    facts: dict = {"prompt": length, "generated": tokens, "batches": {}}
     expected = rate * (length + STEPS * tokens)
     for size in BATCHES:
         if reason := _loaded(device):
             return {"left_out": reason}
         seconds = expected * len(models) * (REPEATS + 1)
         if seconds > PATIENCE:
-            found["batches"][size] = {"left_out": f"it would take about {clock(seconds)}"}
+            facts["batches"][size] = {"left_out": f"it would take about {clock(seconds)}"}
             continue
         prompts = _prompts(job, size, length).to(device)
         runs: dict[str, list[tuple[float, float, int]]] = {name: [] for name in models}
         for _ in range(REPEATS + 1):
             for name, model in models.items():
                 runs[name].append(_timed(model, prompts, tokens))
-        found["batches"][size] = {
+        facts["batches"][size] = {
             name: {
-                "first_ms": _spread([1000 * first for first, _, _ in taken[1:]]),
-                "token_ms": _spread([1000 * each for _, each, _ in taken[1:]]),
+                "first_ms": _spread([1000 * first for first, _, _ in timings[1:]]),
+                "token_ms": _spread([1000 * token for _, token, _ in timings[1:]]),
                 "bytes": sum(
                     p.numel() * p.element_size()
                     for p in (*models[name].parameters(), *hooks.patch_parameters(models[name]))
                 )
-                + taken[0][2],
+                + timings[0][2],
             }
-            for name, taken in runs.items()
+            for name, timings in runs.items()
         }
-        first, each, _ = max(runs[name][-1] for name in models)
-        expected = max(BATCHES) / size * (first + each * tokens / 4)
-    return {"left_out": reason} if (reason := _loaded(device)) else found
+        first, token, _ = max(runs[name][-1] for name in models)
+        expected = max(BATCHES) / size * (first + token * tokens / 4)
+    return {"left_out": reason} if (reason := _loaded(device)) else facts
 
 
 def _prompts(job: Job, count: int, length: int) -> Tensor:
@@ -300,7 +297,7 @@ def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
         {task: {"metric", "n", "flips": share of items that one model alone has right, "change": in accuracy, "low",
         "high": its 95 % interval, paired over the items}}.
     """
-    found = {}
+    by_task = {}
     for task in before.keys() & after.keys():
         metric = next((name for name, values in before[task].items() if values.dtype == bool), None)
         if metric is None or len(before[task][metric]) < 2:
@@ -313,18 +310,18 @@ def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
             "low": low,
             "high": high,
         }
-        found[task] = {"metric": metric, "n": len(differences)} | numbers
-    return found
+        by_task[task] = {"metric": metric, "n": len(differences)} | numbers
+    return by_task
 
 
 def samples(job: Job, model: nn.Module) -> list[dict]:
     """Generate greedy continuations of the beginnings of three test sequences."""
     windows = job.test_windows
-    chosen = sorted({0, len(windows) // 2, len(windows) - 1})
-    begun = max(1, min(PROMPT, job.length // 2))
-    prompts = [job.tokenizer.decode(windows[index][:begun], skip_special_tokens=True) for index in chosen]
+    places = sorted({0, len(windows) // 2, len(windows) - 1})
+    begin = max(1, min(PROMPT, job.length // 2))
+    prompts = [job.tokenizer.decode(windows[index][:begin], skip_special_tokens=True) for index in places]
     prompts = [prompt for prompt in prompts if open_ended(job.tokenizer)(prompt)["input_ids"]]
-    tokens = max(1, min(SHOWN, job.length - begun))
+    tokens = max(1, min(SHOWN, job.length - begin))
     try:
         texts = complete(model, job.tokenizer, prompts, tokens)
     except UserError as error:  # a context of a few tokens
@@ -357,11 +354,6 @@ def round_to(model: nn.Module, dtype: torch.dtype | None) -> None:
                     parameter.data = rounded
 
 
-def shown(value: float) -> str:
+def perplexity_text(value: float) -> str:
     """Format a perplexity: two decimals, or four digits if it is large."""
     return f"{value:.2f}" if value < 1e5 else f"{value:.3e}" if math.isfinite(value) else "not finite"
-
-
-def _kept(scores: dict) -> dict:
-    """Return a task's scores without what it does not have."""
-    return {name: value for name, value in scores.items() if value is not None}

@@ -64,4 +64,4 @@ class Method:
         """Return the number of tokens of calibration and training, each counted once per forward pass through all layers."""
         if self.work is not None:
             return self.work(job)
-        return self.passes(job) * job.options.samples * job.length + job.kept.get("training_passes", 0)
+        return self.passes(job) * job.options.samples * job.length + job.shared.get("training_passes", 0)

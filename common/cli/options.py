@@ -232,29 +232,35 @@ def check(options: ToolOptions) -> None:
 
 def tools(packages: Sequence[str] = PACKAGES) -> list[type[ToolOptions]]:
     """Return the options of every tool in these packages."""
-    found = []
+    kinds = []
     for package in map(importlib.import_module, packages):
         names = (
-            f"{package.__name__}.{each.name}.options" for each in pkgutil.iter_modules(package.__path__) if each.ispkg
+            f"{package.__name__}.{module.name}.options"
+            for module in pkgutil.iter_modules(package.__path__)
+            if module.ispkg
         )
-        found += [importlib.import_module(name).OPTIONS for name in names if find_spec(name)]
-    return found
+        kinds += [importlib.import_module(name).OPTIONS for name in names if find_spec(name)]
+    return kinds
 
 
 def _owners() -> dict[str, str]:
     """Return the tools that have an option, by the option's name."""
-    found: dict[str, list[str]] = {}
+    tools_by_option: dict[str, list[str]] = {}
     for kind in tools():
-        for each in fields(kind):
-            found.setdefault(f"--{each.name.replace('_', '-')}", []).append(kind.TOOL)
-    return {name: ", ".join(sorted(owners)) for name, owners in found.items()}
+        for field in fields(kind):
+            tools_by_option.setdefault(f"--{field.name.replace('_', '-')}", []).append(kind.TOOL)
+    return {name: ", ".join(sorted(owners)) for name, owners in tools_by_option.items()}
 
 
 def _check_which(options: ToolOptions) -> None:
-    given = [f"--{name.replace('_', '-')}" for name in options.instead if getattr(options, name) is not None]
-    if len(given) != 1:
+    options_set = [f"--{name.replace('_', '-')}" for name in options.instead if getattr(options, name) is not None]
+    if len(options_set) != 1:
         choices = ", ".join(f"--{name.replace('_', '-')}" for name in options.instead)
-        what = f"{' and '.join(given)} contradict each other" if given else "nothing says which layers to remove"
+        what = (
+            f"{' and '.join(options_set)} contradict each other"
+            if options_set
+            else "nothing says which layers to remove"
+        )
         raise UserError(f"{what}; give one of {choices}")
     if options.measure and not options.plan:
         raise UserError("--measure adds to --plan what a run would do. Add --plan, or leave --measure out")
@@ -314,14 +320,14 @@ def _check_out(options: ToolOptions) -> None:
         raise UserError(f"--out {out} cannot be used: {reason}, or choose another directory")
     if out.is_dir() and any(out.iterdir()):
         sweeps = ((out / SWEEP).exists(), options.sweep is not None)
-        held, wanted = ("a sweep" if one else "a checkpoint" for one in sweeps)
+        present, requested = ("a sweep" if is_sweep else "a checkpoint" for is_sweep in sweeps)
         if not options.force:
             if all(sweeps) and stopped_sweep(options):
                 return
-            raise UserError(f"--out {out} holds {held}; choose another directory, or replace it with --force")
-        if held != wanted:
+            raise UserError(f"--out {out} holds {present}; choose another directory, or replace it with --force")
+        if present != requested:
             raise UserError(
-                f"--out {out} holds {held}, which --force does not replace by {wanted}; choose another directory"
+                f"--out {out} holds {present}, which --force does not replace by {requested}; choose another directory"
             )
 
 
@@ -333,7 +339,7 @@ def numbers(text: str | None, name: str) -> list[int] | None:
     """
     if text is None:
         return None
-    found: list[int] = []
+    values: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part, re.ASCII)
         if match is None:
@@ -341,10 +347,10 @@ def numbers(text: str | None, name: str) -> list[int] | None:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UserError(f"--{name} {text!r}: the range {part.strip()} runs backwards; write {last}-{first}")
-        found += range(first, last + 1)
-    if repeated := sorted(number for number, times in Counter(found).items() if times > 1)[:3]:
+        values += range(first, last + 1)
+    if repeated := sorted(number for number, times in Counter(values).items() if times > 1)[:3]:
         raise UserError(f"--{name} {text!r} names {', '.join(map(str, repeated))} more than once; name each once")
-    return found
+    return values
 
 
 def tasks(options: ToolOptions) -> list[str]:
@@ -355,11 +361,11 @@ def tasks(options: ToolOptions) -> list[str]:
 def stopped_sweep(options: ToolOptions) -> dict | None:
     """Return the report in `--out` of an interrupted sweep with these options; None if there is none."""
     try:
-        found = json.loads((options.out / SWEEP).read_text(encoding="utf-8"))
+        report = json.loads((options.out / SWEEP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    asked = json.loads(json.dumps(sweep_options(options)))
-    return found if isinstance(found, dict) and found.get("missing") and found.get("options") == asked else None
+    requested = json.loads(json.dumps(sweep_options(options)))
+    return report if isinstance(report, dict) and report.get("missing") and report.get("options") == requested else None
 
 
 def sweep_options(options: ToolOptions) -> dict:
@@ -387,7 +393,7 @@ def _check_model(options: ToolOptions) -> None:
     if not isinstance(layers, int) or layers < 3:
         return
     if options.layers is not None:
-        given = numbers(options.layers, "layers")
-        check_layers(given, len(given), layers)
-    for count in [options.remove] if options.remove is not None else []:
-        check_count(count, layers)
+        named = numbers(options.layers, "layers")
+        check_layers(named, len(named), layers)
+    if options.remove is not None:
+        check_count(options.remove, layers)

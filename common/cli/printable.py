@@ -17,7 +17,7 @@ def public(name: str) -> str:
     return path.resolve().name if path.exists() or name.startswith(("/", ".", "~")) else name
 
 
-def said(options: dict) -> dict:
+def result_options(options: dict) -> dict:
     """Return the options that determine the result, without a number of layers that follows from another option."""
     idle = {"out", "force", "plan", "measure", "json", "push_to_hub"}
     if options.get("target_ratio") is not None or options.get("max_perplexity_increase") is not None:
@@ -27,6 +27,5 @@ def said(options: dict) -> dict:
 
 def plain(options: dict) -> dict:
     """Return the options as JSON, with paths shortened to their last part."""
-    shown = said(options)
-    named = ("model", "text", "test", "data")
-    return {key: public(value) if key in named and value else value for key, value in shown.items()}
+    paths = ("model", "text", "test", "data")
+    return {key: public(value) if key in paths and value else value for key, value in result_options(options).items()}

@@ -36,17 +36,17 @@ def difference(model: nn.Module, path: Path) -> str:
     longest = getattr(model.config, "max_position_embeddings", TOKENS)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.vocab_size, (1, min(TOKENS, longest)), generator=generator)
-    mine = losses(decoder, ids)
+    before = losses(decoder, ids)
     try:
-        theirs = in_fresh_process(path, ids, decoder.device, model.dtype)
+        after = in_fresh_process(path, ids, decoder.device, model.dtype)
     except UserError as error:
         return f"the saved checkpoint cannot be read back ({error})"
-    worst = (theirs - mine).abs().max().item()
-    if worst <= CLOSE or (mine.isnan().any() and theirs.isnan().any()):
+    worst = (after - before).abs().max().item()
+    if worst <= CLOSE or (before.isnan().any() and after.isnan().any()):
         return ""
     return (
-        f"the saved checkpoint is another model: one sequence has a loss of {theirs.mean():.4f} after reading and "
-        f"{mine.mean():.4f} before, one token's differs by {worst:.2g}"
+        f"the saved checkpoint is another model: one sequence has a loss of {after.mean():.4f} after reading and "
+        f"{before.mean():.4f} before, one token's differs by {worst:.2g}"
     )
 
 
@@ -95,13 +95,13 @@ def main(arguments: Sequence[str]) -> int:
     path, device, dtype = arguments
     torch.set_flush_denormal(True)
     try:
-        found = of_checkpoint(
+        token_losses = of_checkpoint(
             Path(path), torch.tensor(json.load(sys.stdin)), torch.device(device), getattr(torch, dtype.split(".")[-1])
         )
     except UserError as error:
         print(one_line(error), file=sys.stderr)
         return 2
-    print(json.dumps(found.tolist()))
+    print(json.dumps(token_losses.tolist()))
     return 0
 
 

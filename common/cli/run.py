@@ -19,7 +19,7 @@ from common.cli.job import Job, work_folder
 from common.cli.method import Method
 from common.cli.options import ToolOptions, parsed
 from common.console.progress import clock, say
-from common.models import checkpoint, half_precision
+from common.models import checkpoint
 from common.models.architectures import absent
 from common.models.files import hub
 from common.records import results
@@ -78,12 +78,12 @@ def _carried_out(method: Method, options: ToolOptions) -> tuple[dict | None, int
             raise
         return None, failed(f"{error}; --out is as it was")
     except KeyboardInterrupt:
-        kept = (
+        remainder = (
             "of a sweep the numbers that were measured"
             if options.sweep
             else "the whole new checkpoint, whose card says what was not measured"
         )
-        print(f"interrupted; --out is as it was, or holds {kept}", file=sys.stderr)
+        print(f"interrupted; --out is as it was, or holds {remainder}", file=sys.stderr)
         if (work := work_folder(options.out)).is_dir():
             print(
                 f"{work} has what was trained or searched so far: the same command continues from there",
@@ -116,8 +116,8 @@ def run(method: Method, options: ToolOptions) -> dict:
     job = checks.checked(method, options)
     torch.set_flush_denormal(True)
     torch.manual_seed(options.seed)
-    if said := job.read_over():
-        say(f"warning: {said}")
+    if note := job.read_over():
+        say(f"warning: {note}")
     expected = _forecast(job)
     if options.plan and not options.measure and options.stream is None:
         print(card.forecast(job, expected))
@@ -133,9 +133,6 @@ def run(method: Method, options: ToolOptions) -> dict:
     job.load()
     checks.check_finite(job.model)
     if job.decoder.streamed:
-        slow = job.model.streamed.dtype == torch.float16 and not half_precision.has_instructions(torch.float16)
-        if options.device == "cpu" and slow and half_precision.has_instructions(torch.bfloat16):
-            say("this CPU has instructions for bfloat16 and none for float16: --dtype bfloat16 may take less time")
         expected = forecast.streamed(job)
         say(expected.line())
         if options.plan:
@@ -270,18 +267,18 @@ def plan(report: dict, job: Job) -> str:
     removed = ", ".join(map(str, sorted(report["facts"]["removed"])))
     peak = peak_memory_bytes()
     lines = [
-        f"plan: {card.command(report, printable.said(vars(job.options)))}",
+        f"plan: {card.command(report, printable.result_options(vars(job.options)))}",
         f"layers to remove: {removed}",
         card.summary(report),
     ]
     if peak:
         lines.append(f"memory: {peak / 1e9:.1f} GB at most so far")
-    passes, before = job.kept.get("training_passes"), report["evaluation"]["before"]
-    more = "; training and its effect come on top" if passes else ""
+    passes, before = job.shared.get("training_passes"), report["evaluation"]["before"]
+    training = "; training and its effect come on top" if passes else ""
     if passes and before:
         seconds = passes * before["seconds"] / (before["windows"] * job.length)
-        more = f", and about {clock(seconds)} of training, whose effect is not in these numbers"
-    lines.append(f"time: {clock(report['seconds'])}, as much again for the run itself{more}")
+        training = f", and about {clock(seconds)} of training, whose effect is not in these numbers"
+    lines.append(f"time: {clock(report['seconds'])}, as much again for the run itself{training}")
     return "\n".join([*lines, "nothing was written"])
 
 
@@ -304,7 +301,7 @@ def _report(job: Job, facts: dict, dtype: torch.dtype | None, evaluation: dict) 
             "window": job.length,
         },
         "facts": facts,
-        "bound": job.kept.get("bound"),
+        "bound": job.shared.get("bound"),
         "only_removed": job.only_removed,
         "evaluation": evaluation,
         "notes": job.notes,
@@ -332,10 +329,10 @@ def _complete(job: Job, report: dict) -> None:
     """Write card and facts again with all that is known by now, unless another run's result has come there meanwhile."""
     out = job.options.out.resolve()
     try:
-        found = json.loads((out / card.REPORT).read_text(encoding="utf-8"))["environment"]
+        environment = json.loads((out / card.REPORT).read_text(encoding="utf-8"))["environment"]
     except (OSError, ValueError, LookupError):
-        found = None
-    if found != json.loads(json.dumps(report["environment"])):
+        environment = None
+    if environment != json.loads(json.dumps(report["environment"])):
         say(f"warning: {job.options.out} is not what was saved here any more; its card is left as it is")
         return
     atomic_files.rewrite(out, _texts(job, report))
@@ -344,13 +341,13 @@ def _complete(job: Job, report: dict) -> None:
 def _texts(job: Job, report: dict) -> dict[str, str]:
     """Return the card and the facts."""
     content = json.dumps(card.finite(report), indent=1, allow_nan=False)
-    found = {"README.md": card.card(job.method, report), card.REPORT: content + "\n"}
+    texts = {"README.md": card.card(job.method, report), card.REPORT: content + "\n"}
     if report["only_removed"]:
-        found[card.MERGEKIT] = card.mergekit(report)
-    return found
+        texts[card.MERGEKIT] = card.mergekit(report)
+    return texts
 
 
 def _terms(source: Path) -> dict[str, str]:
     """Return the texts under whose terms the weights are, by file name: they go with what is made of them."""
-    found = [file for kind in TERMS for file in sorted(source.glob(kind)) if file.is_file()]
-    return {file.name: file.read_text(encoding="utf-8", errors="replace") for file in found}
+    files = [file for kind in TERMS for file in sorted(source.glob(kind)) if file.is_file()]
+    return {file.name: file.read_text(encoding="utf-8", errors="replace") for file in files}

@@ -31,24 +31,24 @@ def run(job: Job, stages: Stages) -> dict:
     dtype = checks.stored_dtype(job.source)
     job.load()
     checks.check_finite(job.model)
-    begun = _begun(job)
-    if not begun:
+    stopped = _begun(job)
+    if not stopped:
         stages.begin("original", "measuring the original model")
-    before = begun["dense"] if begun else measure.original(job)
-    rows: list[dict] = [row for row in begun["rows"] if row["repaired"] is not None] if begun else []
-    left = sorted(set(counts).difference(row["removed"] for row in rows), reverse=True)
-    stages.begin("sweep", f"{len(left)} numbers of layers")
-    steps = track(left, "sweep", total=len(counts), initial=len(rows), unit="number", each=True)
+    before = stopped["dense"] if stopped else measure.original(job)
+    rows: list[dict] = [row for row in stopped["rows"] if row["repaired"] is not None] if stopped else []
+    remaining = sorted(set(counts).difference(row["removed"] for row in rows), reverse=True)
+    stages.begin("sweep", f"{len(remaining)} numbers of layers")
+    steps = track(remaining, "sweep", total=len(counts), initial=len(rows), unit="number", each=True)
     for count in steps:
         job.options.remove = count
-        if count != left[0]:
+        if count != remaining[0]:
             job.load()
         try:
             facts = job.method.apply(job)
             measure.round_to(job.model, dtype)
             after = measure.perplexity(job, job.model, f"without {plural(count, 'layer')}")
             rows.append(_row(count, job, facts, after))
-            steps.note(f"{plural(count, 'layer')}: {measure.shown(rows[-1]['repaired'])}")
+            steps.note(f"{plural(count, 'layer')}: {measure.perplexity_text(rows[-1]['repaired'])}")
         except UserError as error:
             rows.append(dict.fromkeys(FIELDS) | {"removed": count, "layers": [], "reason": one_line(str(error))})
             say(f"{plural(count, 'layer')}: {rows[-1]['reason']}")
@@ -89,8 +89,8 @@ def _write(job: Job, report: dict) -> None:
             lines.writerows({**row, "layers": " ".join(map(str, row["layers"]))} for row in report["rows"])
         _draw(folder / "sweep.png", report)
 
-    place = job.place(replace=job.options.force or job.kept.get("swept") == job.options.out)
-    job.kept["swept"] = place
+    place = job.place(replace=job.options.force or job.shared.get("swept") == job.options.out)
+    job.shared["swept"] = place
     atomic_files.put(place.resolve(), write)
 
 
@@ -100,17 +100,17 @@ def _begun(job: Job) -> dict | None:
     Raises:
         UserError: model or texts have changed since.
     """
-    found = None if job.options.force else stopped_sweep(job.options)
-    if found is None:
+    report = None if job.options.force else stopped_sweep(job.options)
+    if report is None:
         return None
-    if found.get("of") != _digest(job):
+    if report.get("of") != _digest(job):
         raise UserError(
             f"the sweep in {job.options.out} was stopped, and model or texts have changed since; choose another directory, "
             "or replace it with --force"
         )
-    job.kept["swept"] = job.options.out
-    say(f"going on from {job.options.out}: {', '.join(map(str, found['missing']))} left")
-    return found
+    job.shared["swept"] = job.options.out
+    say(f"going on from {job.options.out}: {', '.join(map(str, report['missing']))} left")
+    return report
 
 
 def _digest(job: Job) -> str:
@@ -137,13 +137,15 @@ def _title(report: dict) -> str:
 
 def _table(report: dict) -> str:
     before = report["dense"]
-    lines = [["0 (dense)", measure.shown(before["perplexity"]), "", ""]]
+    lines = [["0 (dense)", measure.perplexity_text(before["perplexity"]), "", ""]]
     for row in report["rows"]:
-        alone, repaired = ("" if row[key] is None else measure.shown(row[key]) for key in ("cut_alone", "repaired"))
+        alone, repaired = (
+            "" if row[key] is None else measure.perplexity_text(row[key]) for key in ("cut_alone", "repaired")
+        )
         lines.append([row["removed"], alone, repaired, ", ".join(map(str, row["layers"])) or row["reason"]])
     table = markdown(["removed", "no repair", "repaired", "layers"], lines, "rrrl")
-    left = ", ".join(map(str, report["missing"]))
-    stopped = f"\nNot measured yet: {left}. The same command continues from here.\n" if left else ""
+    missing = ", ".join(map(str, report["missing"]))
+    stopped = f"\nNot measured yet: {missing}. The same command continues from here.\n" if missing else ""
     return f"**{_title(report)}**\n\n{table}\n{stopped}"
 
 

@@ -25,10 +25,8 @@ def read(name: str) -> str:
         ) from error
     if not text.strip():
         raise UserError(f"the text {name} is empty")
-    return _column(name, text) if json_lines.is_json(name, text) else text
-
-
-def _column(name: str, text: str) -> str:
+    if not json_lines.is_json(name, text):
+        return text
     rows = json_lines.rows(name, text)
     if any(not isinstance(row.get("text"), str) for row in rows):
         raise UserError(

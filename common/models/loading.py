@@ -97,7 +97,10 @@ def resolve(
         if path := _local(name):
             return _converted(path)
         if _is_unregistered_hub_id(name):
-            return hub.snapshot(name, revision, code=code, convert_weights=convert_weights)
+            try:
+                return hub.snapshot(name, revision, code=code, convert_weights=convert_weights)
+            except UserError as error:
+                raise type(error)(f"there is no directory {name} here, and as a hub id: {error}") from error
     spec = get(name)
     if spec.profile == STANDIN:
         _require_standin()

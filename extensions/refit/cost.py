@@ -36,7 +36,7 @@ class Cost:
         """
         options, config = job.options, job.config
         following = options.following
-        removed = job.given
+        removed = job.named_layers
         if removed is None:
             first = max(1, job.layers - 1 - following - job.count)
             removed = list(range(first, first + job.count))

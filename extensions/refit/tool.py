@@ -38,7 +38,7 @@ def check(job: Job) -> None:
     options = job.options
     if options.choose == "left" and options.cosine is not None:
         raise UserError("--cosine says how --choose cosine compares; --choose left does not, leave one of the two out")
-    if job.given is not None and (options.choose or options.cosine):
+    if job.named_layers is not None and (options.choose or options.cosine):
         raise UserError("--layers says which layers to remove; leave --choose and --cosine out")
     if options.held_out and options.ridge is not None:
         raise UserError("--held-out chooses each matrix's ridge; leave --ridge or --held-out out")
@@ -46,7 +46,7 @@ def check(job: Job) -> None:
         raise UserError(
             f"--choose {options.choose} reads the whole model for every batch; leave --stream out, or use --choose cosine"
         )
-    if options.choose is None and job.given is None:
+    if options.choose is None and job.named_layers is None:
         dear = options.stream is not None or (options.device == "cpu" and job.config.hidden_size > WIDE)
         options.choose = "cosine" if dear or options.cosine is not None else "best"
     if options.held_out is None:  # of wide models one H'H is all there is room for
@@ -65,14 +65,14 @@ def check(job: Job) -> None:
 
 def apply(job: Job) -> dict:
     """Select, remove and refit; return the layers, and the residual error of each matrix."""
-    if job.given is not None:
-        sets = {"given": job.given}
+    if job.named_layers is not None:
+        sets = {"given": job.named_layers}
     else:
         choose, sets = job.options.choose, {}
         if choose != "cosine":
             sets |= _least_left(job)
         if choose == "cosine" or (choose == "best" and len(job.windows) > 1):
-            window = Window(count=job.count, exclude_ends=True, **job.asked("cosine"))
+            window = Window(count=job.count, exclude_ends=True, **job.set_options("cosine"))
             sets[BLOCK] = list(window.choose(around(job.model, job.tokenizer, job.windows)))
     removed, tried = _best(job, sets)
     job.chosen(removed)
@@ -109,7 +109,7 @@ def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -
     context = around(model, job.tokenizer, windows)
     context.details["removed"] = removed
     carries = not job.options.no_graft and _writer(job) in removed
-    options = job.asked("following", "ridge")
+    options = job.set_options("following", "ridge")
     options["held_out"] = job.options.held_out * len(windows) // len(job.windows)
     Refit(**options, graft=carries or None).apply(context)
     return context
@@ -158,9 +158,9 @@ def _shown(layers: Sequence[int]) -> str:
 
 def _writer(job: Job) -> int | None:
     """Return the layer that writes the massive activation; the dense model's evaluation has seen it, if there was one."""
-    if job.kept.get("norms") is None:
-        job.kept["norms"] = Observed(job.decoder, job.windows).norms
-    return job.kept["norms"].writer
+    if job.shared.get("norms") is None:
+        job.shared["norms"] = Observed(job.decoder, job.windows).norms
+    return job.shared["norms"].writer
 
 
 def _least_left(job: Job) -> dict[str, list[int]]:
@@ -169,14 +169,14 @@ def _least_left(job: Job) -> dict[str, list[int]]:
     What grafting is worth to a refit is known by refitting alone: of few tokens the sums promise too much. Runs of
     a sweep share what they read.
     """
-    if job.kept.get("left_up_to", 0) < job.count:
-        job.kept["left_up_to"] = max(job.counts)
+    if job.shared.get("left_up_to", 0) < job.count:
+        job.shared["left_up_to"] = max(job.counts)
         few = job.windows[: -(-FEW * job.decoder.hidden_size // job.length)]
         lengths, where = range(1, max(job.counts) + 1), {"batch_size": job.batch_size, "progress": True}
         errors = leftovers(job.decoder, few, lengths, **where)
         carrier = None if job.options.no_graft else Observed(job.decoder, few).carrier
-        job.kept["left"] = [errors, errors | carried(job.decoder, few, lengths, carrier, **where)]
-    sets = [[layer for run in least_set(errors, job.count) for layer in range(*run)] for errors in job.kept["left"]]
+        job.shared["left"] = [errors, errors | carried(job.decoder, few, lengths, carrier, **where)]
+    sets = [[layer for run in least_set(errors, job.count) for layer in range(*run)] for errors in job.shared["left"]]
     return dict(zip((PLAIN, COUNTING), sets[:1] if len(job.windows) == 1 else sets, strict=False))
 
 
@@ -188,7 +188,7 @@ def _refits(job: Job) -> int:
 
 def _work(job: Job) -> float:
     """Return the tokens through the whole model, at most."""
-    passes = (job.given is None) + (job.options.choose == "best") + _refits(job) * Cost.of(job).passes
+    passes = (job.named_layers is None) + (job.options.choose == "best") + _refits(job) * Cost.of(job).passes
     return passes * job.options.samples * job.length + distill.cost(job)[0]
 
 
@@ -210,7 +210,7 @@ METHOD = Method(
     check,
     architectures=tuple(name for name, spec in SUPPORTED.items() if spec.matrices is not None),
     text="wikitext2-train+hellaswag-train",  # docs/accuracy.md, "What brings accuracy back"
-    passes=lambda job: (job.given is None) + Cost.of(job).passes,
+    passes=lambda job: (job.named_layers is None) + Cost.of(job).passes,
     beside=_beside,
     work=_work,
 )

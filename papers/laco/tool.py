@@ -25,13 +25,13 @@ def check(job: Job) -> None:
     most = min(job.counts, default=job.layers - 1) + 1
     if options.combine is not None and not 2 <= options.combine <= most:
         raise UserError(f"--combine {options.combine}: use 2 to {most}, one more than --remove")
-    if job.given is not None and 0 in job.given:
+    if job.named_layers is not None and 0 in job.named_layers:
         raise UserError("--layers names layer 0, but LaCo merges layers into the one before: keep layer 0")
     job.refuse_patches("no merged layer could keep them: collapse first and patch afterwards")
-    if job.given is None:
+    if job.named_layers is None:
         for count in job.counts or [None]:
             refuse(job, count)
-        job.kept["sentences"] = draw(job.documents(options.samples), options.samples, options.seed)
+        job.shared["sentences"] = draw(job.documents(options.samples), options.samples, options.seed)
 
 
 def refuse(job: Job, count: int | None) -> None:
@@ -72,9 +72,9 @@ def apply(job: Job) -> dict:
         UserError: no merge is above ``--threshold``.
     """
     options = job.options
-    if job.given is not None:
+    if job.named_layers is not None:
         return _given(job)
-    sentences = job.kept["sentences"]
+    sentences = job.shared["sentences"]
     left = None if job.count is None else job.layers - job.count
     step = LayerCollapse(
         C=combined(job, job.count), I=options.interval, merge=options.merge, T=options.threshold, layers=left
@@ -93,7 +93,7 @@ def apply(job: Job) -> dict:
 
 def _given(job: Job) -> dict:
     """Return the layers of one's own choice: each run of them is merged into the layer before it."""
-    removed = sorted(job.given)
+    removed = sorted(job.named_layers)
     job.chosen(removed)
     for start, stop in reversed(runs(removed)):
         merge_layers(job.model, start - 1, stop - start, job.options.merge)
@@ -103,9 +103,9 @@ def _given(job: Job) -> dict:
 
 def _work(job: Job) -> float:
     """Return the tokens through the whole model: one pass, and half a pass for each layer's attempt."""
-    if job.given is not None:
+    if job.named_layers is not None:
         return 0.0
-    tokens = sum(len(job.tokenizer(sentence)["input_ids"]) for sentence in job.kept["sentences"])
+    tokens = sum(len(job.tokenizer(sentence)["input_ids"]) for sentence in job.shared["sentences"])
     return tokens * (1 + job.layers / 2)
 
 

@@ -32,7 +32,7 @@ def check(job: Job) -> None:
     job.windows  # noqa: B018 - read now
     if options.distill is not None:  # passes over a token: teacher and student forward, student backward
         job.crops(options.distill)
-        job.kept["training_passes"] = 4 * options.distill * job.length
+        job.shared["training_passes"] = 4 * options.distill * job.length
 
 
 def apply(job: Job) -> dict:
@@ -61,7 +61,7 @@ def _massive_at(job: Job, removed: list[int]) -> bool:
 
     False where there was none.
     """
-    norms = job.kept.get("norms")
+    norms = job.shared.get("norms")
     return norms is not None and any(norms.massive_at(start) for start, _ in runs(removed))
 
 
@@ -69,22 +69,22 @@ def _surveyed(job: Job) -> tuple[list[int], Statistics]:
     """Return the layers to remove and the statistics; the runs of a sweep share the longest one's, but for a matrix."""
     options = job.options
     choice = {"variant": options.variant, "fidelity": options.fidelity, "cosine": options.cosine}
-    if "statistics" in job.kept and job.given is None:
-        statistics = job.kept["statistics"]
+    if "statistics" in job.shared and job.named_layers is None:
+        statistics = job.shared["statistics"]
         return linearpatch.select(statistics, job.count, **choice), statistics
     patch = _patch(job)
-    shared = bool(options.sweep) and patch.kind != "matrix" and job.given is None
-    choice |= {"kind": patch.kind, "estimator": patch.estimator, "layers": job.given}
+    shared = bool(options.sweep) and patch.kind != "matrix" and job.named_layers is None
+    choice |= {"kind": patch.kind, "estimator": patch.estimator, "layers": job.named_layers}
     choice |= {"others": job.counts if shared else (), "batch_size": job.batch_size, "progress": True}
     removed, statistics = linearpatch.survey(job.model, job.windows, job.count, **choice)
     if shared:
-        job.kept["statistics"] = statistics
+        job.shared["statistics"] = statistics
     return removed, statistics
 
 
 def _patch(job: Job) -> LinearPatchRepair:
     only = {"estimator": "least-squares"} if job.options.patch == "matrix" else {}
-    return LinearPatchRepair(**job.asked("estimator", "acts_on", kind="patch") | only)
+    return LinearPatchRepair(**job.set_options("estimator", "acts_on", kind="patch") | only)
 
 
 def _distilled(job: Job, context: Context, statistics: Statistics, patch: LinearPatchRepair) -> dict:

@@ -30,7 +30,7 @@ def check(job: Job) -> None:
 
 def refuse(job: Job, count: int) -> None:
     """Refuse a number of layers that the metric's protections do not allow."""
-    Search(job.options.metric, job.options.fidelity).check(job.layers, count, job.given)
+    Search(job.options.metric, job.options.fidelity).check(job.layers, count, job.named_layers)
 
 
 def apply(job: Job) -> dict:
@@ -56,25 +56,25 @@ def _pruned(job: Job) -> dict:
     options = job.options
     step = PruneAndComp(options.metric, job.count, not options.one_shot, not options.no_compensation)
     context = around(job.model, job.tokenizer, job.windows, fidelity=options.fidelity, **_kept(job, step))
-    if job.given is None:
+    if job.named_layers is None:
         report = step.run_recipe(context, job.chosen)
     else:
-        report = step.search(context, layers=job.given, chosen=job.chosen)
-    job.kept["report"] = report
+        report = step.search(context, layers=job.named_layers, chosen=job.chosen)
+    job.shared["report"] = report
     return report
 
 
 def _kept(job: Job, step: PruneAndComp) -> dict:
     """Return where the loop keeps its steps, so that a stopped run of the same command finds what it had."""
     short = step.metric not in COSTLY or not step.iterative
-    if short or job.options.plan or job.given is not None or job.options.fidelity == "code":
+    if short or job.options.plan or job.named_layers is not None or job.options.fidelity == "code":
         return {}
     return {"kept_in": job.folder("search"), "weights": checkpoint.digest(job.source)}
 
 
 def _shorter(job: Job) -> dict | None:
     """In a sweep, the beginning of a longer removal that was found before: the searches are greedy."""
-    before, options = job.kept.get("report"), job.options
+    before, options = job.shared.get("report"), job.options
     if before is None or len(before["removed"]) < job.count or options.metric == "cl" or options.fidelity == "code":
         return None
     removed, factors = before["removed"][: job.count], before["factors"][: job.count]

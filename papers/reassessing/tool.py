@@ -37,8 +37,8 @@ def check(job: Job) -> None:
             without bitsandbytes, missing or unfit data, or a text with too few lines that are long enough.
     """
     options = job.options
-    if options.metric in NEED_TOKENS and job.given is None:
-        job.kept["calibration"] = _calibration(job)
+    if options.metric in NEED_TOKENS and job.named_layers is None:
+        job.shared["calibration"] = _calibration(job)
     if options.finetune == "partial":
         for count in job.counts:
             refuse(job, count)
@@ -50,13 +50,13 @@ def check(job: Job) -> None:
         source = _source(options)
         if not is_file(source) and source not in instructions.SOURCES:
             raise UserError(f"--data {source}: use {', '.join(instructions.SOURCES)} or a JSON-lines file")
-        train, valid = job.kept["rows"] = _rows(job)
+        train, valid = job.shared["rows"] = _rows(job)
         _settings(job, len(train))
         tokens = options.epochs * sum(len(row["input_ids"]) for row in train)
         # forward and backward of what trains, and of what is behind it; what is before it runs forward once for all epochs
         at_end = options.finetune == "partial" and options.train_at is None
         share = min(1.0, (options.last + 1) / job.layers) if at_end else 1.0
-        job.kept["training_passes"] = tokens * (3 * share + (1 - share) / max(1.0, options.epochs))
+        job.shared["training_passes"] = tokens * (3 * share + (1 - share) / max(1.0, options.epochs))
         checked(train, "training", job.config.vocab_size)
         checked(valid, "validation", job.config.vocab_size)
 
@@ -70,10 +70,10 @@ def refuse(job: Job, count: int) -> None:
 def apply(job: Job) -> dict:
     """Select, remove and fine-tune; return the layers and the training's report, losses included."""
     options = job.options
-    if job.given is not None:
-        removed, reason = job.given, "by hand"
+    if job.named_layers is not None:
+        removed, reason = job.named_layers, "by hand"
     else:
-        context = around(job.model, job.tokenizer, job.kept.get("calibration"), fidelity=options.fidelity)
+        context = around(job.model, job.tokenizer, job.shared.get("calibration"), fidelity=options.fidelity)
         removed = Metric(options.metric, job.count, options.seed).choose(context)
         reason = f"by {options.metric}"
     job.chosen(removed)
@@ -83,7 +83,7 @@ def apply(job: Job) -> dict:
         job.only_removed = True
         job.notes.append(f"chosen {reason}; not fine-tuned")
         return facts
-    train, valid = job.kept["rows"]
+    train, valid = job.shared["rows"]
     settings = _settings(job, len(train), tied=job.decoder.tied).at(removed)
     # of cached outputs of frozen layers: float16 could not hold them, massive activations go beyond its range
     store_dtype = torch.bfloat16 if stored_dtype(job.source) == torch.bfloat16 else None
@@ -109,7 +109,7 @@ def apply(job: Job) -> dict:
 def _check_behind(job: Job) -> None:
     """Refuse to train the layers behind a known pruning interface where there are too few."""
     for count in job.counts:
-        removed = job.given or (reverse_order(job.layers, count) if job.options.metric == "reverse-order" else None)
+        removed = job.named_layers or (reverse_order(job.layers, count) if job.options.metric == "reverse-order" else None)
         if removed is not None:
             check_layers(job.layers - count, job.options.last, min(removed))
 
@@ -137,7 +137,7 @@ def _settings(job: Job, rows: int, tied: bool = False) -> Settings:
     and stays so in a partial fine-tuning unless it is to be untied.
     """
     renamed = {"method": "finetune", "first": "train_at", "untie": "untie_head"}
-    requested = job.asked("last", "epochs", "batch", "learning_rate", "seed", **renamed)
+    requested = job.set_options("last", "epochs", "batch", "learning_rate", "seed", **renamed)
     requested["untie"] = requested["untie"] or not (tied and requested["method"] == "partial")
     changes = (STANDIN if job.standin else {}) | requested
     batch = changes.get("batch", Settings.batch)
@@ -183,9 +183,9 @@ def _rows(job: Job) -> tuple[list[dict], list[dict]]:
 
 def _work(job: Job) -> float:
     """Return the tokens through the whole model: the metric's, and the training's."""
-    read = job.kept.get("calibration")
+    read = job.shared.get("calibration")
     passes = {"bi": 1.0, "taylor": 3.0, "ppl": job.layers / 2}.get(job.options.metric, 0.0)
-    return (0 if read is None else read.numel() * passes) + job.kept.get("training_passes", 0)
+    return (0 if read is None else read.numel() * passes) + job.shared.get("training_passes", 0)
 
 
 def _beside(job: Job) -> tuple[float, int]:

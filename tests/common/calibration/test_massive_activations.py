@@ -58,7 +58,7 @@ def test_a_tool_says_that_the_writer_goes(tiny_llama, ids):
 
     def told(kept: dict, removed: list[int], paper: str = "linearpatch") -> str:
         method = SimpleNamespace(paper=paper)
-        return measure.massive_activation(SimpleNamespace(kept=kept, removed=removed, method=method))
+        return measure.massive_activation(SimpleNamespace(shared=kept, removed=removed, method=method))
 
     assert told({"norms": norms}, [3]) == told({}, [2]) == ""
     said = told({"norms": norms}, [1, 2])

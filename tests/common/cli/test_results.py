@@ -232,9 +232,9 @@ def test_a_patch_on_massive_tokens_names_the_option_that_spares_them(source, tmp
         hidden = torch.ones(2, 8, 4)
         hidden[:, 0] *= 50 if layer >= 3 else 1
         norms.add(layer, hidden)
-    job = SimpleNamespace(kept={"norms": norms})
+    job = SimpleNamespace(shared={"norms": norms})
     found = [linearpatch_tool._massive_at(job, removed) for removed in ([2], [3], [1, 4, 5], [1, 2])]
-    assert found == [False, True, True, False] and not linearpatch_tool._massive_at(SimpleNamespace(kept={}), [4])
+    assert found == [False, True, True, False] and not linearpatch_tool._massive_at(SimpleNamespace(shared={}), [4])
     for more, said in ((("--acts-on", "ordinary"), False), ((), True)):
         monkeypatch.setattr(linearpatch_tool, "_massive_at", lambda job, removed: True)
         assert tool("linearpatch", source, tmp_path / f"out{said}", "--remove", "2", *more) == 0

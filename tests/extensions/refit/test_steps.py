@@ -190,7 +190,7 @@ def checked(said, device="cpu", **sizes):
     fixed = ["--model", "nowhere", "--samples", "16", "--device", device]
     options = tool_parser(tool.METHOD.options).parse_args([*fixed, *said])
     config = argparse.Namespace(**{"model_type": "llama", "intermediate_size": 128, "hidden_size": 64} | sizes)
-    job = {"options": options, "config": config, "source": Path("nowhere"), "windows": None, "given": None}
+    job = {"options": options, "config": config, "source": Path("nowhere"), "windows": None, "named_layers": None}
     tool.check(argparse.Namespace(**job, refuse_patches=lambda remedy: None))
     return options
 
@@ -221,7 +221,7 @@ def test_the_cost_said_before_is_the_work_done(removed, following, room, ids, ma
         monkeypatch.setattr(spill_buffer, "HELD_BYTES", 0)
     sizes = {"following": following, "samples": len(ids), "stream": None if room else 0.0}
     chosen = SimpleNamespace(**UNSAID | sizes)
-    job = SimpleNamespace(options=chosen, config=model.config, layers=6, given=removed, length=ids.shape[1])
+    job = SimpleNamespace(options=chosen, config=model.config, layers=6, named_layers=removed, length=ids.shape[1])
     cost = Cost.of(job)
     refit.refit(model, ids, removed, following=following, batch_size=4)
     assert cost.passes * 6 * layer * ids.numel() == pytest.approx(sum(met))
@@ -308,7 +308,7 @@ def test_the_cost_of_more_following_layers_than_there_are_is_that_of_all(make_ti
     def cost(following):
         options = SimpleNamespace(**UNSAID | {"following": following, "samples": 4})
         config = make_tiny("llama").config
-        return Cost.of(SimpleNamespace(options=options, config=config, layers=6, given=None, count=2, length=16))
+        return Cost.of(SimpleNamespace(options=options, config=config, layers=6, named_layers=None, count=2, length=16))
 
     assert cost(30) == cost(3) and cost(3).passes > cost(0).passes > 0 and cost(30).bytes > 0
 
