@@ -19,7 +19,7 @@ from common.cli.texts import read
 from common.models import checkpoint, loading, offload
 from common.models.admission import built, check_shapes
 from common.models.architectures import SUPPORTED, absent, at_hand
-from common.models.files.safetensors_reader import DTYPES, TensorEntry, entries, prevailing_dtype
+from common.models.files.safetensors_reader import DTYPES, entries, prevailing_dtype
 from common.models.layers import structure
 from common.pruning.selection import check_count, check_layers
 from common.utils import atomic_files
@@ -89,7 +89,7 @@ def layers_of(share: float, source: Path, layers: int) -> int:
     Raises:
         UserError: all removable layers together hold less.
     """
-    tensors = _tensors(source)
+    tensors = entries(source)
     sizes = {name: math.prod(entry.shape) for name, entry in tensors.items()}
     layer = sum(size for name, size in sizes.items() if name.startswith(offload.LAYERS)) / layers
     total = sum(sizes.values())
@@ -102,26 +102,21 @@ def layers_of(share: float, source: Path, layers: int) -> int:
     return count
 
 
-def _tensors(source: Path) -> dict[str, TensorEntry]:
-    """Return the entries of a checkpoint's weights, without its patches."""
-    return entries(source, [checkpoint.PATCHES_TENSORS])
-
-
 def stored_dtype(source: Path) -> torch.dtype | None:
     """Return the dtype of most of a checkpoint's bytes; None if this project cannot compute in it."""
-    dtype = DTYPES.get(prevailing_dtype(_tensors(source).values()))
+    dtype = DTYPES.get(prevailing_dtype(entries(source).values()))
     return dtype if dtype is not None and dtype.is_floating_point else None
 
 
 def stored_bytes(source: Path) -> int:
     """Return the bytes of a checkpoint's weight files."""
-    files = {entry.file for entry in _tensors(source).values()}
+    files = {entry.file for entry in entries(source).values()}
     return sum(file.stat().st_size for file in files)
 
 
 def rounded(source: Path, most: torch.dtype | None) -> str | None:
     """Return a note if tensors are stored in a wider dtype than most (`stored_dtype`), in which all are saved."""
-    tensors = _tensors(source) if most is not None else {}
+    tensors = entries(source) if most is not None else {}
     kinds = {name: DTYPES.get(entry.dtype) for name, entry in tensors.items()}
     wider = [name for name, kind in kinds.items() if kind and kind.is_floating_point and kind.itemsize > most.itemsize]
     if not wider:
@@ -185,7 +180,7 @@ def _config(method: Method, source: Path):
     own_structure = bool(structure.read(source))
     config = checkpoint.read_config(source / "config.json", build=own_structure)
     if not own_structure:
-        check_shapes(built(config, source), _tensors(source), source)
+        check_shapes(built(config, source), entries(source), source)
     layers = getattr(config, "num_hidden_layers", None)
     if not isinstance(layers, int) or layers < 3:
         count = plural(layers, "layer") if isinstance(layers, int) else f"num_hidden_layers {layers!r}"
@@ -207,7 +202,7 @@ def _check_tokenizer(job: Job) -> None:
 
 def _check_room(job: Job) -> None:
     """Refuse what would fail for want of memory, or of disk after the work is done."""
-    stored = _tensors(job.source)
+    stored = entries(job.source)
     size = stored_bytes(job.source)
     _check_memory(job, size)
     if job.options.plan:

@@ -239,8 +239,8 @@ def streamed(job: Job) -> Forecast:
     streamed.let_go()
     operations, own_bytes = job.method.beside(job)
 
-    def one_pass(tokens: int, more: float = 0.0) -> float:
-        return edge + decoder.num_layers * max(reading, tokens * (a_token + more))
+    def one_pass(tokens: int, extra: float = 0.0) -> float:
+        return edge + decoder.num_layers * max(reading, tokens * (a_token + extra))
 
     seconds = time.time() - psutil.Process().create_time()  # so far
     seconds += operations / (SOLVING * _float64_rate(streamed.device)) if operations else 0

@@ -393,7 +393,7 @@ def _check_model(options: ToolOptions) -> None:
     if not isinstance(layers, int) or layers < 3:
         return
     if options.layers is not None:
-        named = numbers(options.layers, "layers")
-        check_layers(named, len(named), layers)
+        layer_ids = numbers(options.layers, "layers")
+        check_layers(layer_ids, len(layer_ids), layers)
     if options.remove is not None:
         check_count(options.remove, layers)

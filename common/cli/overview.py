@@ -47,10 +47,10 @@ def _steps(package: str) -> None:
         for name, step in sorted(known(part).items()):
             lines = (step.__doc__ or "").strip().splitlines()
             print(f"  {name:<22} {lines[0] if lines else ''}")
-            if options := [_shown(field) for field in dataclasses.fields(step)]:
+            if options := [_with_default(field) for field in dataclasses.fields(step)]:
                 print(f"  {'':<22} {' '.join(options)}")
 
 
-def _shown(field: dataclasses.Field) -> str:
+def _with_default(field: dataclasses.Field) -> str:
     """Return an option by name, with its default where that is not to be left out."""
     return field.name if field.default in (dataclasses.MISSING, None) else f"{field.name}={field.default}"

@@ -24,7 +24,7 @@ from common.models.architectures import absent
 from common.models.files import hub
 from common.records import results
 from common.utils import atomic_files
-from common.utils.errors import NoData, UserError, first_of, one_line, quiet_logging
+from common.utils.errors import NoData, UserError, first_of, is_full_disk, one_line, quiet_logging
 from common.utils.peak_memory import peak_memory_bytes
 
 TERMS = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
@@ -71,10 +71,8 @@ def _carried_out(method: Method, options: ToolOptions) -> tuple[dict | None, int
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return None, 0
-    except (OSError, SafetensorError) as error:  # the latter of a full disk, too
-        return None, failed(f"{error}; --out is as it was")
     except Exception as error:
-        if "No space left on device" not in str(error):  # what writing a tokenizer raises: of no class of its own
+        if not isinstance(error, OSError | SafetensorError) and not is_full_disk(error):
             raise
         return None, failed(f"{error}; --out is as it was")
     except KeyboardInterrupt:

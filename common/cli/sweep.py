@@ -31,7 +31,7 @@ def run(job: Job, stages: Stages) -> dict:
     dtype = checks.stored_dtype(job.source)
     job.load()
     checks.check_finite(job.model)
-    stopped = _begun(job)
+    stopped = _stopped_report(job)
     if not stopped:
         stages.begin("original", "measuring the original model")
     before = stopped["dense"] if stopped else measure.original(job)
@@ -94,7 +94,7 @@ def _write(job: Job, report: dict) -> None:
     atomic_files.put(place.resolve(), write)
 
 
-def _begun(job: Job) -> dict | None:
+def _stopped_report(job: Job) -> dict | None:
     """Return what a stopped sweep measured; None where it is all to be measured.
 
     Raises:

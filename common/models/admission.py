@@ -16,11 +16,10 @@ from transformers.initialization import no_init_weights
 from common.models import unlisted
 from common.models.architectures import SUPPORTED
 from common.models.files import renamed_architectures
-from common.models.files.safetensors_reader import DTYPES, TensorEntry, entries
+from common.models.files.safetensors_reader import DTYPES, PATCHES, TensorEntry, entries
 from common.utils import atomic_files
 from common.utils.errors import UserError, plural
 
-PATCHES_TENSORS = "patches.safetensors"
 _ADAPTER, _GENERATION = "adapter_config.json", "generation_config.json"
 # How quantised checkpoints name what belongs to their weights, and files in which exporters describe them.
 _SCALES = (
@@ -60,7 +59,7 @@ def check_directory(path: Path, trust_remote_code: bool = False) -> None:
             f"cannot load {path}: an adapter lies beside the model ({_ADAPTER}), and transformers would apply it. Merge it "
             "(peft's merge_and_unload, then save_pretrained), or move it away"
         )
-    weights = [file for file in path.glob("*.safetensors") if file.name != PATCHES_TENSORS]
+    weights = [file for file in path.glob("*.safetensors") if file.name != PATCHES]
     if not weights:
         raise UserError(
             f"cannot load {path}: it has no safetensors weights, and pickled ones are never loaded; "
@@ -144,10 +143,10 @@ def check_shapes(model: nn.Module, stored: Mapping[str, TensorEntry], path: Path
     ]
     if wrong:
         name, stored_shape, shape = wrong[0]
-        others = f", and so it is with {plural(len(wrong) - 1, 'more tensor')}" if len(wrong) > 1 else ""
+        rest = f", and so it is with {plural(len(wrong) - 1, 'more tensor')}" if len(wrong) > 1 else ""
         raise UserError(
             f"cannot load {path}: {name} is {_shape(stored_shape)} in the files, but config.json asks for "
-            f"{_shape(shape)}{others}. Restore the config.json that was saved with the weights"
+            f"{_shape(shape)}{rest}. Restore the config.json that was saved with the weights"
         )
 
 
@@ -223,7 +222,7 @@ def _check_unquantised(path: Path, content: dict) -> None:
 def _quantised_tensor(path: Path) -> str | None:
     """Return what says that a checkpoint's tensors are quantised; None where nothing does, or a file is damaged."""
     try:
-        stored = entries(path, [PATCHES_TENSORS])
+        stored = entries(path)
     except (OSError, UserError):  # told where they are read
         return None
     for name, entry in stored.items():

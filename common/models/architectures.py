@@ -104,9 +104,9 @@ class Architecture:
     @property
     def narrows(self) -> bool:
         """Return whether single heads and channels of a layer can be removed (`common.models.layers.widths`)."""
-        named = (self.attention.readers, self.attention.writer) == (_ATTENTION.readers, _ATTENTION.writer)
+        named_as_llama = (self.attention.readers, self.attention.writer) == (_ATTENTION.readers, _ATTENTION.writer)
         inner = self.mlp.readers == _MLP.readers or self.experts[:1] == ("block_sparse_moe.",)
-        return named and inner and bool(self.attention.norm) and not self.no_halves
+        return named_as_llama and inner and bool(self.attention.norm) and not self.no_halves
 
 
 _PLAIN = ("self_attn.o_proj", "mlp.down_proj")

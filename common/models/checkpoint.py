@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from common.hooks import attach_patch, patch_loader, patches
 from common.models import half_precision, offload, unlisted
-from common.models.admission import PATCHES_TENSORS, built, check_directory, check_shapes, explained, read_config
+from common.models.admission import built, check_directory, check_shapes, explained, read_config
 from common.models.files import block_configs, older_transformers, safetensors_reader
 from common.models.layers import structure
 from common.utils import atomic_files
@@ -160,7 +160,7 @@ def load(
     tokenizer = load_tokenizer(path, trust_remote_code)  # nor a missing package that it needs
     kind = structure.model_class(config, parts) if parts else None
     if not trust_remote_code:
-        check_shapes(built(config, path, kind), safetensors_reader.entries(path, [PATCHES_TENSORS]), path)
+        check_shapes(built(config, path, kind), safetensors_reader.entries(path), path)
     if stream is not None:
         if parts:
             raise UserError(f"cannot stream {path}: its layers are not built as its config says; leave --stream out")
@@ -218,7 +218,7 @@ def _write_patches(model: nn.Module, directory: Path) -> None:
             }
         )
     if entries:
-        save_file(tensors, directory / PATCHES_TENSORS)
+        save_file(tensors, directory / safetensors_reader.PATCHES)
         (directory / PATCHES_JSON).write_text(json.dumps({"format": FORMAT, "patches": entries}, indent=1) + "\n")
 
 
@@ -226,14 +226,16 @@ def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
     """Return [(entry of patches.json, its tensors)], empty when the directory has no patches."""
     description = directory / PATCHES_JSON
     if not description.exists():
-        if (directory / PATCHES_TENSORS).exists():
-            raise UserError(f"cannot load {directory}: {PATCHES_TENSORS} is there but {PATCHES_JSON} is missing")
+        if (directory / safetensors_reader.PATCHES).exists():
+            raise UserError(
+                f"cannot load {directory}: {safetensors_reader.PATCHES} is there but {PATCHES_JSON} is missing"
+            )
         return []
     try:
         content = json.loads(description.read_text())
         if content["format"] != FORMAT:
             raise UserError(f"cannot load {description}: format {content['format']!r}, this version reads {FORMAT}")
-        stored = load_file(directory / PATCHES_TENSORS)
+        stored = load_file(directory / safetensors_reader.PATCHES)
         described = [
             (entry, {name: stored[f"{index}.{name}"] for name in entry["tensors"]})
             for index, entry in enumerate(content["patches"])

@@ -69,7 +69,7 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
     spec = SUPPORTED[config.model_type]
     if config.model_type in LEARNT or (spec.body, spec.embed, spec.norm) != ("model", "embed_tokens", "norm"):
         raise UserError(f"architecture {config.model_type!r} is not read layer by layer. Leave --stream out")
-    where = entries(folder, but=("patches.safetensors",))
+    where = entries(folder)
     stored = DTYPES[prevailing_dtype(where.values())]
     dtype = dtype or stored
     with init_empty_weights(include_buffers=False):
@@ -199,7 +199,7 @@ class Streamed:
         """Read the weights of a part into memory, and drop those of the part before."""
         with self._lock:
             if part is not self._here:
-                tensors = self._taken(part)
+                tensors = self._tensors_of(part)
                 self._let_go()
                 for name, value in tensors.items():
                     self._put(part, name, value)
@@ -211,14 +211,14 @@ class Streamed:
     def let_go(self) -> None:
         """Drop all parts, before work that needs the memory."""
         with self._lock:
-            self._taken(None)
+            self._tensors_of(None)
             self._let_go()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Read no layer ahead while the context is open, for work on one layer that needs the memory."""
         with self._lock:
-            self._taken(None)
+            self._tensors_of(None)
             self._alone = True
         try:
             yield
@@ -236,7 +236,7 @@ class Streamed:
     def _largest(self, parts: Iterable[nn.Module]) -> int:
         return max(sum(p.numel() for p in self._meta[part].values()) for part in parts) * self.dtype.itemsize
 
-    def _taken(self, layer: nn.Module | None) -> dict[str, Tensor]:
+    def _tensors_of(self, layer: nn.Module | None) -> dict[str, Tensor]:
         """Return the layer's tensors: what was read ahead, if it was this one."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
@@ -244,7 +244,7 @@ class Streamed:
             if ahead[0] is layer:
                 return tensors
             del tensors
-        return {} if layer is None else self._tensors(layer)
+        return {} if layer is None else self._read_tensors(layer)
 
     def _read_ahead(self, layer: nn.Module) -> None:
         layers = list(self._model().model.layers)
@@ -252,9 +252,9 @@ class Streamed:
             return
         following = layers[layers.index(layer) + 1]
         if following in self._sources:
-            self._ahead = (following, self._pool.submit(self._tensors, following))
+            self._ahead = (following, self._pool.submit(self._read_tensors, following))
 
-    def _tensors(self, layer: nn.Module) -> dict[str, Tensor]:
+    def _read_tensors(self, layer: nn.Module) -> dict[str, Tensor]:
         with torch.inference_mode(False), torch.no_grad():
             return {name: read().to(self.device) for name, read in self._sources[layer].items()}
 

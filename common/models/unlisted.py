@@ -49,14 +49,16 @@ def layout(model: nn.Module) -> list[str]:
         SUPPORTED[kind] = Architecture(
             _LINEAR,
             layer_types=getattr(model.config, "layer_types", None) is not None,
-            attention=Half("input_layernorm", "self_attn", _there(layers[0], "self_attn", "qkv"), "o_proj"),
-            mlp=Half("post_attention_layernorm", "mlp", _there(layers[0], "mlp", ("gate", "up")), "down_proj"),
+            attention=Half("input_layernorm", "self_attn", _reading_matrices(layers[0], "self_attn", "qkv"), "o_proj"),
+            mlp=Half(
+                "post_attention_layernorm", "mlp", _reading_matrices(layers[0], "mlp", ("gate", "up")), "down_proj"
+            ),
         )
         LEARNT.add(kind)
     return differences
 
 
-def _there(layer: nn.Module, half: str, names: Iterable[str]) -> tuple[str, ...]:
+def _reading_matrices(layer: nn.Module, half: str, names: Iterable[str]) -> tuple[str, ...]:
     """Return Llama's reading matrices of half a layer if it has all of them, else none."""
     paths = tuple(f"{name}_proj" for name in names)
     module = layer.get_submodule(half)

@@ -161,15 +161,15 @@ class Published:
     def _lines(self, path: Path, key: str = "id") -> Lines:
         return self._cached(path, lambda file: Lines(file, key)) or Lines(path, key)
 
-    def _cached(self, path: Path, read):
-        """Return what `read` makes of a file, read again once the file is another; None where there is none."""
+    def _cached(self, path: Path, parse):
+        """Return what `parse` makes of a file, read again once the file is another; None where there is none."""
         try:
             status = path.stat()
         except OSError:
             return None
         state = status.st_ino, status.st_mtime_ns
         if self._files.get(path, (None,))[0] != state:
-            self._files[path] = state, read(path)
+            self._files[path] = state, parse(path)
         return self._files[path][1]
 
     def _fields(self, model: str, row: Mapping) -> dict:

@@ -104,7 +104,7 @@ def _before(document: Document, position: int) -> str:
     return document.passage[: start + position]
 
 
-def _others(pool: Sequence[str], right: str, rng: random.Random) -> tuple[str, ...] | None:
+def _wrong_choices(pool: Sequence[str], right: str, rng: random.Random) -> tuple[str, ...] | None:
     wrong: list[str] = []
     for _ in range(50):
         candidate = rng.choice(pool) if pool else right
@@ -116,7 +116,7 @@ def _others(pool: Sequence[str], right: str, rng: random.Random) -> tuple[str, .
 
 
 def _item(question: str, right: str, pool: Sequence[str], rng: random.Random) -> Item | None:
-    wrong = _others(pool, right, rng) if question.strip() and right else None
+    wrong = _wrong_choices(pool, right, rng) if question.strip() and right else None
     return Item(question, (right, *wrong)) if wrong else None
 
 

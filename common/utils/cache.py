@@ -1,6 +1,5 @@
 """The user's cache folder, and things that are made once in it: whole or not at all, by one process at a time."""
 
-import errno
 import os
 import shutil
 import tempfile
@@ -11,7 +10,7 @@ from typing import TypeVar
 from filelock import FileLock
 from safetensors import SafetensorError
 
-from common.utils.errors import UserError
+from common.utils.errors import UserError, first_line, is_full_disk
 
 VARIABLE = "LAYERLAB_CACHE"
 
@@ -51,7 +50,10 @@ def once(path: Path, make: Callable[[Path, Path], None], what: str) -> Path:
             if not path.is_dir():
                 _make(path, make)
     except (OSError, SafetensorError) as error:
-        raise UserError(f"could not make {what} in {path.parent}: {_reason(error)}") from error
+        reason = f"{first_line(error)}; name another folder in {VARIABLE} if that one cannot be written to"
+        if is_full_disk(error):
+            reason = f"the disk is full; free space there, or name a folder on a larger disk in {VARIABLE}"
+        raise UserError(f"could not make {what} in {path.parent}: {reason}") from error
     return path
 
 
@@ -77,11 +79,3 @@ def _make(path: Path, make: Callable[[Path, Path], None]) -> None:
     finally:
         for directory in (work, result):
             shutil.rmtree(directory, ignore_errors=True)
-
-
-def _reason(error: BaseException) -> str:
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error)
-    if full:
-        return f"the disk is full; free space there, or name a folder on a larger disk in {VARIABLE}"
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"{lines[0]}; name another folder in {VARIABLE} if that one cannot be written to"

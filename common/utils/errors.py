@@ -1,7 +1,9 @@
 """Report errors in one line that names the problem, the cause and the fix; set up the log."""
 
 import difflib
+import errno
 import logging
+import re
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -10,6 +12,8 @@ from common.utils.make_names import translated
 LONGEST = 500  # characters of an error; more is not read
 _FEW = 12  # so many names are listed in full; lm-eval alone knows fourteen thousand tasks
 _NAME = 80  # characters of a name that are said and compared
+# How libraries that have no errno say it: safetensors and tokenizers, huggingface_hub.
+_FULL = re.compile("os error 28|No space left on device|disk space")
 # torchao comes with GPTQ's extra: what it says of kernels that a machine lacks is said at every import
 _NOISY = ("httpx", "urllib3", "filelock", "lm_eval", "datasets", "transformers", "torchao", "torch.utils._pytree")
 
@@ -50,6 +54,20 @@ def one_line(error: object) -> str:
     text = translated(" ".join(str(error).split()))
     half = (LONGEST - 5) // 2
     return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text; its type where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def is_full_disk(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it came from, says that a disk is full."""
+    while error is not None:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or _FULL.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def quiet_logging(verbose: bool = False) -> None:

@@ -11,7 +11,6 @@ huggingface_hub's switch turns the hub off (HF_HUB_OFFLINE, which counts here). 
 the hub answers, and takes a cache with a missing weight file for complete; these are the reasons for this module.
 """
 
-import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, Revis
 
 from common.models.files import pickled_weights, renamed_architectures, safetensors_reader
 from common.utils import cache
-from common.utils.errors import UserError
+from common.utils.errors import UserError, first_line, is_full_disk
 
 PROBE_SECONDS = 3.0
 MIRROR_VARIABLE = "LAYERLAB_HUB"
@@ -81,16 +80,9 @@ def _probe(timeout: float) -> str | None:
     return None if status < 400 else f"{constants.ENDPOINT} answered {status}"
 
 
-def remedy(error: BaseException | None) -> str:
+def remedy(error: BaseException) -> str:
     """Return a remedy for this error: a full disk needs another one than a network failure."""
-    while error is not None:
-        full = isinstance(error, OSError) and (
-            error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk space" in str(error)
-        )
-        if full:
-            return "free space there, or name a folder on a larger disk in HF_HOME"
-        error = error.__cause__ or error.__context__
-    return REMEDY
+    return "free space there, or name a folder on a larger disk in HF_HOME" if is_full_disk(error) else REMEDY
 
 
 def require_hub(what: str) -> None:
@@ -141,19 +133,19 @@ def _as_safetensors(path: Path, hub_id: str) -> Path:
 
 def _download(hub_id: str, revision: str | None, code: bool, convert_weights: bool) -> Path:
     require_hub(hub_id)
-    ignored = _IGNORED if code else [*_IGNORED, "*.py"]
+    ignored = [*_IGNORED, *([] if code else ["*.py"])]
     with _explained(hub_id, revision):
         if not _has_safetensors(hub_id, revision):
             proposed = _proposed_conversion(hub_id) if revision is None else None
-            if proposed is None:
-                if not convert_weights:
-                    raise pickled_weights.refusal(hub_id)
-                ignored = [pattern for pattern in ignored if pattern != "*.bin"]
-                path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
-                return _as_safetensors(path, hub_id)
-            path = Path(huggingface_hub.snapshot_download(hub_id, revision=proposed, ignore_patterns=ignored))
-            _remember_conversion(hub_id, path.name)
-            return path
+            if proposed:
+                path = Path(huggingface_hub.snapshot_download(hub_id, revision=proposed, ignore_patterns=ignored))
+                _remember_conversion(hub_id, path.name)
+                return path
+            if not convert_weights:
+                raise pickled_weights.refusal(hub_id)
+            ignored.remove("*.bin")
+            path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
+            return _as_safetensors(path, hub_id)
         return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
 
 
@@ -193,8 +185,7 @@ def _explained(hub_id: str, revision: str | None) -> Iterator[None]:
             f"could not fetch {hub_id}: the hub has no such model, or it is private; if private, `hf auth login` first"
         ) from error
     except Exception as error:  # OSError, httpx2.HTTPError (no OSError), a full disk: the client has no common base
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"could not fetch {hub_id}: {reason}; {remedy(error)}") from error
+        raise UserError(f"could not fetch {hub_id}: {first_line(error)}; {remedy(error)}") from error
 
 
 def _has_safetensors(hub_id: str, revision: str | None) -> bool:

@@ -201,11 +201,11 @@ def convert(path: Path, hub_id: str) -> Path:
                 shutil.copyfile(path / name, result / name)
         family.tokenizer(path, target_config["max_position_embeddings"]).save_pretrained(result)
         (result / "config.json").write_text(json.dumps(target_config, indent=2) + "\n", encoding="utf-8")
-        read = pickled_weights.read if pickled else load_file
+        load = pickled_weights.read if pickled else load_file
         shards = pickled_weights.shards(path) if pickled else safetensors_reader.loaded(path)
         renamed = {}
         for shard in shards:
-            renamed |= _renamed(read(path / shard), family, target_config, normalised, path)
+            renamed |= _renamed(load(path / shard), family, target_config, normalised, path)
         huggingface_hub.save_torch_state_dict(renamed, result, metadata={"format": "pt"})
         _check_complete(result, path)
 

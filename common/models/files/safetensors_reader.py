@@ -15,9 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from common.utils.errors import UserError
+from common.utils.errors import UserError, first_line
 
 INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
+PATCHES = "patches.safetensors"  # holds no weights of the model (`common.models.checkpoint`)
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -109,8 +110,7 @@ def header(file: Path) -> dict[str, TensorEntry]:
         if max((entry.end for entry in entries.values()), default=0) > whole:
             raise ValueError("it ends too early")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"cannot read {file}: {reason}; save or download it again") from error
+        raise UserError(f"cannot read {file}: {first_line(error)}; save or download it again") from error
     return entries
 
 
@@ -144,18 +144,14 @@ def loaded(folder: Path) -> list[str]:
     return shards(folder / INDEX) if (folder / INDEX).is_file() else []
 
 
-def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, TensorEntry]:
+def entries(folder: Path) -> dict[str, TensorEntry]:
     """Return {name: entry} of the safetensors files that transformers loads of a checkpoint, or of all if it finds none.
-
-    Args:
-        folder: The checkpoint.
-        but: Files that hold no weights.
 
     Raises:
         UserError: a file is damaged or missing.
     """
     names = loaded(folder)
-    files = names or sorted(file.name for file in folder.glob("*.safetensors") if file.name not in set(but))
+    files = names or sorted(file.name for file in folder.glob("*.safetensors") if file.name != PATCHES)
     return {name: entry for file in files for name, entry in header(folder / file).items()}
 
 
