@@ -14,16 +14,16 @@ from common.utils.errors import UserError
 
 @torch.no_grad()
 def test_capture_streams_hidden_states(tiny, ids):
-    seen = {}
-    with capture(tiny, range(7), lambda layer, hidden: seen.__setitem__(layer, hidden.clone())):
+    captured = {}
+    with capture(tiny, range(7), lambda layer, hidden: captured.__setitem__(layer, hidden.clone())):
         states = tiny(ids, output_hidden_states=True, use_cache=False).hidden_states
-    assert list(seen) == list(range(7))
+    assert list(captured) == list(range(7))
     for layer in range(6):
-        assert torch.equal(seen[layer], states[layer])
-    assert torch.equal(tiny.model.norm(seen[6]), states[6])  # Hugging Face's last one is after the final norm
-    seen.clear()
+        assert torch.equal(captured[layer], states[layer])
+    assert torch.equal(tiny.model.norm(captured[6]), states[6])  # Hugging Face's last one is after the final norm
+    captured.clear()
     tiny(ids)
-    assert not seen
+    assert not captured
 
 
 @torch.no_grad()

@@ -378,11 +378,11 @@ OWN = {
 }
 
 
-def expected(tool: str, more: list[str], said: str) -> str:
+def expected(tool: str, more: list[str], message: str) -> str:
     """Return what a tool says: the refit refuses families that it does not support before it looks at their files."""
     name = more[1].removeprefix("{folder}/") if len(more) > 1 else ""
     unsupported = tool == "refit" and name in ("gemma3-cut-short", "gpt-oss-cut-short", "deepseek-wider")
-    return f"architecture '{FAMILIES[name][0]}' is not" if unsupported else said
+    return f"architecture '{FAMILIES[name][0]}' is not" if unsupported else message
 
 
 CASES = [(tool, more, said, False) for tool in TOOLS for more, said in SHARED]
@@ -401,20 +401,20 @@ def no_weights(monkeypatch):
 
 def tree(folder):
     """The time of each path, in a fifth of what `Path.rglob` takes."""
-    found, folders = {}, [folder]
-    for one in folders:
-        for entry in os.scandir(one):
-            found[entry.path] = entry.stat(follow_symlinks=False).st_mtime_ns
+    contents, folders = {}, [folder]
+    for directory in folders:
+        for entry in os.scandir(directory):
+            contents[entry.path] = entry.stat(follow_symlinks=False).st_mtime_ns
             folders += [entry.path] * entry.is_dir(follow_symlinks=False)
-    return found
+    return contents
 
 
-@pytest.mark.parametrize("tool, more, said, removes", CASES)
-def test_one_line_says_what_is_wrong(tool, more, said, removes, files, tmp_path, capsys, make_tiny):
+@pytest.mark.parametrize("tool, more, message, removes", CASES)
+def test_one_line_says_what_is_wrong(tool, more, message, removes, files, tmp_path, capsys, make_tiny):
     if not (files / "patched").exists():
         shutil.copytree(files / "good", files / "patched")
         with_patches(files / "patched")
-    given = [option.replace("{folder}", str(files)) for option in more]
+    arguments = [option.replace("{folder}", str(files)) for option in more]
     command = ["--text", str(files / "text.txt"), "--length", "128", "--samples", "4", "--windows", "4"]
     if tool == "reassessing":
         command += ["--data", str(files / "good.jsonl"), "--last", "1", "--batch", "4"]
@@ -424,13 +424,13 @@ def test_one_line_says_what_is_wrong(tool, more, said, removes, files, tmp_path,
     command += [] if "--out" in more else ["--out", str(tmp_path / "out")]
     before = tree(files)
     try:
-        status = main(method_of(tool), [*command, *given])
+        status = main(method_of(tool), [*command, *arguments])
     except SystemExit as stop:
         status = stop.code
     printed = capsys.readouterr()
     assert status == 2 and printed.out == ""
     assert printed.err.startswith("error: ") and printed.err.count("\n") == 1 and printed.err.endswith("\n")
-    assert said.replace("{folder}", str(files)) in printed.err and len(printed.err) < 600
+    assert message.replace("{folder}", str(files)) in printed.err and len(printed.err) < 600
     assert tree(files) == before and not list(tmp_path.iterdir())
 
 
@@ -442,8 +442,8 @@ def test_a_model_larger_than_the_card_is_refused_before_its_weights_are_read(fil
     monkeypatch.setattr(loading, "placement", lambda device, dtype: None)
     monkeypatch.setattr(memory, "capacity", {"cuda": 1e5}.get)
     monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the weights are read"))
-    given = ["--model", str(files / "good"), "--text", str(files / "text.txt"), "--remove", "1"]
-    given += ["--length", "16", "--samples", "2"]
-    assert main(linearpatch_tool.METHOD, [*given, "--out", str(tmp_path / "out"), "--device", "cuda"]) == 2
-    said = capsys.readouterr().err.strip()
-    assert "and cuda has" in said and "--stream" in said and len(said.splitlines()) == 1
+    arguments = ["--model", str(files / "good"), "--text", str(files / "text.txt"), "--remove", "1"]
+    arguments += ["--length", "16", "--samples", "2"]
+    assert main(linearpatch_tool.METHOD, [*arguments, "--out", str(tmp_path / "out"), "--device", "cuda"]) == 2
+    printed = capsys.readouterr().err.strip()
+    assert "and cuda has" in printed and "--stream" in printed and len(printed.splitlines()) == 1

@@ -25,12 +25,12 @@ def command(tmp_path, write_checkpoint, short):
 
 def seconds(tool, monkeypatch, command, *more):
     """{stage: seconds} that are forecast at a fixed rate."""
-    found, line = {}, forecast.Forecast.line
+    parts, line = {}, forecast.Forecast.line
     with monkeypatch.context() as patch:
         patch.setattr(forecast, "rates", lambda job: RATES)
-        patch.setattr(forecast.Forecast, "line", lambda self: found.update(self.parts) or line(self))
+        patch.setattr(forecast.Forecast, "line", lambda self: parts.update(self.parts) or line(self))
         assert main(method_of(tool), [*command, "--length", "32", "--windows", "4", *more, "--plan"]) == 0
-    return found
+    return parts
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -72,10 +72,10 @@ def test_a_search_for_the_number_of_layers_is_forecast_by_its_trials(command, mo
     """Of the numbers 1 to 4 halving tries at most three; each reads the model, prunes it and reads the held-out text."""
     assert command[-2:] == ["--remove", "2"]
     bound = ["--samples", "4", "--max-perplexity-increase", "10%"]
-    found = seconds("linearpatch", monkeypatch, command[:-2], *bound)
+    expected = seconds("linearpatch", monkeypatch, command[:-2], *bound)
     held_out = 4 * 32 * (6 * RATES.token + RATES.logits)
     pruning = 4 * 32 * 6 * RATES.token
-    assert found["search"] == pytest.approx(held_out + 3 * (found["read"] + pruning + held_out))
+    assert expected["search"] == pytest.approx(held_out + 3 * (expected["read"] + pruning + held_out))
     printed = capsys.readouterr()
     assert "(starting " in printed.out and "searching for the number of layers" in printed.out
     assert "--max-perplexity-increase 0.1" in printed.out and "--remove" not in printed.out
@@ -95,8 +95,8 @@ def test_the_memory_of_a_layer_counts_experts_that_the_measured_token_does_not_u
     model = tiny_model(name)
     options = SimpleNamespace(device="cpu", dtype=None)
     job = SimpleNamespace(config=model.config, layers=LAYERS, length=16, options=options)
-    held = sum(p.numel() * 4 for p in layer_list(model)[LAYERS // 2].parameters())
-    assert forecast.rates(job).layer_bytes == held
+    size = sum(p.numel() * 4 for p in layer_list(model)[LAYERS // 2].parameters())
+    assert forecast.rates(job).layer_bytes == size
 
 
 def test_the_time_left_follows_what_the_stages_took(monkeypatch, capsys):
@@ -107,8 +107,8 @@ def test_the_time_left_follows_what_the_stages_took(monkeypatch, capsys):
     now[0] += 20  # twice as long as was forecast
     stages.begin("prune", "pruning")
     stages.begin("other", "something else")
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
         "[1/3] reading: about 0:10, 1:30 left in all",
         "[2/3] pruning: about 2:00, 2:40 left in all",
         "something else",

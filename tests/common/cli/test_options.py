@@ -53,13 +53,13 @@ def test_all_tools_are_known():
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("arguments, said", WRONG)
-def test_a_mistake_is_one_line(tool, arguments, said, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("arguments, message", WRONG)
+def test_a_mistake_is_one_line(tool, arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises((SystemExit, UserError)) as stop:
         parsed(TOOLS[tool], arguments)
     printed = capsys.readouterr().err or f"{stop.value}\n"
-    assert printed.count("\n") == 1 and said.lower() in printed.lower()
+    assert printed.count("\n") == 1 and message.lower() in printed.lower()
 
 
 def test_an_option_of_another_tool_names_it(capsys):
@@ -87,7 +87,7 @@ def test_what_is_right_passes(tmp_path, monkeypatch, capsys):
 
 def test_choices_and_defaults_are_those_of_the_methods():
     def of(tool, name):
-        return next(each for each in fields(TOOLS[tool]) if each.name == name)
+        return next(field for field in fields(TOOLS[tool]) if field.name == name)
 
     def choices(tool, name):
         return set(of(tool, name).metadata["option"].choices)
@@ -114,26 +114,26 @@ def test_help_fits_two_screens_and_every_option_has_its_group_and_help(tool, mon
     shown = tool_parser(TOOLS[tool]).format_help()
     assert len(shown.splitlines()) <= 2 * 40
     assert [line[:-1] for line in shown.splitlines() if line[:-1] in GROUPS] == list(GROUPS)
-    for each in fields(TOOLS[tool]):
-        about = each.metadata["option"]
-        assert about.group in GROUPS and about.help, each.name
+    for field in fields(TOOLS[tool]):
+        about = field.metadata["option"]
+        assert about.group in GROUPS and about.help, field.name
     for name in ("text", "samples", "seed", "device", "dtype", "out", "remove", "layers"):
         assert f"--{name}" in shown
 
 
 def test_options_of_one_name_mean_the_same_in_every_tool():
     """The name has one type, one group and one unit; a tool may change the default."""
-    seen = {}
+    facts_by_name = {}
     for kind in TOOLS.values():
         types = get_type_hints(kind)
-        for each in fields(kind):
-            meant = types[each.name], each.metadata["option"].group
-            assert seen.setdefault(each.name, meant) == meant, each.name
-            assert each.default is not MISSING or each.name == "model"
+        for field in fields(kind):
+            meant = types[field.name], field.metadata["option"].group
+            assert facts_by_name.setdefault(field.name, meant) == meant, field.name
+            assert field.default is not MISSING or field.name == "model"
 
 
 @pytest.mark.parametrize(
-    "arguments, status, said",
+    "arguments, status, message",
     [
         (["extensions.refit", "--model", "smollm2-135m", "--remove", "29", "--out", "out"], 2, "choose 1..28"),
         (["papers.laco", "--remvoe", "2"], 2, "Did you mean --remove?"),
@@ -143,13 +143,13 @@ def test_options_of_one_name_mean_the_same_in_every_tool():
         (["extensions"], 0, "python -m extensions.refit"),
     ],
 )
-def test_torch_is_not_loaded_for_it(arguments, status, said, tmp_path):
+def test_torch_is_not_loaded_for_it(arguments, status, message, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['torch'] = sys.modules['transformers'] = None")
     environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", *arguments]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     printed = done.stdout if status == 0 else done.stderr
-    assert done.returncode == status and said in printed, done.stderr
+    assert done.returncode == status and message in printed, done.stderr
     assert status == 0 or len(done.stderr.splitlines()) == 1
 
 

@@ -41,8 +41,8 @@ def test_a_directory_of_a_registered_name_is_the_directory(model, tool, tmp_path
     monkeypatch.chdir(tmp_path)
     shutil.copytree(model, tmp_path / "standin")
     assert tool("linearpatch", "--layers", "3", source="./standin")[0] == 0
-    saved, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", model))
-    assert torch.equal(saved["model.layers.0.mlp.up_proj.weight"], theirs["model.layers.0.mlp.up_proj.weight"])
+    saved, original = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", model))
+    assert torch.equal(saved["model.layers.0.mlp.up_proj.weight"], original["model.layers.0.mlp.up_proj.weight"])
     assert loading.load(tmp_path / "standin")[0].config.hidden_size == 64
     with pytest.raises(UserError, match="no such directory"):
         loading.load(tmp_path / "nothing")
@@ -82,8 +82,8 @@ def test_the_room_that_is_asked_for_holds_embedding_and_head_whole(model, tool, 
 
 def test_what_cannot_be_put_in_place_is_found_out_before_the_work(tool, tmp_path):
     long = tmp_path / ("x" * 245)
-    status, said = tool("linearpatch", "--remove", "2", out=long)
-    assert status == 2 and "File name too long; choose another directory" in said and "reading" not in said
+    status, printed = tool("linearpatch", "--remove", "2", out=long)
+    assert status == 2 and "File name too long; choose another directory" in printed and "reading" not in printed
     (tmp_path / "file").write_text("")
     assert "is no directory; choose another" in tool("linearpatch", "--remove", "2", out=tmp_path / "file" / "out")[1]
 
@@ -93,18 +93,18 @@ def test_a_sweep_that_could_not_be_written_is_refused_before_the_work(tool, tmp_
     (tmp_path / "ours" / "sweep").mkdir(parents=True)
     (tmp_path / "ours").chmod(0o555)
     try:
-        status, said = tool("linearpatch", "--sweep", "1-2", out=tmp_path / "ours" / "sweep")
+        status, printed = tool("linearpatch", "--sweep", "1-2", out=tmp_path / "ours" / "sweep")
     finally:
         (tmp_path / "ours").chmod(0o755)
-    assert status == 2 and "Permission denied; choose another directory" in said
+    assert status == 2 and "Permission denied; choose another directory" in printed
 
 
 def test_where_it_runs_is_no_place_for_the_result(tool, tmp_path, monkeypatch):
     (tmp_path / "here" / "below").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here" / "below")
     for out in (".", "..", tmp_path / "here"):
-        status, said = tool("linearpatch", "--remove", "2", out=out)
-        assert status == 2 and "is where this runs, and a new directory takes its place" in said
+        status, printed = tool("linearpatch", "--remove", "2", out=out)
+        assert status == 2 and "is where this runs, and a new directory takes its place" in printed
     assert tool("linearpatch", "--remove", "2", out="made")[0] == 0 and os.listdir(".") == ["made"]
 
 
@@ -137,8 +137,8 @@ def test_weights_that_overflow_are_told_where_nothing_is_measured(model, tool, t
     for layer, sign in ((2, 1), (3, -1), (4, -1)):
         weights[f"model.layers.{layer}.mlp.down_proj.weight"][0, 0] = sign * 30_000
     save_file(weights, file, {"format": "pt"})
-    status, said = tool("laco", "--layers", "3,4", "--merge", "paper", "--no-evaluation")
-    assert status == 3 and "NaN or infinite weights in model.layers.2.mlp.down_proj.weight" in said
+    status, printed = tool("laco", "--layers", "3,4", "--merge", "paper", "--no-evaluation")
+    assert status == 3 and "NaN or infinite weights in model.layers.2.mlp.down_proj.weight" in printed
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,14 @@ def test_weights_that_overflow_are_told_where_nothing_is_measured(model, tool, t
     ],
 )
 def test_what_would_choose_layers_is_refused_where_they_are_named(paper, options, named, tool):
-    status, said = tool(paper, "--layers", "2,3", *options)
-    assert status == 2 and f"error: {named} would choose layers, which --layers names" in said
+    status, printed = tool(paper, "--layers", "2,3", *options)
+    assert status == 2 and f"error: {named} would choose layers, which --layers names" in printed
 
 
 @pytest.mark.parametrize("more", [["--remove", "2", "--no-evaluation"], ["--sweep", "1-2"]])
 def test_tasks_that_nothing_would_ask_are_refused(more, tool):
-    status, said = tool("linearpatch", *more, "--tasks", "piqa")
-    assert status == 2 and more[-1 if len(more) > 2 else 0] in said and "leaves --tasks and --limit out" in said
+    status, printed = tool("linearpatch", *more, "--tasks", "piqa")
+    assert status == 2 and more[-1 if len(more) > 2 else 0] in printed and "leaves --tasks and --limit out" in printed
 
 
 def test_a_file_whose_name_holds_a_plus_is_one_of_a_mix(tool, tmp_path, monkeypatch):
@@ -177,16 +177,16 @@ def test_json_lines_are_their_column_of_text(tool, model, tmp_path):
     for name, text in (("a", plain), ("b", lines)):
         assert tool("refit", "--remove", "1", "--text", text, out=tmp_path / name)[0] == 0
     assert load_file(tmp_path / "a/model.safetensors").keys() == load_file(tmp_path / "b/model.safetensors").keys()
-    found = [json.loads((tmp_path / name / "pruning.json").read_text())["evaluation"]["after"] for name in "ab"]
-    assert found[0]["window_nlls"] == found[1]["window_nlls"]
-    status, said = tool("refit", "--remove", "1", "--text", other)
-    assert status == 2 and "other.jsonl is JSON lines without a column 'text'" in said
+    scores = [json.loads((tmp_path / name / "pruning.json").read_text())["evaluation"]["after"] for name in "ab"]
+    assert scores[0]["window_nlls"] == scores[1]["window_nlls"]
+    status, printed = tool("refit", "--remove", "1", "--text", other)
+    assert status == 2 and "other.jsonl is JSON lines without a column 'text'" in printed
 
 
 def test_a_directory_that_is_not_there_is_named_before_the_hub(tool, monkeypatch):
     monkeypatch.setattr(hub, "_probe", lambda _timeout: "unreachable")
-    status, said = tool("refit", "--remove", "1", source="models/llama")
-    assert status == 2 and "there is no directory models/llama here, and as a hub id: could not fetch" in said
+    status, printed = tool("refit", "--remove", "1", source="models/llama")
+    assert status == 2 and "there is no directory models/llama here, and as a hub id: could not fetch" in printed
 
 
 def test_tasks_without_their_data_are_to_be_left_out(tool, monkeypatch):
@@ -194,21 +194,21 @@ def test_tasks_without_their_data_are_to_be_left_out(tool, monkeypatch):
         raise NoData("could not fetch dataset baber/piqa")
 
     monkeypatch.setattr(harness, "check", absent)
-    status, said = tool("refit", "--remove", "1", "--tasks", "piqa")
-    assert status == 2 and said.endswith("could not fetch dataset baber/piqa; or leave --tasks out")
+    status, printed = tool("refit", "--remove", "1", "--tasks", "piqa")
+    assert status == 2 and printed.endswith("could not fetch dataset baber/piqa; or leave --tasks out")
 
 
 def test_a_home_that_there_is_not_is_one_line(tool):
-    status, said = tool("linearpatch", "--remove", "2", source="~nobody-of-this-name/model")
-    assert status == 2 and "no such directory" in said
+    status, printed = tool("linearpatch", "--remove", "2", source="~nobody-of-this-name/model")
+    assert status == 2 and "no such directory" in printed
 
 
 def test_a_result_that_cannot_be_asked_is_saved_and_says_so(model, tool, tmp_path, monkeypatch):
-    asked = []
+    scored = []
 
     def evaluate(*arguments, **options):
-        asked.append(1)
-        if len(asked) > 1:
+        scored.append(1)
+        if len(scored) > 1:
             raise UserError("the model's output is not finite in float16")
         return {"piqa": {"acc": 0.5, "acc_stderr": 0.1, "n": 4}}
 
@@ -217,5 +217,5 @@ def test_a_result_that_cannot_be_asked_is_saved_and_says_so(model, tool, tmp_pat
     assert tool("linearpatch", "--remove", "2", "--tasks", "piqa")[0] == 0
     card = (tmp_path / "out" / "README.md").read_text()
     assert len(
-        asked
+        scored
     ) == 2 and "tasks of the original model were not scored: the model's output is not finite" in " ".join(card.split())

@@ -39,13 +39,13 @@ def cut_off(folder):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [(scaled, "is another model"), (other_base, "is another model"), (cut_off, "cannot be read back")],
 )
-def test_another_model_on_disk_is_told(damage, said, tiny_llama, tmp_path):
+def test_another_model_on_disk_is_told(damage, message, tiny_llama, tmp_path):
     folder = checkpoint.save(tiny_llama, None, tmp_path / "model")
     damage(folder)
-    assert said in read_back.difference(tiny_llama, folder)
+    assert message in read_back.difference(tiny_llama, folder)
 
 
 FRESH = read_back.in_fresh_process

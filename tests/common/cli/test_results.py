@@ -181,13 +181,13 @@ def test_a_repair_that_is_worse_than_none_is_said_to_be(factor, source, tmp_path
     method = linearpatch_tool.METHOD
     monkeypatch.setattr(linearpatch_tool, "METHOD", type(method)(**{**vars(method), "apply": scaled}))
     assert tool("linearpatch", source, tmp_path / "out", "--remove", "1") == 0
-    found = report_of(tmp_path / "out")["evaluation"]
-    assert (found["after"]["perplexity"] > found["cut"]["perplexity"]) == (factor > 1)
-    each = [found[stage]["window_nlls"] for stage in ("cut", "after")]
-    assert [math.exp(sum(losses) / len(losses)) for losses in each] == pytest.approx(
-        [found[stage]["perplexity"] for stage in ("cut", "after")], rel=1e-4
+    evaluation = report_of(tmp_path / "out")["evaluation"]
+    assert (evaluation["after"]["perplexity"] > evaluation["cut"]["perplexity"]) == (factor > 1)
+    losses_by_stage = [evaluation[stage]["window_nlls"] for stage in ("cut", "after")]
+    assert [math.exp(sum(losses) / len(losses)) for losses in losses_by_stage] == pytest.approx(
+        [evaluation[stage]["perplexity"] for stage in ("cut", "after")], rel=1e-4
     )
-    against, change = found["against_cut"], found["after"]["perplexity"] / found["cut"]["perplexity"] - 1
+    against, change = evaluation["against_cut"], evaluation["after"]["perplexity"] / evaluation["cut"]["perplexity"] - 1
     assert against["change"] == pytest.approx(100 * change, abs=0.01) and against["low"] <= against["change"]
     card = (tmp_path / "out" / "README.md").read_text()
     change, low, high = (signed(against[key], "+.1f") for key in ("change", "low", "high"))
@@ -216,9 +216,9 @@ def test_a_cut_that_breaks_the_pattern_of_attentions_is_said_to():
 
 def test_a_result_is_called_worse_beyond_the_noise_alone():
     cut = {"window_nlls": [2.0, 3.0, 4.0, 5.0]}
-    for shift, said in (([0.1, 0.1, 0.1, 0.1], True), ([0.9, -0.3, 0.2, -0.4], False), ([-0.1] * 4, False)):
+    for shift, is_worse in (([0.1, 0.1, 0.1, 0.1], True), ([0.9, -0.3, 0.2, -0.4], False), ([-0.1] * 4, False)):
         against = measure.against_the_cut(cut, {"window_nlls": [a + b for a, b in zip(cut["window_nlls"], shift)]})
-        assert (measure.worse_than_the_cut(against) is not None) == said
+        assert (measure.worse_than_the_cut(against) is not None) == is_worse
     low, high = scipy.stats.ttest_1samp([0.9, -0.3, 0.2, -0.4], 0).confidence_interval(0.95)
     assert significance.student([0.9, -0.3, 0.2, -0.4]) == pytest.approx((low, high))
     for single in ({"window_nlls": [1.0]}, {"window_nlls": [math.inf, 2.0]}):
@@ -233,12 +233,12 @@ def test_a_patch_on_massive_tokens_names_the_option_that_spares_them(source, tmp
         hidden[:, 0] *= 50 if layer >= 3 else 1
         norms.add(layer, hidden)
     job = SimpleNamespace(shared={"norms": norms})
-    found = [linearpatch_tool._massive_at(job, removed) for removed in ([2], [3], [1, 4, 5], [1, 2])]
-    assert found == [False, True, True, False] and not linearpatch_tool._massive_at(SimpleNamespace(shared={}), [4])
-    for more, said in ((("--acts-on", "ordinary"), False), ((), True)):
+    massive = [linearpatch_tool._massive_at(job, removed) for removed in ([2], [3], [1, 4, 5], [1, 2])]
+    assert massive == [False, True, True, False] and not linearpatch_tool._massive_at(SimpleNamespace(shared={}), [4])
+    for more, is_noted in ((("--acts-on", "ordinary"), False), ((), True)):
         monkeypatch.setattr(linearpatch_tool, "_massive_at", lambda job, removed: True)
-        assert tool("linearpatch", source, tmp_path / f"out{said}", "--remove", "2", *more) == 0
-        assert ("compare --acts-on ordinary" in capsys.readouterr().out) == said
+        assert tool("linearpatch", source, tmp_path / f"out{is_noted}", "--remove", "2", *more) == 0
+        assert ("compare --acts-on ordinary" in capsys.readouterr().out) == is_noted
 
 
 def test_a_result_that_is_no_number_is_broken_and_valid_json(source, tmp_path, monkeypatch):
@@ -309,8 +309,8 @@ def test_a_plan_says_what_would_go_and_writes_nothing(paper, source, two_gone, t
     out, printed = two_gone(paper)
     removed = sorted(report_of(out)["facts"]["removed"])
     assert f"layers to remove: {', '.join(map(str, removed))}\n" in planned
-    found = [line for line in printed.splitlines() if line.startswith("perplexity:")]
-    assert found[0] in planned.splitlines()
+    perplexities = [line for line in printed.splitlines() if line.startswith("perplexity:")]
+    assert perplexities[0] in planned.splitlines()
 
 
 def test_a_plan_tells_the_time_of_training_and_does_not_train(source, tmp_path, capsys):
@@ -407,19 +407,19 @@ def test_a_sweep_that_was_stopped_goes_on_by_the_same_command_alone(source, tmp_
 
 
 def test_a_sweep_holds_one_model_at_a_time(source, tmp_path, monkeypatch, undrawn):
-    load, made, alive = models.load, [], []
+    load, models_read, alive = models.load, [], []
 
     def loading(*arguments, **options):
         gc.collect()
-        alive.append(sum(reference() is not None for reference in made))
-        found = load(*arguments, **options)
-        made.append(weakref.ref(found[0]))
-        return found
+        alive.append(sum(reference() is not None for reference in models_read))
+        loaded = load(*arguments, **options)
+        models_read.append(weakref.ref(loaded[0]))
+        return loaded
 
     monkeypatch.setattr(models, "load", loading)
     for paper in ("refit", "prunecomp", "linearpatch"):
         assert tool(paper, source, tmp_path / paper, "--sweep", "1-3") == 0
-        made.clear()
+        models_read.clear()
     assert alive == [0] * 9
 
 
@@ -437,11 +437,11 @@ def test_weights_that_rounding_does_not_change_stay_as_they_are(make_tiny):
 def test_distillation_changes_the_patch_and_nothing_else(source, tmp_path):
     for name, more in (("plain", []), ("distilled", ["--distill", "6"])):
         assert tool("linearpatch", source, tmp_path / name, "--layers", "2-3", *more) == 0
-    one, two = (checkpoint.load(tmp_path / name)[0] for name in ("plain", "distilled"))
-    first, second = (detach_patches(model)[0] for model in (one, two))
+    plain, distilled = (checkpoint.load(tmp_path / name)[0] for name in ("plain", "distilled"))
+    first, second = (detach_patches(model)[0] for model in (plain, distilled))
     assert first.position == second.position == 2
     assert not torch.equal(first.module.weight, second.module.weight)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), distilled.parameters(), strict=True))
     report = report_of(tmp_path / "distilled")
     assert report["facts"]["training"]["steps"] == 6
     assert any(note.startswith("distilled on 6 sequences") for note in report["notes"])
@@ -459,8 +459,8 @@ def test_cosine_and_estimator_reach_the_method(source, tmp_path):
     )
     linearpatch.prune(model, crops, 2, cosine="channel", estimator="least-squares", kind="diagonal")
     saved, _ = checkpoint.load(tmp_path / "out")
-    mine, theirs = (detach_patches(m)[0] for m in (model, saved))
-    assert mine.position == theirs.position and torch.equal(mine.module.weight, theirs.module.weight)
+    expected, stored = (detach_patches(m)[0] for m in (model, saved))
+    assert expected.position == stored.position and torch.equal(expected.module.weight, stored.module.weight)
 
 
 def test_laco_takes_a_threshold_in_place_of_a_number(source, tmp_path, capsys):
@@ -532,8 +532,8 @@ def test_a_training_that_was_killed_is_found_by_the_same_command_alone(source, t
         patch.setattr(checkpoint, "save", die)  # the training has ended, the result is not yet saved
         assert tool("reassessing", source, tmp_path / "out", *options) == 130
     assert str(tmp_path / ".out.work") in capsys.readouterr().err
-    (kept,) = (tmp_path / ".out.work").iterdir()
-    first = json.loads((kept / "report.json").read_text())
+    (folder,) = (tmp_path / ".out.work").iterdir()
+    first = json.loads((folder / "report.json").read_text())
     assert tool("reassessing", source, tmp_path / "other", *options, "--learning-rate", "1e-3") == 0
     assert tool("reassessing", source, tmp_path / "out", *options) == 0
     assert report_of(tmp_path / "out")["facts"]["training"]["seconds"] == first["seconds"]  # not trained again
@@ -554,8 +554,8 @@ def test_a_search_that_was_killed_goes_on_by_the_same_command(source, tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(Search, "scores", dying)
         assert tool("prunecomp", source, tmp_path / "out", *options) == 130
-    (kept,) = (tmp_path / ".out.work").iterdir()
-    (steps,) = kept.glob("prunecomp-*.json")
+    (folder,) = (tmp_path / ".out.work").iterdir()
+    (steps,) = folder.glob("prunecomp-*.json")
     assert len(json.loads(steps.read_text())["removed"]) == 2
 
     def counted(self, stream, eligible):
@@ -582,8 +582,8 @@ def test_a_model_that_was_pruned_before_says_so(source, tmp_path, capsys):
     assert report_of(tmp_path / "once")["made_from"] is None
     before = report_of(tmp_path / "twice")["made_from"]
     assert (before["paper"], before["removed"], before["layers"]) == ("prunecomp", [3, 1], {"before": 6, "after": 4})
-    said = "had already lost 3, 1 of 6 layers of tiny (prunecomp): 'original' here is that model"
-    assert said in (tmp_path / "twice" / "README.md").read_text() and said in capsys.readouterr().out
+    note = "had already lost 3, 1 of 6 layers of tiny (prunecomp): 'original' here is that model"
+    assert note in (tmp_path / "twice" / "README.md").read_text() and note in capsys.readouterr().out
 
 
 def test_the_card_says_which_part_of_a_text_was_measured_and_in_which_dtype(source, tmp_path):
@@ -628,8 +628,8 @@ def test_a_refused_training_leaves_nothing(source, tmp_path, capsys):
 def test_a_test_text_is_the_calibration_text_however_it_is_spelt(source, tmp_path):
     model, text = source
     odd = text.parent / ".." / text.parent.name / text.name
-    found = []
+    texts = []
     for name, place in ((text, "plain"), (odd, "odd")):
         assert tool("prunecomp", source, tmp_path / place, "--remove", "1", "--test", str(name)) == 0
-        found.append(report_of(tmp_path / place)["evaluation"]["before"]["perplexity"])
-    assert found[0] == found[1]
+        texts.append(report_of(tmp_path / place)["evaluation"]["before"]["perplexity"])
+    assert texts[0] == texts[1]

@@ -112,16 +112,16 @@ def test_times_that_would_take_too_long_are_left_out_with_the_reason(command, tm
 
 def test_divergence_is_that_of_the_two_models_logits(command, tmp_path):
     assert main(METHOD, command) == 0
-    found = json.loads((tmp_path / "out" / "pruning.json").read_text())["evaluation"]["divergence"]
+    divergence = json.loads((tmp_path / "out" / "pruning.json").read_text())["evaluation"]["divergence"]
     (original, tokenizer), (pruned, _) = (checkpoint.load(tmp_path / name) for name in ("tiny", "out"))
     ids = torch.tensor(tokenizer((tmp_path / "text.txt").read_text())["input_ids"])
     windows = ids[int(0.9 * len(ids)) :][: 4 * 32].view(4, 32)
     with torch.no_grad():
-        one, two = (model(windows).logits.double().log_softmax(-1) for model in (original, pruned))
-    means = (one.exp() * (one - two)).sum(-1)[:, :-1].mean(1)
-    assert found["kl"] == pytest.approx(means.mean().item(), rel=1e-4) and found["sequences"] == 4
-    assert found["kl_stderr"] == pytest.approx(means.std().item() / 2, rel=1e-3)
-    assert f"{found['kl']:.4f} ± {found['kl_stderr']:.4f}" in (tmp_path / "out" / "README.md").read_text()
+        before, after = (model(windows).logits.double().log_softmax(-1) for model in (original, pruned))
+    means = (before.exp() * (before - after)).sum(-1)[:, :-1].mean(1)
+    assert divergence["kl"] == pytest.approx(means.mean().item(), rel=1e-4) and divergence["sequences"] == 4
+    assert divergence["kl_stderr"] == pytest.approx(means.std().item() / 2, rel=1e-3)
+    assert f"{divergence['kl']:.4f} ± {divergence['kl_stderr']:.4f}" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_flips_are_items_that_one_model_alone_has_right():
@@ -130,11 +130,11 @@ def test_flips_are_items_that_one_model_alone_has_right():
         "gone": {"acc": np.ones(3, bool)},
     }
     after = {"a": {"score": np.array([0.5, 0.1]), "acc": np.array([1, 0, 1, 0, 0], bool)}}
-    found = measure.changes(before, after)
+    changes = measure.changes(before, after)
     differences = [0, -1, 1, 0, -1]
     spread = statistics.stdev(differences) / 5**0.5 * 2.776  # Student's quantile for four degrees of freedom
     ends = {"low": pytest.approx(-0.2 - spread, abs=1e-3), "high": pytest.approx(-0.2 + spread, abs=1e-3)}
-    assert found == {"a": {"metric": "acc", "n": 5, "flips": 0.6, "change": -0.2, **ends}}
+    assert changes == {"a": {"metric": "acc", "n": 5, "flips": 0.6, "change": -0.2, **ends}}
 
 
 @pytest.mark.parametrize(("more", "only"), [((), False), (("--no-compensation",), True)])
@@ -146,8 +146,8 @@ def test_a_mergekit_file_lies_beside_what_is_only_shorter(more, only, command, t
         config = yaml.safe_load(file.read_text())
         removed = json.loads((tmp_path / "out" / "pruning.json").read_text())["facts"]["removed"]
         ranges = [source["layer_range"] for part in config["slices"] for source in part["sources"]]
-        kept = [layer for first, end in ranges for layer in range(first, end)]
-        assert kept == [layer for layer in range(6) if layer not in removed]
+        remaining = [layer for first, end in ranges for layer in range(first, end)]
+        assert remaining == [layer for layer in range(6) if layer not in removed]
         assert (config["merge_method"], config["dtype"]) == ("passthrough", "float32")
         assert {source["model"] for part in config["slices"] for source in part["sources"]} == {"tiny"}
 

@@ -24,10 +24,15 @@ def tool(write_checkpoint, tmp_path, capsys):
         fixed = ["--model", str(model), "--out", str(out), "--text", str(text), "--windows", "5"]
         fixed += ["--samples", "4", "--length", "32", "--dtype", "float32"]
         status = main(method_of(paper), [*fixed, *options])
-        said = capsys.readouterr()
+        printed = capsys.readouterr()
         if not out.exists():
-            return status, None, None, said.out + said.err
-        return status, checkpoint.load(out)[0], json.loads((out / "pruning.json").read_text()), said.out + said.err
+            return status, None, None, printed.out + printed.err
+        return (
+            status,
+            checkpoint.load(out)[0],
+            json.loads((out / "pruning.json").read_text()),
+            printed.out + printed.err,
+        )
 
     return run
 
@@ -45,21 +50,21 @@ CASES = [
 
 @pytest.mark.parametrize("command", CASES, ids=" ".join)
 def test_same_checkpoint_and_numbers(command, tool):
-    (_, whole, report, _), (_, streamed, other, said) = tool(*command), tool(*command, "--stream", "0.000001")
+    (_, whole, report, _), (_, streamed, other, printed) = tool(*command), tool(*command, "--stream", "0.000001")
     for name, parameter in whole.named_parameters():
         assert torch.equal(parameter, streamed.get_parameter(name)), name
-    for one, two in zip(hooks.patch_parameters(whole), hooks.patch_parameters(streamed), strict=True):
-        assert torch.equal(one, two)
+    for expected, actual in zip(hooks.patch_parameters(whole), hooks.patch_parameters(streamed), strict=True):
+        assert torch.equal(expected, actual)
     assert report["facts"]["removed"] == other["facts"]["removed"]
     for part in ("before", "cut", "after"):
         assert report["evaluation"][part]["perplexity"] == other["evaluation"][part]["perplexity"]
-    assert report["bytes"] == other["bytes"] and "expected: " in said
+    assert report["bytes"] == other["bytes"] and "expected: " in printed
 
 
 def test_a_plan_tells_memory_and_time_and_writes_nothing(tool):
-    status, model, _, said = tool("linearpatch", "--remove", "2", "--stream", "--plan")
+    status, model, _, printed = tool("linearpatch", "--remove", "2", "--stream", "--plan")
     assert status == 0 and model is None
-    assert "GB of memory at most" in said and "nothing was written" in said
+    assert "GB of memory at most" in printed and "nothing was written" in printed
 
 
 @pytest.mark.parametrize(
@@ -75,18 +80,18 @@ def test_a_plan_tells_memory_and_time_and_writes_nothing(tool):
     ],
 )
 def test_what_cannot_be_streamed_is_refused(command, reason, tool):
-    status, model, _, said = tool(*command)
-    assert status == 2 and model is None and reason in said and said.count("\n") == 1
+    status, model, _, printed = tool(*command)
+    assert status == 2 and model is None and reason in printed and printed.count("\n") == 1
 
 
 def test_the_forecast_counts_each_reading_of_the_layers(tool, monkeypatch):
     """Of six layers that take 100 s each: calibrated, read and written for the result, and the result read back."""
-    read, fetch, forecast_of, found = [], offload.Streamed.fetch, forecast.streamed, []
+    read, fetch, forecast_of, forecasts = [], offload.Streamed.fetch, forecast.streamed, []
 
     def begun(job):
         read.clear()
-        found.append(forecast_of(job))
-        return found[0]
+        forecasts.append(forecast_of(job))
+        return forecasts[0]
 
     born = forecast.psutil.Process().create_time()
     clock = SimpleNamespace(perf_counter=lambda: 100.0 * bool(read), time=lambda: born, monotonic=lambda: 0.0)
@@ -94,4 +99,4 @@ def test_the_forecast_counts_each_reading_of_the_layers(tool, monkeypatch):
     monkeypatch.setattr(offload.Streamed, "fetch", lambda self, layer: read.append(layer) or fetch(self, layer))
     monkeypatch.setattr(forecast, "streamed", begun)
     assert tool("linearpatch", "--remove", "2", "--stream", "--no-evaluation", "--plan")[0] == 0
-    assert found[0].seconds == pytest.approx((1 + 3) * 6 * 100 + forecast.START)
+    assert forecasts[0].seconds == pytest.approx((1 + 3) * 6 * 100 + forecast.START)

@@ -101,10 +101,10 @@ def test_remaining_layers_of_linearpatch_are_the_originals_to_the_bit(source, tm
     assert main(method_of("linearpatch"), arguments(source, out, "--no-evaluation")) == 0
     removed = json.loads((out / "pruning.json").read_text())["facts"]["removed"]
     before, after = (AutoModelForCausalLM.from_pretrained(path) for path in (source[0], out))
-    kept = [layer for index, layer in enumerate(before.model.layers) if index not in removed]
-    for old, new in zip(kept, after.model.layers, strict=True):
-        for one, two in zip(old.parameters(), new.parameters(), strict=True):
-            assert torch.equal(one, two)
+    remaining = [layer for index, layer in enumerate(before.model.layers) if index not in removed]
+    for old, new in zip(remaining, after.model.layers, strict=True):
+        for old_weight, new_weight in zip(old.parameters(), new.parameters(), strict=True):
+            assert torch.equal(old_weight, new_weight)
 
 
 def test_the_card_names_the_command_that_makes_the_same_model_again(source, tmp_path):
@@ -190,10 +190,10 @@ def test_a_text_that_is_read_many_times_over_is_named(samples, times, source, tm
     assert (samples * 16 / tokens > 3) == bool(times)  # so many windows of 16
     options = arguments(source, tmp_path / "out", "--samples", str(samples), "--length", "16", "--no-evaluation")
     assert main(method_of("linearpatch"), options) == 0
-    said = f"has {tokens:,} tokens, of which the calibration sequences read each {times} on average"
+    note = f"has {tokens:,} tokens, of which the calibration sequences read each {times} on average"
     printed = capsys.readouterr()
-    assert (said in printed.out) == (said in (tmp_path / "out" / "README.md").read_text()) == bool(times)
-    assert (f"warning: {source[1]} {said}" in printed.err.splitlines()[0]) == bool(times)  # before the work begins
+    assert (note in printed.out) == (note in (tmp_path / "out" / "README.md").read_text()) == bool(times)
+    assert (f"warning: {source[1]} {note}" in printed.err.splitlines()[0]) == bool(times)  # before the work begins
 
 
 def test_fewer_windows_than_texts_are_of_the_first_ones(source, tmp_path):
@@ -351,8 +351,8 @@ def test_laco_combines_as_many_layers_as_the_paper():
 
     from papers.laco.tool import combined
 
-    def of(layers, remove, **given):
-        options = SimpleNamespace(**{"combine": None, "interval": 2} | given)
+    def of(layers, remove, **settings):
+        options = SimpleNamespace(**{"combine": None, "interval": 2} | settings)
         return combined(SimpleNamespace(options=options, layers=layers), remove)
 
     assert [of(32, n) for n in (9, 10, 4, 15, 6, 7)] == [4, 6, 5, 6, 4, 2]

@@ -65,22 +65,22 @@ def test_a_bound_takes_the_most_layers_that_stay_below_it(paper, tool, tmp_path,
     assert tool(paper, "--max-perplexity-increase", "10%", "--no-evaluation") == 0
     report = json.loads((tmp_path / "out" / "pruning.json").read_text())
     assert len(report["facts"]["removed"]) == 2 and report["layers"]["after"] == 4
-    tried = {one["removed"]: round(one["increase"], 6) for one in report["bound"]["tried"]}
-    assert tried == {count: rises[count] for count in tried} and {2, 3} <= set(tried)
+    increases = {trial["removed"]: round(trial["increase"], 6) for trial in report["bound"]["tried"]}
+    assert increases == {count: rises[count] for count in increases} and {2, 3} <= set(increases)
     assert read[0] == 6 and len(read) <= 4  # the original, and three by halving
     assert "2 layers is the most that keeps perplexity within 10.0%" in " ".join(report["notes"])
 
 
 def test_the_bound_reads_text_that_neither_calibration_nor_test_reads(source, tool, tmp_path, monkeypatch):
-    seen = {}
+    windows_by_use = {}
 
     def search(job):
-        seen["job"] = job
+        windows_by_use["job"] = job
         job.options.remove = 1
 
     monkeypatch.setattr(bounded, "search", search)
     assert tool("linearpatch", "--max-perplexity-increase", "5%", "--no-evaluation") == 0
-    job: Job = seen["job"]
+    job: Job = windows_by_use["job"]
     ids = job.tokenizer((tmp_path / "text.txt").read_text())["input_ids"]
     first, end = int(0.9 * int(0.9 * len(ids))), int(0.9 * len(ids))
     assert job.held_out_windows.flatten().tolist() == ids[first:end][: job.held_out_windows.numel()]
@@ -93,7 +93,7 @@ def test_the_bound_reads_text_that_neither_calibration_nor_test_reads(source, to
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--target-ratio", "25"], "'25' is not a share. Write it as in --target-ratio 10%"),
         (
@@ -116,11 +116,11 @@ def test_the_bound_reads_text_that_neither_calibration_nor_test_reads(source, to
         (["--remove", "2", "--push-to-hub", "me/it"], "HF_HUB_OFFLINE is set. Connect to the hub"),
     ],
 )
-def test_what_cannot_be_met_is_one_line(options, said, tool, tmp_path, capsys, monkeypatch):
+def test_what_cannot_be_met_is_one_line(options, message, tool, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert tool("linearpatch", *options) == 2
     printed = capsys.readouterr()
-    assert said in printed.err.splitlines()[-1] and printed.out == "" and not (tmp_path / "out").exists()
+    assert message in printed.err.splitlines()[-1] and printed.out == "" and not (tmp_path / "out").exists()
 
 
 def test_a_bound_below_every_number_says_what_the_smallest_costs(tool, tmp_path, capsys, monkeypatch):
@@ -185,8 +185,8 @@ def test_a_push_that_fails_leaves_the_result_and_says_how_to_go_on(tool, tmp_pat
     response = SimpleNamespace(headers={}, request=None, status_code=403, text="")
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: Hub(HfHubHTTPError("403 Forbidden", response=response)))
     assert tool("linearpatch", "--remove", "2", "--push-to-hub", "them/small", "--no-evaluation") == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "cannot push to them/small: 403 Forbidden" in said and f"`hf upload them/small {tmp_path / 'out'}`" in said
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "cannot push to them/small: 403 Forbidden" in error and f"`hf upload them/small {tmp_path / 'out'}`" in error
     assert checkpoint.load(tmp_path / "out")[0].config.num_hidden_layers == 4
 
 

@@ -28,16 +28,16 @@ class Shape:
     secret: str = option("", HIDDEN)
 
 
-def refused(capsys, *given):
+def refused(capsys, *arguments):
     with pytest.raises(SystemExit) as stop:
-        parse(Shape, given, prog="draw")
+        parse(Shape, arguments, prog="draw")
     printed = capsys.readouterr()
     assert stop.value.code == 2 and printed.out == "" and printed.err.count("\n") == 1
     return printed.err.removeprefix("error: ").removesuffix(" `draw --help` lists all options\n")
 
 
 @pytest.mark.parametrize(
-    "given, name, value",
+    "arguments, name, value",
     [
         ([], "kind", "round"),
         (["--kind", "square"], "kind", "square"),
@@ -59,12 +59,12 @@ def refused(capsys, *given):
         (["--secret", "s"], "secret", "s"),
     ],
 )
-def test_an_option_gives_the_field_its_value(given, name, value):
-    assert getattr(parse(Shape, ["--name", "it", *given]), name) == value
+def test_an_option_gives_the_field_its_value(arguments, name, value):
+    assert getattr(parse(Shape, ["--name", "it", *arguments]), name) == value
 
 
 @pytest.mark.parametrize(
-    "given, said",
+    "arguments, message",
     [
         (["--kind", "flat"], "--kind does not know 'flat'. Use one of 'round', 'square'."),
         (["--count", "1.5"], "--count '1.5' is not a whole number. Write digits alone, as in --count 8."),
@@ -82,8 +82,8 @@ def test_an_option_gives_the_field_its_value(given, name, value):
         (["rest"], "'rest' is no option and belongs to none. Quote a value that holds a space."),
     ],
 )
-def test_a_mistake_is_one_line_with_cause_and_fix(given, said, capsys):
-    assert refused(capsys, "--name", "it", *given) == said
+def test_a_mistake_is_one_line_with_cause_and_fix(arguments, message, capsys):
+    assert refused(capsys, "--name", "it", *arguments) == message
 
 
 def test_a_required_option_and_another_commands_option_are_named(capsys):
@@ -113,13 +113,13 @@ def test_subcommands_have_their_own_options(capsys):
 
     top = Parser(prog="shapes")
     add_commands(top, {"draw": Shape, "join": Join})
-    found = top.parse_args(["join", "a", "b", "--glue"])
-    assert (found.command, found.parts, found.glue) == ("join", ["a", "b"], True)
-    for given, said in (
+    options = top.parse_args(["join", "a", "b", "--glue"])
+    assert (options.command, options.parts, options.glue) == ("join", ["a", "b"], True)
+    for arguments, message in (
         (["jion"], "COMMAND does not know 'jion'. Use one of 'draw', 'join'. Did you mean join?"),
         (["join", "a", "--name", "x"], "there is no option --name."),
         (["join"], "PART is missing. Add it to the command."),
     ):
         with pytest.raises(SystemExit):
-            top.parse_args(given)
-        assert said in capsys.readouterr().err
+            top.parse_args(arguments)
+        assert message in capsys.readouterr().err

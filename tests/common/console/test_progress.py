@@ -20,9 +20,9 @@ class Clock:
 @pytest.fixture
 def time(monkeypatch):
     """A clock that the test moves."""
-    made = Clock()
-    monkeypatch.setattr(progress, "time", made)
-    return made
+    fake_clock = Clock()
+    monkeypatch.setattr(progress, "time", fake_clock)
+    return fake_clock
 
 
 def test_a_line_a_step_with_what_is_known_of_it(time, capsys):

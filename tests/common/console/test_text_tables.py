@@ -33,7 +33,7 @@ def test_every_cell_is_in_its_row_and_column(seed):
     width = rng.choice([40, 60, 80, 120])
     text = laid_out([TextTable(["Model", "n/N", "Method", *names], lines, 3)], width)
     assert max(map(len, text.splitlines())) <= width
-    found, head, under = {}, [], []
+    cells, head, under = {}, [], []
     for line in text.splitlines():
         if set(line) == {"─"}:
             under, head = head, []
@@ -44,11 +44,11 @@ def test_every_cell_is_in_its_row_and_column(seed):
         for end, cell in chunks(line).items():
             above = " ".join(text for other in under for at, text in chunks(other).items() if at == end)
             ends = {word.strip(",") for word in (above + " " + line[: end - len(cell)]).split()}
-            found.setdefault(re.split("[ ±]", cell)[0], []).append(ends)
+            cells.setdefault(re.split("[ ±]", cell)[0], []).append(ends)
     for i, own in enumerate(cells):
         for j, cell in enumerate(own):
             if cell:
-                [ends] = found[f"{i}.{j:02}"]
+                [ends] = cells[f"{i}.{j:02}"]
                 assert {f"c{j}", f"{i}/32"} <= ends
 
 
@@ -151,10 +151,10 @@ def test_every_target_fits_and_keeps_every_character(paper, few_replicates):
         if table.paper != paper:
             continue
         content = show.build(table, store, "standin")
-        said = set(tables.render(content).split())
+        words = set(tables.render(content).split())
         text = tables.render(content, width=80)
         over = [line for line in text.splitlines() if len(line) > 80]
         assert all(len(line.split()) == 1 for line in over), (name, over)
         shorter = "".join(text.split())
         # a word that is longer than its column is cut, and so not looked for
-        assert all(word in shorter for word in said if len(word) <= 6 and set(word) != {"─"}), name
+        assert all(word in shorter for word in words if len(word) <= 6 and set(word) != {"─"}), name

@@ -55,8 +55,8 @@ def test_free_cores_are_those_that_nobody_uses_and_the_quota_allows(machine, usa
 NAMES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
-@pytest.mark.parametrize("asked", ["3", None])
-def test_a_tool_sets_them_before_torch_is_there_and_the_users_number_wins(asked, tmp_path):
+@pytest.mark.parametrize("threads", ["3", None])
+def test_a_tool_sets_them_before_torch_is_there_and_the_users_number_wins(threads, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import psutil; psutil.cpu_percent = lambda *_, percpu: [100.0] * 999")
     program = "import contextlib, os, sys; from common.cli import command\n"
     program += "command.startup.nothing_begun = sys.exit  # where torch and the tool would be imported\n"
@@ -65,7 +65,7 @@ def test_a_tool_sets_them_before_torch_is_there_and_the_users_number_wins(asked,
     program += f"print(*map(os.environ.get, {NAMES}), 'torch' in sys.modules)"
     (tmp_path / "started.py").write_text(program)
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
-    environment |= {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"} | ({"OMP_NUM_THREADS": asked} if asked else {})
+    environment |= {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"} | ({"OMP_NUM_THREADS": threads} if threads else {})
     command = [sys.executable, str(tmp_path / "started.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [asked or "1", "PASSIVE", "10000", "0", "False"]
+    assert done.stdout.split() == [threads or "1", "PASSIVE", "10000", "0", "False"]

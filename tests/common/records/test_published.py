@@ -43,9 +43,9 @@ def test_what_is_folded_in_comes_back(tmp_path):
     second = record(OTHER, status="failed", values={}, reason="why", details={"training": details["training"]})
     publish(tmp_path, [(first, {"acc": np.arange(8) % 2 == 0}), (second, {})])
     store = Store(NOWHERE, tmp_path)
-    found = store.get(RECIPE, first.benchmark)
+    stored = store.get(RECIPE, first.benchmark)
     plain = json.loads(json.dumps(LM_EVAL).replace(" at 0x7f01", "").replace("/x/", ""))
-    assert found == dataclasses.replace(first, details=details | {"lm_eval": plain}) and found.origin == "published"
+    assert stored == dataclasses.replace(first, details=details | {"lm_eval": plain}) and stored.origin == "published"
     assert store.get(OTHER, second.benchmark) == second and store.get(OTHER, "other") is None
     assert np.array_equal(store.items(RECIPE, first.benchmark)["acc"], np.arange(8) % 2 == 0)
     assert store.items(OTHER, second.benchmark) == {} and len(list(store.published)) == 2
@@ -55,14 +55,14 @@ def test_what_is_folded_in_comes_back(tmp_path):
 
 def test_outcomes_of_other_lengths_and_names_lie_beside_the_others(tmp_path):
     recipes = [dataclasses.replace(RECIPE, limit=number) for number in range(5)]
-    kept = [{"acc": np.arange(8) % (n + 2) == 0, "acc_norm": np.arange(8) % 2 == 0} for n in range(3)]
-    kept += [{"acc": np.ones(5, bool)}, {"nll": np.linspace(0, 1, 7, dtype=np.float32)}]
-    publish(tmp_path, [(record(recipe), items) for recipe, items in zip(recipes, kept)])
-    for recipe, items in zip(recipes, kept):
-        found = Store(NOWHERE, tmp_path).items(recipe, record().benchmark)
-        assert found.keys() == items.keys()
+    outcomes = [{"acc": np.arange(8) % (n + 2) == 0, "acc_norm": np.arange(8) % 2 == 0} for n in range(3)]
+    outcomes += [{"acc": np.ones(5, bool)}, {"nll": np.linspace(0, 1, 7, dtype=np.float32)}]
+    publish(tmp_path, [(record(recipe), items) for recipe, items in zip(recipes, outcomes)])
+    for recipe, items in zip(recipes, outcomes):
+        stored = Store(NOWHERE, tmp_path).items(recipe, record().benchmark)
+        assert stored.keys() == items.keys()
         assert all(
-            np.array_equal(found[name], items[name]) and found[name].dtype == items[name].dtype for name in items
+            np.array_equal(stored[name], items[name]) and stored[name].dtype == items[name].dtype for name in items
         )
     with np.load(next(tmp_path.rglob("*.npz"))) as archive:
         assert archive["acc"].shape == (3, 8) and archive["recipe"].tolist() == sorted(r.hash for r in recipes[:3])
@@ -70,12 +70,12 @@ def test_outcomes_of_other_lengths_and_names_lie_beside_the_others(tmp_path):
 
 def test_results_of_lm_eval_that_repeat_the_values_are_left_out(tmp_path):
     stderr = {"acc": 0.1}
-    told = {"piqa": {"acc,none": 0.5, "acc_stderr,none": 0.1, "alias": "piqa", "sample_len": 8}}
-    publish(tmp_path, [(record(stderr=stderr, details={"lm_eval": LM_EVAL | {"results": told}}), {})])
+    scores = {"piqa": {"acc,none": 0.5, "acc_stderr,none": 0.1, "alias": "piqa", "sample_len": 8}}
+    publish(tmp_path, [(record(stderr=stderr, details={"lm_eval": LM_EVAL | {"results": scores}}), {})])
     assert "results" not in Store(NOWHERE, tmp_path).get(RECIPE, record().benchmark).details["lm_eval"]
-    told["piqa"]["acc,none"] = 0.25
-    publish(tmp_path, [(record(stderr=stderr, details={"lm_eval": LM_EVAL | {"results": told}}), {})])
-    assert Store(NOWHERE, tmp_path).get(RECIPE, record().benchmark).details["lm_eval"]["results"] == told
+    scores["piqa"]["acc,none"] = 0.25
+    publish(tmp_path, [(record(stderr=stderr, details={"lm_eval": LM_EVAL | {"results": scores}}), {})])
+    assert Store(NOWHERE, tmp_path).get(RECIPE, record().benchmark).details["lm_eval"]["results"] == scores
 
 
 def test_folding_the_same_again_changes_no_byte(tmp_path):
@@ -104,7 +104,7 @@ def test_a_kill_at_any_moment_leaves_each_record_with_its_own_outcomes(tmp_path,
         "2": (record(values=values, provenance={"measured_at": "2"}), {"acc": np.zeros(8, bool)} if values else {}),
     }
     bystander = record(OTHER, details={"patches": ["long enough"] * 9}), {"acc": np.ones(3, bool)}
-    seen, dead = set(), True
+    states, dead = set(), True
     for moment in range(1, 200):
         folder = tmp_path / str(moment)
         publish(folder, [by_time["1"], bystander])
@@ -112,14 +112,14 @@ def test_a_kill_at_any_moment_leaves_each_record_with_its_own_outcomes(tmp_path,
         store = Store(NOWHERE, folder)
         assert store.get(OTHER, bystander[0].benchmark) == bystander[0]
         assert np.array_equal(store.items(OTHER, bystander[0].benchmark)["acc"], bystander[1]["acc"])
-        found, items = store.get(RECIPE, record().benchmark), store.items(RECIPE, record().benchmark)
-        time = found.provenance["measured_at"]
-        assert found == by_time[time][0] and items.keys() == by_time[time][1].keys()
+        stored, items = store.get(RECIPE, record().benchmark), store.items(RECIPE, record().benchmark)
+        time = stored.provenance["measured_at"]
+        assert stored == by_time[time][0] and items.keys() == by_time[time][1].keys()
         assert all(np.array_equal(items[name], array) for name, array in by_time[time][1].items())
-        seen.add(time)
+        states.add(time)
         if not dead:
             break
-    assert not dead and seen == {"1", "2"}
+    assert not dead and states == {"1", "2"}
 
 
 @pytest.mark.parametrize(
@@ -165,30 +165,35 @@ def test_the_published_lines_are_sorted_unique_and_as_they_would_be_written():
 
 
 def test_every_published_record_can_be_read_and_names_its_file():
-    found = list(Published(PUBLISHED))
-    assert len(found) == sum(len(lines(path)) for path in PUBLISHED.glob("*/records/*.jsonl"))
+    records = list(Published(PUBLISHED))
+    assert len(records) == sum(len(lines(path)) for path in PUBLISHED.glob("*/records/*.jsonl"))
     on_disk = {path.relative_to(PUBLISHED) for path in PUBLISHED.glob("*/*/*.jsonl")}
-    named = {Path(one["recipe"]["model"].replace("/", "--"), "records", f"{one['benchmark']}.jsonl") for one in found}
+    named = {
+        Path(fields["recipe"]["model"].replace("/", "--"), "records", f"{fields['benchmark']}.jsonl")
+        for fields in records
+    }
     assert named == on_disk
 
 
 def test_a_published_outcome_belongs_to_a_published_record():
     store, marks = Store(NOWHERE), {}
-    for one in store.published:
-        where = (one["recipe"]["model"], one["benchmark"])
-        known = Record(**one, origin="published")
-        marks.setdefault(where, set()).add((one["recipe_hash"], results.mark(known)))
+    for fields in store.published:
+        where = (fields["recipe"]["model"], fields["benchmark"])
+        published = Record(**fields, origin="published")
+        marks.setdefault(where, set()).add((fields["recipe_hash"], results.mark(published)))
     for (model, benchmark), expected in marks.items():
         assert Outcomes(store.published.items_file(model, benchmark)).records() <= expected, (model, benchmark)
 
 
 @pytest.mark.parametrize("model", Published(PUBLISHED).models())
 def test_published_records_written_again_are_the_same_bytes(tmp_path, model):
-    theirs = Published(PUBLISHED)
-    found = [Record(**one) for name in theirs.benchmarks(model) for one in theirs.of_benchmark(model, name)]
-    publish(tmp_path, ((one, {}) for one in found))
+    published = Published(PUBLISHED)
+    records = [
+        Record(**fields) for name in published.benchmarks(model) for fields in published.of_benchmark(model, name)
+    ]
+    publish(tmp_path, ((entry, {}) for entry in records))
     folder = model.replace("/", "--")
     written = sorted((tmp_path / folder / "records").glob("*.jsonl"))
-    assert len(written) == len(theirs.benchmarks(model)) > 0
+    assert len(written) == len(published.benchmarks(model)) > 0
     for path in (*written, tmp_path / folder / "recipes.jsonl"):
         assert path.read_bytes() == (PUBLISHED / path.relative_to(tmp_path)).read_bytes(), path.name

@@ -102,8 +102,8 @@ def test_an_own_record_without_a_value_hides_no_published_one(store, status):
         publish(
             store.published.folder, [(record(status=outcome, values={"acc": 0.1} if outcome == "ok" else {}), ARRAYS)]
         )
-        found = store.get(RECIPE, "b")
-        assert (found.status, found.origin) == expected
+        stored = store.get(RECIPE, "b")
+        assert (stored.status, stored.origin) == expected
     assert np.array_equal(store.items(RECIPE, "b")["acc"], ARRAYS["acc"])
 
 
@@ -112,10 +112,10 @@ def test_numbers_that_are_not_finite_are_kept_in_valid_json(store):
     path = store.put(record(values=values, details={"losses": [3.5, [math.inf]], "why": None}), RECIPE)
     plain = json.loads(path.read_text(), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert plain["values"] == {"perplexity": "Infinity", "nll": "NaN", "least": "-Infinity", "acc": 0.5}
-    found = store.get(RECIPE, "b")
-    assert math.isnan(found.values.pop("nll"))
-    assert found.values == {"perplexity": math.inf, "least": -math.inf, "acc": 0.5}
-    assert found.details == {"losses": [3.5, [math.inf]], "why": None}
+    stored = store.get(RECIPE, "b")
+    assert math.isnan(stored.values.pop("nll"))
+    assert stored.values == {"perplexity": math.inf, "least": -math.inf, "acc": 0.5}
+    assert stored.details == {"losses": [3.5, [math.inf]], "why": None}
 
 
 WHOLE = json.loads(record().to_json())
@@ -264,20 +264,20 @@ def test_a_kill_at_any_moment_never_pairs_a_record_with_anothers_items(store, va
     }
     if not values:
         own["second"] = own["second"][0], None
-    seen = set()
+    states = set()
     for moment in range(1, 100):
         store.put(own["first"][0], RECIPE, own["first"][1])
         dead = killed_at(moment, lambda: store.put(own["second"][0], RECIPE, own["second"][1]))
         fresh = Store(store.user, None)
-        found, items = fresh.get(RECIPE, "b"), fresh.items(RECIPE, "b")
-        (name,) = (name for name, (one, _) in own.items() if one == found)
+        stored, items = fresh.get(RECIPE, "b"), fresh.items(RECIPE, "b")
+        (name,) = (name for name, (record, _) in own.items() if record == stored)
         expected = own[name][1]
         assert not items or (expected is not None and np.array_equal(items["acc"], expected["acc"]))
         assert items or not values
-        seen.add((name, bool(items)))
+        states.add((name, bool(items)))
         if not dead:
             break
-    assert not dead and seen >= {("first", True), ("second", bool(values))}
+    assert not dead and states >= {("first", True), ("second", bool(values))}
 
 
 def test_items_without_a_mark_are_read(store):
@@ -339,10 +339,10 @@ Store(Path({str(tmp_path)!r}), None).put(Record({{}}, recipe.hash, "b", "ok"), r
 
 
 def test_provenance_names_versions_and_code():
-    found = results.environment()
-    assert found["packages"]["torch"].startswith("2.13.0")
-    assert set(found) >= {"python", "platform", "commit", "dirty"}
-    json.dumps(found)
+    environment = results.environment()
+    assert environment["packages"]["torch"].startswith("2.13.0")
+    assert set(environment) >= {"python", "platform", "commit", "dirty"}
+    json.dumps(environment)
 
 
 @pytest.fixture

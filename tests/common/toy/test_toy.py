@@ -40,18 +40,18 @@ def test_split_shares_are_the_stated_ones():
 
 
 def test_exact_repeats_are_dropped_and_the_first_stays():
-    kept = corpus.without_duplicates(
+    remaining = corpus.without_duplicates(
         [document(sentence(1), "train", module="a"), document(sentence(1), "train", module="b")]
     )
-    assert [d.module for d in kept] == ["a"]
+    assert [d.module for d in remaining] == ["a"]
 
 
 def test_near_duplicates_leave_the_held_out_split_but_not_training():
     base = sentence(3, 60)
     near = base.rsplit(" ", 1)[0] + " different"
     far = sentence(11, 60)
-    kept = corpus.without_duplicates([document(near, "test"), document(base, "train"), document(far, "test")])
-    assert [(d.text, d.split) for d in kept] == [(base, "train"), (far, "test")]
+    remaining = corpus.without_duplicates([document(near, "test"), document(base, "train"), document(far, "test")])
+    assert [(d.text, d.split) for d in remaining] == [(base, "train"), (far, "test")]
 
 
 def test_documents_are_read_without_importing(tmp_path):
@@ -61,10 +61,10 @@ def test_documents_are_read_without_importing(tmp_path):
     source += '        """Go somewhere with x and y, described at sufficient length for the reader."""\n'
     path = tmp_path / "module.py"
     path.write_text(source)
-    found = corpus._documents_of_file((str(path), "pkg", "tools", "pkg.module"))
-    assert [(d.kind, d.qualname) for d in found] == [("module", ""), ("function", "A.go")]
-    assert found[1].header == "A.go(x, y)"
-    assert found[1].passage.startswith("A.go(x, y)\n\nGo somewhere")
+    documents = corpus._documents_of_file((str(path), "pkg", "tools", "pkg.module"))
+    assert [(d.kind, d.qualname) for d in documents] == [("module", ""), ("function", "A.go")]
+    assert documents[1].header == "A.go(x, y)"
+    assert documents[1].passage.startswith("A.go(x, y)\n\nGo somewhere")
 
 
 def test_unknown_split_and_domain_are_named():
@@ -103,8 +103,8 @@ def test_the_answer_is_what_a_held_out_docstring_says(name):
     texts = [" ".join(d.text.split()) for d in corpus.split_documents("test")]
     for row in list(tasks.build(name, 40)):
         # The sentence before may stand in another paragraph, so only the words around the answer are looked for.
-        said = " ".join(f"{row['question']} {row['choices'][row['answer']]}".split()[-7:])
-        assert any(said.rstrip(".") in text for text in texts), said
+        ending = " ".join(f"{row['question']} {row['choices'][row['answer']]}".split()[-7:])
+        assert any(ending.rstrip(".") in text for text in texts), ending
 
 
 @pytest.mark.slow

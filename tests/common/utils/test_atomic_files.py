@@ -56,7 +56,7 @@ def content(folder):
 
 
 def test_what_was_replaced_does_not_come_back_where_its_successor_was_moved(tmp_path):
-    path, taken, left = tmp_path / "model", tmp_path / "taken", 0
+    path, moved, left = tmp_path / "model", tmp_path / "taken", 0
 
     def put(text):
         atomic_files.put(path, lambda folder: (folder / "a").write_text(text))
@@ -68,10 +68,10 @@ def test_what_was_replaced_does_not_come_back_where_its_successor_was_moved(tmp_
             atomic_files.recover(path)  # of two renames the second was to come
         if (path / "a").read_text() == "new":
             left += len(list(tmp_path.glob(".model.old-*")))
-            path.rename(taken)
+            path.rename(moved)
             with pytest.raises(UserError, match="no such directory"):
                 checkpoint.load(path)
-            taken.rename(path)
+            moved.rename(path)
         atomic_files.recover(path)
         assert list(tmp_path.iterdir()) == [path]
         if not dead:
@@ -93,7 +93,7 @@ def test_only_what_bears_our_names_is_swept(tmp_path):
     others = [folder(".another.new-00000006"), folder(".model.new-copy"), folder("model-backup"), folder(".model.new")]
     atomic_files.recover(path)
     assert not left[0].exists() and (before / "weights").exists()
-    atomic_files.put(path, lambda made: (made / "a").write_text("new"))
+    atomic_files.put(path, lambda directory: (directory / "a").write_text("new"))
     assert sorted(tmp_path.iterdir()) == sorted([path, *others])
     assert all((other / "weights").exists() for other in others)
 
@@ -102,21 +102,23 @@ def test_only_what_bears_our_names_is_swept(tmp_path):
 def test_others_leave_alone_what_is_about_to_go_in_place_and_write_after_it(earlier, tmp_path, caplog):
     path = tmp_path / "model"
     if earlier:
-        atomic_files.put(path, lambda made: (made / "a").write_text("old"))
-    seen = []
+        atomic_files.put(path, lambda folder: (folder / "a").write_text("old"))
+    contents = []
 
-    def write(made):
-        (made / "a").write_text("first")
-        second = threading.Thread(target=atomic_files.put, args=(path, lambda made: (made / "a").write_text("second")))
+    def write(folder):
+        (folder / "a").write_text("first")
+        second = threading.Thread(
+            target=atomic_files.put, args=(path, lambda folder: (folder / "a").write_text("second"))
+        )
         second.start()
         while "waiting for another process" not in caplog.text:
             second.join(0.01)
         atomic_files.recover(path)
-        seen.extend([second, made.exists(), path.exists()])
+        contents.extend([second, folder.exists(), path.exists()])
 
     atomic_files.put(path, write)
-    seen[0].join()
-    assert seen[1:] == [True, earlier]
+    contents[0].join()
+    assert contents[1:] == [True, earlier]
     assert (path / "a").read_text() == "second" and atomic_files.files(path) == {"a"}
     assert list(tmp_path.iterdir()) == [path]
 

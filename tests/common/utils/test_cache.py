@@ -33,10 +33,10 @@ def test_the_folder_follows_the_variables(monkeypatch):
 def test_two_makers_at_once_make_it_once(target):
     started, made_by = threading.Barrier(2), []
 
-    def make(work, made):
+    def make(work, result):
         (work / "scratch").write_text("x")
         made_by.append(threading.get_ident())
-        (made / "weights").write_text("all of them")
+        (result / "weights").write_text("all of them")
 
     def ask(_):
         started.wait()
@@ -56,8 +56,8 @@ def test_a_failure_leaves_nothing_and_what_a_kill_left_is_swept(target):
     (target.parent / ".thing.making-killed" / "half").write_text("x" * 100)
     (target.parent / ".other.making-busy").mkdir()
 
-    def fail(_work, made):
-        (made / "half").write_text("x")
+    def fail(_work, result):
+        (result / "half").write_text("x")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -66,7 +66,7 @@ def test_a_failure_leaves_nothing_and_what_a_kill_left_is_swept(target):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (
             OSError(28, "No space left on device"),
@@ -75,14 +75,14 @@ def test_a_failure_leaves_nothing_and_what_a_kill_left_is_swept(target):
         (OSError(5, "Input/output error"), "Input/output error; name another folder in LAYERLAB_CACHE"),
     ],
 )
-def test_the_disk_refuses_in_one_line(target, error, said):
+def test_the_disk_refuses_in_one_line(target, error, message):
     def fail(*_):
         raise error
 
     with pytest.raises(UserError) as caught:
         cache.once(target, fail, "tiny")
     assert str(caught.value).startswith(f"could not make tiny in {target.parent}: ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     (target.parent.parent / "file").write_text("")
     with pytest.raises(UserError, match="LAYERLAB_CACHE"):
@@ -91,6 +91,6 @@ def test_the_disk_refuses_in_one_line(target, error, said):
 
 def test_the_oldest_entries_are_forgotten_until_the_others_fit():
     for most, left in ((9, "abc"), (8, "bc"), (5, "bc"), (4, "c"), (3, "c"), (2, ""), (0, "")):
-        held = {"a": 4, "b": 2, "c": 3}
-        cache.forget(held, lambda size: size, most)
-        assert "".join(held) == left
+        entries = {"a": 4, "b": 2, "c": 3}
+        cache.forget(entries, lambda size: size, most)
+        assert "".join(entries) == left

@@ -12,7 +12,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz-0123456789 '\n"
 
 
 @pytest.mark.parametrize(
-    ("name", "known", "said"),
+    ("name", "names", "message"),
     [
         ("lama", ["llama", "qwen", "gemma"], "unknown thing 'lama'; did you mean 'llama'?"),
         ("ab", ["b", "a"], "unknown thing 'ab'; did you mean 'a' or 'b'? all: there"),
@@ -22,15 +22,15 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz-0123456789 '\n"
         ("zzz", [f"n, {i:02}" for i in range(40)], "; the nearest of 40: 'n, 00' or 'n, 01' or 'n, 02'; all: there"),
     ],
 )  # fmt: skip
-def test_the_nearest_three_or_all_of_a_few(name, known, said):
-    assert said in str(unknown("thing", name, known, "all: there"))
+def test_the_nearest_three_or_all_of_a_few(name, names, message):
+    assert message in str(unknown("thing", name, names, "all: there"))
 
 
 def test_no_error_is_long():
     rng = random.Random(0)
     names = [*REGISTRY, *registry.targets(), *(row.method for row in registry.get("grid").rows("standin"))]
-    for kind, known in (("model", REGISTRY), ("target", registry.targets()), ("row", names), ("few", names[:9])):
+    for kind, choices in (("model", REGISTRY), ("target", registry.targets()), ("row", names), ("few", names[:9])):
         for length in [0, 1, 5, 20, 90, 10_000] * 4:
-            text = str(unknown(kind, "".join(rng.choices(LETTERS, k=length)), known, "`list` prints all"))
+            text = str(unknown(kind, "".join(rng.choices(LETTERS, k=length)), choices, "`list` prints all"))
             assert len(text) <= 600 and "\n" not in text
-            assert sum(other in text for other in map(repr, known)) <= 3
+            assert sum(other in text for other in map(repr, choices)) <= 3

@@ -37,7 +37,7 @@ def test_the_texts_alone_are_read(rows, name, tmp_path):
 
 @pytest.mark.parametrize("name", ["data.jsonl", "data.txt"])
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (lines(ROWS) + '{"text": "cut', "line 6 is no JSON"),
         (lines(ROWS[:2]) + "oops\n" + lines(ROWS[2:]), "line 3 is no JSON"),
@@ -46,8 +46,8 @@ def test_the_texts_alone_are_read(rows, name, tmp_path):
         (json.dumps([{"words": "x"}]), "without a column 'text'"),
     ],
 )
-def test_what_is_damaged_is_refused_by_its_line(content, said, name, tmp_path):
-    with pytest.raises(UserError, match=said):
+def test_what_is_damaged_is_refused_by_its_line(content, message, name, tmp_path):
+    with pytest.raises(UserError, match=message):
         read(write(tmp_path, content, name))
 
 

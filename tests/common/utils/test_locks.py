@@ -56,18 +56,18 @@ def test_a_lock_file_that_was_deleted_blocks_nobody(path, holder):
 
 
 def test_who_waits_learns_that_it_has_waited(path, caplog):
-    order, held, free = [], threading.Event(), threading.Event()
+    order, is_held, free = [], threading.Event(), threading.Event()
 
     def first():
         with locks.locked(path) as waited:
             order.append(waited)
-            held.set()
+            is_held.set()
             free.wait()
             order.append("finished")
 
     thread = threading.Thread(target=first)
     thread.start()
-    held.wait()
+    is_held.wait()
     threading.Timer(0.2, free.set).start()
     with locks.locked(path) as waited:
         order.append(waited)

@@ -10,7 +10,7 @@ from common.utils.errors import one_line
 
 
 @pytest.mark.parametrize(
-    ("text", "made"),
+    ("text", "expected"),
     [
         ("Give --text FILE (of which a tenth is measured on, or --test FILE)",
          "Give TEXT=FILE (of which a tenth is measured on, or --test FILE)"),
@@ -29,11 +29,11 @@ from common.utils.errors import one_line
         ("a well--known fact", "a well--known fact"),
     ],
 )  # fmt: skip
-def test_options_become_variables_under_make_alone(text, made, monkeypatch):
+def test_options_become_variables_under_make_alone(text, expected, monkeypatch):
     monkeypatch.delenv(make_names.VARIABLE, raising=False)
     assert one_line(text) == text
     monkeypatch.setenv(make_names.VARIABLE, "1")
-    assert one_line(text) == made
+    assert one_line(text) == expected
 
 
 def test_each_variable_that_is_named_is_the_makefiles():

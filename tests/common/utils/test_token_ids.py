@@ -19,8 +19,8 @@ from common.utils.token_ids import open_ended
 
 def ending(tokenizer, single):
     changed = copy.deepcopy(tokenizer)
-    known = [(token, changed.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
-    changed.backend_tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=known)
+    special_tokens = [(token, changed.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
+    changed.backend_tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=special_tokens)
     return changed
 
 
@@ -47,23 +47,28 @@ def test_texts_and_rows_do_not_depend_on_the_end_token(pair):
     text = "the layers are removed"
     for example in (instructions.Example("Name it.", "", text), instructions.Example("Say.", "", text * 90)):
         assert instructions.encode(ends, example, 128) == instructions.encode(plain, example, 128)
-    rows = [instructions.blocks(one, [text, "a model"] * 9, length=12, count=4) for one in pair]
+    rows = [instructions.blocks(tokenizer, [text, "a model"] * 9, length=12, count=4) for tokenizer in pair]
     assert rows[0] == rows[1]
-    assert torch.equal(*(corpora.encode(one, text) for one in pair))
+    assert torch.equal(*(corpora.encode(tokenizer, text) for tokenizer in pair))
     texts = [f"{text} and scaled {number}" * 9 for number in range(40)]
     assert torch.equal(
-        *(calibration.sample_documents(one, texts, length=16, count=3, generator=random.Random(0)) for one in pair)
+        *(
+            calibration.sample_documents(tokenizer, texts, length=16, count=3, generator=random.Random(0))
+            for tokenizer in pair
+        )
     )
 
 
 def test_scores_and_answers_do_not_depend_on_the_end_token(pair, tiny_llama):
-    asked = [
+    requests = [
         Instance(request_type="loglikelihood", doc={}, arguments=(context, " are scaled"), idx=number)
         for number, context in enumerate(("the layers", "the model and the stream", ""))
     ]
-    ends, plain = (SharedContextLM(tiny_llama, one).loglikelihood(asked, disable_tqdm=True) for one in pair)
+    ends, plain = (
+        SharedContextLM(tiny_llama, tokenizer).loglikelihood(requests, disable_tqdm=True) for tokenizer in pair
+    )
     assert ends == plain
     assert complete(tiny_llama, pair[0], ["the layers"], 6) == complete(tiny_llama, pair[1], ["the layers"], 6)
     until = [Instance("generate_until", {}, ("the layers of", {"until": ["\n"], "max_gen_toks": 6}), 0)]
-    generated = [SharedContextLM(tiny_llama, one).generate_until(until, disable_tqdm=True) for one in pair]
+    generated = [SharedContextLM(tiny_llama, tokenizer).generate_until(until, disable_tqdm=True) for tokenizer in pair]
     assert generated[0] == generated[1]
