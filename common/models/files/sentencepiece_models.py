@@ -56,10 +56,10 @@ def read(file: Path, beside: Sequence[str] = (), begin: Sequence[str] = (), **op
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **options)
     symbols = [f"a{piece.piece}b {piece.piece} c" for piece in proto.pieces if piece.type == _USER_DEFINED]
     for probe in (*PROBES, *symbols[:1]):
-        expected, ids = original.encode(probe), tokenizer(probe, add_special_tokens=False).input_ids
-        if expected != ids:
+        expected, actual = original.encode(probe), tokenizer(probe, add_special_tokens=False).input_ids
+        if expected != actual:
             raise UserError(
-                f"cannot read {file}: {probe!r} would be split into {ids}, and sentencepiece splits it into {expected}. "
+                f"cannot read {file}: {probe!r} would be split into {actual}, and sentencepiece splits it into {expected}. "
                 "Convert the file to tokenizer.json"
             )
     return tokenizer

@@ -33,7 +33,7 @@ def test_every_cell_is_in_its_row_and_column(seed):
     width = rng.choice([40, 60, 80, 120])
     text = laid_out([TextTable(["Model", "n/N", "Method", *names], lines, 3)], width)
     assert max(map(len, text.splitlines())) <= width
-    cells, head, under = {}, [], []
+    ends_by_cell, head, under = {}, [], []
     for line in text.splitlines():
         if set(line) == {"─"}:
             under, head = head, []
@@ -44,11 +44,11 @@ def test_every_cell_is_in_its_row_and_column(seed):
         for end, cell in chunks(line).items():
             above = " ".join(text for other in under for at, text in chunks(other).items() if at == end)
             ends = {word.strip(",") for word in (above + " " + line[: end - len(cell)]).split()}
-            cells.setdefault(re.split("[ ±]", cell)[0], []).append(ends)
+            ends_by_cell.setdefault(re.split("[ ±]", cell)[0], []).append(ends)
     for i, own in enumerate(cells):
         for j, cell in enumerate(own):
             if cell:
-                [ends] = cells[f"{i}.{j:02}"]
+                [ends] = ends_by_cell[f"{i}.{j:02}"]
                 assert {f"c{j}", f"{i}/32"} <= ends
 
 

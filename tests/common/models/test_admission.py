@@ -69,18 +69,18 @@ FILES = {
 
 @pytest.fixture
 def damaged(plain, tmp_path, request):
-    damage, said = request.param
+    damage, message = request.param
     folder = shutil.copytree(plain, tmp_path / "model")
     damage(folder)
-    return folder, said
+    return folder, message
 
 
 @pytest.mark.parametrize("damaged", [*CONFIGS.values(), *FILES.values()], ids=[*CONFIGS, *FILES], indirect=True)
 @pytest.mark.parametrize("stream", [None, 0], ids=["memory", "stream"])
 def test_refused_by_loading(damaged, stream):
-    folder, said = damaged
+    folder, message = damaged
     for load in (models.load, checkpoint.load):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             load(folder, stream=stream)
 
 
@@ -88,8 +88,8 @@ def test_refused_by_loading(damaged, stream):
 def test_refused_by_the_tables(damaged, capsys):
     folder, _ = damaged
     assert reproductions(["run", "table1-linearpatch", "--model", str(folder)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: cannot load") and said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: cannot load") and printed.count("\n") == 1
 
 
 def test_stacked_experts_are_compared_too(write_checkpoint, tmp_path):

@@ -161,9 +161,9 @@ def test_what_was_not_touched_is_replaced_wherever_it_was_moved(tiny_llama, tiny
 def test_a_checkpoint_of_an_earlier_version_is_replaced(tiny_llama, tiny_tokenizer, tmp_path):
     """Its marker named the files alone."""
     directory = checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "model")
-    kept = ("format", "written_by", "files")
+    fields_then = ("format", "written_by", "files")
     marker = json.loads((directory / ".layer-pruning.json").read_text())
-    (directory / ".layer-pruning.json").write_text(json.dumps({name: marker[name] for name in kept}))
+    (directory / ".layer-pruning.json").write_text(json.dumps({name: marker[name] for name in fields_then}))
     os.utime(directory / "model.safetensors")
     checkpoint.save(tiny_llama, tiny_tokenizer, directory)
 
@@ -243,20 +243,23 @@ def test_what_loads_as_another_model_or_reads_other_tokens_has_another_digest(
         return AutoTokenizer.from_pretrained(directory)("a model").input_ids
 
     attach_patch(tiny_llama, 2, make_patch(0.4))
-    one = checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "one")
+    saved = checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "one")
     detach_patches(tiny_llama)
     attach_patch(tiny_llama, 4, make_patch(0.4))
     moved = checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "moved")
-    told = shutil.copytree(one, tmp_path / "told")
-    edit_json(told / "tokenizer.json", lambda content: content["model"].update(merges=content["model"]["merges"][:3]))
-    same = shutil.copytree(one, tmp_path / "same")
+    other_tokens = shutil.copytree(saved, tmp_path / "told")
+    edit_json(
+        other_tokens / "tokenizer.json",
+        lambda content: content["model"].update(merges=content["model"]["merges"][:3]),
+    )
+    same = shutil.copytree(saved, tmp_path / "same")
     for name in ("README.md", "chat_template.jinja", "generation_config.json"):
         (same / name).write_text("{}")
-    assert tokens(one) == tokens(moved) == tokens(same) != tokens(told)
+    assert tokens(saved) == tokens(moved) == tokens(same) != tokens(other_tokens)
     with torch.no_grad():
-        assert torch.equal(logits(one), logits(same)) and not torch.equal(logits(one), logits(moved))
-    assert checkpoint.digest(one) == checkpoint.digest(same)
-    assert len({checkpoint.digest(directory) for directory in (one, moved, told)}) == 3
+        assert torch.equal(logits(saved), logits(same)) and not torch.equal(logits(saved), logits(moved))
+    assert checkpoint.digest(saved) == checkpoint.digest(same)
+    assert len({checkpoint.digest(directory) for directory in (saved, moved, other_tokens)}) == 3
 
 
 @pytest.mark.parametrize("damage", BROKEN)

@@ -48,13 +48,13 @@ def test_any_suffix_continues_from_hidden_states(tiny, ids):
         assert torch.equal(decoder.logits(decoder.run(states[cut], cut)), hf_logits(tiny, ids))
 
 
-@pytest.mark.parametrize("kept", [[0, 1, 4, 5], [1, 2, 4], [0, 3]])
+@pytest.mark.parametrize("layers", [[0, 1, 4, 5], [1, 2, 4], [0, 3]])
 @torch.no_grad()
-def test_a_subset_of_layers_is_the_pruned_model(tiny, ids, kept):
+def test_a_subset_of_layers_is_the_pruned_model(tiny, ids, layers):
     decoder = Decoder(tiny)
-    hidden = decoder.run(decoder.embed_tokens(ids), layers=kept)
+    hidden = decoder.run(decoder.embed_tokens(ids), layers=layers)
     logits = decoder.logits(hidden)
-    remove_layers(tiny, [layer for layer in range(6) if layer not in kept])
+    remove_layers(tiny, [layer for layer in range(6) if layer not in layers])
     assert torch.equal(logits, hf_logits(tiny, ids))
     assert torch.equal(decoder.logits(decoder.run(decoder.embed_tokens(ids))), logits)  # the view follows surgery
 

@@ -42,10 +42,10 @@ def test_logits_and_states_are_those_of_hugging_face(model, ids):
     decoder = Decoder(model)
     mask = torch.ones_like(ids)
     mask[1, -7:] = 0
-    for given in (None, mask):
-        logits = decoder.logits(decoder.run(decoder.embed_tokens(ids), attention_mask=given))
-        read = mask.bool() if given is not None else slice(None)
-        assert torch.equal(logits[read], logits_of(model, ids, attention_mask=given)[read])
+    for padding in (None, mask):
+        logits = decoder.logits(decoder.run(decoder.embed_tokens(ids), attention_mask=padding))
+        read = mask.bool() if padding is not None else slice(None)
+        assert torch.equal(logits[read], logits_of(model, ids, attention_mask=padding)[read])
     states = model(ids, output_hidden_states=True, use_cache=False).hidden_states
     for layer in range(decoder.num_layers):
         assert torch.equal(decoder.run(decoder.embed_tokens(ids), 0, layer), states[layer])
@@ -65,8 +65,8 @@ def test_removal_is_skipping_and_survives_saving(model, ids, tmp_path, greedy):
     plain, report = AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     again, _ = checkpoint.load(tmp_path / "model")
-    for one in (plain.eval(), again):
-        assert torch.equal(logits_of(one, ids), expected)
+    for pruned in (plain.eval(), again):
+        assert torch.equal(logits_of(pruned, ids), expected)
 
 
 @torch.no_grad()
@@ -184,11 +184,11 @@ def test_what_cannot_be_refitted_is_refused(family, make_tiny, ids):
 def test_scores_are_those_of_hflm(model, tiny_tokenizer):
     context = "the layers of a model are"
     pairs = [(context, f" {word}") for word in ("removed and scaled", "scaled", "a stream")] + [("the", " model is")]
-    asked = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
     alone = HFLM(pretrained=model, tokenizer=tiny_tokenizer, backend="causal", batch_size=1)
-    ours = SharedContextLM(model, tiny_tokenizer).loglikelihood(asked, disable_tqdm=True)
-    for one, other in zip(ours, alone.loglikelihood(asked, disable_tqdm=True), strict=True):
-        assert one[0] == pytest.approx(other[0], abs=2e-4) and one[1] is other[1]
+    ours = SharedContextLM(model, tiny_tokenizer).loglikelihood(requests, disable_tqdm=True)
+    for score, other in zip(ours, alone.loglikelihood(requests, disable_tqdm=True), strict=True):
+        assert score[0] == pytest.approx(other[0], abs=2e-4) and score[1] is other[1]
 
 
 def test_linear_attention_is_never_left_alone(make_tiny):

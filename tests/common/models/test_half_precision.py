@@ -63,11 +63,11 @@ def drawn(*shape, dtype, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def assert_rounded_once(found, exact):
+def assert_rounded_once(rounded, exact):
     """Within the rounding of one number to its type, and what float32 sums leave."""
-    assert found.shape == exact.shape
-    unit = torch.finfo(found.dtype).eps / 2
-    assert ((found.double() - exact).abs() <= unit * exact.abs() + 1e-4).all()
+    assert rounded.shape == exact.shape
+    unit = torch.finfo(rounded.dtype).eps / 2
+    assert ((rounded.double() - exact).abs() <= unit * exact.abs() + 1e-4).all()
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -97,11 +97,11 @@ def test_gradients_are_those_of_float64_rounded(blocks, frozen):
         getattr(linear, name).requires_grad_(False)
     exact = torch.nn.Linear(16, 12, dtype=torch.float64)
     exact.load_state_dict(linear.state_dict())
-    x, given = drawn(2, 9, 16, dtype=torch.bfloat16), drawn(2, 9, 12, dtype=torch.bfloat16, seed=3)
+    x, upstream = drawn(2, 9, 16, dtype=torch.bfloat16), drawn(2, 9, 12, dtype=torch.bfloat16, seed=3)
     gradients = []
     for module in (linear, exact):
         leaf = x.to(module.weight.dtype, copy=True).requires_grad_()
-        module(leaf).backward(given.to(leaf.dtype))
+        module(leaf).backward(upstream.to(leaf.dtype))
         gradients.append({"x": leaf.grad} | {name: value.grad for name, value in module.named_parameters()})
     for name, gradient in gradients[0].items():
         if name in frozen:
@@ -201,7 +201,7 @@ def test_bfloat16_is_widened_where_that_is_faster(monkeypatch, has, avx512, amx,
 
 @pytest.mark.parametrize(("dtype", "device"), [(torch.float32, "cpu"), (torch.float16, "cuda")])
 def test_nothing_is_widened_without_need(monkeypatch, dtype, device):
-    monkeypatch.setattr(half_precision, "has_instructions", lambda asked: asked not in HALVES)
+    monkeypatch.setattr(half_precision, "has_instructions", lambda kind: kind not in HALVES)
     linear = torch.nn.Linear(4, 4, dtype=dtype)
     half_precision.speed_up(linear, dtype, device)
     assert type(linear) is torch.nn.Linear
@@ -225,5 +225,7 @@ def test_a_models_jacobians_can_be_taken(no_instructions, make_tiny):
     wide = copy.deepcopy(model).float()
     half_precision.speed_up(model, torch.bfloat16, "cpu")
     ids = torch.arange(3, 19).view(1, 16)
-    norms = [gradients.layer_norms(gradients.of_model(Decoder(each), ids), iterations=3) for each in (model, wide)]
+    norms = [
+        gradients.layer_norms(gradients.of_model(Decoder(variant), ids), iterations=3) for variant in (model, wide)
+    ]
     assert len(norms[0]) == len(norms[1]) and norms[0] == pytest.approx(norms[1], rel=0.1)

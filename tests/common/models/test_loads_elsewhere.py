@@ -46,26 +46,26 @@ def test_a_fused_checkpoint_goes_to_gguf_and_comes_back(fused, ids, tiny_tokeniz
     plain = AutoModelForCausalLM.from_pretrained(path)
     write_gguf(tmp_path / "tiny.gguf", plain, tiny_tokenizer, gguf.GGMLQuantizationType.F32)
     reader = gguf.GGUFReader(tmp_path / "tiny.gguf")
-    found = {tensor.name: tensor.data for tensor in reader.tensors}
+    data_by_name = {tensor.name: tensor.data for tensor in reader.tensors}
     assert reader.get_field("llama.block_count").contents() == 4
-    assert found.keys() == {gguf_name(name) for name in model.state_dict()}
+    assert data_by_name.keys() == {gguf_name(name) for name in model.state_dict()}
     for name, tensor in model.state_dict().items():
         if not name.endswith(("q_proj.weight", "k_proj.weight")):  # llama.cpp orders their rows in another way
-            np.testing.assert_array_equal(found[gguf_name(name)], tensor.numpy(), err_msg=name)
+            np.testing.assert_array_equal(data_by_name[gguf_name(name)], tensor.numpy(), err_msg=name)
     if plain.config.mlp_bias:
         return  # transformers reads no biases from a Llama's GGUF; llama.cpp does
     options = {"gguf_file": "tiny.gguf", "quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
     again = AutoModelForCausalLM.from_pretrained(tmp_path, **options)
-    for (name, one), two in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
-        assert torch.equal(one, two), name
+    for (name, before), after in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
+        assert torch.equal(before, after), name
     with torch.no_grad():
         torch.testing.assert_close(again(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("removed", [[2, 3], [5, 1, 3], [4, 5], [0]])
 def test_the_cut_as_llama_cpp_and_mergekit_take_it(removed):
-    gone = [int(layer) for layer in prune_layers(removed).split(",")]
-    assert gone == sorted(removed)
+    pruned = [int(layer) for layer in prune_layers(removed).split(",")]
+    assert pruned == sorted(removed)
     report = {
         "model": "a directory",
         "source": {"base_model": "org/model"},
@@ -75,9 +75,9 @@ def test_the_cut_as_llama_cpp_and_mergekit_take_it(removed):
     }
     config = yaml.safe_load(mergekit(report))
     assert (config["merge_method"], config["dtype"]) == ("passthrough", "bfloat16")
-    kept = []
+    remaining = []
     for part in config["slices"]:
         [source] = part["sources"]
         assert source["model"] == "org/model"
-        kept += range(*source["layer_range"])
-    assert kept == [layer for layer in range(6) if layer not in removed]
+        remaining += range(*source["layer_range"])
+    assert remaining == [layer for layer in range(6) if layer not in removed]

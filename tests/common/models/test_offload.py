@@ -43,8 +43,8 @@ def there(model):
     """The parts whose weights are in memory: layers by number."""
     layers = dict(enumerate(model.model.layers))
     edges = {"embedding": model.model.embed_tokens, "head": model.lm_head}
-    found = [name for name, layer in layers.items() if not next(layer.parameters()).is_meta]
-    return found + [name for name, module in edges.items() if module.weight.untyped_storage().nbytes() > 16]
+    loaded = [name for name, layer in layers.items() if not next(layer.parameters()).is_meta]
+    return loaded + [name for name, module in edges.items() if module.weight.untyped_storage().nbytes() > 16]
 
 
 def test_logits_and_generated_tokens_are_equal(both, ids):
@@ -73,16 +73,16 @@ def test_statistics_are_equal_and_each_layer_is_read_once(both):
         "matrices": [(2, 4)],
         "batch_size": 2,
     }
-    one = collect(Decoder(whole), crops, **options)
+    expected = collect(Decoder(whole), crops, **options)
     before = streamed.streamed.reads
     other = collect(Decoder(streamed), crops, **options)
     assert streamed.streamed.reads - before == layers
-    assert one.cosines == other.cosines and (one.samples, one.tokens) == (other.samples, other.tokens)
+    assert expected.cosines == other.cosines and (expected.samples, expected.tokens) == (other.samples, other.tokens)
     for name in ("magnitudes", "ratios", "elementwise"):
-        first, second = getattr(one, name), getattr(other, name)
+        first, second = getattr(expected, name), getattr(other, name)
         assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
-    assert torch.equal(one.moments[2, 4].gram, other.moments[2, 4].gram)
-    assert torch.equal(one.moments[2, 4].cross, other.moments[2, 4].cross)
+    assert torch.equal(expected.moments[2, 4].gram, other.moments[2, 4].gram)
+    assert torch.equal(expected.moments[2, 4].cross, other.moments[2, 4].cross)
 
 
 def test_scores_are_equal_and_each_layer_is_read_once(both, ids):
@@ -96,12 +96,12 @@ def test_scores_are_equal_and_each_layer_is_read_once(both, ids):
     layers = len(whole.model.layers)
     assert torch.equal(token_nlls(whole, windows, max_tokens=48), token_nlls(streamed, windows, max_tokens=48))
     before, read = streamed.streamed.reads, streamed.streamed.bytes_read
-    found = SharedContextLM(streamed, tokenizer, batch_size=2)._loglikelihood_tokens(requests, disable_tqdm=True)
+    scores = SharedContextLM(streamed, tokenizer, batch_size=2)._loglikelihood_tokens(requests, disable_tqdm=True)
     assert streamed.streamed.reads - before <= layers
     edges = [whole.model.embed_tokens.weight, whole.lm_head.weight]
     weights = [*edges, *whole.model.layers.parameters()]
     assert streamed.streamed.bytes_read - read <= sum(p.numel() * p.element_size() for p in weights)
-    assert found == SharedContextLM(whole, tokenizer, batch_size=2)._loglikelihood_tokens(requests, disable_tqdm=True)
+    assert scores == SharedContextLM(whole, tokenizer, batch_size=2)._loglikelihood_tokens(requests, disable_tqdm=True)
 
 
 def test_what_was_changed_is_kept_and_saved(both, ids, tmp_path):
@@ -260,11 +260,11 @@ def test_changed_layers_of_a_killed_process_are_swept_and_a_living_ones_stay(wri
         del model
 
     done = [forked.Event() for _ in range(2)]
-    processes = [forked.Process(target=change, args=(one,)) for one in done]
+    processes = [forked.Process(target=change, args=(event,)) for event in done]
     try:
         for process in processes:
             process.start()
-        assert all(one.wait(120) for one in done)
+        assert all(event.wait(120) for event in done)
         there = set((tmp_path / "cache").glob("changed-layers-*"))
         assert len(there) == 2
         processes[0].kill()

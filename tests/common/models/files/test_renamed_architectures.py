@@ -44,9 +44,9 @@ def turned(x, pairs):
     angles = torch.arange(tokens)[:, None] * 10_000.0 ** (-torch.arange(size) / size)
     first, second = zip(*pairs, strict=True)
     rotated = torch.complex(x[..., list(first)], x[..., list(second)]) * torch.polar(torch.ones(()), angles)[:, None]
-    found = x.clone()
-    found[..., list(first)], found[..., list(second)] = rotated.real, rotated.imag
-    return found
+    turned_x = x.clone()
+    turned_x[..., list(first)], turned_x[..., list(second)] = rotated.real, rotated.imag
+    return turned_x
 
 
 def of_baichuan(t, ids, normalised=True, skipped=()):
@@ -74,10 +74,10 @@ def of_chatglm(t, ids, skipped=()):
     for layer in (f"transformer.encoder.layers.{number}." for number in range(LAYERS) if number not in skipped):
         read = rms(x, t[f"{layer}input_layernorm.weight"], 1e-5)
         part = f"{layer}self_attention.query_key_value."
-        made = read @ t[f"{part}weight"].T + t[f"{part}bias"]
-        q = made[:, :HIDDEN].view(-1, HEADS, size)
-        k = made[:, HIDDEN : HIDDEN + groups * size].view(-1, groups, size)
-        v = made[:, HIDDEN + groups * size :].view(-1, groups, size)
+        packed = read @ t[f"{part}weight"].T + t[f"{part}bias"]
+        q = packed[:, :HIDDEN].view(-1, HEADS, size)
+        k = packed[:, HIDDEN : HIDDEN + groups * size].view(-1, groups, size)
+        v = packed[:, HIDDEN + groups * size :].view(-1, groups, size)
         pairs = [(j, j + 1) for j in range(0, size // 2, 2)]
         x = x + attend(turned(q, pairs), turned(k, pairs), v) @ t[f"{layer}self_attention.dense.weight"].T
         read = rms(x, t[f"{layer}post_attention_layernorm.weight"], 1e-5)
@@ -89,8 +89,8 @@ def of_chatglm(t, ids, skipped=()):
 
 def oracle(name, tensors, ids, skipped=()):
     if name == "chatglm2":
-        return torch.stack([of_chatglm(tensors, one, skipped) for one in ids])
-    return torch.stack([of_baichuan(tensors, one, name == "baichuan2", skipped) for one in ids])
+        return torch.stack([of_chatglm(tensors, sequence, skipped) for sequence in ids])
+    return torch.stack([of_baichuan(tensors, sequence, name == "baichuan2", skipped) for sequence in ids])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -126,12 +126,12 @@ def test_the_head_is_rounded_once(tmp_path):
 
 def test_it_is_described_and_converted_once_and_again_where_its_files_change(tmp_path, ids, capsys):
     write(tmp_path / "own", "baichuan2")
-    found = loading.describe(str(tmp_path / "own"))
-    assert found.layers == LAYERS
-    first = loading.resolve(found.name)
+    description = loading.describe(str(tmp_path / "own"))
+    assert description.layers == LAYERS
+    first = loading.resolve(description.name)
     assert capsys.readouterr().err.count("converting it to LlamaForCausalLM, once") == 1
     model, _ = loading.load(first)
-    assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert description.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert loading.resolve(tmp_path / "own") == first and not capsys.readouterr().err
     (tmp_path / "own" / "tokenizer_config.json").write_text('{"add_bos_token": true}')
     tokenizer = loading.load(tmp_path / "own")[1]
@@ -212,16 +212,16 @@ SPLITTING = {
 @pytest.mark.parametrize("case", SPLITTING)
 def test_text_is_split_and_joined_as_sentencepiece_does(case, tmp_path):
     file = train(tmp_path, **SPLITTING[case])
-    theirs = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    original = sentencepiece.SentencePieceProcessor(model_file=str(file))
     ours = sentencepiece_models.read(file)
     draw = random.Random(0)
     letters = "the modlrsv 12\n\t  \u5927\u6a21\u578b\u00e9<>\U0001f642\ufb01\u00bd\u3000\u00a0"
     texts = [*LINES, *sentencepiece_models.PROBES, " ", "", "a<reserved_1>b <reserved_1><reserved_0> c"]
     texts += ["".join(draw.choices(letters, k=draw.randint(1, 40))) for _ in range(300)]
     for text in texts:
-        assert ours(text, add_special_tokens=False).input_ids == theirs.encode(text), text
+        assert ours(text, add_special_tokens=False).input_ids == original.encode(text), text
         if case != "without bytes":  # where sentencepiece shows what it does not know
-            assert ours.decode(theirs.encode(text)) == theirs.decode(theirs.encode(text))
+            assert ours.decode(original.encode(text)) == original.decode(original.encode(text))
 
 
 def test_chatglm_begins_with_its_two_tokens_and_finds_none_in_text(tmp_path):

@@ -39,6 +39,6 @@ def test_what_transformers_loads_is_read_where_an_index_is_left_from_an_earlier_
     else:  # transformers clears the parts away, but not the index that names them
         new.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
-    found = {name: entry.read() for name, entry in entries(tmp_path).items()}
-    assert found.keys() == loaded.keys() and all(torch.equal(found[name], loaded[name]) for name in loaded)
-    assert torch.equal(found["model.norm.weight"], new.model.norm.weight)
+    tensors = {name: entry.read() for name, entry in entries(tmp_path).items()}
+    assert tensors.keys() == loaded.keys() and all(torch.equal(tensors[name], loaded[name]) for name in loaded)
+    assert torch.equal(tensors["model.norm.weight"], new.model.norm.weight)

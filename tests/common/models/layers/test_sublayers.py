@@ -78,37 +78,41 @@ def test_what_is_not_there_cannot_go(tiny_llama, halves, message):
 
 def naive_similarities(model):
     """cos(x, x + f(x)) from the tensors that Hugging Face's modules receive and return."""
-    found = {}
-    seen = {}
+    similarities = {}
+    states = {}
     for number, layer in enumerate(model.model.layers):
         gemma = model.config.model_type == "gemma2"
         inner = layer.pre_feedforward_layernorm if gemma else layer.post_attention_layernorm
-        layer.register_forward_hook(lambda _m, args, out, n=number: seen.update({(n, "in"): args[0], (n, "out"): out}))
-        inner.register_forward_hook(lambda _m, args, _out, n=number: seen.update({(n, "middle"): args[0]}))
+        layer.register_forward_hook(
+            lambda _m, args, out, n=number: states.update({(n, "in"): args[0], (n, "out"): out})
+        )
+        inner.register_forward_hook(lambda _m, args, _out, n=number: states.update({(n, "middle"): args[0]}))
     logits(model)
     for number in range(len(model.model.layers)):
         for half, ends in zip(HALVES, (("in", "middle"), ("middle", "out"))):
-            one, two = (seen[number, end].flatten(0, 1).double() for end in ends)
-            cosines = [float(a @ b / (a.norm() * b.norm())) for a, b in zip(one, two)]
-            found[number, half] = sum(cosines) / len(cosines)
-    return found
+            before, after = (states[number, end].flatten(0, 1).double() for end in ends)
+            cosines = [float(a @ b / (a.norm() * b.norm())) for a, b in zip(before, after)]
+            similarities[number, half] = sum(cosines) / len(cosines)
+    return similarities
 
 
 def test_llm_drop_takes_the_halves_most_like_doing_nothing(tiny):
     expected = naive_similarities(copy.deepcopy(tiny))
-    found = sublayer_removal.similarities(Decoder(tiny), IDS, batch_size=2)
-    assert found.keys() == expected.keys()
-    assert all(found[half] == pytest.approx(expected[half], abs=1e-5) for half in found)
+    similarities = sublayer_removal.similarities(Decoder(tiny), IDS, batch_size=2)
+    assert similarities.keys() == expected.keys()
+    assert all(similarities[half] == pytest.approx(expected[half], abs=1e-5) for half in similarities)
     for kind in ("both", *HALVES):
         able = [half for half in expected if kind in ("both", half[1])]
-        assert sublayer_removal.most_similar(found, 3, kind) == sorted(able, key=lambda half: -expected[half])[:3]
+        assert (
+            sublayer_removal.most_similar(similarities, 3, kind) == sorted(able, key=lambda half: -expected[half])[:3]
+        )
     with pytest.raises(UserError, match="cannot remove 6 of 6 halves of layers; choose 1..5"):
-        sublayer_removal.most_similar(found, 6, MLP)
+        sublayer_removal.most_similar(similarities, 6, MLP)
 
 
 def test_block_pruner_is_the_greedy_search_with_whole_passes(make_tiny):
     model = make_tiny("gemma2")
-    found = sublayer_removal.block_pruner(Decoder(model), IDS, 3, batch_size=2)
+    halves = sublayer_removal.block_pruner(Decoder(model), IDS, 3, batch_size=2)
     removed = []
     for _ in range(3):
         losses = {}
@@ -118,24 +122,24 @@ def test_block_pruner_is_the_greedy_search_with_whole_passes(make_tiny):
                 with torch.no_grad():
                     losses[half] = float(trial(input_ids=IDS, labels=IDS, use_cache=False).loss)
         removed.append(min(losses, key=losses.__getitem__))
-    assert found == removed
+    assert halves == removed
 
 
 def attention_rows(model, number):
     """What the attention's norm returns, what attention adds, and the stream before it, from hooks: [tokens, channels]."""
-    model, seen = copy.deepcopy(model), {}
+    model, rows = copy.deepcopy(model), {}
     layer = model.model.layers[number]
     last = layer.post_attention_layernorm if model.config.model_type == "gemma2" else layer.self_attn
-    layer.input_layernorm.register_forward_hook(lambda _m, args, out: seen.update(x=out, stream=args[0]))
-    last.register_forward_hook(lambda _m, _a, out: seen.update(y=out[0] if isinstance(out, tuple) else out))
+    layer.input_layernorm.register_forward_hook(lambda _m, args, out: rows.update(x=out, stream=args[0]))
+    last.register_forward_hook(lambda _m, _a, out: rows.update(y=out[0] if isinstance(out, tuple) else out))
     logits(model, ids=LONG)
-    return [seen[name].flatten(0, 1).double() for name in ("x", "y", "stream")]
+    return [rows[name].flatten(0, 1).double() for name in ("x", "y", "stream")]
 
 
-def mapping(seen, weight, bias):
+def mapping(states, weight, bias):
     def hook(_module, _args, out):
-        made = seen["x"] @ weight.T + bias
-        return (made, *out[1:]) if isinstance(out, tuple) else made
+        mapped = states["x"] @ weight.T + bias
+        return (mapped, *out[1:]) if isinstance(out, tuple) else mapped
 
     return hook
 
@@ -158,10 +162,10 @@ def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correl
     sublayer_removal.replace_by_maps(replaced, maps, layers)
     for number in layers:  # the same by a hook on the dense model
         layer, (_, weight, bias) = tiny.model.layers[number], maps[number]
-        seen = {}
-        layer.input_layernorm.register_forward_hook(lambda _m, _a, out, seen=seen: seen.update(x=out))
+        states = {}
+        layer.input_layernorm.register_forward_hook(lambda _m, _a, out, states=states: states.update(x=out))
         last = layer.post_attention_layernorm if tiny.config.model_type == "gemma2" else layer.self_attn
-        last.register_forward_hook(mapping(seen, weight.float(), bias.float()))
+        last.register_forward_hook(mapping(states, weight.float(), bias.float()))
     torch.testing.assert_close(logits(replaced), logits(tiny), rtol=1e-3, atol=1e-3)
     assert torch.equal(greedy(replaced, IDS, use_cache=True), greedy(replaced, IDS, use_cache=False))
     reloaded(replaced, IDS, plain=False)
@@ -180,13 +184,13 @@ def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correl
     ids=lambda selection: "-".join(map(str, selection.values())),
 )
 def test_the_steps_in_recipes(tiny_llama, selection):
-    found = around(copy.deepcopy(tiny_llama), windows=IDS.repeat(8, 1), selection=selection)
-    run_recipe(found)
-    assert found.removed == []
-    gone = set(present(tiny_llama)) - set(present(found.model))
-    named = found.details.get("halves") or [(layer, ATTENTION) for layer in found.details["linear"]]
-    assert gone == {tuple(half) for half in named} and len(gone) == 2
-    assert logits(found.model).isfinite().all()
+    context = around(copy.deepcopy(tiny_llama), windows=IDS.repeat(8, 1), selection=selection)
+    run_recipe(context)
+    assert context.removed == []
+    removed = set(present(tiny_llama)) - set(present(context.model))
+    named = context.details.get("halves") or [(layer, ATTENTION) for layer in context.details["linear"]]
+    assert removed == {tuple(half) for half in named} and len(removed) == 2
+    assert logits(context.model).isfinite().all()
 
 
 def test_searches_by_parts_refuse_a_model_with_patches(tiny_llama, make_patch):
