@@ -158,11 +158,6 @@ class ToolOptions:
     )
 
     @property
-    def paper(self) -> str:
-        """The last part of the tool's module."""
-        return self.TOOL.rpartition(".")[2]
-
-    @property
     def instead(self) -> list[str]:
         """The names of the options that say which layers to remove, or how many."""
         return ["remove", "layers", "sweep", "target_ratio", "max_perplexity_increase", *self.INSTEAD]

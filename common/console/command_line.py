@@ -254,7 +254,7 @@ def _settings(entry: Any, about: OptionFacts, hint: Any) -> dict:
     required = entry.default is MISSING and entry.default_factory is MISSING
     if kind is bool:
         return {"action": "store_true", "help": about.help}
-    settings: dict[str, Any] = {"type": _reader(about, kind), "help": about.help}
+    settings: dict[str, Any] = {"type": _reader(about, kind), "help": about.help.replace("%", "%%")}
     if about.name:
         settings["dest"] = entry.name
     if about.choices:
@@ -275,8 +275,6 @@ def _settings(entry: Any, about: OptionFacts, hint: Any) -> dict:
     usual = about.usual or default
     if usual not in (None, "") and about.help != HIDDEN:
         settings["help"] = f"{about.help} (default: {usual})".strip().replace("%", "%%")
-    elif about.help != HIDDEN:
-        settings["help"] = about.help.replace("%", "%%")
     return settings | {"default": default, "required": required}
 
 

@@ -36,7 +36,7 @@ def explained(error: BaseException) -> str:
     return text if text and not isinstance(error, KeyError) else f"{type(error).__name__} {text}".strip()
 
 
-def check_directory(path: Path, trust_remote_code: bool = False) -> None:
+def check_directory(path: Path) -> None:
     """Refuse a directory that holds no loadable checkpoint.
 
     Raises:
@@ -52,7 +52,7 @@ def check_directory(path: Path, trust_remote_code: bool = False) -> None:
             f"cannot load {path}: transformers has {content['model_type']!r} under the name {renamed['model_type']!r} alone. "
             "Give the directory to common.models.load or to a tool, which convert its safetensors weights once"
         )
-    _check_architecture(path, content, trust_remote_code)
+    _check_architecture(path, content)
     _check_unquantised(path, content)
     if (path / _ADAPTER).exists():
         raise UserError(
@@ -68,12 +68,11 @@ def check_directory(path: Path, trust_remote_code: bool = False) -> None:
     _check_generation(path)
 
 
-def read_config(file: Path, trust_remote_code: bool = False, *, build: bool = True):
+def read_config(file: Path, *, build: bool = True):
     """Return the transformers config in a file, from which a model can be built.
 
     Args:
         file: config.json.
-        trust_remote_code: Run Python files from its directory.
         build: Try whether a model can be built of it; a caller that calls `built` itself need not.
 
     Raises:
@@ -82,14 +81,13 @@ def read_config(file: Path, trust_remote_code: bool = False, *, build: bool = Tr
     """
     path, content = file.parent, _content(file)
     renamed = renamed_architectures.config(content, path)
-    _check_architecture(path, renamed or content, trust_remote_code)
+    _check_architecture(path, renamed or content)
     _check_unquantised(path, content)
-    options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
         if renamed:
             config = transformers.AutoConfig.for_model(**renamed)
         else:
-            config = transformers.AutoConfig.from_pretrained(path, **options)
+            config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
     except Exception as error:  # whatever a config may do to its class: there is no common base
         raise UserError(f"cannot load {path}: its config.json is not understood ({explained(error)})") from error
     text = config.get_text_config(decoder=True)
@@ -99,7 +97,7 @@ def read_config(file: Path, trust_remote_code: bool = False, *, build: bool = Tr
             f"cannot load {path}: pad_token_id {pad} in config.json has no row, the embedding has {rows:,}. Set pad_token_id "
             "to a token below that, or resize the embedding with model.resize_token_embeddings"
         )
-    if build and not trust_remote_code:
+    if build:
         built(config, path)
     return config
 
@@ -174,10 +172,10 @@ def _content(file: Path) -> dict:
     return content
 
 
-def _check_architecture(path: Path, content: dict, trust_remote_code: bool) -> None:
+def _check_architecture(path: Path, content: dict) -> None:
     """Refuse an architecture that is not supported, unless it turns out to be built as Llama is."""
     kind, text = content.get("model_type"), content.get("text_config")
-    if kind in SUPPORTED or trust_remote_code:
+    if kind in SUPPORTED:
         return
     if isinstance(text, dict):
         inner = text.get("model_type")

@@ -133,7 +133,6 @@ def load(
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str | None = None,
-    trust_remote_code: bool = False,
     stream: int | None = None,
 ) -> tuple[nn.Module, object]:
     """Load a model with its patches, and its tokenizer, from a directory.
@@ -142,7 +141,6 @@ def load(
         path: The directory.
         device: As for `torch`; 'auto' spreads the model over the available devices.
         dtype: A torch dtype or its name; None: as saved.
-        trust_remote_code: Run Python files from the directory.
         stream: Hold two layers at a time and so many bytes of hidden states (`common.models.offload`).
 
     Returns:
@@ -153,14 +151,13 @@ def load(
             or patches of an unregistered kind.
     """
     path = Path(path)
-    check_directory(path, trust_remote_code)
+    check_directory(path)
     described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
     parts = structure.read(path)
-    config = read_config(path / "config.json", trust_remote_code, build=False)
-    tokenizer = load_tokenizer(path, trust_remote_code)  # nor a missing package that it needs
+    config = read_config(path / "config.json", build=False)
+    tokenizer = load_tokenizer(path)  # nor a missing package that it needs
     kind = structure.model_class(config, parts) if parts else None
-    if not trust_remote_code:
-        check_shapes(built(config, path, kind), safetensors_reader.entries(path), path)
+    check_shapes(built(config, path, kind), safetensors_reader.entries(path), path)
     if stream is not None:
         if parts:
             raise UserError(f"cannot stream {path}: its layers are not built as its config says; leave --stream out")
@@ -175,7 +172,6 @@ def load(
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
-            **({} if parts else {"trust_remote_code": trust_remote_code}),
             **placement,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
@@ -267,7 +263,7 @@ def digest(path: Path) -> str:
     return total.hexdigest()[:16]
 
 
-def load_tokenizer(path: Path, trust_remote_code: bool = False):
+def load_tokenizer(path: Path):
     """Return the tokenizer of a checkpoint's directory; None if it holds none.
 
     Raises:
@@ -275,9 +271,8 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False):
     """
     if not any((path / name).exists() for name in older_transformers.TOKENIZER_FILES):
         return None
-    options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
     except Exception as error:  # tokenizers raises bare Exception
         raise UserError(
             f"cannot load the tokenizer in {path}: {explained(error)}; save or download it again"

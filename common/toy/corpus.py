@@ -58,6 +58,7 @@ SHINGLE_WORDS = 8
 # A held-out document with more than this share of its shingles in the training split is a near-duplicate.
 MAX_SEEN_SHARE = 0.25
 FORMAT_VERSION = 3
+DOMAIN_CHARACTERS = 400_000
 
 
 @dataclass(frozen=True)
@@ -250,8 +251,8 @@ def split_documents(split: str, domain: str | None = None) -> list[Document]:
     return [d for d in documents() if d.split == split and domain in (None, d.domain)]
 
 
-def domain_documents(domain: str, split: str = "test", limit: int | None = 400_000) -> list[Document]:
-    """Return documents of one domain and split, about ``limit`` characters of them at most (None: all).
+def domain_documents(domain: str, split: str = "test") -> list[Document]:
+    """Return documents of one domain and split, about `DOMAIN_CHARACTERS` of them at most.
 
     They come in the order of a hash of their text, so that a limited selection mixes all packages of its domain.
     """
@@ -259,14 +260,14 @@ def domain_documents(domain: str, split: str = "test", limit: int | None = 400_0
     for document in sorted(split_documents(split, domain), key=lambda d: hashlib.sha256(d.text.encode()).digest()):
         selected.append(document)
         size += len(document.passage) + 2
-        if limit is not None and size >= limit:
+        if size >= DOMAIN_CHARACTERS:
             break
     return selected
 
 
-def domain_text(domain: str, split: str = "test", limit: int | None = 400_000) -> str:
+def domain_text(domain: str, split: str = "test") -> str:
     """Return the passages of ``domain_documents``, joined by a blank line."""
-    return "\n\n".join(document.passage for document in domain_documents(domain, split, limit))
+    return "\n\n".join(document.passage for document in domain_documents(domain, split))
 
 
 def digest(split: str) -> str:

@@ -28,7 +28,7 @@ from common.utils.errors import UserError, first_line, is_full_disk
 PROBE_SECONDS = 3.0
 MIRROR_VARIABLE = "LAYERLAB_HUB"
 REMEDY = "`python -m reproductions fetch TARGET` on a machine with network, or use the toy model"
-_IGNORED = ["original/*", "consolidated*", "*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.msgpack", "*.h5"]
+_IGNORED = ["original/*", "consolidated*", "*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.msgpack", "*.h5", "*.py"]
 # Who proposes conversions, and how the hub's conversion service titles them.
 _BOT, _BOT_TITLE = "SFconvertbot", "Adding `safetensors` variant of this model"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -57,24 +57,21 @@ def offline() -> bool:
     return constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
-def unreachable_because(timeout: float = PROBE_SECONDS) -> str | None:
-    """Return why the hub cannot be used, or None when it answers.
-
-    Takes at most `timeout` seconds, name resolution included.
-    """
+def unreachable_because() -> str | None:
+    """Return why the hub cannot be used, or None when it answers; name resolution counts in `PROBE_SECONDS`."""
     if offline():
         return "HF_HUB_OFFLINE is set"
     outcome: list[str | None] = []
     # The client's timeout does not cover a hanging name server, so the probe gets a thread that may be left behind.
-    probe = threading.Thread(target=lambda: outcome.append(_probe(timeout)), daemon=True)
+    probe = threading.Thread(target=lambda: outcome.append(_probe()), daemon=True)
     probe.start()
-    probe.join(timeout)
-    return outcome[0] if outcome else f"{constants.ENDPOINT} did not answer within {timeout:g} s"
+    probe.join(PROBE_SECONDS)
+    return outcome[0] if outcome else f"{constants.ENDPOINT} did not answer within {PROBE_SECONDS:g} s"
 
 
-def _probe(timeout: float) -> str | None:
+def _probe() -> str | None:
     try:
-        status = get_session().head(constants.ENDPOINT, timeout=timeout).status_code
+        status = get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS).status_code
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here means one thing: not reachable
         return f"{constants.ENDPOINT} cannot be reached ({type(error).__name__})"
     return None if status < 400 else f"{constants.ENDPOINT} answered {status}"
@@ -92,13 +89,12 @@ def require_hub(what: str) -> None:
         raise UserError(f"could not fetch {what}: {reason}; {REMEDY}")
 
 
-def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False, convert_weights: bool = False) -> Path:
+def snapshot(hub_id: str, revision: str | None = None, *, convert_weights: bool = False) -> Path:
     """Return the directory with config, tokenizer and safetensors weights of a model, from mirror, cache, or download.
 
     Args:
         hub_id: Id of the model.
         revision: Revision; None for the main one.
-        code: Also fetch Python files.
         convert_weights: Convert pickled weights if there are no others. An earlier conversion is found without it.
 
     Raises:
@@ -109,7 +105,7 @@ def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False, co
         converted = pickled_weights.folder(path, hub_id)
         final = path == mirror("models", hub_id) or converted.is_dir() or unreachable_because()
         path = _converted(path, hub_id, convert_weights) if final else None
-    return renamed_architectures.convert(path or _download(hub_id, revision, code, convert_weights), hub_id)
+    return renamed_architectures.convert(path or _download(hub_id, revision, convert_weights), hub_id)
 
 
 def revision_of(path: Path) -> str | None:
@@ -131,25 +127,24 @@ def _as_safetensors(path: Path, hub_id: str) -> Path:
     return pickled_weights.convert(path, hub_id) if renamed == path else renamed
 
 
-def _download(hub_id: str, revision: str | None, code: bool, convert_weights: bool) -> Path:
+def _download(hub_id: str, revision: str | None, convert_weights: bool) -> Path:
     require_hub(hub_id)
-    ignored = [*_IGNORED, *([] if code else ["*.py"])]
     with _explained(hub_id, revision):
         if not _has_safetensors(hub_id, revision):
             proposed = _proposed_conversion(hub_id) if revision is None else None
             if proposed:
-                path = Path(huggingface_hub.snapshot_download(hub_id, revision=proposed, ignore_patterns=ignored))
+                path = Path(huggingface_hub.snapshot_download(hub_id, revision=proposed, ignore_patterns=_IGNORED))
                 _remember_conversion(hub_id, path.name)
                 return path
             if not convert_weights:
                 raise pickled_weights.refusal(hub_id)
-            ignored.remove("*.bin")
+            ignored = [pattern for pattern in _IGNORED if pattern != "*.bin"]
             path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
             return _as_safetensors(path, hub_id)
-        return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
+        return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=_IGNORED))
 
 
-def config_file(hub_id: str, revision: str | None = None) -> Path:
+def config_file(hub_id: str) -> Path:
     """Return the path of a model's config.json alone, from mirror, cache, or download.
 
     Raises:
@@ -158,16 +153,16 @@ def config_file(hub_id: str, revision: str | None = None) -> Path:
     if path := mirror("models", hub_id):
         return path / "config.json"
     try:
-        file = huggingface_hub.hf_hub_download(hub_id, "config.json", revision=revision, local_files_only=True)
+        file = huggingface_hub.hf_hub_download(hub_id, "config.json", local_files_only=True)
     except (OSError, ValueError):
         require_hub(hub_id)
-        with _explained(hub_id, revision):
-            file = huggingface_hub.hf_hub_download(hub_id, "config.json", revision=revision)
+        with _explained(hub_id):
+            file = huggingface_hub.hf_hub_download(hub_id, "config.json")
     return Path(file)
 
 
 @contextmanager
-def _explained(hub_id: str, revision: str | None) -> Iterator[None]:
+def _explained(hub_id: str, revision: str | None = None) -> Iterator[None]:
     """Turn what the hub's client raises into one line that says what to do."""
     try:
         yield

@@ -184,7 +184,7 @@ def test_json_lines_are_their_column_of_text(tool, model, tmp_path):
 
 
 def test_a_directory_that_is_not_there_is_named_before_the_hub(tool, monkeypatch):
-    monkeypatch.setattr(hub, "_probe", lambda _timeout: "unreachable")
+    monkeypatch.setattr(hub, "_probe", lambda: "unreachable")
     status, printed = tool("refit", "--remove", "1", source="models/llama")
     assert status == 2 and "there is no directory models/llama here, and as a hub id: could not fetch" in printed
 
