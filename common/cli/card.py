@@ -53,8 +53,8 @@ def card(method, report: dict) -> str:
         evaluation=evaluation,
         layers=report["layers"],
         text=report["text"],
-        front=_front(report),
-        few=_few(report),
+        front=_front_matter(report),
+        few=_quick_run_size(report),
         removed=removed,
         rows=_rows(evaluation),
         repeats=REPEATS,
@@ -94,7 +94,7 @@ def summary(report: dict) -> str:
         f"{report['bytes']['before'] / 1e6:,.1f} -> {report['bytes']['after'] / 1e6:,.1f} MB"
     ]
     if report["quick"]:
-        lines.append(f"quick run: {_few(report)}; the numbers are rough")
+        lines.append(f"quick run: {_quick_run_size(report)}; the numbers are rough")
     for label, *cells in _rows(report["evaluation"]):
         stages = (f"{name} {cell}" for (_, name), cell in zip(STAGES, cells) if cell)
         lines.append(f"{label}: {', '.join(stages)}")
@@ -105,7 +105,7 @@ def summary(report: dict) -> str:
     return "\n".join([*lines, *report["notes"], *([report["broken"]] if report["broken"] else [])])
 
 
-def _few(report: dict) -> str:
+def _quick_run_size(report: dict) -> str:
     """Return how little a quick run has read."""
     options, length = report["options"], report["text"]["window"]
     return f"{options['samples']} calibration sequences and {options['windows']} test sequences of {length} tokens"
@@ -166,7 +166,7 @@ def already_pruned(origin: dict | None) -> str | None:
     )
 
 
-def _front(report: dict) -> str:
+def _front_matter(report: dict) -> str:
     """Return the YAML that the hub reads."""
     about = {"tags": ["layer-pruning", report["paper"], *(["broken"] if report["broken"] else [])]}
     if results := _results(report):

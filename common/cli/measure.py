@@ -189,7 +189,7 @@ def times(job: Job, models: dict[str, nn.Module], rate: float) -> dict:
     facts: dict = {"prompt": length, "generated": tokens, "batches": {}}
     expected = rate * (length + STEPS * tokens)
     for size in BATCHES:
-        if reason := _loaded(device):
+        if reason := _why_busy(device):
             return {"left_out": reason}
         seconds = expected * len(models) * (REPEATS + 1)
         if seconds > PATIENCE:
@@ -202,8 +202,8 @@ def times(job: Job, models: dict[str, nn.Module], rate: float) -> dict:
                 runs[name].append(_timed(model, prompts, tokens))
         facts["batches"][size] = {
             name: {
-                "first_ms": _spread([1000 * first for first, _, _ in timings[1:]]),
-                "token_ms": _spread([1000 * token for _, token, _ in timings[1:]]),
+                "first_ms": _median_and_range([1000 * first for first, _, _ in timings[1:]]),
+                "token_ms": _median_and_range([1000 * token for _, token, _ in timings[1:]]),
                 "bytes": sum(
                     p.numel() * p.element_size()
                     for p in (*models[name].parameters(), *hooks.patch_parameters(models[name]))
@@ -214,7 +214,7 @@ def times(job: Job, models: dict[str, nn.Module], rate: float) -> dict:
         }
         first, token, _ = max(runs[name][-1] for name in models)
         expected = max(BATCHES) / size * (first + token * tokens / 4)
-    return {"left_out": reason} if (reason := _loaded(device)) else facts
+    return {"left_out": reason} if (reason := _why_busy(device)) else facts
 
 
 def _prompts(job: Job, count: int, length: int) -> Tensor:
@@ -260,7 +260,7 @@ def _timed(model: nn.Module, prompts: Tensor, tokens: int) -> tuple[float, float
     return stamps.at[0] - started, (stamps.at[-1] - stamps.at[0]) / max(1, len(stamps.at) - 1), size
 
 
-def _loaded(device: torch.device) -> str:
+def _why_busy(device: torch.device) -> str:
     """Return why times would say little; '' where the machine is free for them."""
     idle, needed = threads.idle(), torch.get_num_threads()
     if device.type != "cpu" or idle > needed - TOLERATED:
@@ -268,7 +268,7 @@ def _loaded(device: torch.device) -> str:
     return f"other processes kept the cores busy: {idle:.1f} were free, {needed} are computed on"
 
 
-def _spread(values: list[float]) -> list[float]:
+def _median_and_range(values: list[float]) -> list[float]:
     return [statistics.median(values), min(values), max(values)]
 
 

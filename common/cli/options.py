@@ -46,12 +46,12 @@ MOST = 100_000  # sequences; more than any paper draws, and a typing error's wor
 PACKAGES = ("papers", "extensions")
 
 
-def _model(name: str) -> str:
+def _model_name(name: str) -> str:
     """Return a model as people call it: the toy model has another name in results."""
-    return registry.TOY if name == registry.STANDIN else _home(name)
+    return registry.TOY if name == registry.STANDIN else _expand_home(name)
 
 
-def _home(name: str) -> str:
+def _expand_home(name: str) -> str:
     """Return the name with the home directory for its ``~``, which a shell leaves alone after ``=``; so in each text."""
     return MIXED.join(os.path.expanduser(part) for part in name.split(MIXED))
 
@@ -77,7 +77,9 @@ class ToolOptions:
     OWN_QUICK: ClassVar[dict[str, Any]] = {}
     STREAMS: ClassVar[bool] = True
 
-    model: str = option(help="a directory, a registered name, or a hub id", group=INPUT, metavar="MODEL", read=_model)
+    model: str = option(
+        help="a directory, a registered name, or a hub id", group=INPUT, metavar="MODEL", read=_model_name
+    )
     device: str = option("cpu", "cpu, cuda, cuda:1, or auto to spread the model", group=INPUT, metavar="NAME")
     dtype: str | None = option(
         None,
@@ -121,7 +123,7 @@ class ToolOptions:
         why="a share is written 10% or 0.1",
     )
     text: str | None = option(
-        None, "calibrate on a file, a corpus, or A+B", group=CALIBRATION, metavar="TEXT", read=_home
+        None, "calibrate on a file, a corpus, or A+B", group=CALIBRATION, metavar="TEXT", read=_expand_home
     )
     samples: int = option(128, "calibration sequences", group=CALIBRATION, least=1, most=MOST)
     length: int | None = option(
@@ -134,7 +136,7 @@ class ToolOptions:
     )
     seed: int = option(2, "seed of all random choices", group=CALIBRATION, least=0, most=2**32 - 1)
     test: str | None = option(
-        None, "measure perplexity on a file or a corpus", group=EVALUATION, metavar="TEXT", read=_home
+        None, "measure perplexity on a file or a corpus", group=EVALUATION, metavar="TEXT", read=_expand_home
     )
     windows: int = option(64, "test sequences", group=EVALUATION, least=1, most=MOST)
     tasks: str = option("", "also score these lm-eval tasks, zero-shot", group=EVALUATION, metavar="A,B")

@@ -19,7 +19,7 @@ def guard() -> None:
 
     It has no effect if the caller ignores Ctrl-C (nohup), or off the main thread.
     """
-    _answer(signal.default_int_handler, _leave)
+    _exchange(signal.default_int_handler, _exit_at_once)
 
 
 def run(main: Callable[..., int], *arguments) -> int:
@@ -28,7 +28,7 @@ def run(main: Callable[..., int], *arguments) -> int:
     Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt in it. If the command does not handle it, one line is printed.
     The process should end afterwards.
     """
-    _answer(_leave, signal.default_int_handler)
+    _exchange(_exit_at_once, signal.default_int_handler)
     try:
         with ended_as_by_ctrl_c():
             return main(*arguments)
@@ -36,7 +36,7 @@ def run(main: Callable[..., int], *arguments) -> int:
         os.write(2, b"interrupted\n")
         return INTERRUPTED
     finally:
-        _answer(signal.default_int_handler, signal.SIG_IGN)
+        _exchange(signal.default_int_handler, signal.SIG_IGN)
 
 
 def tool(package: str) -> int:
@@ -49,7 +49,7 @@ def tool(package: str) -> int:
 
 def nothing_begun() -> AbstractContextManager[None]:
     """Let Ctrl-C, SIGTERM and SIGHUP end the process at once while the context is open; for late imports."""
-    return _answering(signal.default_int_handler, _leave, (signal.SIGINT, *ENDING))
+    return _exchanged(signal.default_int_handler, _exit_at_once, (signal.SIGINT, *ENDING))
 
 
 def ended_as_by_ctrl_c() -> AbstractContextManager[None]:
@@ -57,22 +57,22 @@ def ended_as_by_ctrl_c() -> AbstractContextManager[None]:
 
     Signals that the caller ignores (nohup) stay ignored. Off the main thread it has no effect.
     """
-    return _answering(signal.SIG_DFL, signal.default_int_handler, ENDING)
+    return _exchanged(signal.SIG_DFL, signal.default_int_handler, ENDING)
 
 
 @contextmanager
-def _answering(before, after, numbers: Iterable[signal.Signals]) -> Iterator[None]:
+def _exchanged(before, after, numbers: Iterable[signal.Signals]) -> Iterator[None]:
     """Exchange the answers that are `before` while the context is open."""
-    exchanged = [number for number in numbers if _answer(before, after, number)]
+    exchanged = [number for number in numbers if _exchange(before, after, number)]
     try:
         yield
     finally:
         for number in exchanged:
-            _answer(after, before, number)
+            _exchange(after, before, number)
 
 
-def _answer(before, after, number: int = signal.SIGINT) -> bool:
-    """Exchange the answer to a signal, if it is `before`; whether it was."""
+def _exchange(before, after, number: int = signal.SIGINT) -> bool:
+    """Exchange the answer to a signal if it is `before`; return whether it was."""
     if signal.getsignal(number) is not before:
         return False
     try:
@@ -82,6 +82,6 @@ def _answer(before, after, number: int = signal.SIGINT) -> bool:
     return True
 
 
-def _leave(*_) -> None:
+def _exit_at_once(*_) -> None:
     os.write(2, b"interrupted; nothing was begun\n")
     os._exit(INTERRUPTED)

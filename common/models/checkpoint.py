@@ -277,10 +277,10 @@ def load_tokenizer(path: Path):
         raise UserError(
             f"cannot load the tokenizer in {path}: {explained(error)}; save or download it again"
         ) from error
-    return _as_filed(tokenizer, path)
+    return _tokenizer_of_file(tokenizer, path)
 
 
-def _as_filed(tokenizer, path: Path):
+def _tokenizer_of_file(tokenizer, path: Path):
     """Return the tokenizer, or one that reads tokenizer.json alone where the two split a text differently.
 
     For some classes transformers 5 takes no more than the vocabulary from the file: of a SentencePiece model under a class of

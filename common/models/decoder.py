@@ -304,7 +304,7 @@ class Decoder:
             torch.is_inference_mode_enabled(),
         )
         for context in self._contexts:
-            if context.key == key and _same(context.padding, padding):
+            if context.key == key and _same_mask(context.padding, padding):
                 return context
         mask = None if padding is None else padding.detach().to(hidden.device).clone()
         context = ForwardContext(key, mask, self._calls(hidden, mask))
@@ -318,23 +318,23 @@ class Decoder:
         """
         inner, calls = body(self.model), []
         notes = copy.copy(inner)
-        takers = nn.ModuleList(_Note(layer, calls) for layer in self.layers)
+        takers = nn.ModuleList(_Recorder(layer, calls) for layer in self.layers)
         vars(notes)["_modules"] = {**inner._modules, "layers": takers}
         takers[-1].last = True
         try:
             inspect.unwrap(type(inner).forward)(
                 notes, inputs_embeds=hidden, attention_mask=padding, position_ids=positions, use_cache=False
             )
-        except _AllNoted:
+        except _AllRecorded:
             return calls
         raise AssertionError(f"{type(inner).__name__} does not call its layers")
 
 
-class _AllNoted(Exception):
+class _AllRecorded(Exception):
     """Ends a pass once the last layer was called."""
 
 
-class _Note(nn.Module):
+class _Recorder(nn.Module):
     """Stands for a layer and notes what it is called with; what it is asked for else is the layer's."""
 
     def __init__(self, layer: nn.Module, calls: list[dict]):
@@ -347,7 +347,7 @@ class _Note(nn.Module):
     def forward(self, hidden: Tensor, **arguments) -> Tensor:
         self.calls.append(arguments)
         if self.last:
-            raise _AllNoted
+            raise _AllRecorded
         return hidden
 
 
@@ -365,7 +365,7 @@ def gained(hidden: Tensor, gain: float | Tensor) -> Tensor:
     return hidden * (gain.to(hidden) if isinstance(gain, Tensor) else gain)
 
 
-def _same(a: Tensor | None, b: Tensor | None) -> bool:
+def _same_mask(a: Tensor | None, b: Tensor | None) -> bool:
     if a is None or b is None:
         return a is b
     return a.shape == b.shape and torch.equal(a, b.to(a.device, a.dtype))

@@ -141,8 +141,8 @@ class Streamed:
         self._lock = RLock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._ahead: tuple[nn.Module, Future] | None = None
-        self._alone = False
-        self._here: nn.Module | None = None
+        self._no_read_ahead = False
+        self._loaded_part: nn.Module | None = None
         self._meta: dict[nn.Module, dict[str, nn.Parameter]] = {}
         self._sources: dict[nn.Module, dict[str, Callable[[], Tensor]]] = {}
         self._marks: dict[nn.Module, dict[str, tuple]] = {}  # of the weights as they were read
@@ -198,13 +198,13 @@ class Streamed:
     def fetch(self, part: nn.Module) -> None:
         """Read the weights of a part into memory, and drop those of the part before."""
         with self._lock:
-            if part is not self._here:
+            if part is not self._loaded_part:
                 tensors = self._tensors_of(part)
-                self._let_go()
+                self._drop()
                 for name, value in tensors.items():
                     self._put(part, name, value)
                 self._marks[part] = _marks(part)
-                self._here = part
+                self._loaded_part = part
                 self.reads += part in list(self._model().model.layers)
             self._read_ahead(part)
 
@@ -212,18 +212,18 @@ class Streamed:
         """Drop all parts, before work that needs the memory."""
         with self._lock:
             self._tensors_of(None)
-            self._let_go()
+            self._drop()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Read no layer ahead while the context is open, for work on one layer that needs the memory."""
         with self._lock:
             self._tensors_of(None)
-            self._alone = True
+            self._no_read_ahead = True
         try:
             yield
         finally:
-            self._alone = False
+            self._no_read_ahead = False
 
     def layer_bytes(self) -> int:
         """Return bytes in memory of the largest layer."""
@@ -248,7 +248,7 @@ class Streamed:
 
     def _read_ahead(self, layer: nn.Module) -> None:
         layers = list(self._model().model.layers)
-        if self._alone or self._ahead is not None or layer not in layers[:-1]:
+        if self._no_read_ahead or self._ahead is not None or layer not in layers[:-1]:
             return
         following = layers[layers.index(layer) + 1]
         if following in self._sources:
@@ -258,9 +258,9 @@ class Streamed:
         with torch.inference_mode(False), torch.no_grad():
             return {name: read().to(self.device) for name, read in self._sources[layer].items()}
 
-    def _let_go(self) -> None:
+    def _drop(self) -> None:
         """Let the part go that is there."""
-        part, self._here = self._here, None
+        part, self._loaded_part = self._loaded_part, None
         if part is None:
             return
         marks = _marks(part)

