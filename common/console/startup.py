@@ -39,14 +39,6 @@ def run(main: Callable[..., int], *arguments) -> int:
         _exchange(signal.default_int_handler, signal.SIG_IGN)
 
 
-def tool(package: str) -> int:
-    """Run a package's pruning tool and return its exit status; Ctrl-C is answered before anything slow is imported."""
-    guard()
-    from common.cli import command
-
-    return run(command.main, package)
-
-
 def nothing_begun() -> AbstractContextManager[None]:
     """Let Ctrl-C, SIGTERM and SIGHUP end the process at once while the context is open; for late imports."""
     return _exchanged(signal.default_int_handler, _exit_at_once, (signal.SIGINT, *ENDING))

@@ -2,7 +2,7 @@
 
 import sys
 
-from common.console import startup
+from common import cli
 
 if __name__ == "__main__":
-    sys.exit(startup.tool("papers.linearpatch"))
+    sys.exit(cli.start("papers.linearpatch"))
