@@ -54,7 +54,7 @@ class ReplaceMe(Repair):
 
 
 @dataclass
-class _Sums:
+class _RunSums:
     """Sums over the tokens of one pruning interface. error: |X[b] - X[a]|^2. shift: the sum of X[b] - X[a], [channels]."""
 
     regression: Regression
@@ -114,7 +114,7 @@ def replace_me(
     check_unpatched(model, runs(removed))
     _check(decoder, objective, bias)
     cuts, adam = runs(removed), objective.startswith("cosine")
-    sums = {run: _Sums(Regression(intercept=bias)) for run in cuts}
+    sums = {run: _RunSums(Regression(intercept=bias)) for run in cuts}
     for crossing in crossings(decoder, ids, cuts, watch=True, batch_size=batch_size, progress=progress):
         sums[crossing.run].add(crossing, adam)
     solutions: dict[Run, tuple[Tensor, Tensor | None]] = {}
@@ -198,7 +198,7 @@ def _adam(stored: Iterable[tuple[Tensor, Tensor, Tensor]], *, stream: bool, devi
     return matrix.detach()
 
 
-def _report(run: Run, sums: _Sums, matrix: Tensor, shift: Tensor | None) -> dict:
+def _report(run: Run, sums: _RunSums, matrix: Tensor, shift: Tensor | None) -> dict:
     """Return the errors without and with the matrix, as shares of the squared residual stream after the interface."""
     regression = sums.regression
     if regression.intercept:
