@@ -5,16 +5,8 @@ A paper's `options` declares its command line, and its `tool` a `Method`, which 
 runs a tool: it refuses most mistakes before torch is loaded.
 """
 
-from common.console import lazy, startup
+from common.console import lazy
 
 __getattr__, __all__ = lazy.names(
     __name__, {"common.cli.job": ("Job",), "common.cli.method": ("Method",), "common.cli.run": ("main",)}
 )
-
-
-def start(tool: str) -> int:
-    """Run the tool of a package and return its exit status; Ctrl-C is answered before anything slow is imported."""
-    startup.guard()
-    from common.cli import command
-
-    return startup.run(command.main, tool)

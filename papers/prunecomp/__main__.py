@@ -2,7 +2,7 @@
 
 import sys
 
-from common import cli
+from common import run_tool
 
 if __name__ == "__main__":
-    sys.exit(cli.start("papers.prunecomp"))
+    sys.exit(run_tool("papers.prunecomp"))

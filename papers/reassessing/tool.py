@@ -109,7 +109,9 @@ def apply(job: Job) -> dict:
 def _check_behind(job: Job) -> None:
     """Refuse to train the layers behind a known pruning interface where there are too few."""
     for count in job.counts:
-        removed = job.named_layers or (reverse_order(job.layers, count) if job.options.metric == "reverse-order" else None)
+        removed = job.named_layers or (
+            reverse_order(job.layers, count) if job.options.metric == "reverse-order" else None
+        )
         if removed is not None:
             check_layers(job.layers - count, job.options.last, min(removed))
 
