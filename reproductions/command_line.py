@@ -70,7 +70,7 @@ class NarrowingOptions:
     )
     limit: int | None = option(
         None,
-        "take a quick look: only N items of each task",
+        "take a quick look: only N items of each task and sequences of each text",
         group=MEASURED,
         least=2,
         why="1 item leaves no standard error",

@@ -39,11 +39,11 @@ def score(value: float, error: float | None) -> Score | Status:
     return Score(value, error if error is not None and math.isfinite(error) else None)
 
 
-def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
+def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, list[str]]:
     """Fill in the columns that follow from others.
 
     A column that lacks data, or was not run, in most rows of a model is left out of them. Return, for each column that
-    some are left out of, the number of remaining ones.
+    some are left out of, the remaining ones.
     """
     dense = {row.model: scores for row, _, scores in rows if row.dense}
     following = [column for column in columns if column.derived not in (None, FLIPS)]
@@ -58,7 +58,7 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
             reference = scores if column.derived == "average" else dense.get(row.model, {})
             names, everything = names_of[column.id, row.model]
             if 0 < len(names) < everything:
-                over[column.id] = len(names)
+                over[column.id] = names
             inputs = names or _run(column, columns, row.model, rows)[0]
             cells = [side.get(name, row.status) for side in (scores, reference) for name in inputs]
             if reasons := [cell for cell in cells if isinstance(cell, Status)]:

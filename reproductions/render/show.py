@@ -101,7 +101,7 @@ def build(
     return {
         "target": table.target,
         "profile": first.profile,
-        "title": table.title + (f" (only {limit} items of each task)" if limit else ""),
+        "title": table.title + (f" (only {limit} items of each task and sequences of each text)" if limit else ""),
         "own_models": own_models(table, store),
         "origin": facts[0]["origin"],
         "subjects": facts,
@@ -116,7 +116,7 @@ def build(
 
 
 def _facts(
-    subject: Subject, columns: list[Column], rows: Measured, over: Mapping[str, int], origins: Collection[str]
+    subject: Subject, columns: list[Column], rows: Measured, over: Mapping[str, Sequence[str]], origins: Collection[str]
 ) -> dict:
     """Return what the JSON form says of a subject."""
     labels = {column.id: column.label for column in columns}
@@ -131,7 +131,7 @@ def _facts(
         "profile": subject.profile,
         "dtype": subject.dtype,
         "origin": " and ".join(sorted(origins)) or "no",
-        "over": {labels[name]: count for name, count in over.items()},
+        "over": {labels[name]: [labels[part] for part in parts] for name, parts in over.items()},
         "guessing": {labels[name]: level for name, level in derived_columns.levels(columns, model, rows).items()},
         "guessed": dict.fromkeys(excluding, unknown) if unknown else {},
         "size": subsets.described([column for column in columns if column.id in scored] or columns),
@@ -222,10 +222,10 @@ def _gate(lines: list[dict], labels: set[str]) -> None:
 
 def _scored(
     columns: list[Column], subject: Subject, store: Store, rows: Sequence[Row], origins: set[str]
-) -> tuple[Measured, dict[str, int]]:
+) -> tuple[Measured, dict[str, list[str]]]:
     """Return a subject's rows with the scores of their columns, derived ones too.
 
-    Column -> how many it is over, where not all.
+    Column -> those it is over, where not all.
     """
     scored_rows = [(row, subject, _measured(row, columns, store, origins)) for row in rows]
     over = derived_columns.fill(scored_rows, columns)
@@ -289,7 +289,7 @@ def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -
     columns = coverage.columns(table, store, subject)
     benchmarks = dict.fromkeys(column.benchmark for column in columns if column.benchmark)
     scored_rows, fewer = _scored(columns, subject, store, rows, set())
-    over = {c.id: fewer.get(c.id, len(c.of)) for c in columns if c.derived and c.of}
+    over = {c.id: len(fewer.get(c.id, c.of)) for c in columns if c.derived and c.of}
     resampled, lines = Resampled(store, scored_rows, columns), []
     for row, _, scores in scored_rows:
         named = ((name, store.get(row.recipe, name)) for name in benchmarks if row.recipe)

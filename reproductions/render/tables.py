@@ -347,7 +347,7 @@ def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
         if rows and rows[0]["subject"] == subject["name"]:
             over = subject["over"]
     first = ["n/N", "Method"] if _one_model(rows) else ["Model", "n/N", "Method"]
-    return [*first, *(f"{c} of {over[c]}" if c in over else c for c in columns)]
+    return [*first, *(f"{c} of {len(over[c])}" if c in over else c for c in columns)]
 
 
 def headline(table: dict) -> list[str]:
@@ -361,7 +361,7 @@ def headline(table: dict) -> list[str]:
 def _notes(table: dict, given: str) -> list[str]:
     lines = [table["note"]] if table.get("note") else []
     for subject in table["subjects"]:
-        lines += left_out_at_chance(subject)
+        lines += averaged(subject) + left_out_at_chance(subject)
     for subject in table["subjects"]:
         own_rows = [row for row in table["rows"] if row["subject"] == subject["name"] != PAPER]
         if any(cell["status_id"] == "not-run" for row in own_rows for cell in row["cells"].values()):
@@ -392,6 +392,19 @@ def _notes(table: dict, given: str) -> list[str]:
     elif any(map(_doubted, printed)):
         lines.append("*: flagged in papers/<paper>/reported.")
     return lines
+
+
+def averaged(subject: dict) -> list[str]:
+    """Return the tasks that averages are over if some are left out; [] if none is."""
+    labels_by_tasks: dict[tuple, list[str]] = {}
+    for label, tasks in subject["over"].items():
+        labels_by_tasks.setdefault(tuple(tasks), []).append(label)
+    parts = [
+        f"{claim_verdicts.listed(labels)} over {claim_verdicts.listed(tasks)}"
+        for tasks, labels in labels_by_tasks.items()
+    ]
+    where = HEADS.get(subject["name"], subject["label"] or "the paper's models")
+    return [f"Averages on {where}: {'; '.join(parts)}."] if parts else []
 
 
 def left_out_at_chance(subject: dict) -> list[str]:

@@ -1,10 +1,10 @@
 """Cells of a table as a page shows them: text, what stands behind it, and how columns are aligned."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reproductions.render.evidence import Evidence
-from reproductions.render.tables import LARGE, left_out_at_chance, unknown_cell
+from reproductions.render.tables import LARGE, averaged, left_out_at_chance, unknown_cell
 from reproductions.site.claims import PAPERS_OWN
 from reproductions.spec import coverage
 from reproductions.spec.registry import Column, Row, Table
@@ -89,8 +89,8 @@ class Line:
 class Grid:
     """The rows of one subject.
 
-    compared: with reported numbers. size: measured part of tasks and texts; '': all. left_out: tasks that a column of
-    retained accuracy does not count, and why. shape: whether all unreported numbers follow from shapes. chance_level:
+    compared: with reported numbers. size: measured part of tasks and texts; '': all. left_out: tasks that averages are
+    over if some are left out, and why. shape: whether all unreported numbers follow from shapes. chance_level:
     scores of chance, by column, if known. absent: columns without any number, which are left out.
     """
 
@@ -139,8 +139,8 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         names = line["model"], line["sparsity"], line["method"]
         shown.append(Line(*names, line["dense"], page, note, cells, id=row.method, spec=row.spec))
     title = PAPERS_OWN if subject.printed else subject.label
-    headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
-    left_out = " ".join(left_out_at_chance(facts))
+    headings = tuple(_heading(columns[label], facts["over"].get(label, ())) for label in labels)
+    left_out = " ".join(averaged(facts) + left_out_at_chance(facts))
     size, shape = facts["size"], subject.printed and target_of_shapes(evidence, table.target)
     return Grid(
         subject,
@@ -173,8 +173,8 @@ def _page(evidence: Evidence, recipe) -> str:
     return f"recipes/{recipe.hash}.html" if recipe is not None and recipe.hash in evidence.records else ""
 
 
-def _heading(column: Column, over: int | None) -> Heading:
-    label = f"{column.label} of {over}" if over else column.label
+def _heading(column: Column, over: Sequence[str]) -> Heading:
+    label = f"{column.label} of {len(over)}" if over else column.label
     return Heading(column.id, label, ARROWS[column.better], _unit(column))
 
 

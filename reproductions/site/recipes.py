@@ -107,7 +107,7 @@ def view(evidence: Evidence, digest: str, models: Mapping[str, str]) -> dict:
     if recipe.fidelity != "paper":
         facts.append(("Details as in", f"the official {recipe.fidelity}"))
     if recipe.limit:
-        facts.append(("A quick look", f"{recipe.limit} items of each task"))
+        facts.append(("A quick look", f"{recipe.limit} items of each task and sequences of each text"))
     strip = pictures.strip(layers, removed, _cuts(records)) if layers and removed is not None and layers < 200 else ""
     places = evidence.shown.get(digest, [])
     return {
