@@ -117,7 +117,7 @@ def test_each_variable_is_taken_by_each_target_that_reads_it(make, tmp_path):
     lists["table"] = f"{lists['render']} DEVICE FORCE"
     targets = {"fetch": "grid-fetch", "render": "grid-render", "table": "grid"}
     for kind, variables in lists.items():
-        target, needed = targets.get(kind, kind), ["MODEL=m"] * (kind == "prune")
+        target, needed = targets.get(kind, kind), ["MODEL=m", "REMOVE=2"] * (kind == "prune")
         dry = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True)
         plain = dry(["make", "--dry-run", target, *needed])
         for name in variables.split():
@@ -134,13 +134,18 @@ def test_each_variable_is_taken_by_each_target_that_reads_it(make, tmp_path):
     [
         (["MODEL=./my-model", "REMOVE=8"], ["--model", "./my-model", "--remove", "8", "--out", "my-model-pruned"]),
         (
-            ["MODEL=org/name", "REMOVE=2", "METHOD=laco", "OUT=a b", "PLAN=1", "QUICK=1"],
-            ["--model", "org/name", "--remove", "2", "--out", "a b", "--plan", "--quick"],
+            ["MODEL=org/name", "REMOVE=2", "METHOD=laco", "OUT=a b", "TASKS=piqa", "PLAN=1", "QUICK=1"],
+            ["--model", "org/name", "--remove", "2", "--out", "a b", "--tasks", "piqa", "--plan", "--quick"],
         ),
     ],
 )
 def test_prune_is_a_tool_on_a_model_of_ones_own(make, arguments, asked):
     assert make("prune", *arguments) == (0, asked, "")
+
+
+def test_prune_without_a_number_of_layers_is_refused(make):
+    status, asked, error = make("prune", "MODEL=m")
+    assert status == 2 and not asked and "Give one, for instance REMOVE=8" in error
 
 
 def test_an_unknown_method_is_refused(make):

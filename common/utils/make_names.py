@@ -7,10 +7,12 @@ VARIABLE = "LAYERLAB_MAKE"  # the Makefile sets it for what it runs
 _FLAGS = {"convert-weights", "dry-run", "every-row", "force", "full-test-sets", "paper-budget", "plan", "quick"}
 _VALUES = {
     "alpha", "columns", "device", "dtype", "format", "limit", "minutes", "model", "out", "pictures", "port",
-    "profile", "remove", "row", "samples", "seed", "text",
+    "profile", "remove", "row", "samples", "seed", "tasks", "text",
 }  # fmt: skip
 _NAME = r"(?<![\w-])--([a-z][a-z-]*)"
-_VALUE = r"(?: (?:make: )?([A-Z][A-Z_]*\b(?!=)|'[^']*'|\"[^\"]*\"|[\w.,*/-]*\d[\w.,*/-]*|cpu|cuda|auto))?"
+# What follows an option as its value, not as the sentence's next word.
+_TEXTS = r"[A-Z][A-Z_]*\b(?!=)|'[^']*'|\"[^\"]*\"|(?!-)[\w~.-]*[/.~_-][\w./~-]*\w"
+_VALUE = rf"(?: (?:make: )?({_TEXTS}|[\w.,*/-]*\d[\w.,*/-]*|cpu|cuda|auto))?"
 _WORD = r"(?: ('[^']*'|[^\s-]\S*))?"
 
 
@@ -23,7 +25,10 @@ def translated(text: str) -> str:
     text = re.sub(r"python -m reproductions fetch (\S+?)(?=[`\s.,;]|$)", r"make \1-fetch", text)
     text = re.sub(_NAME + r"(?: [a-z0-9]+)? \(make: ([^)]*)\)", r"\2", text)
     text = re.sub(r"\b([A-Z_]+=\w*) \(--[a-z-]+\)", r"\1", text)
-    return re.sub(_NAME + _VALUE, _variable, text)
+    text = re.sub(_NAME + _VALUE, _variable, text)
+    if left := [f"--{name}" for name in dict.fromkeys(re.findall(_NAME, text))]:
+        text = f"{text.rstrip('.')}. For {', '.join(left)} run the python command itself, as in `make shell`"
+    return text
 
 
 def _command(match: re.Match) -> str:

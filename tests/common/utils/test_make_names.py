@@ -13,7 +13,11 @@ from common.utils.errors import one_line
     ("text", "expected"),
     [
         ("Give --text FILE (of which a tenth is measured on, or --test FILE)",
-         "Give TEXT=FILE (of which a tenth is measured on, or --test FILE)"),
+         "Give TEXT=FILE (of which a tenth is measured on, or --test FILE). For --test run the python command itself, "
+         "as in `make shell`"),
+        ("--out my-model-pruned holds a checkpoint", "OUT=my-model-pruned holds a checkpoint"),
+        ("--out ./a/b_c is the model itself", "OUT=./a/b_c is the model itself"),
+        ("--text own.txt: the calibration text has few tokens", "TEXT=own.txt: the calibration text has few tokens"),
         ("say which with --model (make: MODEL=)", "say which with MODEL="),
         ("say --device cpu (make: DEVICE=cpu) to do it anyway", "say DEVICE=cpu to do it anyway"),
         ("FORCE=1 (--force) measures it anew", "FORCE=1 measures it anew"),
@@ -25,7 +29,6 @@ from common.utils.errors import one_line
          "`make table1-laco MODEL=./a-model FULL_TEST_SETS=1 ROW='La Co*'` measures it"),
         ("A whole number. `python -m reproductions run --help` lists all options",
          "A whole number. `make help` lists targets and variables"),
-        ("--stream reads it layer by layer", "--stream reads it layer by layer"),
         ("a well--known fact", "a well--known fact"),
     ],
 )  # fmt: skip
