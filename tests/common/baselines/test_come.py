@@ -27,10 +27,10 @@ def seen(model, ids):
         for name in LINEAR:
             hook = lambda m, args, own=own, name=name: own.update({name: args[0].double()})  # noqa: E731
             handles.append(layer.get_submodule(name).register_forward_pre_hook(hook))
-    found = streams_of(model, ids)
+    streams = streams_of(model, ids)
     for handle in handles:
         handle.remove()
-    return [x.double() for x in found], inputs
+    return [x.double() for x in streams], inputs
 
 
 def cosine(a, b):
@@ -52,14 +52,14 @@ def angle(streams, layer):
 def test_a_pass_gives_influences_angles_and_mean_magnitudes(kind, make_tiny, ids):
     model = make_tiny(kind)
     streams, inputs = seen(model, ids)
-    found = observe(Decoder(model), ids, batch_size=3)
+    statistics = observe(Decoder(model), ids, batch_size=3)
     for layer in range(6):
-        assert found.influence[layer].item() == pytest.approx(influence(streams, layer), abs=1e-5)
+        assert statistics.influence[layer].item() == pytest.approx(influence(streams, layer), abs=1e-5)
         for name in LINEAR:
             torch.testing.assert_close(
-                found.inputs[layer][name], inputs[layer][name].abs().mean((0, 1)), rtol=1e-4, atol=1e-6
+                statistics.inputs[layer][name], inputs[layer][name].abs().mean((0, 1)), rtol=1e-4, atol=1e-6
             )
-    assert found.angle.tolist() == pytest.approx([angle(streams, layer) for layer in range(5)], abs=1e-4)
+    assert statistics.angle.tolist() == pytest.approx([angle(streams, layer) for layer in range(5)], abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
@@ -84,24 +84,24 @@ def test_a_merge_keeps_the_most_sensitive_channels_and_whole_groups_of_heads(kin
         assert [len(report[name][place]) for name in ("heads", "channels")] == list(numbers.values())
         columns = own.mlp.down_proj.weight.abs().double()
         down = [inputs[layer]["mlp.down_proj"][..., k].abs().mean() * columns[:, k].sum() for k in range(96)]
-        kept = sorted(range(96), key=lambda k: -down[k])[: numbers["mlp.down_proj"]]
-        inner += [(layer, k) for k in sorted(kept)]
+        channels = sorted(range(96), key=lambda k: -down[k])[: numbers["mlp.down_proj"]]
+        inner += [(layer, k) for k in sorted(channels)]
         columns = own.self_attn.o_proj.weight.abs().double()
         out = [inputs[layer]["self_attn.o_proj"][..., k].abs().mean() * columns[:, k].sum() for k in range(64)]
         groups = [sum(out[32 * g : 32 * g + 32]) for g in range(2)]  # two query heads of 16 a key head
-        kept = sorted(range(2), key=lambda g: -groups[g])[: numbers["self_attn.o_proj"]]
-        queries += [(layer, 32 * g + k) for g in sorted(kept) for k in range(32)]
-        keys += [(layer, 16 * g + k) for g in sorted(kept) for k in range(16)]
+        channels = sorted(range(2), key=lambda g: -groups[g])[: numbers["self_attn.o_proj"]]
+        queries += [(layer, 32 * g + k) for g in sorted(channels) for k in range(32)]
+        keys += [(layer, 16 * g + k) for g in sorted(channels) for k in range(16)]
     reads = {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys}
     for name, places in (reads | {"mlp.gate_proj": inner, "mlp.up_proj": inner}).items():
         for row, (layer, k) in enumerate(places):
-            wanted = dense.model.layers[layer].get_submodule(name)
-            assert torch.equal(got.get_submodule(name).weight[row], wanted.weight[k])
-            assert wanted.bias is None or torch.equal(got.get_submodule(name).bias[row], wanted.bias[k])
+            original = dense.model.layers[layer].get_submodule(name)
+            assert torch.equal(got.get_submodule(name).weight[row], original.weight[k])
+            assert original.bias is None or torch.equal(got.get_submodule(name).bias[row], original.bias[k])
     for name, places in {"self_attn.o_proj": queries, "mlp.down_proj": inner}.items():
         for column, (layer, k) in enumerate(places):
-            wanted = dense.model.layers[layer].get_submodule(name).weight[:, k]
-            assert torch.equal(got.get_submodule(name).weight[:, column], wanted)
+            original = dense.model.layers[layer].get_submodule(name).weight[:, k]
+            assert torch.equal(got.get_submodule(name).weight[:, column], original)
     for name, value in got.named_parameters():
         both = [dense.model.layers[layer].get_parameter(name) for layer in (pair, pair + 1)]
         if "layernorm" in name:
@@ -123,9 +123,9 @@ def test_merged_layers_are_spared_and_the_result_is_a_plain_model(make_tiny, ids
 
 
 def test_merges_that_were_found_are_done_without_a_pass_and_fewer_are_the_first_of_more(make_tiny, ids):
-    whole, again, kept = make_tiny("llama"), make_tiny("llama"), []
-    merges = come(whole, ids, 3, after=lambda found: kept.append(len(found)))
-    assert kept == [1, 2, 3]
+    whole, again, counts = make_tiny("llama"), make_tiny("llama"), []
+    merges = come(whole, ids, 3, after=lambda merges_so_far: counts.append(len(merges_so_far)))
+    assert counts == [1, 2, 3]
     assert come(make_tiny("llama"), ids, 2) == merges[:2]
     assert come(again, ids[:0], 3, begun=merges) == merges
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in whole.state_dict().items())
@@ -136,14 +136,14 @@ def test_a_recipe_of_more_layers_goes_on_where_one_of_fewer_ended(make_tiny, ids
     passes = []
     monkeypatch.setattr("common.baselines.come.observe", lambda *args, **own: passes.append(1) or observe(*args, **own))
     models = []
-    for count, wanted in ((2, 2), (3, 3), (3, 3), (2, 3)):
+    for count, expected_passes in ((2, 2), (3, 3), (3, 3), (2, 3)):
         models.append(make_tiny("llama"))
         context = around(models[-1], windows=ids, selection={"method": "come", "count": count}, kept_in=tmp_path)
         run_recipe(context)
-        assert len(passes) == wanted and len(context.details["merged"]) == count
-    for one, other in ((0, 3), (1, 2)):
-        weights = models[other].state_dict()
-        assert all(torch.equal(value, weights[name]) for name, value in models[one].state_dict().items())
+        assert len(passes) == expected_passes and len(context.details["merged"]) == count
+    for first, second in ((0, 3), (1, 2)):
+        weights = models[second].state_dict()
+        assert all(torch.equal(value, weights[name]) for name, value in models[first].state_dict().items())
 
 
 def test_merged_layers_are_not_merged_again(make_tiny, ids):

@@ -36,19 +36,19 @@ def naive_entropies(model, bins):
         layer.register_forward_pre_hook(lambda _m, args: streams.append(args[0]))
         inner.register_forward_hook(lambda _m, args, _out: streams.append(args[0]))
     model.model.norm.register_forward_pre_hook(lambda _m, args: streams.append(args[0]))
-    found = []
+    entropies = []
     for sequence in IDS:
         streams.clear()
         with torch.no_grad():
             model(input_ids=sequence[None], use_cache=False)
-        found.append([naive_entropy(stream[0].double().numpy(), bins) for stream in streams])
-    return np.mean(found, axis=0)
+        entropies.append([naive_entropy(stream[0].double().numpy(), bins) for stream in streams])
+    return np.mean(entropies, axis=0)
 
 
 def test_entropies_are_those_of_numpys_histograms(tiny):
-    found = entrodrop.entropies(Decoder(tiny), IDS)
-    assert len(found) == 13
-    np.testing.assert_allclose(found, naive_entropies(tiny, 20), rtol=1e-9)
+    entropies = entrodrop.entropies(Decoder(tiny), IDS)
+    assert len(entropies) == 13
+    np.testing.assert_allclose(entropies, naive_entropies(tiny, 20), rtol=1e-9)
 
 
 def test_entropy_in_closed_form():
@@ -62,15 +62,15 @@ def test_entropy_in_closed_form():
 
 def test_what_adds_least_goes_from_the_lowest_entropy_on():
     # before each half of layers 0, 1 and 2, and after all; the lowest input of a layer is that of layer 1
-    found = [9.0, 2.0, 3.0, 4.5, 4.0, 4.2, 6.0]
-    assert entrodrop.least_increase(found, ORDER, 1) == [(2, ATTENTION)]
-    assert entrodrop.least_increase(found, ORDER, 2) == [(2, ATTENTION), (1, ATTENTION)]
-    assert entrodrop.least_increase(found, ORDER, 1, MLP) == [(1, MLP)]
-    assert entrodrop.least_increase(found, ORDER, 3, "both") == [(1, MLP), (2, ATTENTION), (1, ATTENTION)]
-    assert entrodrop.least_increase(found, ORDER, 1, "layer") == [1]
-    falling = [1.5, *found[1:]]  # then the lowest input is that of layer 0
+    entropies = [9.0, 2.0, 3.0, 4.5, 4.0, 4.2, 6.0]
+    assert entrodrop.least_increase(entropies, ORDER, 1) == [(2, ATTENTION)]
+    assert entrodrop.least_increase(entropies, ORDER, 2) == [(2, ATTENTION), (1, ATTENTION)]
+    assert entrodrop.least_increase(entropies, ORDER, 1, MLP) == [(1, MLP)]
+    assert entrodrop.least_increase(entropies, ORDER, 3, "both") == [(1, MLP), (2, ATTENTION), (1, ATTENTION)]
+    assert entrodrop.least_increase(entropies, ORDER, 1, "layer") == [1]
+    falling = [1.5, *entropies[1:]]  # then the lowest input is that of layer 0
     assert entrodrop.least_increase(falling, ORDER, 1, "both") == [(1, MLP)]
-    without = [*found[:1], *found[3:]], [*ORDER[:1], *ORDER[3:]]  # two halves
+    without = [*entropies[:1], *entropies[3:]], [*ORDER[:1], *ORDER[3:]]  # two halves
     assert entrodrop.least_increase(*without, 1, "layer") == [2]
 
 

@@ -60,9 +60,9 @@ def test_the_costs_are_the_distances(make_tiny, monkeypatch):
 
 def test_divergences_of_nothing_and_of_opposites():
     sure = torch.full((1, 50), -200.0)
-    one, other = (sure.index_fill(1, torch.tensor([token]), 0).log_softmax(-1) for token in (3, 7))
-    assert finercut.divergences(one, one).item() == pytest.approx(0, abs=1e-6)
-    assert finercut.divergences(one, other).item() == pytest.approx(torch.tensor(2.0).log().item())  # its largest
+    first, second = (sure.index_fill(1, torch.tensor([token]), 0).log_softmax(-1) for token in (3, 7))
+    assert finercut.divergences(first, first).item() == pytest.approx(0, abs=1e-6)
+    assert finercut.divergences(first, second).item() == pytest.approx(torch.tensor(2.0).log().item())  # its largest
 
 
 def test_a_trial_runs_what_follows_the_half_it_leaves_out_alone(tiny_llama, monkeypatch):
@@ -76,9 +76,9 @@ def test_a_trial_runs_what_follows_the_half_it_leaves_out_alone(tiny_llama, monk
 
 def test_it_goes_on_from_what_is_gone_and_from_what_was_found(make_tiny):
     model = make_tiny("llama")
-    found = finercut.finer_cut(Decoder(model), IDS, 3)
-    assert finercut.finer_cut(Decoder(model), IDS, 3, begun=found[:2]) == found
-    assert finercut.finer_cut(Decoder(model), IDS, 1, begun=found[:2]) == found[:1]
+    removed = finercut.finer_cut(Decoder(model), IDS, 3)
+    assert finercut.finer_cut(Decoder(model), IDS, 3, begun=removed[:2]) == removed
+    assert finercut.finer_cut(Decoder(model), IDS, 1, begun=removed[:2]) == removed[:1]
     drop_halves(model, [(2, ATTENTION)])  # dense is the model as it is given
     assert finercut.finer_cut(Decoder(model), IDS, 1) == naive(model, 1)
 

@@ -180,10 +180,10 @@ def test_a_broken_structure_is_refused_in_one_line(tiny_llama, tmp_path, content
 def test_the_step_in_a_recipe_prunes_by_the_recipes_tokens(tiny_llama):
     expected = copy.deepcopy(tiny_llama)
     llm_pruner.prune(expected, IDS, RATIO, first=1, last=1)
-    found = around(tiny_llama, windows=IDS, selection={"method": "llm-pruner", "ratio": RATIO, "first": 1, "last": 1})
-    run_recipe(found)
+    context = around(tiny_llama, windows=IDS, selection={"method": "llm-pruner", "ratio": RATIO, "first": 1, "last": 1})
+    run_recipe(context)
     assert torch.equal(logits(tiny_llama), logits(expected))
-    assert found.removed == [] and found.details["sliced"]["layers"] == [1, 2, 3, 4]
+    assert context.removed == [] and context.details["sliced"]["layers"] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -196,7 +196,7 @@ def test_as_many_parameters_go_as_layers_have(tiny_llama, count):
     run_recipe(around(tiny_llama, windows=IDS, selection=selection))
     gone = before - sum(p.numel() for p in tiny_llama.parameters())
     assert 0 <= gone - count * layer < 4 * channel
-    assert {found["key_heads"] for found in widths(tiny_llama)[1:5]} == {2 - (count == 2)}
+    assert {layer_widths["key_heads"] for layer_widths in widths(tiny_llama)[1:5]} == {2 - (count == 2)}
 
 
 def test_more_than_there_is_cannot_go(tiny_llama):
@@ -205,6 +205,6 @@ def test_more_than_there_is_cannot_go(tiny_llama):
         ({"layers": 1, "ratio": 0.5}, "exactly one"),
         ({}, "exactly one"),
     ):
-        found = around(tiny_llama, windows=IDS, selection={"method": "llm-pruner", "first": 1, "last": 1} | selection)
+        context = around(tiny_llama, windows=IDS, selection={"method": "llm-pruner", "first": 1, "last": 1} | selection)
         with pytest.raises(UserError, match=message):
-            run_recipe(found)
+            run_recipe(context)

@@ -27,12 +27,12 @@ def test_similarity_is_the_mean_cosine_of_layer_inputs(tiny, ids):
 def blocks(*sizes, inside, outside):
     """A similarity of clusters of these sizes: one number within a cluster, another between two."""
     layers = sum(sizes)
-    found = torch.full((layers, layers), outside, dtype=torch.float64)
+    similarity = torch.full((layers, layers), outside, dtype=torch.float64)
     first = 0
     for size, value in zip(sizes, inside, strict=True):
-        found[first : first + size, first : first + size] = value
+        similarity[first : first + size, first : first + size] = value
         first += size
-    return found.fill_diagonal_(1.0)
+    return similarity.fill_diagonal_(1.0)
 
 
 def test_every_cluster_loses_one_layer_before_the_most_alike_loses_more():
@@ -80,17 +80,17 @@ def test_refusals_and_the_recipes_step(tiny_llama, ids):
 
 def test_uidls_angle_is_that_of_the_last_tokens(tiny, ids):
     x = streams(tiny, ids)
-    found = collect(Decoder(tiny), ids, span=2, kinds=("last-token-angle",), batch_size=1)
+    statistics = collect(Decoder(tiny), ids, span=2, kinds=("last-token-angle",), batch_size=1)
 
     def angle(a, b):
-        one, two = x[a][:, -1].double(), x[b][:, -1].double()
-        return (torch.nn.functional.cosine_similarity(one, two).arccos() / math.pi).mean().item()
+        before, after = x[a][:, -1].double(), x[b][:, -1].double()
+        return (torch.nn.functional.cosine_similarity(before, after).arccos() / math.pi).mean().item()
 
     for start in range(4):
-        assert 1 - found.cosine("last-token-angle", start, start + 2) == pytest.approx(
+        assert 1 - statistics.cosine("last-token-angle", start, start + 2) == pytest.approx(
             angle(start, start + 2), abs=1e-6
         )
-    window = best_window(found, 2, "last-token-angle")
+    window = best_window(statistics, 2, "last-token-angle")
     assert window[0] == min(range(1, 4), key=lambda a: angle(a, a + 2))
     # what was collected without angles does not pass for their being zero
     assert not collect(Decoder(tiny), ids, span=2).holds([], span=2, kinds=("last-token-angle",))

@@ -26,28 +26,28 @@ NORMS = ("input_layernorm", "post_attention_layernorm")
 
 def spliced(model, start, stop):
     """The model as OverRep begins: the attention of the layer before the block with the rest of the block's last."""
-    made = copy.deepcopy(model)
-    first = made.model.layers[stop - 1]
-    first.self_attn = made.model.layers[start - 1].self_attn
-    made.model.layers = made.model.layers[: start - 1] + torch.nn.ModuleList([first]) + made.model.layers[stop:]
-    for place, layer in enumerate(made.model.layers):
+    copied = copy.deepcopy(model)
+    first = copied.model.layers[stop - 1]
+    first.self_attn = copied.model.layers[start - 1].self_attn
+    copied.model.layers = copied.model.layers[: start - 1] + torch.nn.ModuleList([first]) + copied.model.layers[stop:]
+    for place, layer in enumerate(copied.model.layers):
         layer.self_attn.layer_idx = place
-    made.config.num_hidden_layers = len(made.model.layers)
-    return made
+    copied.config.num_hidden_layers = len(copied.model.layers)
+    return copied
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 def test_it_begins_as_the_neighbours_and_merges_exactly_whatever_was_learnt(kind, make_tiny):
     model = make_tiny(kind)
-    x, wanted = streams(model), streams(spliced(model, 2, 4))
+    x, expected = streams(model), streams(spliced(model, 2, 4))
     layers = RecoveryLayers(Decoder(model), 2, 4)
     with torch.no_grad():
-        torch.testing.assert_close(layers(x[1]), wanted[3], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(layers(x[1]), expected[3], rtol=1e-4, atol=1e-4)
         generator = torch.Generator().manual_seed(0)
         for parameter in layers.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
         learnt = layers(x[1])
-        assert not torch.allclose(learnt, wanted[3], rtol=1e-2, atol=1e-2)
+        assert not torch.allclose(learnt, expected[3], rtol=1e-2, atol=1e-2)
         plain = spliced(model, 2, 4)
         for layer, merged in zip(plain.model.layers[1:3], layers.merge(), strict=True):
             layer.load_state_dict(merged.state_dict())  # the names and shapes of plain layers
@@ -138,12 +138,12 @@ def trained(model, start, stop, table):
 
 
 def test_its_training_is_plain_steps_on_the_formulas(tiny_llama):
-    wanted = trained(copy.deepcopy(tiny_llama), 2, 4, annealing(15))
+    expected = trained(copy.deepcopy(tiny_llama), 2, 4, annealing(15))
     dense = copy.deepcopy(tiny_llama)
     report = recover(tiny_llama, [3, 2], WINDOWS, FAST)
     assert report["status"] == "finished" and report["losses"][-1] < report["losses"][0]
     assert report["replaced"] == [{"run": [2, 4], "position": 1}] and len(tiny_llama.model.layers) == 4
-    for (place, name), value in wanted.items():
+    for (place, name), value in expected.items():
         got = tiny_llama.model.layers[1 + place].get_submodule(name).weight
         torch.testing.assert_close(got, value, rtol=2e-3, atol=2e-4)
     for place, original in ((0, 0), (3, 5)):  # the other layers are as they were

@@ -38,22 +38,24 @@ def states(model, ids):
     return [x.flatten(0, 1).double() for x in hidden_states], [m.flatten(0, 1).double() for m in written]
 
 
-def lstsq(inputs, wanted, alpha=0.0):
+def lstsq(inputs, targets, alpha=0.0):
     """argmin |inputs A - wanted|^2 + alpha |A|^2, by numpy's."""
     size = inputs.shape[1]
     rows = np.concatenate([inputs.numpy(), alpha**0.5 * np.eye(size)])
-    found = np.linalg.lstsq(rows, np.concatenate([wanted.numpy(), np.zeros((size, wanted.shape[1]))]), rcond=None)
-    return torch.from_numpy(found[0])
+    solution = np.linalg.lstsq(rows, np.concatenate([targets.numpy(), np.zeros((size, targets.shape[1]))]), rcond=None)
+    return torch.from_numpy(solution[0])
 
 
 def test_a_ghost_is_least_squares_on_the_stream(tiny, ids):
     x, _ = states(tiny, ids)
-    wanted = lstsq(x[2], x[4] - x[2], EPS)
+    expected = lstsq(x[2], x[4] - x[2], EPS)
     [report] = ghost(tiny, ids, [3, 2], batch_size=3)
     [patch] = patches(tiny)
-    torch.testing.assert_close(patch.module.weight.double(), wanted, rtol=1e-3, atol=1e-3 * wanted.abs().max().item())
+    torch.testing.assert_close(
+        patch.module.weight.double(), expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item()
+    )
     assert (patch.position, report["run"], report["operators"]) == (2, [2, 4], 1)
-    left = ((x[2] @ wanted - (x[4] - x[2])).square().sum() / x[4].square().sum()).item()
+    left = ((x[2] @ expected - (x[4] - x[2])).square().sum() / x[4].square().sum()).item()
     assert report["left"] == [pytest.approx(left, rel=1e-3)]
     assert report["error"] == [pytest.approx(((x[4] - x[2]).square().sum() / x[4].square().sum()).item(), rel=1e-4)]
     repaired, _ = states(tiny, ids)  # the layer after the cut receives it
@@ -65,11 +67,11 @@ def test_several_cuts_have_one_operator_per_layer_and_adjoining_ones_compose(tin
     dense = copy.deepcopy(tiny_llama)
     x, _ = states(dense, ids)
     eye = torch.eye(64, dtype=torch.float64)
-    one, two, three = (eye + lstsq(x[k], x[k + 1] - x[k], EPS) for k in (1, 2, 4))
+    of_layer_1, of_layer_2, of_layer_4 = (eye + lstsq(x[k], x[k + 1] - x[k], EPS) for k in (1, 2, 4))
     reports = ghost(tiny_llama, ids, [1, 2, 4])
     first, second = patches(tiny_llama)
-    torch.testing.assert_close(eye + first.module.weight, one @ two, rtol=1e-2, atol=1e-2)
-    torch.testing.assert_close(eye + second.module.weight, three, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(eye + first.module.weight, of_layer_1 @ of_layer_2, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(eye + second.module.weight, of_layer_4, rtol=1e-3, atol=1e-3)
     assert [(r["operators"], r["position"]) for r in reports] == [(2, 1), (1, 2)]
 
 
@@ -85,9 +87,9 @@ def test_replaceme_maps_the_mlps_output_inside_down_proj(kind, make_tiny, ids):
     matrix = lstsq(m[1], x[4] - x[2] + m[1])
     [report] = replace_me(model, ids, [2, 3], batch_size=3)
     repaired, _ = states(model, ids)
-    wanted = x[2] - m[1] + m[1] @ matrix
-    torch.testing.assert_close(repaired[2], wanted, rtol=1e-3, atol=1e-3 * wanted.abs().max().item())
-    left = ((wanted - x[4]).square().sum() / x[4].square().sum()).item()
+    expected = x[2] - m[1] + m[1] @ matrix
+    torch.testing.assert_close(repaired[2], expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item())
+    left = ((expected - x[4]).square().sum() / x[4].square().sum()).item()
     assert report["left"] == pytest.approx(left, rel=1e-3) and report["layer"] == 1
     assert report["left"] < report["error"] and not patches(model)
     torch.testing.assert_close(repaired[1], x[1], rtol=0, atol=0)
@@ -99,13 +101,13 @@ def test_an_intercept_goes_into_the_bias_and_the_result_is_a_plain_llama(options
     ones = torch.ones(len(m[1]), 1, dtype=torch.float64)
     if options.get("bias"):
         solved = lstsq(torch.cat([m[1], ones], 1), x[4] - x[2] + m[1])
-        wanted = x[2] - m[1] + m[1] @ solved[:-1] + solved[-1]
+        expected = x[2] - m[1] + m[1] @ solved[:-1] + solved[-1]
     else:
-        wanted = x[2] + (x[4] - x[2]).mean(0)
+        expected = x[2] + (x[4] - x[2]).mean(0)
     [report] = replace_me(tiny_llama, ids, [2, 3], **options)
     repaired, _ = states(tiny_llama, ids)
-    torch.testing.assert_close(repaired[2], wanted, rtol=1e-3, atol=1e-3 * wanted.abs().max().item())
-    assert report["left"] == pytest.approx(((wanted - x[4]).square().sum() / x[4].square().sum()).item(), rel=1e-3)
+    torch.testing.assert_close(repaired[2], expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item())
+    assert report["left"] == pytest.approx(((expected - x[4]).square().sum() / x[4].square().sum()).item(), rel=1e-3)
     assert reloaded(tiny_llama, ids).config.mlp_bias
 
 
@@ -156,9 +158,9 @@ def test_what_a_fused_matrix_leaves_is_what_the_repaired_model_shows(kind, optio
             return model(ids, output_hidden_states=True).hidden_states[layer].double()
 
     model = make_tiny(kind)
-    wanted = states(4)
+    expected = states(4)
     [report] = replace_me(model, ids, [2, 3], **options)
-    left = (states(2) - wanted).square().sum() / wanted.square().sum()
+    left = (states(2) - expected).square().sum() / expected.square().sum()
     assert report["left"] == pytest.approx(left.item(), rel=1e-3) and report["left"] < report["error"]
 
 
@@ -196,11 +198,11 @@ def test_what_cannot_be_repaired_is_refused_and_the_model_stays_whole(kind, call
 
 def test_an_intercept_is_not_damped():
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    found = Regression(intercept=True)
-    found.add(x - x.mean(0), torch.full((40, 2), 5.0, dtype=torch.float64), torch.ones(40, 2))
-    solved = found.solved(1e3)
+    regression = Regression(intercept=True)
+    regression.add(x - x.mean(0), torch.full((40, 2), 5.0, dtype=torch.float64), torch.ones(40, 2))
+    solved = regression.solved(1e3)
     torch.testing.assert_close(solved[-1], torch.full((2,), 5.0, dtype=torch.float64))
-    assert found.left(solved) == pytest.approx(0.0, abs=1e-9)
+    assert regression.left(solved) == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -211,13 +213,13 @@ def test_an_intercept_is_not_damped():
     ],
 )
 def test_a_recipe_repairs_as_the_function_does_and_says_from_how_many_tokens(repair, call, make_tiny, ids):
-    one, other = make_tiny("llama"), make_tiny("llama")
-    context = around(one, windows=ids, selection=Given((4, 2)), repair=repair)
+    by_recipe, by_function = make_tiny("llama"), make_tiny("llama")
+    context = around(by_recipe, windows=ids, selection=Given((4, 2)), repair=repair)
     assert context.recipe.step("repair") == repair
     run_recipe(context)
-    reports = call(other, ids)
-    assert context.details["patches" if patches(other) else "fused"] == reports
+    reports = call(by_function, ids)
+    assert context.details["patches" if patches(by_function) else "fused"] == reports
     assert context.details["repair"]["calibration_tokens"] == ids.numel()
     assert context.details["repair"]["seconds"] >= 0
     with torch.no_grad():
-        assert torch.equal(one(ids).logits, other(ids).logits)
+        assert torch.equal(by_recipe(ids).logits, by_function(ids).logits)

@@ -46,12 +46,12 @@ def given(model, ids):
 
 def test_adapters_of_a_block_follow_one_another_as_one(tiny, ids):
     x = states(tiny, ids)
-    wanted = through(through(x[2], affine(x[2], x[3])), affine(x[3], x[4]))
+    expected = through(through(x[2], affine(x[2], x[3])), affine(x[3], x[4]))
     [report] = shift(tiny, ids, [3, 2], batch_size=3)
     before, after = given(tiny, ids)
     assert report == {"run": [2, 4], "position": 2, "adapters": 2} and len(tiny.model.layers) == 4
     np.testing.assert_allclose(before, x[2], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(after, wanted, rtol=1e-3, atol=2e-3 * np.abs(wanted).max())
+    np.testing.assert_allclose(after, expected, rtol=1e-3, atol=2e-3 * np.abs(expected).max())
 
 
 def test_a_rank_is_the_nearest_of_that_rank_and_keeps_the_mean(tiny_llama, ids):
@@ -59,10 +59,10 @@ def test_a_rank_is_the_nearest_of_that_rank_and_keeps_the_mean(tiny_llama, ids):
     fitted = np.c_[x[2], np.ones(len(x[2]))] @ affine(x[2], x[3])
     mean = fitted.mean(0)
     u, s, v = np.linalg.svd(fitted - mean, full_matrices=False)
-    wanted = x[2] + mean + (u[:, :5] * s[:5]) @ v[:5]  # Eckart and Young: no fit of rank 5 is nearer
+    expected = x[2] + mean + (u[:, :5] * s[:5]) @ v[:5]  # Eckart and Young: no fit of rank 5 is nearer
     shift(tiny_llama, ids, [2], rank=5)
     _, after = given(tiny_llama, ids)
-    np.testing.assert_allclose(after, wanted, rtol=1e-3, atol=2e-3 * np.abs(wanted).max())
+    np.testing.assert_allclose(after, expected, rtol=1e-3, atol=2e-3 * np.abs(expected).max())
     assert sum(p.numel() for p in patches(tiny_llama)[0].module.parameters()) == 2 * 5 * 64 + 64
 
 

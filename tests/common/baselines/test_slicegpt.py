@@ -158,10 +158,10 @@ def test_the_step_in_a_recipe_slices_by_the_recipes_tokens(tiny_llama, fidelity)
     expected = copy.deepcopy(tiny_llama)
     width = slicegpt.width_of_ratio(tiny_llama, 0.2)
     slicegpt.slice_stream(expected, IDS, width, centre=fidelity == "code")
-    found = around(tiny_llama, windows=IDS, selection={"method": "slicegpt", "ratio": 0.2}, fidelity=fidelity)
-    run_recipe(found)
+    context = around(tiny_llama, windows=IDS, selection={"method": "slicegpt", "ratio": 0.2}, fidelity=fidelity)
+    run_recipe(context)
     assert torch.equal(logits(tiny_llama), logits(expected))
-    assert found.details["sliced"] == {"width": width} and found.removed == []
+    assert context.details["sliced"] == {"width": width} and context.removed == []
 
 
 @pytest.mark.parametrize("name", SLICEABLE)
@@ -177,9 +177,9 @@ def test_widths_by_parameters_are_the_nearest(make_tiny, name, tied):
         slicegpt.slice_stream(sliced, IDS[:1], left)
         counted[left] = sum(p.numel() for p in sliced.parameters())
         assert slicegpt.parameters(model, left) == counted[left]
-    wanted = 2 * sum(p.numel() for p in model.model.layers[0].parameters()) / dense
-    nearest = min(counted, key=lambda left: abs(1 - counted[left] / dense - wanted))
-    assert SliceGpt(layers=2).width(model) == SliceGpt(ratio=wanted).width(model) == nearest
+    ratio = 2 * sum(p.numel() for p in model.model.layers[0].parameters()) / dense
+    nearest = min(counted, key=lambda left: abs(1 - counted[left] / dense - ratio))
+    assert SliceGpt(layers=2).width(model) == SliceGpt(ratio=ratio).width(model) == nearest
 
 
 @pytest.mark.parametrize("options", [{}, {"layers": 1, "ratio": 0.2}, {"ratio": 1.5}, {"ratio": -0.1}])

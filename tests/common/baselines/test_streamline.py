@@ -38,8 +38,8 @@ logits = partial(logits_of, ids=WINDOWS)
 
 def streams(model, boundaries, ids=WINDOWS):
     """X[l] of the model as Hugging Face code runs it (before the final norm), after the patches at l."""
-    found = streams_of(model, ids)
-    return [found[b] for b in boundaries]
+    by_boundary = streams_of(model, ids)
+    return [by_boundary[b] for b in boundaries]
 
 
 def regressed(config, loss):
@@ -109,15 +109,15 @@ def test_the_official_training_barely_lowers_its_rate():
     steps = OFFICIAL.steps(100_000)
     warm, total = 16 * steps * 0.01 * 0.5, 16 * steps * 0.5
 
-    def theirs(step):
+    def official_rate(step):
         if step < warm:
             return 2e-4 * step / warm
         return 5e-5 + (2e-4 - 5e-5) * (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2
 
-    assert OFFICIAL.rate(steps, steps) == pytest.approx(theirs(steps)) and theirs(steps) / 2e-4 < 0.98
+    assert OFFICIAL.rate(steps, steps) == pytest.approx(official_rate(steps)) and official_rate(steps) / 2e-4 < 0.98
     for step in range(1, steps):
         assert OFFICIAL.rate(step, steps) == pytest.approx(
-            theirs(step), abs=2.01e-4 / warm if step < warm + 1 else 2e-6
+            official_rate(step), abs=2.01e-4 / warm if step < warm + 1 else 2e-6
         )
     assert (OFFICIAL.batch_size, OFFICIAL.accumulate, OFFICIAL.clip, OFFICIAL.weight_decay) == (8, 16, 5.0, 1e-3)
     assert OFFICIAL.order == "shuffled"
@@ -136,9 +136,9 @@ def test_the_weights_that_do_best_on_held_out_windows_are_kept(tiny_llama, repla
     assert list(losses) == list(range(2, 21, 2))
     assert losses[report["kept_steps"]] == min(losses.values()) < losses[20]
     start = 2 if replace is replace_with_ffn else 3  # what receives the replacement's output
-    wanted = streams(dense, [5], held_out)[0]
+    expected = streams(dense, [5], held_out)[0]
     received = streams(tiny_llama, [start], held_out)[0]
-    assert (received - wanted).square().mean().item() == pytest.approx(min(losses.values()), rel=1e-3)
+    assert (received - expected).square().mean().item() == pytest.approx(min(losses.values()), rel=1e-3)
 
 
 def test_an_untrained_network_can_be_put_in(tiny_llama):

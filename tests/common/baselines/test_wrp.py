@@ -18,10 +18,12 @@ def weight(layer, name):
     return layer.get_submodule(name).weight.detach().double().numpy()
 
 
-def cka(one, other):
+def cka(first, second):
     """By features: |A'B|^2 / (|A'A| |B'B|) of matrices whose rows, one a channel, are centred."""
-    one, other = (x - x.mean(0) for x in (one, other))
-    return (np.linalg.norm(one.T @ other) ** 2) / (np.linalg.norm(one.T @ one) * np.linalg.norm(other.T @ other))
+    first, second = (x - x.mean(0) for x in (first, second))
+    return (np.linalg.norm(first.T @ second) ** 2) / (
+        np.linalg.norm(first.T @ first) * np.linalg.norm(second.T @ second)
+    )
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
@@ -40,18 +42,18 @@ def test_similarity_is_the_mean_of_both_projections_cka_and_the_cosine_of_scales
         for j, other in enumerate(layers):
             both = [cka(weight(one, name), weight(other, name)) for name in (SEVEN[3], SEVEN[6])]
             cosine = norms[i] @ norms[j] / (np.linalg.norm(norms[i]) * np.linalg.norm(norms[j]))
-            wanted = 1.0 if i == j else (np.mean(both) + cosine) / 2
-            assert got[i, j].item() == pytest.approx(wanted, abs=1e-6)
+            expected = 1.0 if i == j else (np.mean(both) + cosine) / 2
+            assert got[i, j].item() == pytest.approx(expected, abs=1e-6)
             assert (i, j) != (1, 3) or both[1] == pytest.approx(1)  # the order of features does not count
 
 
 def planted(*sizes, inside=0.9, outside=-0.5):
-    found = torch.full((sum(sizes),) * 2, outside, dtype=torch.float64)
+    similarity = torch.full((sum(sizes),) * 2, outside, dtype=torch.float64)
     first = 0
     for size in sizes:
-        found[first : first + size, first : first + size] = inside
+        similarity[first : first + size, first : first + size] = inside
         first += size
-    return found.fill_diagonal_(1.0)
+    return similarity.fill_diagonal_(1.0)
 
 
 def gaps(similarity):
@@ -80,10 +82,10 @@ def test_two_clusters_unless_the_finer_structure_is_the_stronger_beyond_depth():
 
 def test_a_recipe_removes_the_layers_that_lorps_allocation_gives_and_reads_no_text(tiny_llama):
     similarity = weight_similarity(Decoder(tiny_llama))
-    wanted = lorp(similarity, 2, cluster_count(similarity))
+    expected = lorp(similarity, 2, cluster_count(similarity))
     context = around(tiny_llama, selection={"method": "wrp", "count": 2})
     run_recipe(context)
-    assert context.details["removed"] == wanted and len(tiny_llama.model.layers) == 4
+    assert context.details["removed"] == expected and len(tiny_llama.model.layers) == 4
     assert context.decoder.executions == 0
 
 

@@ -108,8 +108,12 @@ def test_a_missing_split_is_one_line(mirror):
     rows("text", "x").to_parquet(mirror("Salesforce/wikitext") / "test.parquet")
     with pytest.raises(UserError, match="could not fetch dataset Salesforce/wikitext from the mirror: ") as caught:
         corpora.texts("wikitext2-train")
-    said = str(caught.value)
-    assert "\n" not in said and ".;" not in said and said.endswith("complete its copy there, or unset LAYERLAB_HUB")
+    message = str(caught.value)
+    assert (
+        "\n" not in message
+        and ".;" not in message
+        and message.endswith("complete its copy there, or unset LAYERLAB_HUB")
+    )
 
 
 @pytest.mark.parametrize("name", ["wikitext2-test", "ptb-validation", "c4-validation"])
@@ -161,6 +165,6 @@ def test_text_of_a_task_leaves_out_the_items_that_are_asked(monkeypatch):
         return datasets.Dataset.from_list(rows)
 
     monkeypatch.setattr(corpora, "open_dataset", open_dataset)
-    found = corpora.texts("hellaswag-after-500")
-    assert found == ["context 500 yes 500", "context 501 yes 501", "context 502 yes 502"]
+    texts = corpora.texts("hellaswag-after-500")
+    assert texts == ["context 500 yes 500", "context 501 yes 501", "context 502 yes 502"]
     assert opened == [("Rowan/hellaswag", None, "validation")]

@@ -33,43 +33,43 @@ def weighted(x, y):
 
 
 def test_scalar_and_channel_factors_are_those_of_lstsq(states):
-    x, y, found = states
-    moments = found.least_squares(1, 4)
+    x, y, statistics = states
+    moments = statistics.least_squares(1, 4)
     for rotated in (False, True):
         rotation = hadamard_matrix(64) if rotated else torch.eye(64, dtype=torch.float64)
-        one, two = weighted(x @ rotation, y @ rotation)
-        scalar = np.linalg.lstsq(one.reshape(-1, 1).numpy(), two.flatten().numpy(), rcond=None)[0].item()
+        x_w, y_w = weighted(x @ rotation, y @ rotation)
+        scalar = np.linalg.lstsq(x_w.reshape(-1, 1).numpy(), y_w.flatten().numpy(), rcond=None)[0].item()
         assert moments.scalar() == pytest.approx(scalar, rel=1e-5)
-        channels = [np.linalg.lstsq(one[:, [k]].numpy(), two[:, k].numpy(), rcond=None)[0].item() for k in range(64)]
-        got = found.ratio(1, 4, "least-squares", rotated)
+        channels = [np.linalg.lstsq(x_w[:, [k]].numpy(), y_w[:, k].numpy(), rcond=None)[0].item() for k in range(64)]
+        got = statistics.ratio(1, 4, "least-squares", rotated)
         np.testing.assert_allclose(got.numpy(), channels, rtol=1e-4, atol=1e-6)
 
 
 def test_the_matrix_is_ridge_regression_towards_the_identity(states):
-    x, y, found = states
-    one, two = weighted(x, y)
-    penalty = 0.05 * len(one) / 64  # the Gram matrix of unit rows has as many rows as trace
-    rows = torch.cat([one, penalty**0.5 * torch.eye(64, dtype=torch.float64)])
-    change = torch.cat([two - one, torch.zeros(64, 64, dtype=torch.float64)])
+    x, y, statistics = states
+    x_w, y_w = weighted(x, y)
+    penalty = 0.05 * len(x_w) / 64  # the Gram matrix of unit rows has as many rows as trace
+    rows = torch.cat([x_w, penalty**0.5 * torch.eye(64, dtype=torch.float64)])
+    change = torch.cat([y_w - x_w, torch.zeros(64, 64, dtype=torch.float64)])
     solved = np.eye(64) + np.linalg.lstsq(rows.numpy(), change.numpy(), rcond=None)[0]
-    np.testing.assert_allclose(found.least_squares(1, 4).matrix(0.05).numpy(), solved, rtol=1e-3, atol=1e-5)
-    nothing = found.least_squares(1, 4).matrix(1e12)
+    np.testing.assert_allclose(statistics.least_squares(1, 4).matrix(0.05).numpy(), solved, rtol=1e-3, atol=1e-5)
+    nothing = statistics.least_squares(1, 4).matrix(1e12)
     torch.testing.assert_close(nothing, torch.eye(64, dtype=torch.float64), rtol=0, atol=1e-9)
 
 
 def test_unexplained_is_the_weighted_error_left(states):
-    x, y, found = states
-    moments = found.least_squares(1, 4)
-    one, two = weighted(x, y)
+    x, y, statistics = states
+    moments = statistics.least_squares(1, 4)
+    x_w, y_w = weighted(x, y)
 
     def left(mapped):
-        return ((mapped - two).square().sum() / (one - two).square().sum()).item()
+        return ((mapped - y_w).square().sum() / (x_w - y_w).square().sum()).item()
 
     rotation = hadamard_matrix(64)
     d, matrix = moments.channels(True), moments.matrix()
-    assert moments.unexplained(moments.scalar()) == pytest.approx(left(one * moments.scalar()), rel=1e-5)
-    assert moments.unexplained(d, rotated=True) == pytest.approx(left(one @ rotation * d @ rotation.T), rel=1e-5)
-    assert moments.unexplained(matrix) == pytest.approx(left(one @ matrix), rel=1e-4)
+    assert moments.unexplained(moments.scalar()) == pytest.approx(left(x_w * moments.scalar()), rel=1e-5)
+    assert moments.unexplained(d, rotated=True) == pytest.approx(left(x_w @ rotation * d @ rotation.T), rel=1e-5)
+    assert moments.unexplained(matrix) == pytest.approx(left(x_w @ matrix), rel=1e-4)
     assert moments.unexplained(1.0) == pytest.approx(1.0, rel=1e-9)
     assert moments.unexplained(matrix) < moments.unexplained(d, rotated=True) < moments.unexplained(moments.scalar())
 
@@ -105,13 +105,13 @@ def test_silence_is_seen_from_the_mean_channel_and_never_beside_overflow():
 
 
 def test_sigma_d_is_the_standard_deviation_of_elementwise_ratios(states):
-    x, y, found = states
+    x, y, statistics = states
     for rotated in (False, True):
         rotation = hadamard_matrix(64) if rotated else torch.eye(64, dtype=torch.float64)
         ratio = (y @ rotation).abs() / (x @ rotation).abs()
         expected = ratio.std(0, correction=0).mean().item()
         # float32 states: entries near zero decide, so they agree roughly
-        assert found.spread(1, 4, rotated) == pytest.approx(expected, rel=0.05)
+        assert statistics.spread(1, 4, rotated) == pytest.approx(expected, rel=0.05)
 
 
 def test_what_a_rotation_rounds_in_place_of_a_zero_has_no_part_in_ratios(make_tiny, crops):
@@ -124,7 +124,7 @@ def test_what_a_rotation_rounds_in_place_of_a_zero_has_no_part_in_ratios(make_ti
         for first, triple in enumerate(([1, 2, 7], [3, 4, 9])):  # others for every second token
             embedding[first::2, triple] = torch.cat([ends, -ends.sum(1, keepdim=True)], 1)[first::2]
     decoder = Decoder(model)
-    found = collect(decoder, crops, span=2, elementwise=[(0, 2)])
+    statistics = collect(decoder, crops, span=2, elementwise=[(0, 2)])
     with torch.no_grad():
         x = decoder.embed_tokens(crops)
         y = decoder.run(x, 0, 2).double() @ hadamard_matrix(64)
@@ -133,21 +133,21 @@ def test_what_a_rotation_rounds_in_place_of_a_zero_has_no_part_in_ratios(make_ti
     assert ((in_float32 != 0) & zero).any()  # else nothing is tried
     ratio = torch.where(zero, torch.nan, y.abs() / x.abs())
     expected, channels = ratio.nanmean((0, 1)), ~zero.all(0).all(0)
-    got = found.ratio(0, 2, "elementwise", True)
+    got = statistics.ratio(0, 2, "elementwise", True)
     assert channels.sum() > 20
     torch.testing.assert_close(got[channels], expected[channels], rtol=1e-3, atol=1e-4)
 
 
 def test_what_was_not_collected_is_named(states):
-    *_, found = states
+    *_, statistics = states
     with pytest.raises(UserError, match=r"no moments of X\[0\] and X\[1\]"):
-        found.least_squares(0, 1)
+        statistics.least_squares(0, 1)
     with pytest.raises(UserError, match="no C x C moments"):
-        found.least_squares(2, 3).matrix()
+        statistics.least_squares(2, 3).matrix()
     with pytest.raises(UserError, match="ridge must be a positive number, not -1"):
-        found.least_squares(1, 4).matrix(-1)
+        statistics.least_squares(1, 4).matrix(-1)
     with pytest.raises(UserError, match="no element-wise ratio"):
-        found.spread(0, 1)
+        statistics.spread(0, 1)
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 30])
@@ -155,11 +155,11 @@ def test_systems_are_solved_in_place_block_by_block(size, monkeypatch):
     monkeypatch.setattr(cholesky, "BLOCK", 8)
     rows = torch.randn(40, size, dtype=torch.float64, generator=torch.Generator().manual_seed(size))
     matrix, right = rows.T @ rows + 0.1 * torch.eye(size, dtype=torch.float64), rows[:5].T.clone()
-    wanted, gained = torch.linalg.solve(matrix, right), (right * torch.linalg.solve(matrix, right)).sum().item()
+    expected, gained = torch.linalg.solve(matrix, right), (right * torch.linalg.solve(matrix, right)).sum().item()
     factor, solution = matrix.clone(), right.clone()
     assert cholesky.factor_(factor)
     assert cholesky.solve_(factor, solution) == pytest.approx(gained, rel=1e-9)
-    torch.testing.assert_close(solution, wanted, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(solution, expected, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(factor.tril(), torch.linalg.cholesky(matrix), rtol=1e-10, atol=1e-12)
 
 
@@ -214,8 +214,8 @@ def test_fewer_tokens_than_features_are_solved_by_their_rows(monkeypatch):
         return (missing - inputs @ change).square().sum().item()
 
     lefts = parts[0].lefts(parts[1], [1e-4, 1.0, float("inf")])
-    wanted = {ridge: rest(*rows[1], best(*rows[0], ridge)) for ridge in (1e-4, 1.0)}
-    assert lefts == pytest.approx(wanted | {float("inf"): rest(*rows[1], 0 * best(*rows[0], 1.0))}, rel=1e-6)
+    expected = {ridge: rest(*rows[1], best(*rows[0], ridge)) for ridge in (1e-4, 1.0)}
+    assert lefts == pytest.approx(expected | {float("inf"): rest(*rows[1], 0 * best(*rows[0], 1.0))}, rel=1e-6)
     for sums, (inputs, missing) in (
         (parts[0], rows[0]),
         (parts[0].with_(parts[1]), [torch.cat(both) for both in zip(*rows, strict=True)]),

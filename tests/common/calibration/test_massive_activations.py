@@ -56,15 +56,15 @@ def test_a_tool_says_that_the_writer_goes(tiny_llama, ids):
     with massive_activations.watched(tiny_llama) as norms:
         tiny_llama(ids, use_cache=False)
 
-    def told(kept: dict, removed: list[int], paper: str = "linearpatch") -> str:
+    def warning(facts: dict, removed: list[int], paper: str = "linearpatch") -> str:
         method = SimpleNamespace(paper=paper)
-        return measure.massive_activation(SimpleNamespace(shared=kept, removed=removed, method=method))
+        return measure.massive_activation(SimpleNamespace(shared=facts, removed=removed, method=method))
 
-    assert told({"norms": norms}, [3]) == told({}, [2]) == ""
-    said = told({"norms": norms}, [1, 2])
-    assert said.startswith("layer 2, which is removed, writes the first token's massive activation")
-    assert "extensions.refit" in said and "extensions.refit" not in told({"norms": norms}, [2], "refit")
-    assert all(f"{norm:,.0f}" in said for norm in (norms.first[2], norms.first[3], norms.median[3]))
+    assert warning({"norms": norms}, [3]) == warning({}, [2]) == ""
+    text = warning({"norms": norms}, [1, 2])
+    assert text.startswith("layer 2, which is removed, writes the first token's massive activation")
+    assert "extensions.refit" in text and "extensions.refit" not in warning({"norms": norms}, [2], "refit")
+    assert all(f"{norm:,.0f}" in text for norm in (norms.first[2], norms.first[3], norms.median[3]))
 
 
 def test_the_card_has_it(write_checkpoint, tmp_path, monkeypatch):
@@ -77,8 +77,8 @@ def test_the_card_has_it(write_checkpoint, tmp_path, monkeypatch):
         options = ["--model", str(source), "--text", str(text), "--layers", layers, "--samples", "2", "--length", "32"]
         assert main(METHOD, [*options, "--windows", "2", "--held-out", "0", "--out", str(tmp_path / layers)]) in (0, 3)
         notes = json.loads((tmp_path / layers / "pruning.json").read_text())["notes"]
-        said = [note for note in notes if "massive activation" in note]
-        cards.append(bool(said))
-        assert all(note in (tmp_path / layers / "README.md").read_text() for note in said)
-        assert all(note.startswith(f"layer {layers}, which is removed") for note in said)
+        matching = [note for note in notes if "massive activation" in note]
+        cards.append(bool(matching))
+        assert all(note in (tmp_path / layers / "README.md").read_text() for note in matching)
+        assert all(note.startswith(f"layer {layers}, which is removed") for note in matching)
     assert sum(cards) <= 1

@@ -41,11 +41,11 @@ def test_cosines_are_those_of_stored_states(tiny, crops):
     layers = decoder.num_layers
     pairs = [*default_pairs(layers, 3), (layers - 2, layers + 1)]
     kinds = ("token", "channel", "flat-batch", "flat-sentence")
-    found = collect(decoder, crops, span=3, pairs=pairs, kinds=kinds, batch_size=4)
+    statistics = collect(decoder, crops, span=3, pairs=pairs, kinds=kinds, batch_size=4)
     for kind in kinds:
         for a, b in pairs:
             expected = naive_cosine(kind, states[a], states[b]).item()
-            assert found.cosine(kind, a, b) == pytest.approx(expected, abs=2e-5), (kind, a, b)
+            assert statistics.cosine(kind, a, b) == pytest.approx(expected, abs=2e-5), (kind, a, b)
 
 
 @pytest.mark.parametrize("rotated", [False, True])
@@ -53,16 +53,16 @@ def test_magnitudes_and_ratios_are_those_of_stored_states(tiny, crops, rotated):
     decoder, states = Decoder(tiny), [s.double() for s in stored_states(tiny, crops)[:-1]]
     if rotated:
         states = [s @ hadamard_matrix(s.shape[-1]) for s in states]
-    found = collect(decoder, crops, span=3, batch_size=4, elementwise=[(1, 4)])
-    torch.testing.assert_close(found.magnitude(2, rotated), states[2].abs().mean((0, 1)), rtol=1e-4, atol=1e-5)
+    statistics = collect(decoder, crops, span=3, batch_size=4, elementwise=[(1, 4)])
+    torch.testing.assert_close(statistics.magnitude(2, rotated), states[2].abs().mean((0, 1)), rtol=1e-4, atol=1e-5)
     for a, b in [(0, 1), (1, 4), (3, 6)]:
         of_means = (states[b].abs().mean(1) / states[a].abs().mean(1)).mean(0)
         pooled = states[b].abs().sum((0, 1)) / states[a].abs().sum((0, 1))
-        torch.testing.assert_close(found.ratio(a, b, "ratio-of-means", rotated), of_means, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(found.ratio(a, b, "pooled-l1", rotated), pooled, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(statistics.ratio(a, b, "ratio-of-means", rotated), of_means, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(statistics.ratio(a, b, "pooled-l1", rotated), pooled, rtol=1e-4, atol=1e-5)
     elementwise = (states[4].abs() / states[1].abs()).mean((0, 1))
     # Near-zero denominators dominate Eq. 4, so float32 states give it only roughly.
-    torch.testing.assert_close(found.ratio(1, 4, "elementwise", rotated), elementwise, rtol=2e-2, atol=1e-2)
+    torch.testing.assert_close(statistics.ratio(1, 4, "elementwise", rotated), elementwise, rtol=2e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -77,8 +77,8 @@ def test_a_channel_that_is_zero_before_the_cut_is_left_alone(tiny, crops, rotate
     assert x[..., 5].abs().max() < 1e-5 * x.abs().mean()  # rotated: but for rounding
     assert y[..., 5].abs().mean() > 0.1 * y.abs().mean()
     decoder = Decoder(tiny)
-    found = collect(decoder, crops, span=2, batch_size=4, elementwise=[(0, 2)], moments=[(0, 2)])
-    scales = found.ratio(0, 2, estimator, rotated)
+    statistics = collect(decoder, crops, span=2, batch_size=4, elementwise=[(0, 2)], moments=[(0, 2)])
+    scales = statistics.ratio(0, 2, estimator, rotated)
     assert scales[5] == 1
     others = torch.arange(64) != 5
     assert scales[others].isfinite().all() and not (scales[others] == 1).any()
@@ -99,12 +99,12 @@ def test_a_channel_that_is_zero_in_one_sample_counts_as_one_there(tiny_llama, cr
 
 def test_batch_size_changes_nothing_and_each_batch_costs_one_pass(tiny_llama, crops):
     decoder = Decoder(tiny_llama)
-    one = collect(decoder, crops, span=2, batch_size=6)
+    in_one_batch = collect(decoder, crops, span=2, batch_size=6)
     assert decoder.executions == decoder.num_layers
     two = collect(decoder, crops, span=2, batch_size=1)
     assert decoder.executions == decoder.num_layers * 7
-    assert one.cosine("token", 1, 3) == pytest.approx(two.cosine("token", 1, 3), abs=1e-7)
-    torch.testing.assert_close(one.ratio(1, 3, rotated=True), two.ratio(1, 3, rotated=True), rtol=1e-5, atol=0)
+    assert in_one_batch.cosine("token", 1, 3) == pytest.approx(two.cosine("token", 1, 3), abs=1e-7)
+    torch.testing.assert_close(in_one_batch.ratio(1, 3, rotated=True), two.ratio(1, 3, rotated=True), rtol=1e-5, atol=0)
 
 
 def test_statistics_do_not_grow_with_samples(tiny_llama, crops):

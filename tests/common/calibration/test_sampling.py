@@ -34,10 +34,10 @@ def test_validation_crops_lie_in_the_last_tenth():
 def test_crops_that_are_to_be_apart_share_no_token_with_the_others():
     ids = torch.arange(4000)
     plain = sample_crops(ids, length=32, count=40, seed=3)
-    found = sample_crops(ids, length=32, count=40, seed=3, apart=8)
-    assert torch.equal(found[:32], plain[:32])
-    rest = set(found[:32].flatten().tolist())
-    assert rest & set(plain[32:].flatten().tolist()) and not rest & set(found[32:].flatten().tolist())
+    crops = sample_crops(ids, length=32, count=40, seed=3, apart=8)
+    assert torch.equal(crops[:32], plain[:32])
+    rest = set(crops[:32].flatten().tolist())
+    assert rest & set(plain[32:].flatten().tolist()) and not rest & set(crops[32:].flatten().tolist())
     full = sample_crops(torch.arange(300), length=32, count=60, seed=3, apart=2)  # no room: as far away as there is
     for crop in full[58:, 0].tolist():
         shared = [sum(max(0, 32 - abs(start - other)) for other in full[:58, 0].tolist()) for start in range(237)]

@@ -27,8 +27,8 @@ def test_matrices_agree_with_pairs_of_hidden_states(make_tiny, ids):
     for a in range(6):
         for b in range(6):
             assert cka[a, b] == pytest.approx(naive_cka(flat[a], flat[b]), abs=1e-6)
-            wanted = torch.cosine_similarity(flat[a], flat[b], dim=-1).mean()
-            assert cosine[a, b] == pytest.approx(float(wanted), abs=1e-6)
+            expected = torch.cosine_similarity(flat[a], flat[b], dim=-1).mean()
+            assert cosine[a, b] == pytest.approx(float(expected), abs=1e-6)
 
 
 def test_impossible_requests_are_refused(tiny_llama, ids):

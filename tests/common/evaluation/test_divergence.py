@@ -17,18 +17,18 @@ def test_divergence_is_that_of_full_logits(tiny, monkeypatch):
     changed = copy.deepcopy(tiny)
     for parameter in changed.parameters():
         parameter.mul_(1.1)
-    found, same = divergence.from_original(changed, tiny, windows)
-    assert found.shape == same.shape == (5,)
-    for window, kl, share in zip(windows, found, same, strict=True):
+    means, same = divergence.from_original(changed, tiny, windows)
+    assert means.shape == same.shape == (5,)
+    for window, kl, share in zip(windows, means, same, strict=True):
         p, q = (model(window[None]).logits[0, :-1].double() for model in (tiny, changed))
         expected = torch.nn.functional.kl_div(
             q.log_softmax(-1), p.log_softmax(-1), reduction="batchmean", log_target=True
         )
         assert float(kl) == pytest.approx(float(expected), rel=1e-3)
         assert float(share) == pytest.approx(float((p.argmax(-1) == q.argmax(-1)).double().mean()))
-    assert float(found.min()) > 0
+    assert float(means.min()) > 0
 
 
 def test_a_model_is_its_own_original(tiny_llama):
-    found, same = divergence.from_original(tiny_llama, tiny_llama, torch.arange(3, 15).view(1, -1))
-    assert found.tolist() == [0] and same.tolist() == [1]
+    means, same = divergence.from_original(tiny_llama, tiny_llama, torch.arange(3, 15).view(1, -1))
+    assert means.tolist() == [0] and same.tolist() == [1]

@@ -31,15 +31,15 @@ def test_texts_are_those_of_a_naive_loop(make_tiny, tiny_tokenizer, name):
     model = make_tiny(name)
     remove_layers(model, [2, 3])
     model.generation_config.do_sample = True  # a model's own sampling settings are not used
-    found = generation.complete(model, tiny_tokenizer, PROMPTS, 6, batch_size=3)
-    assert found == [naive(model, tiny_tokenizer, prompt, 6) for prompt in PROMPTS]
+    texts = generation.complete(model, tiny_tokenizer, PROMPTS, 6, batch_size=3)
+    assert texts == [naive(model, tiny_tokenizer, prompt, 6) for prompt in PROMPTS]
 
 
 def test_a_long_prompt_is_cut_from_the_left(tiny_llama, tiny_tokenizer):
     tiny_llama.config.max_position_embeddings = 12
     long = "the layers of a model are removed " * 4
-    kept = tiny_tokenizer.decode(tiny_tokenizer(long)["input_ids"][-8:])
-    assert generation.complete(tiny_llama, tiny_tokenizer, [long], 4) == [naive(tiny_llama, tiny_tokenizer, kept, 4)]
+    ending = tiny_tokenizer.decode(tiny_tokenizer(long)["input_ids"][-8:])
+    assert generation.complete(tiny_llama, tiny_tokenizer, [long], 4) == [naive(tiny_llama, tiny_tokenizer, ending, 4)]
 
 
 def test_what_cannot_be_generated_is_named(tiny_llama, tiny_tokenizer):
@@ -89,7 +89,7 @@ def test_the_standins_generation_benchmark(tiny_llama, tiny_tokenizer, monkeypat
     values, errors, details = generation.docstring_generation(tiny_llama, tiny_tokenizer)
     assert values == pytest.approx({"exact_match": 1, "rouge_1": 1, "rouge_l": 1})
     assert details["items"] == [80, 57]
-    assert {key: one.shape for key, one in details["outcomes"].items()} == {
+    assert {key: scores.shape for key, scores in details["outcomes"].items()} == {
         "exact_match": (80,), "rouge_1": (57,), "rouge_l": (57,)
     }  # fmt: skip
     monkeypatch.setattr(generation, "complete", lambda m, t, prompts, tokens: ["zzz qqq"] * len(prompts))

@@ -23,9 +23,9 @@ def test_the_papers_suite_runs_from_a_mirror_as_with_hflm(mirror, tiny_llama, ti
     assert set(names) == set(TASKS)
     ours = harness.evaluate(tiny_llama, tiny_tokenizer, names)
     hflm = HFLM(pretrained=tiny_llama, tokenizer=tiny_tokenizer, backend="causal", batch_size=4)
-    theirs = harness.evaluate(tiny_llama, tiny_tokenizer, names, lm=hflm)
+    reference = harness.evaluate(tiny_llama, tiny_tokenizer, names, lm=hflm)
     for column in columns:
-        assert ours[column.benchmark] == theirs[column.benchmark]
+        assert ours[column.benchmark] == reference[column.benchmark]
         assert ours[column.benchmark]["n"] == QUESTIONS
         assert 0 <= ours[column.benchmark][column.key] <= 1
         assert ours[column.benchmark][f"{column.key}_stderr"] is not None
@@ -40,10 +40,10 @@ def test_the_papers_suite_runs_from_a_mirror_as_with_hflm(mirror, tiny_llama, ti
 
 
 def test_limit_and_shots(mirror, tiny_llama, tiny_tokenizer):
-    found = harness.evaluate(tiny_llama, tiny_tokenizer, ["arc_easy"], limit=1, num_fewshot=2)
-    assert found["arc_easy"]["n"] == 1
-    assert found["arc_easy"]["acc_stderr"] is None
-    assert found["raw"]["n-shot"]["arc_easy"] == 2
+    scores = harness.evaluate(tiny_llama, tiny_tokenizer, ["arc_easy"], limit=1, num_fewshot=2)
+    assert scores["arc_easy"]["n"] == 1
+    assert scores["arc_easy"]["acc_stderr"] is None
+    assert scores["raw"]["n-shot"]["arc_easy"] == 2
     with pytest.raises(UserError, match="measures nothing"):
         harness.evaluate(tiny_llama, tiny_tokenizer, ["arc_easy"], limit=0)
 
@@ -52,8 +52,8 @@ def test_limit_and_shots(mirror, tiny_llama, tiny_tokenizer):
 def test_standin_tasks_run_offline_and_quietly(tiny_llama, tiny_tokenizer, monkeypatch, capfd):
     monkeypatch.setattr(hub, "unreachable_because", lambda *_: pytest.fail("the hub was probed"))
     names = list(STANDIN_TASKS)[:2]
-    found = harness.evaluate(tiny_llama, tiny_tokenizer, names, limit=6)
-    assert [found[name]["n"] for name in names] == [6, 6]
+    scores = harness.evaluate(tiny_llama, tiny_tokenizer, names, limit=6)
+    assert [scores[name]["n"] for name in names] == [6, 6]
     assert capfd.readouterr().err == ""
 
 
@@ -69,8 +69,8 @@ def test_a_task_configuration_can_be_given(tiny_llama, tiny_tokenizer):
         "doc_to_target": "answer",
         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
     }
-    found = harness.evaluate(tiny_llama, tiny_tokenizer, [config])["own"]
-    assert (found["acc"], found["n"], found["acc_norm"]) == (0.5, 6, None)
+    scores = harness.evaluate(tiny_llama, tiny_tokenizer, [config])["own"]
+    assert (scores["acc"], scores["n"], scores["acc_norm"]) == (0.5, 6, None)
 
 
 @pytest.mark.parametrize("task", ["arc_easy", "winogrande"])
@@ -98,15 +98,15 @@ def test_gsm8k_keeps_its_shots_and_both_ways_to_read_an_answer(
         return [" #### 1", " so 2", " #### 7"]
 
     monkeypatch.setattr(SharedContextLM, "generate_until", generate)
-    found = harness.evaluate(tiny_llama, tiny_tokenizer, ["gsm8k"], limit=3)["gsm8k"]
-    assert (found["strict"], found["flexible"], found["n"]) == pytest.approx((1 / 3, 2 / 3, 3))
+    scores = harness.evaluate(tiny_llama, tiny_tokenizer, ["gsm8k"], limit=3)["gsm8k"]
+    assert (scores["strict"], scores["flexible"], scores["n"]) == pytest.approx((1 / 3, 2 / 3, 3))
     assert prompts[0].count("Question:") == 6 and prompts[0].endswith("what is 0 plus 1?\nAnswer:")
 
 
 def test_a_prompt_whose_solved_examples_are_not_there_is_no_data(mirror, tmp_path, tiny_llama, tiny_tokenizer):
     rows = [{"question": f"what is {i} plus 1?", "answer": f"It is more.\n#### {i + 1}"} for i in range(6)]
-    for split, kept in (("train", rows[:1]), ("test", rows)):
-        write_rows(tmp_path / "hub", "openai/gsm8k", "main", split, kept)
+    for split, split_rows in (("train", rows[:1]), ("test", rows)):
+        write_rows(tmp_path / "hub", "openai/gsm8k", "main", split, split_rows)
     for ask in (
         lambda: harness.check(["gsm8k"]),
         lambda: harness.evaluate(tiny_llama, tiny_tokenizer, ["gsm8k"], limit=1),
@@ -134,33 +134,36 @@ def test_outcomes_are_kept_for_every_metric_and_filter():
         ("flexible-extract", 1, 1.0),
     ]
     samples = [{"doc_id": item, "filter": kind, "exact_match": value} for kind, item, value in answers]
-    found = harness._items(samples)
-    assert {key: one.tolist() for key, one in found.items()} == {"strict": [False, True], "flexible": [True, True]}
+    outcomes = harness._items(samples)
+    assert {key: values.tolist() for key, values in outcomes.items()} == {
+        "strict": [False, True],
+        "flexible": [True, True],
+    }
     scores = [{"doc_id": item, "filter": "none", "score": value} for item, value in ((0, 0.25), (1, 1.0))]
     assert harness._items(scores)["score"].tolist() == [0.25, 1.0]
 
 
 def test_losses_of_endings_are_what_accuracy_per_character_is_made_of(mirror, tiny_llama, tiny_tokenizer):
     """Right where acc_norm is right if one wrong ending is there; against a naive sum of log-probabilities in any case."""
-    found = harness.evaluate(tiny_llama, tiny_tokenizer, ["hellaswag", "piqa", "winogrande"])
-    losses = found["endings"]["piqa"]
+    scores = harness.evaluate(tiny_llama, tiny_tokenizer, ["hellaswag", "piqa", "winogrande"])
+    losses = scores["endings"]["piqa"]
     right = losses["right"] < losses["wrong"]  # two endings: the mean of the wrong ones is the other
-    assert right.tolist() == found["items"]["piqa"]["acc_norm"].tolist()
-    assert found["endings"]["winogrande"] == {}  # several contexts, one ending
+    assert right.tolist() == scores["items"]["piqa"]["acc_norm"].tolist()
+    assert scores["endings"]["winogrande"] == {}  # several contexts, one ending
     task = harness.load_tasks(["hellaswag"])["hellaswag"]
     for place, doc in enumerate(task.eval_docs):
         context = tiny_tokenizer(task.doc_to_text(doc))["input_ids"]
-        each = []
+        losses = []
         for ending in task.doc_to_choice(doc):
             ids = torch.tensor(tiny_tokenizer(f"{task.doc_to_text(doc)} {ending}")["input_ids"])
             with torch.no_grad():
                 chances = tiny_llama(ids[None]).logits[0, :-1].log_softmax(-1)
-            scores = chances.gather(1, ids[1:, None])[len(context) - 1 :]
-            each.append(-float(scores.sum()) / len(ending))
+            of_ending = chances.gather(1, ids[1:, None])[len(context) - 1 :]
+            losses.append(-float(of_ending.sum()) / len(ending))
         gold = int(task.doc_to_target(doc))
-        assert found["endings"]["hellaswag"]["right"][place] == pytest.approx(each[gold], rel=1e-3)
-        others = [loss for index, loss in enumerate(each) if index != gold]
-        assert found["endings"]["hellaswag"]["wrong"][place] == pytest.approx(sum(others) / 3, rel=1e-3)
+        assert scores["endings"]["hellaswag"]["right"][place] == pytest.approx(losses[gold], rel=1e-3)
+        others = [loss for index, loss in enumerate(losses) if index != gold]
+        assert scores["endings"]["hellaswag"]["wrong"][place] == pytest.approx(sum(others) / 3, rel=1e-3)
 
 
 def test_the_index_of_tasks_is_lm_evals_own(tmp_path, monkeypatch):
@@ -178,10 +181,10 @@ def test_the_index_of_tasks_is_lm_evals_own(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(harness, "_library", lambda: tmp_path)
     harness._index.cache_clear()
-    found = harness._index()
+    index = harness._index()
     harness._index.cache_clear()
-    assert set(found) == set(harness._manager(include_path=[str(tmp_path)]).all_subtasks)
-    assert found["below"] == tmp_path / "deep"
+    assert set(index) == set(harness._manager(include_path=[str(tmp_path)]).all_subtasks)
+    assert index["below"] == tmp_path / "deep"
 
 
 def own_task(folder, choices, metrics=("acc", "acc_norm")):
@@ -227,9 +230,9 @@ def test_a_second_model_is_asked_the_same_requests_and_answers_as_alone(mirror, 
     monkeypatch.setattr(harness, "load_tasks", lambda names: loads.append(names) or load(names))
     together = [harness.evaluate(model, tiny_tokenizer, tasks, limit=3) for model in (first, second, first)]
     assert len(loads) == 1
-    for one, other in zip([*alone, alone[0]], together, strict=True):
-        assert {task: one[task] for task in tasks} == {task: other[task] for task in tasks}
-        assert one["raw"]["results"] == other["raw"]["results"]
+    for scored_alone, scored_together in zip([*alone, alone[0]], together, strict=True):
+        assert {task: scored_alone[task] for task in tasks} == {task: scored_together[task] for task in tasks}
+        assert scored_alone["raw"]["results"] == scored_together["raw"]["results"]
     assert str(alone[0]["endings"]) != str(alone[1]["endings"])
     harness.evaluate(first, tiny_tokenizer, tasks, limit=2)
     assert len(loads) == 2

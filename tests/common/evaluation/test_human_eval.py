@@ -54,7 +54,7 @@ def test_lm_evals_prompts_and_stops_with_our_check(allowed, mirror, tmp_path, ti
         return ["    return 2 * x\n", "    return 3\n"]
 
     monkeypatch.setattr(SharedContextLM, "generate_until", generate)
-    found = harness.evaluate(tiny_llama, tiny_tokenizer, ["humaneval"])["humaneval"]
-    assert found["pass_at_1"] == 0.5 and found["n"] == 2 and found["pass_at_1_stderr"] is not None
+    scores = harness.evaluate(tiny_llama, tiny_tokenizer, ["humaneval"])["humaneval"]
+    assert scores["pass_at_1"] == 0.5 and scores["n"] == 2 and scores["pass_at_1_stderr"] is not None
     prompt, options = seen[0]
     assert prompt == ITEM["prompt"] and "\ndef" in options["until"] and options["max_gen_toks"] == 1024

@@ -19,14 +19,14 @@ def test_losses_are_those_of_full_logits_times_the_factor(tiny, windows, monkeyp
     monkeypatch.setattr(token_log_probs, "HEAD_ROWS", 4)
     monkeypatch.setattr(logit_scale, "HEAD_ROWS", 4)
     monkeypatch.setattr(logit_scale, "ROWS", {"cpu": 3})
-    found = logit_scale.window_nlls(tiny, windows, (0.7, 1.0, 1.3))
-    assert found.shape == (5, 3)
+    losses = logit_scale.window_nlls(tiny, windows, (0.7, 1.0, 1.3))
+    assert losses.shape == (5, 3)
     for place, factor in enumerate((0.7, 1.0, 1.3)):
-        for window, loss in zip(windows, found[:, place], strict=True):
+        for window, loss in zip(windows, losses[:, place], strict=True):
             logits = factor * tiny(window[None]).logits[0, :-1].double()
             expected = torch.nn.functional.cross_entropy(logits, window[1:])
             assert float(loss) == pytest.approx(float(expected), rel=1e-5)
-    assert torch.allclose(found[:, 1].float(), token_nlls(tiny, windows).mean(1), rtol=1e-5)
+    assert torch.allclose(losses[:, 1].float(), token_nlls(tiny, windows).mean(1), rtol=1e-5)
 
 
 @torch.no_grad()
@@ -48,8 +48,8 @@ def test_a_head_that_is_twice_too_large_wants_half_the_logits(tiny_llama):
 
 def test_no_window_is_judged_by_a_factor_fitted_to_it():
     losses = torch.tensor([[1.0, 9.0], [5.0, 3.0], [2.0, 9.0], [7.0, 4.0]], dtype=torch.float64)
-    found, best = logit_scale.fitted(losses, (0.5, 1.0))
-    assert found.tolist() == [9.0, 5.0, 9.0, 7.0]  # even windows prefer the first factor, odd ones the second
+    held_out, best = logit_scale.fitted(losses, (0.5, 1.0))
+    assert held_out.tolist() == [9.0, 5.0, 9.0, 7.0]  # even windows prefer the first factor, odd ones the second
     assert best == 0.5  # 15 against 25 in all
     with pytest.raises(UserValueError, match="two or more"):
         logit_scale.fitted(losses[:1])

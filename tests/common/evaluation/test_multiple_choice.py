@@ -47,14 +47,14 @@ def requests(seed: int = 0, items: int = 6) -> list[Instance]:
     ]
 
 
-def reference(model, tokenizer, wanted, **options):
+def reference(model, tokenizer, requests, **options):
     lm = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=4, **options)
-    return lm.loglikelihood(wanted, disable_tqdm=True)
+    return lm.loglikelihood(requests, disable_tqdm=True)
 
 
-def compare(ours, theirs):
-    assert len(ours) == len(theirs)
-    for (ours_ll, ours_greedy), (their_ll, their_greedy) in zip(ours, theirs, strict=True):
+def compare(ours, expected):
+    assert len(ours) == len(expected)
+    for (ours_ll, ours_greedy), (their_ll, their_greedy) in zip(ours, expected, strict=True):
         assert ours_ll == pytest.approx(their_ll, abs=1e-4)
         assert ours_greedy is their_greedy
 
@@ -81,12 +81,12 @@ def test_real_models_of_packages_score_as_with_hflm(name):
         ("The trophy didn't fit into the suitcase because the trophy was too", " large."),
         ("", "The capital of France is Paris."),
     ]
-    wanted = [
+    instances = [
         Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=index) for index, pair in enumerate(pairs)
     ]
-    ours = SharedContextLM(model, tokenizer).loglikelihood(wanted)
-    for (value, greedy), (theirs, their_greedy) in zip(ours, reference(model, tokenizer, wanted), strict=True):
-        assert value == pytest.approx(theirs, abs=2e-3) and greedy is their_greedy
+    ours = SharedContextLM(model, tokenizer).loglikelihood(instances)
+    for (value, greedy), (expected, expected_greedy) in zip(ours, reference(model, tokenizer, instances), strict=True):
+        assert value == pytest.approx(expected, abs=2e-3) and greedy is expected_greedy
 
 
 @pytest.mark.parametrize("position", [3, 4])
@@ -103,12 +103,12 @@ def test_what_tells_massive_tokens_from_others_is_not_misled_by_padding(tiny_lla
     model = planted(tiny_llama)
     model.model.embed_tokens.weight.data[0, 0] = model.model.embed_tokens.weight[FIRST, 0]  # 0 would be massive, too
     attach_patch(model, WRITER + 1, LinearPatch(1.0 + torch.rand(64), "diagonal", acts_on="ordinary"), "linearpatch")
-    wanted = []
+    expected = []
     for size in (24, 6):  # more than half of the shorter row is padding
         ids = [FIRST, *torch.randint(10, 290, (size,), generator=torch.Generator().manual_seed(size)).tolist()]
-        wanted += [(("", ""), ids, [choice, 11]) for choice in (20, 30)]
+        expected += [(("", ""), ids, [choice, 11]) for choice in (20, 30)]
     scored = [
-        SharedContextLM(model, tiny_tokenizer, batch_size=size)._loglikelihood_tokens(wanted, disable_tqdm=True)
+        SharedContextLM(model, tiny_tokenizer, batch_size=size)._loglikelihood_tokens(expected, disable_tqdm=True)
         for size in (1, 8)
     ]
     compare(*scored)
@@ -121,9 +121,11 @@ def test_greedy_continuations_are_recognised(tiny, tiny_tokenizer):
         for _ in range(3):
             ids = torch.cat([ids, tiny(ids).logits[:, -1:].argmax(-1)], dim=1)
     lm = SharedContextLM(tiny, tiny_tokenizer)
-    prompt, said = ids[0, :-3].tolist(), ids[0, -3:].tolist()
-    other = [*said[:2], (said[2] + 1) % 300]
-    answers = lm._loglikelihood_tokens([(("c", "a"), prompt, said), (("c", "b"), prompt, other)], disable_tqdm=True)
+    prompt, continuation = ids[0, :-3].tolist(), ids[0, -3:].tolist()
+    other = [*continuation[:2], (continuation[2] + 1) % 300]
+    answers = lm._loglikelihood_tokens(
+        [(("c", "a"), prompt, continuation), (("c", "b"), prompt, other)], disable_tqdm=True
+    )
     assert [greedy for _, greedy in answers] == [True, False]
 
 
@@ -133,10 +135,12 @@ def test_left_truncation_is_that_of_hflm(tiny, tiny_tokenizer):
 
 
 def test_rolling_log_likelihood_is_that_of_hflm(tiny_llama, tiny_tokenizer):
-    wanted = [Instance("loglikelihood_rolling", {}, (text(random.Random(i), 30),), i) for i in range(2)]
-    ours = SharedContextLM(tiny_llama, tiny_tokenizer, max_length=16).loglikelihood_rolling(wanted, disable_tqdm=True)
-    theirs = HFLM(pretrained=tiny_llama, tokenizer=tiny_tokenizer, backend="causal", max_length=16, batch_size=2)
-    assert ours == pytest.approx(theirs.loglikelihood_rolling(wanted, disable_tqdm=True), abs=1e-3)
+    instances = [Instance("loglikelihood_rolling", {}, (text(random.Random(i), 30),), i) for i in range(2)]
+    ours = SharedContextLM(tiny_llama, tiny_tokenizer, max_length=16).loglikelihood_rolling(
+        instances, disable_tqdm=True
+    )
+    hflm = HFLM(pretrained=tiny_llama, tokenizer=tiny_tokenizer, backend="causal", max_length=16, batch_size=2)
+    assert ours == pytest.approx(hflm.loglikelihood_rolling(instances, disable_tqdm=True), abs=1e-3)
 
 
 def test_answers_follow_changed_weights(tiny_llama, tiny_tokenizer):
@@ -152,22 +156,24 @@ def test_answers_follow_changed_weights(tiny_llama, tiny_tokenizer):
 @pytest.mark.parametrize("options", [{}, {"add_bos_token": True}, {"add_bos_token": False}])
 def test_texts_encoded_together_are_lm_evals_tokens(tiny_llama, tiny_tokenizer, monkeypatch, options):
     pairs = [("the layers ", "of a"), ("the layers", " of"), ("<s>the layers", " of"), ("  ", "zebra"), ("", "zebra")]
-    wanted = [Instance("loglikelihood", {}, pair, index) for index, pair in enumerate([*pairs, ("the layers", " are")])]
+    instances = [
+        Instance("loglikelihood", {}, pair, index) for index, pair in enumerate([*pairs, ("the layers", " are")])
+    ]
     seen, calls = [], []
     ours = SharedContextLM(tiny_llama, tiny_tokenizer, **options)
     for lm in (ours, HFLM(pretrained=tiny_llama, tokenizer=tiny_tokenizer, backend="causal", **options)):
         monkeypatch.setattr(lm, "_loglikelihood_tokens", lambda new, **_: seen.append(new) or [])
-        lm.loglikelihood(wanted, disable_tqdm=True)
+        lm.loglikelihood(instances, disable_tqdm=True)
     assert seen[0] == seen[1] and len(seen[0]) == 6
     monkeypatch.setattr(HFLM, "tok_encode", lambda self, text, *_: calls.append(text) or [1, 2, 3])
-    ours.loglikelihood(wanted, disable_tqdm=True)
+    ours.loglikelihood(instances, disable_tqdm=True)
     assert set(calls) <= {"<s>the layers", "<s>the layers of", "zebra"}
 
 
 def test_texts_are_encoded_once_for_models_that_are_asked_the_same(tiny_llama, tiny_tokenizer, monkeypatch):
     """Of one tokenizer and of an equal one; another tokenizer, and other texts, are encoded by themselves."""
-    wanted = requests(7)
-    expected = SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(wanted, disable_tqdm=True)
+    instances = requests(7)
+    expected = SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(instances, disable_tqdm=True)
     calls, encode = [], SharedContextLM._token_ids
 
     def counted(self, texts, **options):
@@ -177,12 +183,12 @@ def test_texts_are_encoded_once_for_models_that_are_asked_the_same(tiny_llama, t
     monkeypatch.setattr(SharedContextLM, "_token_ids", counted)
     equal, other = copy.deepcopy(tiny_tokenizer), copy.deepcopy(tiny_tokenizer)
     for tokenizer in (tiny_tokenizer, equal):
-        assert SharedContextLM(tiny_llama, tokenizer).loglikelihood(wanted, disable_tqdm=True) == expected
+        assert SharedContextLM(tiny_llama, tokenizer).loglikelihood(instances, disable_tqdm=True) == expected
     assert not calls
     other.backend_tokenizer.normalizer = normalizers.Replace("model", "zebra")
-    changed = SharedContextLM(tiny_llama, other).loglikelihood(wanted, disable_tqdm=True)
+    changed = SharedContextLM(tiny_llama, other).loglikelihood(instances, disable_tqdm=True)
     assert calls and changed != expected
-    compare(changed, reference(tiny_llama, other, wanted))
+    compare(changed, reference(tiny_llama, other, instances))
 
 
 def test_remembered_texts_are_bounded(tiny_llama, tiny_tokenizer, monkeypatch):
@@ -225,29 +231,29 @@ def test_a_tree_stops_growing():
 def test_the_same_input_twice_is_read_once_however_long_it_is():
     """As of choices of one token after a context that is longer than any tree."""
     longest = list(range(30))
-    found = {len(tree): sorted(tree.paths) for tree in grow([longest, [7, 8], longest, longest], max_tree=8)}
-    assert found == {30: [0, 2, 3], 2: [1]}
+    paths_by_size = {len(tree): sorted(tree.paths) for tree in grow([longest, [7, 8], longest, longest], max_tree=8)}
+    assert paths_by_size == {30: [0, 2, 3], 2: [1]}
 
 
 def test_batches_are_the_cheapest_of_all_ways_to_cut():
     rng = random.Random(1)
     for _ in range(60):
         lengths = sorted((rng.randrange(1, 20) for _ in range(rng.randrange(1, 9))), reverse=True)
-        most, tokens, each = rng.randrange(1, 6), rng.randrange(8, 60), rng.randrange(12)
+        most, tokens, pass_cost = rng.randrange(1, 6), rng.randrange(8, 60), rng.randrange(12)
 
-        def cost(cuts, lengths=lengths, most=most, tokens=tokens, each=each):
+        def cost(cuts, lengths=lengths, most=most, tokens=tokens, pass_cost=pass_cost):
             total = 0
             for start, stop in itertools.pairwise((0, *cuts)):
                 padded = (stop - start) * lengths[start]
                 if stop - start > 1 and (stop - start > most or padded > tokens):
                     return math.inf
-                total += padded + each
+                total += padded + pass_cost
             return total
 
         inner = range(1, len(lengths))
         ways = (c for size in range(len(lengths)) for c in itertools.combinations(inner, size))
         best = min(cost((*way, len(lengths))) for way in ways)
-        assert cost(cheapest_cuts(lengths, tokens, most, each)) == best
+        assert cost(cheapest_cuts(lengths, tokens, most, pass_cost)) == best
     assert cheapest_cuts([], 10, 2, 1) == []
 
 
@@ -294,12 +300,12 @@ def test_off_a_terminal_scoring_says_how_far_it_is(tiny_llama, tiny_tokenizer, m
 def test_off_a_terminal_generating_says_how_far_it_is(tiny_llama, tiny_tokenizer, monkeypatch, capsys):
     monkeypatch.setattr(progress, "MINUTE", 0.0)
     options = {"until": ["\n"], "max_gen_toks": 3}
-    asked = [Instance("generate_until", {}, (text, options), i) for i, text in enumerate(("one two", "three"))]
+    instances = [Instance("generate_until", {}, (text, options), i) for i, text in enumerate(("one two", "three"))]
     lm = SharedContextLM(tiny_llama, tiny_tokenizer, batch_size=1)
-    answers = lm.generate_until(asked)
+    answers = lm.generate_until(instances)
     lines = [line for line in capsys.readouterr().err.splitlines() if line]
     assert [line.split(",")[0] for line in lines] == ["generating: answer 1 of 2", "generating: answer 2 of 2"]
-    assert lm.generate_until(asked, disable_tqdm=True) == answers
+    assert lm.generate_until(instances, disable_tqdm=True) == answers
     assert "generating" not in capsys.readouterr().err
 
 
@@ -338,11 +344,14 @@ def test_long_contexts_with_other_frequencies_score_as_alone(tiny_tokenizer):
     shared = text(rng, 9)
     pairs = [(f"{shared} {text(rng, words)}", " river") for words in (1, 2, 4, 6, 9, 14)]
     pairs += [(shared, " river" * times) for times in (1, 3, 30)]
-    asked = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    instances = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
     lengths = [len(tiny_tokenizer("".join(pair))["input_ids"]) - 1 for pair in pairs]
     assert min(lengths) < 60 and max(lengths) > 70
     alone = HFLM(pretrained=model, tokenizer=tiny_tokenizer, backend="causal", batch_size=1)
-    compare(SharedContextLM(model, tiny_tokenizer).loglikelihood(asked, disable_tqdm=True), alone.loglikelihood(asked))
+    compare(
+        SharedContextLM(model, tiny_tokenizer).loglikelihood(instances, disable_tqdm=True),
+        alone.loglikelihood(instances),
+    )
 
 
 def test_a_second_model_is_asked_the_same_batches_and_answers_as_alone(make_tiny, tiny_tokenizer, monkeypatch):
@@ -350,29 +359,29 @@ def test_a_second_model_is_asked_the_same_batches_and_answers_as_alone(make_tiny
         ("the stream", " is"),
         ("the stream", " of layers"),
     ]
-    asked = [Instance("loglikelihood", {}, pair, index) for index, pair in enumerate(requests)]
+    instances = [Instance("loglikelihood", {}, pair, index) for index, pair in enumerate(requests)]
     models = [make_tiny("llama"), make_tiny("llama")]
     with torch.no_grad():
         models[1].lm_head.weight.mul_(-0.5)
     alone = []
     for model in models:
         monkeypatch.setattr(multiple_choice, "_planned", {})
-        alone.append(SharedContextLM(model, tiny_tokenizer).loglikelihood(asked))
+        alone.append(SharedContextLM(model, tiny_tokenizer).loglikelihood(instances))
     monkeypatch.setattr(multiple_choice, "_planned", {})
     grown = []
     monkeypatch.setattr(multiple_choice, "grow", lambda *args, **options: grown.append(1) or grow(*args, **options))
-    together = [SharedContextLM(model, tiny_tokenizer).loglikelihood(asked) for model in models]
+    together = [SharedContextLM(model, tiny_tokenizer).loglikelihood(instances) for model in models]
     assert together == alone and together[0] != together[1] and len(grown) == 1
 
 
 def test_planned_batches_are_bounded(tiny_llama, tiny_tokenizer, monkeypatch):
     monkeypatch.setattr(multiple_choice, "_planned", {})
-    for bound, kept in ((0, 0), (10**6, 3)):
+    for bound, plans in ((0, 0), (10**6, 3)):
         monkeypatch.setattr(multiple_choice, "REMEMBERED_BYTES", bound)
         for word in ("one", "two", "three"):
             pair = [Instance("loglikelihood", {}, (word, " layer"), 0)]
             SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(pair)
-        assert len(multiple_choice._planned) == kept
+        assert len(multiple_choice._planned) == plans
 
 
 @pytest.mark.parametrize("special", [True, False])

@@ -162,8 +162,8 @@ def hub_folder(tmp_path, monkeypatch):
 
 
 def test_every_task_of_the_papers_suites_is_pinned():
-    asked = {*(task for task, _ in QUESTIONS.values()), *TASKS.values()} - {"mmlu", "cmmlu"}
-    assert asked | {"mmlu_anatomy"} == set(ITEMS)
+    names = {*(task for task, _ in QUESTIONS.values()), *TASKS.values()} - {"mmlu", "cmmlu"}
+    assert names | {"mmlu_anatomy"} == set(ITEMS)
 
 
 @pytest.mark.parametrize("task", ITEMS)
@@ -176,9 +176,9 @@ def test_what_is_scored_and_what_is_right(hub_folder, task):
             write_rows(hub_folder, hub_id, config, name, [item])
     for favourite in range(len(expected)):
         lm = Asked(favourite)
-        found = harness.evaluate(None, None, [task], lm=lm)[task]
+        scores = harness.evaluate(None, None, [task], lm=lm)[task]
         assert lm.requests == expected
-        assert found["acc"] == (favourite == right)
+        assert scores["acc"] == (favourite == right)
 
 
 def test_a_consequence_in_copa_follows_a_therefore(hub_folder):
@@ -210,8 +210,8 @@ def test_mmlu_as_hendrycks_asks_it(hub_folder, tiny_tokenizer):
     protocol = mmlu.get("hendrycks")
     (row,) = protocol.rows("high_school_physics", "test")
     shown = protocol.rows("high_school_physics", "dev")
-    asked = mmlu.ask(protocol, tiny_tokenizer, "high_school_physics", row, shown)
-    assert tiny_tokenizer.decode(asked.prompt) == (
+    question = mmlu.ask(protocol, tiny_tokenizer, "high_school_physics", row, shown)
+    assert tiny_tokenizer.decode(question.prompt) == (
         "The following are multiple choice questions (with answers) about  high school physics.\n\n"
         "Which is 0?\nA. one\nB. two\nC. six\nD. ten\nAnswer: A\n\n"
         "Which is 1?\nA. one\nB. two\nC. six\nD. ten\nAnswer: B\n\n"
@@ -220,5 +220,5 @@ def test_mmlu_as_hendrycks_asks_it(hub_folder, tiny_tokenizer):
         "Which is 4?\nA. one\nB. two\nC. six\nD. ten\nAnswer: A\n\n"
         "What falls fastest? \nA. a\nB. b\nC. c\nD. d\nAnswer:"
     )
-    assert [tiny_tokenizer.decode(choice) for choice in asked.choices] == ["A", "B", "C", "D"]
-    assert (asked.answer, asked.shots) == (3, 5)
+    assert [tiny_tokenizer.decode(choice) for choice in question.choices] == ["A", "B", "C", "D"]
+    assert (question.answer, question.shots) == (3, 5)

@@ -69,8 +69,8 @@ def test_linearpatch_prints_these_averages(model, cells, printed_average, printe
 @pytest.mark.parametrize(("cells", "printed_average", "printed_retained"), PRUNECOMP)
 def test_prunecomp_prints_these_averages(cells, printed_average, printed_retained):
     assert average(row(*cells)) == pytest.approx(printed_average, abs=0.0051)
-    found = retained_performance(row(*cells), PRUNECOMP_DENSE, kind="ratio-of-means")
-    assert found == pytest.approx(printed_retained, abs=0.0101)
+    retained = retained_performance(row(*cells), PRUNECOMP_DENSE, kind="ratio-of-means")
+    assert retained == pytest.approx(printed_retained, abs=0.0101)
 
 
 def test_the_two_kinds_differ_on_the_same_row():
@@ -115,8 +115,8 @@ def test_mmlu_error_is_that_of_one_large_sample():
 
 def test_an_averages_error_is_the_spread_of_simulated_measurements():
     rng, true, errors = random.Random(1), row(40.0, 60.0, 70.0), row(0.8, 1.5, 2.0)
-    found = [average({name: rng.gauss(true[name], errors[name]) for name in true}) for _ in range(2000)]
-    assert average_stderr(errors) == pytest.approx(statistics.stdev(found), rel=0.1)
+    averages = [average({name: rng.gauss(true[name], errors[name]) for name in true}) for _ in range(2000)]
+    assert average_stderr(errors) == pytest.approx(statistics.stdev(averages), rel=0.1)
 
 
 @pytest.mark.parametrize("kind", ["mean-of-ratios", "ratio-of-means"])
@@ -126,7 +126,7 @@ def test_errors_of_what_is_retained_are_those_of_finite_differences_in_every_sco
     errors = [row(0.5, 1.5, 1.0), row(3.0, 2.0, 4.0)]
     terms, step = [], 1e-5
     for side, task in itertools.product((0, 1), scores[0]):
-        moved = [[dict(one) for one in scores] for _ in range(2)]
+        moved = [[dict(cells) for cells in scores] for _ in range(2)]
         for sign, both in zip((1, -1), moved):
             both[side][task] += sign * step
         up, down = (retained_performance(*both, kind) for both in moved)
@@ -165,7 +165,7 @@ def test_accuracy_error_is_that_of_a_sample_mean():
 
 
 def test_questions_have_the_papers_columns():
-    found = columns.tasks("paper")
-    assert [c.label for c in found] == ["ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa"]
-    assert [column.label for column in found if column.key == "acc_norm"] == ["ARC-c", "ARC-e", "HeSw", "PIQA"]
+    tasks = columns.tasks("paper")
+    assert [c.label for c in tasks] == ["ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa"]
+    assert [column.label for column in tasks if column.key == "acc_norm"] == ["ARC-c", "ARC-e", "HeSw", "PIQA"]
     assert len(columns.tasks("standin")) == 9 and len(columns.tasks("standin", few=True)) == len(columns.FEW)

@@ -29,16 +29,18 @@ def test_a_replicate_draws_as_many_items_as_there_are_and_the_same_for_every_mod
 def test_the_interval_is_a_naive_bootstraps():
     """A loop that draws items one by one, with other random numbers: both ends agree within the noise of 2000 draws."""
     rng = np.random.default_rng(0)
-    one, two = pairs(rng, 400, 0.06)
-    found = significance.interval(significance.resampled_means("t", two) - significance.resampled_means("t", one))
+    first, second = pairs(rng, 400, 0.06)
+    interval = significance.interval(
+        significance.resampled_means("t", second) - significance.resampled_means("t", first)
+    )
     naive = []
     for _ in range(2000):
         chosen = [int(rng.integers(400)) for _ in range(400)]
-        naive.append(sum(float(two[i]) - float(one[i]) for i in chosen) / 400)
+        naive.append(sum(float(second[i]) - float(first[i]) for i in chosen) / 400)
     naive.sort()
-    spread = np.std(two.astype(float) - one) / 20
-    assert found[0] == pytest.approx(naive[50], abs=0.25 * spread)
-    assert found[1] == pytest.approx(naive[1949], abs=0.25 * spread)
+    spread = np.std(second.astype(float) - first) / 20
+    assert interval[0] == pytest.approx(naive[50], abs=0.25 * spread)
+    assert interval[1] == pytest.approx(naive[1949], abs=0.25 * spread)
 
 
 def test_of_few_items_the_interval_is_students():
@@ -59,9 +61,9 @@ def test_the_interval_holds_the_known_difference_as_often_as_it_says():
     for trial in range(200):
         rng = np.random.default_rng(trial)
         hard = rng.random(300)
-        one, two = rng.random(300) < 0.9 * hard, rng.random(300) < 0.9 * hard + 0.05
+        first, second = rng.random(300) < 0.9 * hard, rng.random(300) < 0.9 * hard + 0.05
         low, high = significance.interval(
-            significance.resampled_means("t", two) - significance.resampled_means("t", one)
+            significance.resampled_means("t", second) - significance.resampled_means("t", first)
         )
         inside += low <= 0.05 <= high
     assert 180 <= inside <= 199  # 190 expected, standard deviation 3.1
@@ -69,34 +71,36 @@ def test_the_interval_holds_the_known_difference_as_often_as_it_says():
 
 def test_pairing_narrows_the_interval_where_models_agree():
     rng = np.random.default_rng(1)
-    one = rng.random(1000) < 0.6
-    two = np.where(rng.random(1000) < 0.05, ~one, one)  # they differ on a twentieth of the items
-    same = significance.resampled_means("t", two) - significance.resampled_means("t", one)
-    apart = significance.resampled_means("u", two) - significance.resampled_means("t", one)
+    first = rng.random(1000) < 0.6
+    two = np.where(rng.random(1000) < 0.05, ~first, first)  # they differ on a twentieth of the items
+    same = significance.resampled_means("t", two) - significance.resampled_means("t", first)
+    apart = significance.resampled_means("u", two) - significance.resampled_means("t", first)
     assert np.std(same) < 0.4 * np.std(apart)
-    closed = np.std(two.astype(float) - one, ddof=1) / np.sqrt(1000)
+    closed = np.std(two.astype(float) - first, ddof=1) / np.sqrt(1000)
     assert np.std(same) == pytest.approx(closed, rel=0.06)
 
 
 def test_of_two_runs_the_replicates_spread_as_a_mean_of_two_does():
     assert significance.of_two("orders", 2.0, 5.0) == 3.5
     rng = np.random.default_rng(5)
-    one, other = 4 + rng.normal(0, 0.1, (2, significance.REPLICATES))
-    drawn = significance.of_two("orders", one, other + 1)
-    assert set(drawn) <= {*one, *(other + 1)}
+    first, second = 4 + rng.normal(0, 0.1, (2, significance.REPLICATES))
+    drawn = significance.of_two("orders", first, second + 1)
+    assert set(drawn) <= {*first, *(second + 1)}
     assert drawn.mean() == pytest.approx(4.5, abs=0.03)
     assert drawn.var() == pytest.approx(0.1**2 + 1 / 4, rel=0.05)  # the items', and (one - other)^2 / 4
-    again = significance.of_two("orders of another", one, other + 1)
+    again = significance.of_two("orders of another", first, second + 1)
     assert np.corrcoef(drawn, again)[0, 1] < 0.15 and np.array_equal(
-        drawn, significance.of_two("orders", one, other + 1)
+        drawn, significance.of_two("orders", first, second + 1)
     )
 
 
 def test_what_has_only_an_error_is_normal_and_independent():
-    one, two = significance.normal_means("a", 60.0, 3.0), significance.normal_means("b", 58.0, 4.0)
-    assert np.std(one - two) == pytest.approx(5, rel=0.06) and np.mean(one - two) == pytest.approx(2, abs=0.35)
-    assert np.array_equal(one, significance.normal_means("a", 60.0, 3.0))
-    low, high = significance.interval(one)
+    first, second = significance.normal_means("a", 60.0, 3.0), significance.normal_means("b", 58.0, 4.0)
+    assert np.std(first - second) == pytest.approx(5, rel=0.06) and np.mean(first - second) == pytest.approx(
+        2, abs=0.35
+    )
+    assert np.array_equal(first, significance.normal_means("a", 60.0, 3.0))
+    low, high = significance.interval(first)
     assert low == pytest.approx(60 - 1.96 * 3, abs=0.5) and high == pytest.approx(60 + 1.96 * 3, abs=0.5)
 
 
@@ -104,5 +108,5 @@ def test_what_has_only_an_error_is_normal_and_independent():
 def test_mcnemar_is_the_binomial_test_of_the_items_that_differ(first, second):
     one = np.array([True] * first + [False] * second + [True] * 20 + [False] * 30)
     two = np.array([False] * first + [True] * second + [True] * 20 + [False] * 30)
-    wanted = stats.binomtest(first, first + second).pvalue if first + second else 1.0
-    assert significance.mcnemar(one, two) == pytest.approx(wanted) == significance.mcnemar(two, one)
+    expected = stats.binomtest(first, first + second).pvalue if first + second else 1.0
+    assert significance.mcnemar(one, two) == pytest.approx(expected) == significance.mcnemar(two, one)

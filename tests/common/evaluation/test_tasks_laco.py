@@ -29,15 +29,15 @@ def naive(model, tokenizer, text):
 
 @pytest.mark.parametrize("name", PPL)
 def test_the_option_of_lowest_loss_is_chosen(laco_mirror, tiny_llama, tiny_tokenizer, name):
-    found = harness.evaluate(tiny_llama, tiny_tokenizer, [name])
+    scores = harness.evaluate(tiny_llama, tiny_tokenizer, [name])
     (task,) = harness.load_tasks([name]).values()
     right = []
     for doc in task.eval_docs:
         losses = [naive(tiny_llama, tiny_tokenizer, text) for text in task.doc_to_choice(doc)]
         right.append(losses.index(min(losses)) == task.doc_to_target(doc))
-    assert found[name]["n"] == len(right) == (3 if name == "laco_cmnli" else 4)
-    assert found[name]["score"] == pytest.approx(sum(right) / len(right))
-    assert found[name]["score_stderr"] is not None and found[name]["acc"] is None
+    assert scores[name]["n"] == len(right) == (3 if name == "laco_cmnli" else 4)
+    assert scores[name]["score"] == pytest.approx(sum(right) / len(right))
+    assert scores[name]["score_stderr"] is not None and scores[name]["acc"] is None
 
 
 def options(name):
@@ -79,28 +79,29 @@ class Says:
 
 
 def test_generated_letters_are_compared(laco_mirror, tiny_llama, tiny_tokenizer, monkeypatch):
-    said = Says(monkeypatch, [" A. 一心一意", "选E。", "I think C"])
-    found = harness.evaluate(tiny_llama, tiny_tokenizer, ["laco_chid"])["laco_chid"]
-    assert found["n"] == 3 and found["score"] == pytest.approx(2 / 3)  # 'I' is a letter of an idiom too
-    assert said.prompts[0].startswith("他____地工作，——。\n") and "\nC. 五颜六色\n" in said.prompts[0]
-    assert said.prompts[1].startswith("他——地工作，____。\n")
+    answers = Says(monkeypatch, [" A. 一心一意", "选E。", "I think C"])
+    scores = harness.evaluate(tiny_llama, tiny_tokenizer, ["laco_chid"])["laco_chid"]
+    assert scores["n"] == 3 and scores["score"] == pytest.approx(2 / 3)  # 'I' is a letter of an idiom too
+    assert answers.prompts[0].startswith("他____地工作，——。\n") and "\nC. 五颜六色\n" in answers.prompts[0]
+    assert answers.prompts[1].startswith("他——地工作，____。\n")
     Says(monkeypatch, ["B", "A", "Answer: B", "no letter"])
     assert harness.evaluate(tiny_llama, tiny_tokenizer, ["laco_wsc_g"])["laco_wsc_g"]["score"] == 0.75
 
 
 def test_summaries_are_scored_by_rouge(laco_mirror, tiny_llama, tiny_tokenizer, monkeypatch):
-    said = Says(monkeypatch, ["\n a model is cut\nand more", "nothing of that"])
-    found = harness.evaluate(tiny_llama, tiny_tokenizer, ["laco_xsum"])["laco_xsum"]
-    assert found["score"] == pytest.approx(0.5)
+    answers = Says(monkeypatch, ["\n a model is cut\nand more", "nothing of that"])
+    scores = harness.evaluate(tiny_llama, tiny_tokenizer, ["laco_xsum"])["laco_xsum"]
+    assert scores["score"] == pytest.approx(0.5)
     assert (
-        said.prompts[1] == "Document: the model 1 is cut\nBased on the previous text, provide a brief single summary:"
+        answers.prompts[1]
+        == "Document: the model 1 is cut\nBased on the previous text, provide a brief single summary:"
     )
 
 
 @pytest.mark.parametrize("name", ["laco_wsc_g", "laco_xsum"])
 def test_generation_itself_runs(laco_mirror, tiny_llama, tiny_tokenizer, name):
-    found = harness.evaluate(tiny_llama, tiny_tokenizer, [name], limit=2)[name]
-    assert 0 <= found["score"] <= 1 and found["n"] == 2
+    scores = harness.evaluate(tiny_llama, tiny_tokenizer, [name], limit=2)[name]
+    assert 0 <= scores["score"] <= 1 and scores["n"] == 2
 
 
 def test_the_end_of_a_long_text_is_lost(make_tiny, tiny_tokenizer):

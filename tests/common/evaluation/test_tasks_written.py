@@ -22,8 +22,8 @@ CHOICES = {"text": ["a layer", "The model", "the stream", "one"], "label": ["A",
     ],
 )
 def test_case_articles_and_punctuation_do_not_count(answer, exact, contains):
-    found = written.judged({"choices": CHOICES, "answerKey": "B"}, [answer])
-    assert found == {"written_exactly": exact, "written_within": contains}
+    scores = written.judged({"choices": CHOICES, "answerKey": "B"}, [answer])
+    assert scores == {"written_exactly": exact, "written_within": contains}
 
 
 @torch.no_grad()
@@ -53,11 +53,11 @@ def row(task, i):
 def test_an_answer_is_the_models_greedy_one(mirror, tmp_path, tiny_llama, tiny_tokenizer, task, hub_id, config):
     rows = [row(task, i) for i in range(4)]
     for doc in rows[:3]:  # what the model says is right there
-        said = naive(tiny_llama, tiny_tokenizer, written.prompt(doc))
-        assert written.normalised(said)
-        doc["choices"] = CHOICES | {"text": ["a layer", said, "the stream", "one"]}
+        answer = naive(tiny_llama, tiny_tokenizer, written.prompt(doc))
+        assert written.normalised(answer)
+        doc["choices"] = CHOICES | {"text": ["a layer", answer, "the stream", "one"]}
     rows[2]["choices"]["text"][1] = " ".join(written.normalised(rows[2]["choices"]["text"][1]).split()[:1])
     for split in ("train", "test"):
         write_rows(tmp_path / "hub", hub_id, config, split, rows)
-    found = harness.evaluate(tiny_llama, tiny_tokenizer, [task])[task]
-    assert (found["exact"], found["contains"], found["n"]) == (0.5, 0.75, 4)
+    scores = harness.evaluate(tiny_llama, tiny_tokenizer, [task])[task]
+    assert (scores["exact"], scores["contains"], scores["n"]) == (0.5, 0.75, 4)

@@ -64,10 +64,10 @@ def test_batching_and_chunking_change_nothing(tiny_llama, tokens, monkeypatch):
 
 def test_standard_error_is_the_delta_method():
     nlls = torch.tensor([[1.0, 3.0], [2.0, 4.0], [0.0, 2.0]])  # window means 2, 3, 1: deviation 1
-    found = summarise(nlls)
-    assert found["perplexity"] == pytest.approx(math.exp(2))
-    assert found["stderr"] == pytest.approx(math.exp(2) / math.sqrt(3))
-    assert (found["windows"], found["predictions"]) == (3, 6)
+    summary = summarise(nlls)
+    assert summary["perplexity"] == pytest.approx(math.exp(2))
+    assert summary["stderr"] == pytest.approx(math.exp(2) / math.sqrt(3))
+    assert (summary["windows"], summary["predictions"]) == (3, 6)
 
 
 def test_standard_error_is_the_spread_of_repeated_measurements():
@@ -113,12 +113,12 @@ def short(monkeypatch):
 
 
 def test_a_protocol_measures_and_says_what_it_measured(short, tiny_llama, tiny_tokenizer):
-    found = short.measured(tiny_llama, tiny_tokenizer)
+    measured = short.measured(tiny_llama, tiny_tokenizer)
     ids = tiny_tokenizer("\n\n".join(corpora.texts("short")))["input_ids"]
-    assert found["perplexity"] == pytest.approx(perplexity(tiny_llama, torch.tensor(ids), 16))
-    assert found["tokens"] == len(ids) // 16 * 16
-    assert found["corpus_sha256"] == corpora.digest("short")
-    assert (found["protocol"], found["version"], found["dtype"]) == ("short", 1, "float32")
+    assert measured["perplexity"] == pytest.approx(perplexity(tiny_llama, torch.tensor(ids), 16))
+    assert measured["tokens"] == len(ids) // 16 * 16
+    assert measured["corpus_sha256"] == corpora.digest("short")
+    assert (measured["protocol"], measured["version"], measured["dtype"]) == ("short", 1, "float32")
     assert short.measured(tiny_llama, tiny_tokenizer, limit=2)["windows"] == 2
     with pytest.raises(UserError, match="measures nothing"):
         short.measured(tiny_llama, tiny_tokenizer, limit=0)
@@ -149,9 +149,9 @@ def test_every_so_manieth_window_begins_with_the_first(short, tiny_tokenizer, st
 @pytest.mark.parametrize("count", [1, 3, 7, 24, 40, 50])
 def test_windows_of_a_part_are_spread_over_the_whole_text(count):
     """As evenly as whole numbers can be: from one to the next, and from the last to the end, it is as far, or one more."""
-    found = spread(count, lambda *_: torch.arange(40))(None, None).tolist()
-    gaps = [after - place for place, after in itertools.pairwise([*found, 40])]
-    assert found[0] == 0 and len(found) == min(count, 40) and min(gaps) > 0 and max(gaps) - min(gaps) <= 1
+    places = spread(count, lambda *_: torch.arange(40))(None, None).tolist()
+    gaps = [after - place for place, after in itertools.pairwise([*places, 40])]
+    assert places[0] == 0 and len(places) == min(count, 40) and min(gaps) > 0 and max(gaps) - min(gaps) <= 1
 
 
 def test_a_document_is_cropped_where_it_is_one_token_longer_than_a_crop(short, tiny_tokenizer, monkeypatch):
@@ -181,12 +181,12 @@ def test_the_papers_protocols_are_the_documented_ones():
 def test_standin_domains_are_measured_in_windows_of_256(name, make_tiny, tiny_tokenizer):
     transformers.logging.set_verbosity_error()
     model, protocol = make_tiny("llama"), PROTOCOLS[name]
-    found = protocol.measured(model, tiny_tokenizer, limit=2)
+    measured = protocol.measured(model, tiny_tokenizer, limit=2)
     ids = torch.tensor(tiny_tokenizer("\n\n".join(corpora.texts(protocol.corpus))[:50_000])["input_ids"])
     apart = 256 * {"quarter": 4, "thin": 8}.get(name.rpartition("-")[2], 1)
     with torch.no_grad():
         losses = [model(row[None], labels=row[None]).loss.item() for row in (ids[:256], ids[apart : apart + 256])]
-    assert found["tokens"] == 512 and found["perplexity"] == pytest.approx(math.exp(sum(losses) / 2), rel=1e-4)
+    assert measured["tokens"] == 512 and measured["perplexity"] == pytest.approx(math.exp(sum(losses) / 2), rel=1e-4)
 
 
 @torch.no_grad()
@@ -197,7 +197,7 @@ def test_reassessing_reads_windows_of_128(tmp_path, monkeypatch, tiny_llama, tin
     folder = "penn_treebank"
     write_rows(tmp_path, "ptb-text-only/ptb_text_only", folder, "validation", [{"sentence": s} for s in sentences])
     monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path))
-    found = PROTOCOLS["reassessing-ptb"].measured(tiny_llama, tiny_tokenizer, progress=False)
+    measured = PROTOCOLS["reassessing-ptb"].measured(tiny_llama, tiny_tokenizer, progress=False)
     ids = torch.tensor(tiny_tokenizer("\n\n".join(sentences))["input_ids"])
-    assert found["window"] == 128 and found["windows"] == len(ids) // 128 > 2
-    assert found["perplexity"] == pytest.approx(naive(tiny_llama, ids, 128)[0], rel=1e-4)
+    assert measured["window"] == 128 and measured["windows"] == len(ids) // 128 > 2
+    assert measured["perplexity"] == pytest.approx(naive(tiny_llama, ids, 128)[0], rel=1e-4)

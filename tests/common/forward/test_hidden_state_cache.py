@@ -31,9 +31,9 @@ def test_states_are_those_of_the_pass_and_layers_run_once(make_tiny):
         first = ends(model, ids)
         list(crossings(decoder, ids, [(1, 3), (2, 4)], batch_size=2))
     assert decoder.executions == 0
-    for found in (first, plain):
-        for one, other in zip(found, plain, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    for crossing_pairs in (first, plain):
+        for reused, computed in zip(crossing_pairs, plain, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(reused, computed, strict=True))
 
 
 def test_a_changed_layer_or_text_is_another_stream(make_tiny):
@@ -44,9 +44,9 @@ def test_a_changed_layer_or_text_is_another_stream(make_tiny):
             model.model.layers[1].mlp.down_proj.weight.mul_(2)
         changed = ends(model, ids)
         other = ends(model, ids_of(1))
-    for found, text in ((changed, ids), (other, ids_of(1))):
-        for one, two in zip(found, ends(model, text), strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    for crossing_pairs, text in ((changed, ids), (other, ids_of(1))):
+        for reused, computed in zip(crossing_pairs, ends(model, text), strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(reused, computed, strict=True))
 
 
 def test_nothing_is_kept_outside_and_no_more_than_the_limit_inside(make_tiny, monkeypatch):

@@ -63,11 +63,11 @@ def test_threads_that_share_states_answer_like_one(make_tiny, threads, monkeypat
     windows = torch.randint(3, 320, (24, 11), generator=torch.Generator().manual_seed(4))
     dense, pruned = make_tiny("llama"), make_tiny("llama")
     remove_layers(pruned, [3])
-    found = {}
+    answers = {}
     for cores in (1, 4):
         threads(cores)
         monkeypatch.setattr(prefix_cache, "STORE", StateFiles())
-        found[cores] = [token_nlls(model, windows, max_tokens=11) for model in (dense, pruned)]
+        answers[cores] = [token_nlls(model, windows, max_tokens=11) for model in (dense, pruned)]
         assert prefix_cache.STORE.hits == 24
-    for one, four in zip(found[1], found[4], strict=True):
-        torch.testing.assert_close(one, four, atol=1e-5, rtol=0)
+    for alone, together in zip(answers[1], answers[4], strict=True):
+        torch.testing.assert_close(alone, together, atol=1e-5, rtol=0)

@@ -119,10 +119,10 @@ def test_equal_weights_that_attend_to_other_tokens_share_nothing(make_tiny, stor
         layer.load_state_dict(model.model.layers[0].state_dict())
     pruned = copy.deepcopy(model)
     remove_layers(pruned, [0])
-    for each in (model, model, pruned):
-        scores = each(windows(), use_cache=False).logits[:, :-1].log_softmax(-1)
+    for evaluated in (model, model, pruned):
+        scores = evaluated(windows(), use_cache=False).logits[:, :-1].log_softmax(-1)
         expected = -scores.gather(-1, windows()[:, 1:, None]).squeeze(-1)
-        torch.testing.assert_close(token_nlls(each, windows()), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(token_nlls(evaluated, windows()), expected, rtol=1e-4, atol=1e-4)
     assert store.hits == 1  # of the model after itself
 
 
@@ -156,10 +156,10 @@ CHAIN = {1: "a1", 2: "a2", 3: "a3", 4: "a4", 5: "a5"}
 def filled(store, chain, layers, batches):
     """One model goes over all batches, beginning each at the deepest state; where it began."""
     began = []
-    kept = store.begin(chain, layers)
+    depths = store.begin(chain, layers)
     for batch in batches:
         began.append(store.deepest(chain, batch)[0])
-        for depth in kept:
+        for depth in depths:
             if depth > began[-1]:
                 store.put(chain[depth], batch, torch.full((10,), float(depth)))
     return began
@@ -169,8 +169,8 @@ def test_states_come_back_as_they_went(store):
     state = torch.randn(2, 3, 4).bfloat16()
     store.begin({1: "a"}, 2)
     store.put("a", "batch", state)
-    depth, found = store.deepest({1: "a"}, "batch")
-    assert depth == 1 and torch.equal(found, state) and found.dtype == state.dtype
+    depth, read = store.deepest({1: "a"}, "batch")
+    assert depth == 1 and torch.equal(read, state) and read.dtype == state.dtype
     assert store.deepest({1: "a"}, "other") == (0, None)
     assert store.bytes == 48
 

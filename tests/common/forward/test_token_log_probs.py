@@ -46,17 +46,17 @@ def test_losses_of_a_batch_are_those_of_the_full_logits(tiny, ids, monkeypatch, 
     decoder = Decoder(tiny)
     with torch.set_grad_enabled(recorded):
         hidden = decoder.run(decoder.embed_tokens(ids), 0)
-        found = losses.next_token_loss(decoder, hidden, ids)
+        computed = losses.next_token_loss(decoder, hidden, ids)
         likely = tiny(ids).logits.double().log_softmax(-1)[:, :-1]
     expected = -likely.gather(2, ids[:, 1:, None])[..., 0].mean(1)
-    assert found.shape == (3,) and found.dtype == torch.float64 and found.requires_grad == recorded
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    assert computed.shape == (3,) and computed.dtype == torch.float64 and computed.requires_grad == recorded
+    torch.testing.assert_close(computed, expected, atol=2e-5, rtol=0)
 
 
 def test_the_head_runs_once_for_each_prefix_that_predicts(tiny, tiny_tokenizer):
     rng = random.Random(2)
     contexts = [[rng.randrange(3, 300) for _ in range(rng.randrange(3, 9))] for _ in range(9)]
-    wanted = [
+    expected = [
         (("c", "a"), context, [rng.randrange(3, 7) for _ in range(rng.randrange(1, 4))])
         for context in contexts
         for _ in range(4)
@@ -64,7 +64,7 @@ def test_the_head_runs_once_for_each_prefix_that_predicts(tiny, tiny_tokenizer):
     seen = []
     tiny.lm_head.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[:-1].numel()))
     lm = SharedContextLM(tiny, tiny_tokenizer, batch_size=4)
-    lm._loglikelihood_tokens(wanted, disable_tqdm=True)
-    prefixes = {(*context, *choice[:end]) for _, context, choice in wanted for end in range(len(choice))}
+    lm._loglikelihood_tokens(expected, disable_tqdm=True)
+    prefixes = {(*context, *choice[:end]) for _, context, choice in expected for end in range(len(choice))}
     assert lm.head_rows == sum(seen) == len(prefixes)
     assert lm.head_rows < lm.forward_tokens

@@ -50,9 +50,9 @@ def test_taylor_without_norms_and_of_a_model_with_layers_left_out(tiny_llama, cr
     without = importance.taylor(decoder, crops, norms=False)
     torch.testing.assert_close(without, naive_taylor(tiny_llama, crops, norms=False), rtol=1e-3, atol=0)
     tiny_llama.zero_grad()
-    kept = importance.taylor(decoder, crops, layers=[0, 1, 3, 5])
+    of_four_layers = importance.taylor(decoder, crops, layers=[0, 1, 3, 5])
     remove_layers(tiny_llama, [2, 4])
-    torch.testing.assert_close(kept, naive_taylor(tiny_llama, crops), rtol=1e-3, atol=0)
+    torch.testing.assert_close(of_four_layers, naive_taylor(tiny_llama, crops), rtol=1e-3, atol=0)
 
 
 def test_taylor_of_a_frozen_half_precision_model_is_that_of_its_widened_copy(make_tiny, crops):
@@ -71,11 +71,11 @@ def test_gradients_of_one_layer_exist_at_a_time(tiny_llama, crops, monkeypatch):
     alive, most, grad = [], [], torch.autograd.grad
 
     def watched(outputs, inputs, *args, **options):
-        found = grad(outputs, inputs, *args, **options)
+        gradients = grad(outputs, inputs, *args, **options)
         if isinstance(inputs, list):  # a layer's, not the loss's
-            alive.extend(weakref.ref(gradient) for gradient in found[1:])
-            most.append(sum(gradient.numel() for one in alive if (gradient := one()) is not None))
-        return found
+            alive.extend(weakref.ref(gradient) for gradient in gradients[1:])
+            most.append(sum(gradient.numel() for reference in alive if (gradient := reference()) is not None))
+        return gradients
 
     monkeypatch.setattr(torch.autograd, "grad", watched)
     importance.taylor(Decoder(tiny_llama), crops, micro_batch=1)
@@ -114,8 +114,8 @@ def test_gains_are_factors_on_the_stream(tiny, crops):
         with torch.no_grad():
             losses = [naive_loss_without(tiny, layer, crops) for layer in (1, 3)]
     tiny.zero_grad()
-    found = importance.taylor(decoder, crops, micro_batch=2, gains=gains)
-    torch.testing.assert_close(found, expected, rtol=2e-3, atol=1e-5)
+    scores = importance.taylor(decoder, crops, micro_batch=2, gains=gains)
+    torch.testing.assert_close(scores, expected, rtol=2e-3, atol=1e-5)
     trials = importance.losses_without_each(decoder, crops, list(range(6)), [1, 3], gains=gains)
     torch.testing.assert_close(trials, torch.tensor(losses, dtype=torch.float64), rtol=1e-5, atol=1e-5)
 
@@ -129,8 +129,8 @@ def test_matrices_on_the_stream_carry_gradients_back(tiny_llama, crops):
     for layer, gain in gains.items():
         matrix = gain if gain.ndim == 2 else gain.diag()
         plain.model.layers[layer].register_forward_pre_hook(lambda _, args, m=matrix: (args[0] @ m, *args[1:]))
-    found = importance.taylor(Decoder(tiny_llama), crops, micro_batch=2, gains=gains)
-    torch.testing.assert_close(found, naive_taylor(plain, crops), rtol=2e-3, atol=0)
+    scores = importance.taylor(Decoder(tiny_llama), crops, micro_batch=2, gains=gains)
+    torch.testing.assert_close(scores, naive_taylor(plain, crops), rtol=2e-3, atol=0)
 
 
 def naive_loss_without(model, layer, crops) -> float:

@@ -35,29 +35,29 @@ def prepared(make_tiny, crops, monkeypatch):
 @pytest.fixture
 def passes(monkeypatch):
     """The options of every pass that was made."""
-    made = []
+    calls = []
 
     def counted(*arguments, **options):
-        made.append(options)
+        calls.append(options)
         return collect(*arguments, **options)
 
     monkeypatch.setattr(calibration, "collect", counted)
-    return made
+    return calls
 
 
-def same(one, other, span, bases=(False, True)):
+def same(first, second, span, bases=(False, True)):
     for d in range(1, span + 1):
-        for a in range(one.layers - d + 1):
-            assert all(torch.equal(one.ratio(a, a + d, rotated=r), other.ratio(a, a + d, rotated=r)) for r in bases)
-    for a, b in calibration.default_pairs(one.layers, span):
-        assert one.cosine("token", a, b) == other.cosine("token", a, b)
-    assert torch.equal(one.magnitude(2), other.magnitude(2))
+        for a in range(first.layers - d + 1):
+            assert all(torch.equal(first.ratio(a, a + d, rotated=r), second.ratio(a, a + d, rotated=r)) for r in bases)
+    for a, b in calibration.default_pairs(first.layers, span):
+        assert first.cosine("token", a, b) == second.cosine("token", a, b)
+    assert torch.equal(first.magnitude(2), second.magnitude(2))
 
 
 def test_one_pass_serves_every_count_up_to_a_third_of_the_layers(prepared, passes, crops):
     for count in (2, 1):
-        found = prepared().statistics(count)
-        same(found, collect(Decoder(prepared().model), crops, span=count), count)
+        statistics = prepared().statistics(count)
+        same(statistics, collect(Decoder(prepared().model), crops, span=count), count)
     assert len(passes) == 1
     prepared().statistics(3)
     prepared().statistics(2)
@@ -109,16 +109,20 @@ def test_what_belongs_to_named_pairs_is_found_again_on_disk(small, prepared, pas
     pipeline._STATISTICS.clear()
     prepared().statistics(2, matrices=[(0, 2)])  # as a process that ends after it
     pipeline._STATISTICS.clear()
-    found = prepared().statistics(2, moments=[(1, 3)], elementwise=[(2, 4)])
-    assert len(passes) == 2 and prepared().statistics(2, moments=[(0, 2)]) is found
-    assert found.moments[1, 3].matrices and found.moments[0, 2].matrices == small
+    statistics = prepared().statistics(2, moments=[(1, 3)], elementwise=[(2, 4)])
+    assert len(passes) == 2 and prepared().statistics(2, moments=[(0, 2)]) is statistics
+    assert statistics.moments[1, 3].matrices and statistics.moments[0, 2].matrices == small
     for pair in ((1, 3), (0, 2)):
         alone = collect(Decoder(prepared().model), crops, span=2, matrices=[pair], elementwise=[(2, 4)])
-        one, other = found.moments[pair], alone.moments[pair]
-        assert (one.scalar(), one.target, one.tokens) == (other.scalar(), other.target, other.tokens)
-        assert all(torch.equal(one.channels(rotated), other.channels(rotated)) for rotated in (False, True))
-        assert not one.matrices or torch.equal(one.matrix(), other.matrix())
-        assert torch.equal(found.ratio(2, 4, "elementwise", True), alone.ratio(2, 4, "elementwise", True))
+        moments, moments_alone = statistics.moments[pair], alone.moments[pair]
+        assert (moments.scalar(), moments.target, moments.tokens) == (
+            moments_alone.scalar(),
+            moments_alone.target,
+            moments_alone.tokens,
+        )
+        assert all(torch.equal(moments.channels(rotated), moments_alone.channels(rotated)) for rotated in (False, True))
+        assert not moments.matrices or torch.equal(moments.matrix(), moments_alone.matrix())
+        assert torch.equal(statistics.ratio(2, 4, "elementwise", True), alone.ratio(2, 4, "elementwise", True))
     prepared().statistics(2, matrices=[(1, 3)])
     assert len(passes) == 2
     prepared().statistics(2, matrices=[(0, 2)])
@@ -130,9 +134,12 @@ def test_a_file_says_how_many_first_tokens_are_in_none_of_it(tiny_llama, crops, 
     """Else statistics without first tokens would be taken for those of all of them."""
     written = collect(Decoder(tiny_llama), crops, span=2, skip=skip)
     (tmp_path / "found").write_bytes(written.to_bytes(0))
-    found = Statistics.read(tmp_path / "found")
-    assert [found.holds([], span=2, kinds=("token",), skip=asked) for asked in (0, 2)] == [skip == 0, skip == 2]
-    same(found, written, 2)
+    statistics = Statistics.read(tmp_path / "found")
+    assert [statistics.holds([], span=2, kinds=("token",), skip=skipped) for skipped in (0, 2)] == [
+        skip == 0,
+        skip == 2,
+    ]
+    same(statistics, written, 2)
 
 
 def test_matrices_of_an_earlier_pass_come_along(tiny_llama, crops):
@@ -174,8 +181,8 @@ def test_a_mix_of_texts_is_read_in_turn_and_each_text_named(tiny_llama, monkeypa
 
     monkeypatch.setitem(pipeline.SAMPLERS, "rising", rising)
     recipe = Recipe(model="tiny", profile="paper", calibration=ENTRY | {"corpus": "one+two", "sampler": "rising"})
-    found = Context(tiny_llama, None, recipe, 0).windows()
-    assert found[:, 0].tolist() == [100, 200, 101] and found.shape == (3, 20)
+    windows = Context(tiny_llama, None, recipe, 0).windows()
+    assert windows[:, 0].tolist() == [100, 200, 101] and windows.shape == (3, 20)
     apart = replace(Context(tiny_llama, None, recipe, 0).calibration, count=8, apart=3)
     assert [(part.count, part.apart) for part in apart.parts()] == [(4, 1), (4, 2)]  # the last three: two, one, two
     assert drawn == [("one", 2, None), ("two", 1, None)]

@@ -38,9 +38,9 @@ def test_perplexity_importance_is_the_loss_without_each_layer(tiny, crops):
 
 @pytest.mark.parametrize("starts", [[0, 4], [3, 1, 2]])
 def test_losses_without_windows_are_those_of_models_that_lost_them(tiny, crops, starts):
-    found = importance.losses_without_windows(Decoder(tiny), crops, 2, starts, batch_size=2)
-    assert list(found) == sorted(starts)
-    for start, losses_ in found.items():
+    losses = importance.losses_without_windows(Decoder(tiny), crops, 2, starts, batch_size=2)
+    assert list(losses) == sorted(starts)
+    for start, losses_ in losses.items():
         model = without(tiny, [start, start + 1])
         assert losses_.tolist() == pytest.approx([naive_loss(model, row[None]) for row in crops], abs=1e-5)
 

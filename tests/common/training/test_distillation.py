@@ -45,16 +45,16 @@ def separate(model, runs, samples, target):
         q = student(input_ids=ids, use_cache=False).logits.gather(-1, indices).softmax(-1)
         loss = (p * (p.log() - q.log())).sum() / ids.numel()
     else:
-        kept, seen = {}, {}
+        hidden_states, seen = {}, {}
         dense, pruned = teacher.model.layers, student.model.layers
         for layer, module in enumerate(dense):
-            module.register_forward_hook(lambda m, a, out, layer=layer: kept.update({layer + 1: out}))
+            module.register_forward_hook(lambda m, a, out, layer=layer: hidden_states.update({layer + 1: out}))
         for layer, module in enumerate(pruned):
             module.register_forward_pre_hook(lambda m, a, layer=layer: seen.update({layer: a[0]}))
         teacher(input_ids=ids, use_cache=False), student(input_ids=ids, use_cache=False)
         gone, losses = 0, []
         for start, stop in runs:
-            losses.append((seen[start - gone] - kept[stop].detach()).square().mean())
+            losses.append((seen[start - gone] - hidden_states[stop].detach()).square().mean())
             gone += stop - start
         loss = torch.stack(losses).mean()
     loss.backward()
@@ -65,13 +65,13 @@ def separate(model, runs, samples, target):
 @pytest.mark.parametrize("runs", [[(2, 4)], [(1, 2), (3, 5)]])
 def test_loss_and_gradients_are_those_of_two_separate_models(tiny, runs, target):
     samples = [3, 0]
-    wanted, gradients = separate(tiny, runs, samples, target)
+    expected, gradients = separate(tiny, runs, samples, target)
     patches = {run: Times(number) for number, run in enumerate(runs)}
     task = Distillation(Decoder(tiny), patches, WINDOWS, target=target, k=K)
     with frozen(tiny):
         loss = task.loss(samples)
         loss.backward()
-    torch.testing.assert_close(loss.detach(), wanted, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(loss.detach(), expected, rtol=1e-4, atol=1e-6)
     for patch, gradient in zip(patches.values(), gradients):
         torch.testing.assert_close(patch.weight.grad, gradient, rtol=1e-3, atol=1e-4 * gradient.abs().max().item())
     assert all(parameter.grad is None for parameter in tiny.parameters())
@@ -104,7 +104,8 @@ def test_a_stored_teacher_gives_the_loss_of_a_computed_one(tiny_llama, tmp_path)
     store = TeacherStore(tmp_path, decoder, WINDOWS, K, dtype="float32")
     store.fill()
     losses = [
-        Distillation(decoder, {(2, 4): Times()}, WINDOWS, k=K, store=kept).loss([2]).item() for kept in (None, store)
+        Distillation(decoder, {(2, 4): Times()}, WINDOWS, k=K, store=teacher).loss([2]).item()
+        for teacher in (None, store)
     ]
     assert losses[0] == losses[1]
 
@@ -137,10 +138,10 @@ def test_the_divergence_of_a_student_that_agrees_is_zero_and_else_positive():
 def test_frozen_puts_everything_back(tiny_llama):
     tiny_llama.train()
     tiny_llama.model.norm.weight.requires_grad_(False)
-    wanted = [parameter.requires_grad for parameter in tiny_llama.parameters()]
+    expected = [parameter.requires_grad for parameter in tiny_llama.parameters()]
     with frozen(tiny_llama):
         assert not tiny_llama.training and not any(p.requires_grad for p in tiny_llama.parameters())
-    assert tiny_llama.training and wanted == [parameter.requires_grad for parameter in tiny_llama.parameters()]
+    assert tiny_llama.training and expected == [parameter.requires_grad for parameter in tiny_llama.parameters()]
 
 
 def test_bad_input_is_named(tiny_llama, tmp_path, make_patch):

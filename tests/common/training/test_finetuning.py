@@ -194,8 +194,8 @@ def test_a_padded_batch_has_the_loss_of_its_rows(tiny):
     assert batch["input_ids"].shape[1] == max(len(row["input_ids"]) for row in data)
     assert batch["attention_mask"][:, -1].all() and not batch["attention_mask"][:, 0].all()
     with torch.no_grad():
-        found = learner(tiny, boundary=2)(**batch)["loss"]
-        assert found.item() == pytest.approx(plain_loss(tiny, data).item(), rel=1e-5)
+        loss = learner(tiny, boundary=2)(**batch)["loss"]
+        assert loss.item() == pytest.approx(plain_loss(tiny, data).item(), rel=1e-5)
 
 
 def test_plain_text_rows_learn_every_token_but_the_first(tiny_llama):
@@ -211,11 +211,11 @@ def test_plain_text_rows_learn_every_token_but_the_first(tiny_llama):
 def test_the_prefix_store_changes_cost_and_not_the_losses(make_tiny, tmp_path, kind):
     train, valid, shared = rows(8), rows(4, seed=1), {"method": "partial", "last": 2, "epochs": 3, **QUICK}
     anew, without = finetune(make_tiny(), None, train, valid, Settings(**shared, store="off"))
-    kept, report = finetune(make_tiny(), None, train, valid, Settings(**shared, store=kind), tmp_path)
+    trained_model, report = finetune(make_tiny(), None, train, valid, Settings(**shared, store=kind), tmp_path)
     assert report["losses"] == pytest.approx(without["losses"], rel=1e-5)
     assert [loss for _, loss in report["validation"]] == pytest.approx([x for _, x in without["validation"]], rel=1e-5)
     for name, value in anew.state_dict().items():
-        torch.testing.assert_close(kept.state_dict()[name], value, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(trained_model.state_dict()[name], value, atol=1e-5, rtol=1e-4)
     assert [epoch["layer_executions"] for epoch in without["epochs"]] == [24, 24, 24]  # 4 micro-batches of 6 layers
     assert [epoch["layer_executions"] for epoch in report["epochs"]] == [24, 8, 8]  # then 2 layers each
     assert without["validation_layer_executions"] == 3 * 12
@@ -254,23 +254,23 @@ def test_lora_trains_its_adapters_alone_and_merges_them_exactly(make_tiny, archi
     assert attached.parameters and all(".lora_" in name for name in attached.parameters)
     model, report = finetune(make_tiny(architecture), None, rows(4), settings=settings, folder=tmp_path)
     assert ("the experts are stacked matrices, which stay as they are" in caplog.text) == (architecture == "mixtral")
-    found = load_file(tmp_path / "trained.safetensors")
-    assert found.keys() == attached.parameters.keys()
-    Learner(adapted, attached).load_state_dict(found)
+    parameters = load_file(tmp_path / "trained.safetensors")
+    assert parameters.keys() == attached.parameters.keys()
+    Learner(adapted, attached).load_state_dict(parameters)
     after = weights(model)
     assert after.keys() == before.keys()
     for name, value in before.items():
         module = name.removesuffix(".weight")
-        a = found.get(f"{module}.lora_A.default.weight")
+        a = parameters.get(f"{module}.lora_A.default.weight")
         if a is None:
             assert torch.equal(after[name], value), name
         else:
-            merged = value + 6 / 3 * found[f"{module}.lora_B.default.weight"] @ a
+            merged = value + 6 / 3 * parameters[f"{module}.lora_B.default.weight"] @ a
             torch.testing.assert_close(after[name], merged, atol=1e-6, rtol=1e-5)
             assert not torch.equal(after[name], value)
     with torch.no_grad():  # unmerged against merged
         torch.testing.assert_close(adapted.eval()(ids).logits, model(ids).logits, atol=2e-4, rtol=1e-4)
-    assert report["trainable"] == sum(value.numel() for value in found.values())
+    assert report["trainable"] == sum(value.numel() for value in parameters.values())
 
 
 def interrupted(monkeypatch, step, model, *arguments):
@@ -513,16 +513,16 @@ def test_nothing_is_printed_to_stdout(make_tiny, capsys, caplog):
 def test_large_models_recompute_and_take_rows_one_at_a_time(make_tiny, monkeypatch):
     """The same training but for rounding, in less memory; what settings say for themselves stays."""
     options = {"method": "full", "max_steps": 2, "store": "off"} | QUICK
-    found = {}
+    reports = {}
     for large in (1e12, 1.0):
         monkeypatch.setattr(memory, "LARGE", large)
         model, report = finetune(make_tiny(), None, rows(8), settings=Settings(**options))
-        found[large] = weights(model)
+        reports[large] = weights(model)
         expected = (2, None) if large > 1 else (1, True)
         assert (report["settings"]["micro_batch"], report["settings"]["checkpointing"]) == expected
         assert not model.is_activation_checkpointing
-    for name in found[1.0]:
-        torch.testing.assert_close(found[1.0][name], found[1e12][name], rtol=1e-4, atol=1e-5)
+    for name in reports[1.0]:
+        torch.testing.assert_close(reports[1.0][name], reports[1e12][name], rtol=1e-4, atol=1e-5)
     chosen = Settings(checkpointing=False)
     assert memory.sized(chosen, 1e12) == chosen
 

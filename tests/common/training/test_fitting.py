@@ -39,23 +39,23 @@ def killed_at(step, loss):
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_it_is_adamw_with_a_cosine_per_step(clip):
     how = Fitting(learning_rate=0.05, weight_decay=0.1, batch_size=2, accumulate=2, epochs=3, clip=clip)
-    ours, theirs = start(), start()
-    report = fit(ours, loss_of(ours), len(DATA), how)
-    optimizer = torch.optim.AdamW(theirs.values(), lr=0.05, weight_decay=0.1)
+    fitted, reference = start(), start()
+    report = fit(fitted, loss_of(fitted), len(DATA), how)
+    optimizer = torch.optim.AdamW(reference.values(), lr=0.05, weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9, eta_min=0.05 / 20)
     losses = []
     for step in range(9):
         batch = [(4 * step + i) % 12 for i in range(4)]
-        loss = loss_of(theirs)(batch)
+        loss = loss_of(reference)(batch)
         optimizer.zero_grad()
         loss.backward()
         if clip:
-            nn.utils.clip_grad_norm_(theirs.values(), clip)
+            nn.utils.clip_grad_norm_(reference.values(), clip)
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
-    for name in ours:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-5, atol=1e-6)
+    for name in fitted:
+        torch.testing.assert_close(fitted[name], reference[name], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(torch.tensor(report["losses"]), torch.tensor(losses), rtol=1e-5, atol=1e-6)
     assert (report["status"], report["steps"]) == ("finished", 9)
 
@@ -80,14 +80,14 @@ def test_a_warm_up_that_ends_within_a_step_goes_no_further_than_the_rate(share):
 def test_a_training_cut_off_anywhere_ends_with_the_same_bits(tmp_path, step):
     how = Fitting(learning_rate=0.05, epochs=2, batch_size=3, order="shuffled", seed=3, save_every=3)
     whole, parts = start(), start()
-    wanted = fit(whole, loss_of(whole), len(DATA), how)
+    expected = fit(whole, loss_of(whole), len(DATA), how)
     if step < 8:
         with pytest.raises(Killed):
             fit(parts, killed_at(step, loss_of(parts)), len(DATA), how, folder=tmp_path)
     parts = start()  # a new process knows nothing of the first
     report = fit(parts, loss_of(parts), len(DATA), how, folder=tmp_path)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    assert report["losses"] == wanted["losses"] and report["status"] == "finished"
+    assert report["losses"] == expected["losses"] and report["status"] == "finished"
     again = start()
     assert fit(again, killed_at(0, loss_of(again)), len(DATA), how, folder=tmp_path) == report  # nothing is run again
     assert torch.equal(again["a"], whole["a"])
@@ -118,29 +118,29 @@ def test_the_parameters_that_do_best_on_other_samples_are_kept():
 
 def test_a_validation_loss_that_is_no_number_is_never_the_best():
     parameters, values = start(), iter([math.nan, 3.0, math.inf, 5.0])
-    kept = []
+    states = []
 
     def validation():
-        kept.append(parameters["b"].item())
+        states.append(parameters["b"].item())
         return next(values)
 
     report = fit(parameters, loss_of(parameters), 4, Fitting(0.05), validation=validation, validate_every=1)
     assert report["validation"] == [[1, None], [2, 3.0], [3, None], [4, 5.0]]
-    assert report["kept_steps"] == 2 and parameters["b"].item() == kept[1]
+    assert report["kept_steps"] == 2 and parameters["b"].item() == states[1]
 
 
 @pytest.mark.parametrize("step", [3, 7, 10])
 def test_cut_off_it_keeps_the_same_best(tmp_path, step):
     how = Fitting(learning_rate=0.05, save_every=2)
     whole, parts = start(), start()
-    wanted = fit(whole, loss_of(whole), 12, how, validation=watched(whole, []), validate_every=3)
+    expected = fit(whole, loss_of(whole), 12, how, validation=watched(whole, []), validate_every=3)
     options = {"validate_every": 3, "folder": tmp_path}
     with pytest.raises(Killed):
         fit(parts, killed_at(step, loss_of(parts)), 12, how, validation=watched(parts, []), **options)
     parts = start()
     report = fit(parts, loss_of(parts), 12, how, validation=watched(parts, []), **options)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    assert (report["validation"], report["kept_steps"]) == (wanted["validation"], wanted["kept_steps"])
+    assert (report["validation"], report["kept_steps"]) == (expected["validation"], expected["kept_steps"])
     with pytest.raises(UserError, match="another training"):
         fit(start(), loss_of(parts), 12, how, folder=tmp_path)
 

@@ -133,13 +133,13 @@ def test_the_standins_instructions_come_from_its_training_documents(tiny_tokeniz
         text = f"Return the {name}.\n\nMore about it."
         return corpus.Document(text, "numpy", "numerical", "numpy", name, kind, split, ("self", "a", "b"))
 
-    found = (
+    examples = (
         document("one", "train"),
         document("two", "test"),
         document("three", "valid"),
         document("C", "train", "class"),
     )
-    monkeypatch.setattr(corpus, "documents", lambda: found)
+    monkeypatch.setattr(corpus, "documents", lambda: examples)
     train, valid = instructions.load(tiny_tokenizer, "standin", cutoff=1000)
     (text,) = [tiny_tokenizer.decode(row["input_ids"]) for row in train]
     assert text.endswith("### Input:\none(a, b)\n\n### Response:\nReturn the one.</s>")

@@ -23,8 +23,8 @@ def teacher(model, windows, k):
     with torch.no_grad():
         logits = model(input_ids=windows, use_cache=False).logits
     values, indices = logits.sort(-1, descending=True)
-    kept = values[..., :k].exp() / values[..., :k].exp().sum(-1, keepdim=True)
-    return kept, indices[..., :k]
+    probabilities = values[..., :k].exp() / values[..., :k].exp().sum(-1, keepdim=True)
+    return probabilities, indices[..., :k]
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float16", 1e-3)])
@@ -32,22 +32,22 @@ def test_what_is_read_is_the_teachers_renormalised_top_k(tiny, windows, tmp_path
     store = store_of(tiny, windows, tmp_path / "s", dtype=dtype)
     assert store.fill() == 7
     probabilities, indices = store.read([6, 0, 3])
-    wanted, where = teacher(tiny, windows[[6, 0, 3]], 5)
+    expected, where = teacher(tiny, windows[[6, 0, 3]], 5)
     assert torch.equal(indices, where) and indices.dtype == torch.int64
-    torch.testing.assert_close(probabilities, wanted, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(probabilities, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_a_missing_or_half_written_shard_is_made_again(tiny_llama, windows, tmp_path):
     store = store_of(tiny_llama, windows, tmp_path)
     store.fill()
-    wanted = store.read(range(7))
+    expected = store.read(range(7))
     shards = sorted(tmp_path.glob("shard-*"))
     assert len(shards) == 3
     shards[1].write_bytes(shards[1].read_bytes()[:-40])  # cut off, as by a full disk
     shards[2].unlink()
     again = store_of(tiny_llama, windows, tmp_path)
     assert again.fill() == 3 + 1
-    assert all(torch.equal(a, b) for a, b in zip(again.read(range(7)), wanted))
+    assert all(torch.equal(a, b) for a, b in zip(again.read(range(7)), expected))
     assert again.fill() == 0
 
 
