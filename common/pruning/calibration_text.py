@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -12,18 +11,12 @@ from common.evaluation.windowed_perplexity import cut
 from common.pruning.recipe import Calibration
 
 
-class Tokenizing(Protocol):
-    """Parts of a pipeline's context that samplers need."""
-
-    tokenizer: Any
-
-
 @lru_cache(maxsize=2)
 def _ids(tokenizer, corpus: str) -> Tensor:
     return corpora.joined_ids(tokenizer, corpus)
 
 
-# How a calibration entry becomes token ids: name -> f(context, entry) -> [samples, tokens]. A paper adds its own.
+# How a calibration entry becomes token ids: name -> f(pipeline.Context, entry) -> [samples, tokens]. A paper adds its own.
 SAMPLERS: dict[str, Callable[..., Tensor]] = {}
 
 
@@ -37,7 +30,7 @@ def sampler(*names: str):
     return registered
 
 
-def crops(context: Tokenizing, entry: Calibration, **usual) -> Tensor:
+def crops(context, entry: Calibration, **usual) -> Tensor:
     """Draw random crops of the joined text [count, length], see `common.calibration.sample_crops`.
 
     The options are the entry's; ``usual`` holds those that the entry leaves open.
@@ -46,12 +39,12 @@ def crops(context: Tokenizing, entry: Calibration, **usual) -> Tensor:
 
 
 @sampler("windows")
-def first_windows(context: Tokenizing, entry: Calibration) -> Tensor:
+def first_windows(context, entry: Calibration) -> Tensor:
     """Return the first ``count`` sequences (None: all) of the joined text, which do not overlap."""
     return cut(_ids(context.tokenizer, entry.corpus), entry.length)[: entry.count]
 
 
 @sampler("lines")
-def lines(context: Tokenizing, entry: Calibration) -> Tensor:
+def lines(context, entry: Calibration) -> Tensor:
     """Draw SLEB's shuffled lines [samples, tokens], see `common.calibration.sample_lines`."""
     return calibration.sample_lines(context.tokenizer, corpora.texts(entry.corpus), **entry.drawing())

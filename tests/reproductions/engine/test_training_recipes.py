@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import reproductions.spec.steps  # noqa: F401 - those that recipes name
-from common.baselines import streamline_steps
+from common.baselines import streamline
 from common.hooks import patch_parameters, patches
 from common.models.decoder import Decoder
 from common.pruning.pipeline import Context
@@ -23,7 +23,7 @@ TRAINED = {"samples": 10, "learning_rate": 0.01, "batch_size": 2}
 def tokens(monkeypatch, tmp_path):
     """Twelve fixed windows, of which a calibration entry's count takes the first."""
     monkeypatch.setattr(Context, "tokens", lambda context, entry: IDS[: entry.count])
-    monkeypatch.setattr(streamline_steps, "crops", lambda context, entry, **drawing: IDS[: entry.count])
+    monkeypatch.setattr(streamline, "crops", lambda context, entry, **drawing: IDS[: entry.count])
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
 
 
