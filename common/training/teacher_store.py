@@ -2,7 +2,7 @@
 
 A store is a folder of shards and a manifest:
 
-    manifest.json           what it was made from: digests of teacher, tokenizer and token ids, K, corpus, sampler, ...
+    manifest.json           what it was made from: digests of teacher and token ids, K, ...
     shard-00000.safetensors "probabilities" [samples, tokens, K], "indices" [samples, tokens, K]
 
 Per token that is K float16 numbers and K indices, of two bytes where the vocabulary allows, else four (LinearPatch, Table 7,
@@ -13,7 +13,7 @@ that was interrupted continues with the shards that are missing or unreadable.
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -53,18 +53,6 @@ def model_digest(model: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def tokenizer_digest(tokenizer) -> str | None:
-    """Return sixteen hexadecimal digits of a tokenizer's SHA-256; None without a tokenizer.
-
-    Everything that a fast tokenizer does is covered, and the vocabulary of a slow one.
-    """
-    if tokenizer is None:
-        return None
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    content = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
 def windows_digest(windows: Tensor) -> str:
     """Return sixteen hexadecimal digits of the SHA-256 of token ids [samples, tokens]."""
     ids = windows.cpu().long().contiguous()
@@ -79,13 +67,11 @@ class TeacherStore:
         decoder: The teacher.
         windows: Token ids [samples, tokens].
         k: Probabilities kept per token.
-        tokenizer: Tokenizer of the ids; part of the store's identity.
-        facts: JSON-able facts about the sequences (corpus, sampler, seed); part of the identity.
         dtype: Type of the probabilities: float16 as in the official code, or float32.
         shard_samples: Samples per file.
 
     Raises:
-        UserError: the folder holds a store of another teacher, tokenizer, K or text, or other files.
+        UserError: the folder holds a store of another teacher, K or text, or other files.
     """
 
     def __init__(
@@ -95,8 +81,6 @@ class TeacherStore:
         windows: Tensor,
         k: int,
         *,
-        tokenizer=None,
-        facts: Mapping | None = None,
         dtype: str = "float16",
         shard_samples: int = SHARD_SAMPLES,
     ):
@@ -106,14 +90,12 @@ class TeacherStore:
         self.manifest = {
             "format": FORMAT,
             "teacher": model_digest(decoder.model),
-            "tokenizer": tokenizer_digest(tokenizer),
             "K": k,
             "windows": windows_digest(windows),
             "samples": len(windows),
             "tokens": windows.shape[1],
             "dtype": dtype,
             "shard_samples": shard_samples,
-            "facts": dict(facts or {}),
         }
         top_k(torch.zeros(1, decoder.config.vocab_size), k)  # refuses an impossible K before anything is written
         self._check_manifest()

@@ -83,8 +83,6 @@ def distill(
     settings: DistillationSettings = DistillationSettings(),
     *,
     store: str | os.PathLike | None = None,
-    tokenizer=None,
-    facts: Mapping | None = None,
     folder: str | os.PathLike | None = None,
     start: Mapping | None = None,
     progress: bool = False,
@@ -98,8 +96,6 @@ def distill(
         windows: Token ids [samples, tokens]; the paper's are `SAMPLES` x `LENGTH`.
         settings: Target, loss, trainable part and schedule.
         store: Folder for the teacher's logits, created or continued (`TeacherStore`); None computes them as needed.
-        tokenizer: The model's tokenizer, for ``store``.
-        facts: JSON-able facts that ``store`` keeps and compares.
         folder: Folder for checkpoints. An unfinished training with the same settings continues there, a finished one is
             loaded.
         start: JSON-able origin of the patches' initial values. With `acts_on`, it is part of a training's identity.
@@ -120,8 +116,7 @@ def distill(
         _prepare(decoder, run, patch, settings.trainable)
     teacher = None
     if store is not None:
-        options = {"tokenizer": tokenizer, "facts": facts, "dtype": settings.store_dtype}
-        teacher = TeacherStore(store, decoder, windows, settings.top_k, **options)
+        teacher = TeacherStore(store, decoder, windows, settings.top_k, dtype=settings.store_dtype)
         teacher.fill(progress)
     task = Distillation(decoder, patches, windows, target=settings.target, k=settings.top_k, store=teacher)
     parameters = {f"{a}-{b}": patch.weight for (a, b), patch in patches.items()}

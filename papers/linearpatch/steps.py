@@ -130,14 +130,14 @@ class DistilledPatch(TrainedRepair):
             raise unknown("teacher", teacher, TEACHERS)
         settings = self.settings(context)
         statistics = _statistics(context, self.kind or "hadamard", self.estimator or "ratio-of-means")
-        facts = {name: value for name, value in context.recipe.calibration.items() if name not in ("count", "length")}
         store = None
         if teacher == "stored" and settings.target == "logits":
+            facts = {key: value for key, value in context.recipe.calibration.items() if key not in ("count", "length")}
             identity = [context.recipe.weights, str(context.model.dtype), facts, list(windows.shape)]
             identity += [settings.top_k, settings.store_dtype]
             name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
             store = work_folder() / context.recipe.model / f"teacher-{name}"
-        where = {"store": store, "facts": facts, "folder": context.folder / "distillation"}
+        where = {"store": store, "folder": context.folder / "distillation"}
         report = self.distill(context, statistics, windows, **where)
         note_training(context, report | {"teacher": "online" if store is None else "stored"})
 
@@ -149,12 +149,12 @@ class DistilledPatch(TrainedRepair):
     def distill(self, context: Context, statistics: Statistics, windows: Tensor, **where) -> dict[str, Any]:
         """Train the patches on sequences, remove the selected layers and insert the patches; return the report.
 
-        ``where`` holds store, facts and folder, see `papers.linearpatch.distill.distill`.
+        ``where`` holds store and folder, see `papers.linearpatch.distill.distill`.
         """
         start = {"kind": self.kind, "estimator": self.estimator or "ratio-of-means", "acts_on": self.acts_on or "all"}
-        where |= {"tokenizer": context.tokenizer, "progress": context.progress}
+        options = start | where | {"progress": context.progress}
         settings = self.settings(context)
-        return distill.distill_cuts(context.model, statistics, context.removed, windows, settings, **start, **where)
+        return distill.distill_cuts(context.model, statistics, context.removed, windows, settings, **options)
 
 
 @register("observed-window")
