@@ -71,7 +71,7 @@ _TASK_LINE = re.compile(rb"""^["']?task["']?[ \t]*:[ \t]*["']?([^\s"'#\[{]+)""",
 def evaluate(
     model,
     tokenizer,
-    tasks: Sequence[str | Mapping],
+    tasks: Sequence[str],
     *,
     limit: int | None = None,
     batch_size: int = 16,
@@ -83,7 +83,7 @@ def evaluate(
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        tasks: Names, or lm-eval configurations; a group of `GROUPS` stands for its subjects.
+        tasks: Names; a group of `GROUPS` stands for its subjects.
         limit: Number of first items of each task; None for all.
         batch_size: Items in one forward pass, at most.
         num_fewshot: Examples before each item; None: as many as the task says, or none.
@@ -107,10 +107,10 @@ def evaluate(
         raise UserError(f"a limit of {limit} items measures nothing; use 1 or more")
     if "humaneval" in tasks:
         human_eval.check_allowed("humaneval")
-    groups = _groups(tasks)
+    groups = {task: members(task) for task in tasks if task in GROUPS}
     with _lm_eval_quiet(), _templates_compiled_once():
-        key = (json.dumps(tasks, default=repr), limit, num_fewshot, os.environ.get(hub.MIRROR_VARIABLE))
-        loaded = _remembered.get(key) or _prepared(_expanded(tasks, groups), num_fewshot)
+        key = (tuple(tasks), limit, num_fewshot, os.environ.get(hub.MIRROR_VARIABLE))
+        loaded = _remembered.get(key) or _prepared(_expanded(tasks), num_fewshot)
         lm = lm or SharedContextLM(model, tokenizer, batch_size=batch_size)
         results = lm_eval.evaluate(
             lm=lm,
@@ -119,7 +119,7 @@ def evaluate(
             log_samples=True,
             bootstrap_iters=0 if limit == 1 else 100,  # accuracies have closed forms; 0 turns standard errors off
         )
-    if key not in _remembered and all(isinstance(task, str) for task in tasks):
+    if key not in _remembered:
         _remember(key, loaded)
     samples = results.pop("samples", {})
     items = {task: _items(task_samples) for task, task_samples in samples.items()}
@@ -130,17 +130,12 @@ def evaluate(
     return {**scores, **pooled, "raw": raw, "items": items, "endings": endings}
 
 
-def _groups(tasks: Sequence[str | Mapping]) -> dict[str, list[str]]:
-    """Return the tasks of each group that is named."""
-    return {task: members(task) for task in tasks if isinstance(task, str) and task in GROUPS}
-
-
-def _expanded(tasks: Sequence[str | Mapping], groups: Mapping[str, list[str]]) -> list[str | Mapping]:
+def _expanded(tasks: Sequence[str]) -> list[str]:
     """Return the tasks with groups replaced by their members."""
-    return [member for task in tasks for member in groups.get(str(task), [task])]
+    return [member for task in tasks for member in (members(task) if task in GROUPS else [task])]
 
 
-def _prepared(tasks: Sequence[str | Mapping], num_fewshot: int | None) -> dict:
+def _prepared(tasks: Sequence[str], num_fewshot: int | None) -> dict:
     """Return lm-eval's tasks by name, with their numbers of examples."""
     loaded = load_tasks(tasks)
     for task in loaded.values():
@@ -207,28 +202,17 @@ def check(tasks: Sequence[str]) -> None:
     if "humaneval" in tasks:
         human_eval.check_allowed("humaneval")
     with _lm_eval_quiet():
-        load_tasks(_expanded(tasks, _groups(tasks)))
+        load_tasks(_expanded(tasks))
 
 
-def load_tasks(tasks: Sequence[str | Mapping]) -> dict:
-    """Load lm-eval tasks with their data sets.
-
-    Args:
-        tasks: Names, or lm-eval configurations.
-
-    Returns:
-        Task objects by name, in the order of ``tasks``.
-    """
+def load_tasks(tasks: Sequence[str]) -> dict:
+    """Load lm-eval tasks with their data sets; return the task objects by name, in the order of ``tasks``."""
     standin = _standin_configs(tasks)
-    library = [task for task in tasks if isinstance(task, str) and task not in standin]
-    library_tasks = _load_library(library) if library else {}
-    loaded = {}
-    for task in tasks:
-        if isinstance(task, str) and task in library_tasks:
-            loaded[task] = library_tasks[task]
-        else:
-            config = standin[task] if isinstance(task, str) else dict(task)
-            loaded |= _manager().load([config])["tasks"]
+    library = [task for task in tasks if task not in standin]
+    loaded = _load_library(library) if library else {}
+    for config in standin.values():
+        loaded |= _manager().load([config])["tasks"]
+    loaded = {task: loaded[task] for task in tasks}
     for task in loaded.values():
         _check_metrics(task)
         _check_examples(task)
@@ -281,12 +265,12 @@ def members(group: str) -> list[str]:
     return sorted(task for task in library.all_subtasks if task.startswith(prefix))
 
 
-def _standin_configs(tasks: Sequence[str | Mapping]) -> dict[str, dict]:
-    if not any(isinstance(task, str) and _folder(task) is None for task in tasks):
+def _standin_configs(tasks: Sequence[str]) -> dict[str, dict]:
+    if all(_folder(task) for task in tasks):
         return {}
     from common.toy import tasks as standin
 
-    return {name: standin.task_config(name) for name in tasks if isinstance(name, str) and name in standin.TASKS}
+    return {name: standin.task_config(name) for name in tasks if name in standin.TASKS}
 
 
 def _manager(**options):

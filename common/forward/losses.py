@@ -42,9 +42,13 @@ def token_losses(decoder: Decoder, normed: Tensor, ids: Tensor) -> Iterator[Tens
         ids: Token ids [batch, tokens].
     """
     for states, targets in zip(normed[:, :-1].flatten(0, 1).split(ROWS), ids[:, 1:].flatten().split(ROWS)):
-        if torch.is_grad_enabled():
-            logits = decoder.head(states).float()  # [rows, vocabulary]
-            yield F.cross_entropy(logits, targets.to(logits.device), reduction="none")
-        else:
-            pairs = zip(states.split(HEAD_ROWS), targets.split(HEAD_ROWS), strict=True)
-            yield torch.cat([nlls(decoder.head(rows), tokens) for rows, tokens in pairs])
+        yield _losses(decoder, states, targets)
+
+
+def _losses(decoder: Decoder, states: Tensor, targets: Tensor) -> Tensor:
+    """Compute one part's losses; in the generator its logits would be alive while the caller has the losses."""
+    if torch.is_grad_enabled():
+        logits = decoder.head(states).float()  # [rows, vocabulary]
+        return F.cross_entropy(logits, targets.to(logits.device), reduction="none")
+    pairs = zip(states.split(HEAD_ROWS), targets.split(HEAD_ROWS), strict=True)
+    return torch.cat([nlls(decoder.head(rows), tokens) for rows, tokens in pairs])

@@ -57,22 +57,6 @@ def test_standin_tasks_run_offline_and_quietly(tiny_llama, tiny_tokenizer, monke
     assert capfd.readouterr().err == ""
 
 
-def test_a_task_configuration_can_be_given(tiny_llama, tiny_tokenizer):
-    rows = [{"question": "the model is", "choices": ["one", "a layer"], "answer": i % 2} for i in range(6)]
-    config = {
-        "task": "own",
-        "custom_dataset": lambda **_: {"test": datasets.Dataset.from_list(rows)},
-        "test_split": "test",
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{question}}",
-        "doc_to_choice": "{{choices}}",
-        "doc_to_target": "answer",
-        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-    }
-    scores = harness.evaluate(tiny_llama, tiny_tokenizer, [config])["own"]
-    assert (scores["acc"], scores["n"], scores["acc_norm"]) == (0.5, 6, None)
-
-
 @pytest.mark.parametrize("task", ["arc_easy", "winogrande"])
 def test_without_a_hub_the_error_is_quick_and_one_line(task, tiny_llama, tiny_tokenizer, monkeypatch, tmp_path):
     monkeypatch.delenv("LAYERLAB_HUB", raising=False)
@@ -187,7 +171,18 @@ def test_the_index_of_tasks_is_lm_evals_own(tmp_path, monkeypatch):
     assert index["below"] == tmp_path / "deep"
 
 
-def own_task(folder, choices, metrics=("acc", "acc_norm")):
+@pytest.fixture
+def own_task(tmp_path, monkeypatch):
+    """Make `own` the name of a task with these choices and metrics."""
+
+    def named(choices, metrics=("acc", "acc_norm")):
+        monkeypatch.setattr(harness, "_remembered", {})
+        monkeypatch.setattr(harness, "_standin_configs", lambda tasks: {"own": own_config(tmp_path, choices, metrics)})
+
+    return named
+
+
+def own_config(folder, choices, metrics):
     rows = [
         {"q": f"the river {n}", "choices": choices if n == 3 else ["a", "bb", "ccc"], "label": n % 3} for n in range(6)
     ]
@@ -201,18 +196,20 @@ def own_task(folder, choices, metrics=("acc", "acc_norm")):
 
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
 @pytest.mark.parametrize("blank", ["", " "])
-def test_a_blank_choice_is_scored_as_with_hflm(blank, tmp_path, tiny_llama, tiny_tokenizer):
-    task = own_task(tmp_path, ["a", blank, "ccc"])
+def test_a_blank_choice_is_scored_as_with_hflm(blank, own_task, tiny_llama, tiny_tokenizer):
+    own_task(["a", blank, "ccc"])
     hflm = HFLM(pretrained=tiny_llama, tokenizer=tiny_tokenizer, backend="causal", batch_size=1)
-    ours = harness.evaluate(tiny_llama, tiny_tokenizer, [task])
-    assert ours["own"] == harness.evaluate(tiny_llama, tiny_tokenizer, [task], lm=hflm)["own"]
+    ours = harness.evaluate(tiny_llama, tiny_tokenizer, ["own"])
+    assert ours["own"] == harness.evaluate(tiny_llama, tiny_tokenizer, ["own"], lm=hflm)["own"]
     assert ours["endings"]["own"] == {}
 
 
-def test_measurements_that_would_be_dropped_are_refused_or_said(tmp_path, tiny_llama, tiny_tokenizer, caplog):
+def test_measurements_that_would_be_dropped_are_refused_or_said(own_task, caplog):
+    own_task(["a", "b", "c"], ["f1"])
     with pytest.raises(UserError, match="the task own measures f1, which is not reported here"):
-        harness.evaluate(tiny_llama, tiny_tokenizer, [own_task(tmp_path, ["a", "b", "c"], ["f1"])])
-    harness.load_tasks([own_task(tmp_path, ["a", "b", "c"], ["acc", "f1"])])
+        harness.load_tasks(["own"])
+    own_task(["a", "b", "c"], ["acc", "f1"])
+    harness.load_tasks(["own"])
     assert "own: f1 is not reported" in caplog.text
 
 
