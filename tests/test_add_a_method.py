@@ -11,7 +11,7 @@ from tools import measure_missing
 import papers
 from common.cli.overview import main
 from common.models import checkpoint, loading
-from common.pruning.recipe import _STEPS, Recipe, known
+from common.pruning.recipe import _STEPS, Recipe, registered_steps
 from common.records.results import Store
 from reproductions.engine import execute
 from reproductions.render import show
@@ -28,7 +28,7 @@ def spaced(tmp_path, monkeypatch):
     monkeypatch.setattr("common.pruning.recipe._STEPS", dict(_STEPS))
     monkeypatch.setattr(papers, "__path__", [*papers.__path__, str(tmp_path / "added")])
     papers.load_steps()
-    yield known("selection")["spaced"]
+    yield registered_steps("selection")["spaced"]
     sys.modules.pop("papers.spaced")
 
 

@@ -111,7 +111,7 @@ def ghost(
     for cut, position in zip(cuts, positions, strict=True):
         sums_by_span = {span: sums for span, sums in regressions.items() if cut[0] <= span[0] < cut[1]}
         errors = [sums.error / sums.target for sums in sums_by_span.values()]
-        lefts = [sums.left(solved[span]) / sums.target for span, sums in sums_by_span.items()]
+        lefts = [sums.residual(solved[span]) / sums.target for span, sums in sums_by_span.items()]
         reports.append(
             {"run": list(cut), "position": position, "operators": len(sums_by_span), "error": errors, "left": lefts}
         )

@@ -77,7 +77,9 @@ def prune(
     def choose(layer: int, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]) -> None:
         if layer in chosen:
             importances = scores(decoder.layers[layer], weights, gradients)
-            selected[layer] = tuple(map(highest, importances, left(decoder.layers[layer], ratio, of_channels)))
+            selected[layer] = tuple(
+                map(highest, importances, remaining_counts(decoder.layers[layer], ratio, of_channels))
+            )
 
     taylor(decoder, ids, norms=False, micro_batch=len(ids), visit=choose, progress=progress)
     for layer, (heads, inner) in selected.items():
@@ -123,7 +125,7 @@ def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = L
     ratio = count / pruned
     if 0 < ratio < 1:
         attention, mlp = (sum(p.numel() for p in part.parameters()) for part in (layer.self_attn, layer.mlp))
-        heads = 1 - left(layer, ratio)[0] / key_heads(layer)
+        heads = 1 - remaining_counts(layer, ratio)[0] / key_heads(layer)
         of_channels = (ratio * sum(p.numel() for p in layer.parameters()) - heads * attention) / mlp
         if 0 < of_channels < 1:
             return ratio, of_channels
@@ -132,7 +134,7 @@ def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = L
     )
 
 
-def left(layer: nn.Module, ratio: float, of_channels: float | None = None) -> tuple[int, int]:
+def remaining_counts(layer: nn.Module, ratio: float, of_channels: float | None = None) -> tuple[int, int]:
     """Return the numbers of key heads and of channels that a layer keeps."""
     heads, inner = key_heads(layer), channels(layer)
     size = layer.self_attn.head_dim
@@ -146,7 +148,7 @@ def narrow(model: nn.Module, ratio: float) -> None:
     """Prune the shapes alone: the first heads and channels stay, whatever their importance."""
     layers = Decoder(model).layers
     for layer in layers[FIRST : len(layers) - LAST]:
-        narrow_to(layer, *left(layer, ratio))
+        narrow_to(layer, *remaining_counts(layer, ratio))
 
 
 def removed(size: int, ratio: float) -> int:

@@ -203,9 +203,9 @@ def _report(run: Run, sums: _RunSums, matrix: Tensor, shift: Tensor | None) -> d
     regression = sums.regression
     if regression.intercept:
         matrix = torch.cat([matrix, shift[None]])
-        residual = regression.left(matrix)
+        residual = regression.residual(matrix)
     else:
-        residual = regression.left(matrix.to(regression.gram))
+        residual = regression.residual(matrix.to(regression.gram))
         if shift is not None:  # the mean of the gap and nothing else
             residual = sums.error - regression.tokens * shift.square().sum().item()
     return {

@@ -312,7 +312,7 @@ class Regression(_Sums):
         return solution
 
     def fitted(self, ridge: float, towards: Tensor | None = None) -> tuple[Tensor, float]:
-        """Return the results of `solved` and `left` for a positive ``ridge``.
+        """Return the results of `solved` and `residual` for a positive ``ridge``.
 
         With R the penalty, H'H D is H'E + R (P - D), so no product with H'H is needed.
         """
@@ -321,18 +321,20 @@ class Regression(_Sums):
         moved = (change * (self._penalty(ridge)[:, None] * pull - self.cross)).sum().item()
         return change, max(self.error + moved, 0.0)
 
-    def lefts(self, held_out: Regression, ridges: Iterable[float], towards: Tensor | None = None) -> dict[float, float]:
+    def residuals(
+        self, held_out: Regression, ridges: Iterable[float], towards: Tensor | None = None
+    ) -> dict[float, float]:
         """Return, for each ridge, the residual error of its D on the tokens of ``held_out``.
 
         D is zero for an infinite ridge.
         """
         return {
-            ridge: held_out.error if ridge == math.inf else held_out.left(self.solved(ridge, towards=towards))
+            ridge: held_out.error if ridge == math.inf else held_out.residual(self.solved(ridge, towards=towards))
             for ridge in ridges
         }
 
     def consumed(self, ridge: float) -> tuple[Tensor, float]:
-        """Return the results of `solved` and `left` for a positive ``ridge``, reusing (and losing) the sums' memory.
+        """Return the results of `solved` and `residual` for a positive ``ridge``, reusing (and losing) the sums' memory.
 
         It serves regressions on so many inputs that a second H'H does not fit into memory. With R the penalty and L L'
         = H'H + R, the residual error of the best D is |E|^2 - |L^-1 H'E|^2 - <D, R D>.
@@ -356,7 +358,7 @@ class Regression(_Sums):
         penalty[len(penalised) :] = 0
         return penalty
 
-    def left(self, change: Tensor) -> float:
+    def residual(self, change: Tensor) -> float:
         """Compute the residual error |H D - E|^2 of D = ``change`` [features, channels]."""
         quadratic = (change * (self.gram @ change)).sum() - 2 * (change * self.cross).sum()
         return max(self.error + quadratic.item(), 0.0)
@@ -391,8 +393,8 @@ class RowRegression(_Sums):
         factors, damping = self._factors(_lower(None, inputs.T), inputs, ridge)
         return inputs.T @ factors, (damping * torch.linalg.vector_norm(factors).item()) ** 2
 
-    def lefts(self, held_out: RowRegression, ridges: Iterable[float]) -> dict[float, float]:
-        """Return the same as `Regression.lefts`, without computing D."""
+    def residuals(self, held_out: RowRegression, ridges: Iterable[float]) -> dict[float, float]:
+        """Return the same as `Regression.residuals`, without computing D."""
         inputs, missing = torch.cat(self.inputs), torch.cat(held_out.missing)
         lower, crossed = _lower(None, inputs.T), torch.cat(held_out.inputs) @ inputs.T
         errors = {}

@@ -62,7 +62,7 @@ def sample_crops(
     return torch.stack([ids[start : start + length] for start in starts])
 
 
-def dealt(parts: Sequence[Tensor]) -> Tensor:
+def interleaved(parts: Sequence[Tensor]) -> Tensor:
     """Return the samples of several texts, each [samples, tokens], in turn: the first of each, the second of each, ..."""
     order = sorted((row, place) for place, part in enumerate(parts) for row in range(len(part)))
     return torch.stack([parts[place][row] for row, place in order])

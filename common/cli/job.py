@@ -203,7 +203,7 @@ class Job:
                 parts.append(calibration.sample_crops(self._calibration_ids(entry.corpus), **entry.drawing()))
             except UserValueError as error:
                 raise UserError(f"--text {entry.corpus}: {error}") from error
-        return calibration.dealt(parts)
+        return calibration.interleaved(parts)
 
     @cached_property
     def windows(self) -> Tensor:
@@ -228,7 +228,7 @@ class Job:
     @cached_property
     def test_windows(self) -> Tensor:
         """Held-out sequences [windows, length]: disjoint, from the start of the test text (a shared file's last tenth)."""
-        return calibration.dealt([self._held_out(name) for name in texts(self.test)])[: self.options.windows]
+        return calibration.interleaved([self._held_out(name) for name in texts(self.test)])[: self.options.windows]
 
     @cached_property
     def held_out_windows(self) -> Tensor:
@@ -244,7 +244,7 @@ class Job:
                     f"the text {name} (the part that is held out for --max-perplexity-increase): {error}; use a longer text "
                     "or a smaller --length"
                 ) from error
-        return calibration.dealt(parts)[: self.options.windows]
+        return calibration.interleaved(parts)[: self.options.windows]
 
     def _calibration_ids(self, name: str) -> Tensor:
         """Return the tokens that samplers read the first nine tenths of.

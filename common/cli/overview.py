@@ -37,14 +37,14 @@ def _steps(package: str) -> None:
     """Print the steps by the part of a recipe that they stand in."""
     import common.pruning.steps  # noqa: F401 - registers its steps
     from common import baselines
-    from common.pruning.recipe import PARTS, known
+    from common.pruning.recipe import PARTS, registered_steps
 
     baselines.load_steps()
     for name in dict.fromkeys(("papers", package)):
         importlib.import_module(name).load_steps()
     for part in PARTS[:3]:
         print(f"{part}:")
-        for name, step in sorted(known(part).items()):
+        for name, step in sorted(registered_steps(part).items()):
             lines = (step.__doc__ or "").strip().splitlines()
             print(f"  {name:<22} {lines[0] if lines else ''}")
             if options := [_with_default(field) for field in dataclasses.fields(step)]:

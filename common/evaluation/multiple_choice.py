@@ -90,11 +90,11 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Return the approximate bytes of the tensors of `fed`."""
+        """Return the approximate bytes of the tensors of `tensors`."""
         return len(self) * len(self.trees[0]) * (len(self.trees[0]) + 16)
 
     @cached_property
-    def fed(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return token ids and depths [trees, nodes], and the attention mask [trees, nodes, nodes]; None for plain sequences.
 
         Trees are padded on the right with copies of their last node, because some code compares the tokens of a
@@ -200,7 +200,7 @@ class SharedContextLM(HFLM):
         self._encodings = self._encoded([request.args for request in requests])
         self._shown = not disable_tqdm  # lm-eval's own bar, while it tokenises, is for terminals alone
         try:
-            return super().loglikelihood(requests, disable_tqdm=disable_tqdm or _silent())
+            return super().loglikelihood(requests, disable_tqdm=disable_tqdm or _no_terminal())
         finally:
             self._encodings, self._shown = {}, False
 
@@ -270,8 +270,8 @@ class SharedContextLM(HFLM):
             )
         if rope_switch(self.decoder.config) is not None:
             self.batch_size_per_gpu = 1  # else an answer depends on the longest prompt beside it
-        if _silent():
-            huggingface.tqdm = _lines
+        if _no_terminal():
+            huggingface.tqdm = _logged_progress
         try:
             return super().generate_until(requests, disable_tqdm=disable_tqdm)
         finally:
@@ -284,19 +284,19 @@ class SharedContextLM(HFLM):
         if implementation not in _MASKED_ATTENTION or not self.decoder.attends:
             kind = implementation if implementation not in _MASKED_ATTENTION else "linear"
             log.warning("attention %r takes no custom mask: contexts are not shared", kind)
-            return super()._loglikelihood_tokens(requests, disable_tqdm or _silent(), override_bs)
+            return super()._loglikelihood_tokens(requests, disable_tqdm or _no_terminal(), override_bs)
         groups = self._plan(requests)
         self._body = prefix_cache.Body(self.decoder, shared=not self.mixed_precision_dtype)
         answers: list[tuple[float, bool] | None] = [None] * len(requests)
         with track(None, "scoring", total=len(requests), unit="choice", shown=self._shown or not disable_tqdm) as bar:
             for batches in groups:
-                self._body.ahead(batches, self._fed)
+                self._body.ahead(batches, self._body_arguments)
                 with side_by_side(self._score, batches, self.device) as results:
                     for batch, batch_answers in zip(batches, results, strict=True):
                         for index, answer in zip(batch.requests[0], batch_answers, strict=True):
                             answers[index] = answer
                         self.forward_tokens += sum(map(len, batch.trees))
-                        self.padded_tokens += batch.fed[0].numel()
+                        self.padded_tokens += batch.tensors[0].numel()
                         self.head_rows += len(batch.scored_tokens[0])
                         bar.update(len(batch_answers))
         self.layers_saved += self._body.layers_saved
@@ -315,7 +315,7 @@ class SharedContextLM(HFLM):
         if key not in _planned:
             groups = [
                 [Batch(part, {i: endings[i] for tree in part for i in tree.paths}) for part in self._batches(trees)]
-                for trees in self._grown(inputs)
+                for trees in self._trees(inputs)
             ]
             if _nbytes(groups) > REMEMBERED_BYTES:
                 return groups
@@ -323,7 +323,7 @@ class SharedContextLM(HFLM):
             cache.forget(_planned, _nbytes, REMEMBERED_BYTES)
         return _planned[key]
 
-    def _grown(self, inputs: list[list[int]]) -> list[list[Tree]]:
+    def _trees(self, inputs: list[list[int]]) -> list[list[Tree]]:
         """Trees over all inputs; in two groups where a model reads long sequences with other rotary frequencies.
 
         Those frequencies are one set for a batch, chosen by its longest sequence (`rope_switch`).
@@ -361,7 +361,7 @@ class SharedContextLM(HFLM):
         """Return the answers to the requests of one batch."""
         needed, places, targets, order = batch.scored_tokens
         with self._autocast():
-            hidden = self._body(*self._fed(batch)).flatten(0, 1)
+            hidden = self._body(*self._body_arguments(batch)).flatten(0, 1)
             hidden = hidden[needed.to(hidden.device)]
             nll, best = target_scores(self.decoder, hidden, places, targets, self.softmax_dtype or torch.float32)
         if not nll.isfinite().all():  # argmax of such scores is the first answer, whatever that is
@@ -377,9 +377,9 @@ class SharedContextLM(HFLM):
         dtype = self.mixed_precision_dtype
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
-    def _fed(self, batch: Batch) -> tuple:
+    def _body_arguments(self, batch: Batch) -> tuple:
         """Return what the body is called with for a batch."""
-        ids, depths, allowed = batch.fed
+        ids, depths, allowed = batch.tensors
         return (ids, None, None) if depths is None else (ids, depths, self._masks(allowed[:, None], depths), allowed)
 
     def _masks(self, allowed: Tensor, depths: Tensor) -> dict[str, Tensor]:
@@ -399,11 +399,11 @@ class SharedContextLM(HFLM):
         return masks
 
 
-def _silent() -> bool:
+def _no_terminal() -> bool:
     return not sys.stderr.isatty()
 
 
-def _lines(total: int, disable: bool, **_) -> track:
+def _logged_progress(total: int, disable: bool, **_) -> track:
     """In the place of lm-eval's bar, for a log."""
     return track(None, "generating", total=total, unit="answer", shown=not disable)
 

@@ -126,13 +126,13 @@ def every(step: int) -> Callable:
     return lambda protocol, tokenizer: joined_windows(protocol, tokenizer)[::step]
 
 
-def spread_over(count: int, length: int) -> list[int]:
+def evenly_spaced(count: int, length: int) -> list[int]:
     """Return ``count`` of ``length`` positions, evenly spread from the first one on; all if there are fewer."""
     count = min(count, length)
     return [i * length // count for i in range(count)]
 
 
-def holding(tokens: int, window: int) -> int:
+def sequences_of(tokens: int, window: int) -> int:
     """Return the number of sequences of ``window`` tokens that hold ``tokens``, rounded down; at least one."""
     return max(1, tokens // window)
 
@@ -142,7 +142,7 @@ def spread(count: int, windows: Callable[[Protocol, object], Tensor] = joined_wi
 
     def chosen(protocol: Protocol, tokenizer) -> Tensor:
         sequences = windows(protocol, tokenizer)
-        return sequences[spread_over(count, len(sequences))]
+        return sequences[evenly_spaced(count, len(sequences))]
 
     return chosen
 
@@ -203,7 +203,7 @@ class Protocol:
 
     def of_tokens(self, tokens: int) -> Protocol:
         """Return this protocol on as many sequences as hold ``tokens``, evenly spread over the text."""
-        windows = spread(holding(tokens, self.window), self.windows)
+        windows = spread(sequences_of(tokens, self.window), self.windows)
         return replace(self, name=f"{self.name}@{tokens}-tokens", windows=windows)
 
     def measured(self, model, tokenizer, *, limit: int | None = None, progress: bool = True) -> dict:

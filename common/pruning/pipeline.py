@@ -60,7 +60,7 @@ class Context:
         progress: Show progress bars.
         calibration_ids: Calibration tokens ``[samples, tokens]`` instead of the recipe's text.
         keep: Keep results of searches on disk.
-        kept_in: Their folder; None: the one that all recipes of a model share.
+        search_folder: Their folder; None: the one that all recipes of a model share.
         locks: Locks that are released when the recipe is done.
         recorded: Details of an earlier result of this recipe: layers, factors.
     """
@@ -75,7 +75,7 @@ class Context:
     progress: bool = False
     calibration_ids: Tensor | None = None
     keep: bool = True
-    kept_in: Path | None = None
+    search_folder: Path | None = None
     locks: ExitStack = field(default_factory=ExitStack, repr=False)
     recorded: Mapping[str, Any] = field(default_factory=dict)
 
@@ -127,7 +127,7 @@ class Context:
         """
         path = work_folder() / self.recipe.model / self.recipe.hash
         if path not in _LOCKED:
-            self.locks.enter_context(_alone(path))
+            self.locks.enter_context(_exclusive(path))
             _LOCKED.add(path)
             self.locks.callback(_LOCKED.discard, path)
         if self.force and path not in _MADE:
@@ -169,7 +169,7 @@ class Context:
 
         result = read()
         if result is None or steps(result) < count:
-            with _alone(path):
+            with _exclusive(path):
                 result = read()  # another process may have searched meanwhile
                 if result is None or steps(result) < count:
                     if onward and result and self.progress:
@@ -187,7 +187,7 @@ class Context:
         if self.calibration_ids is not None:
             identity.append(hashlib.sha256(self.calibration_ids.cpu().numpy().tobytes()).hexdigest())
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-        return (self.kept_in or work_folder() / recipe.model) / f"{name}-{digest}{suffix}"
+        return (self.search_folder or work_folder() / recipe.model) / f"{name}-{digest}{suffix}"
 
     def _read_work(self, path: Path, read: Callable[[], Any]) -> Any:
         """Return the content of a file of kept work; None if the file is missing, unreadable, or made before ``force``."""
@@ -236,7 +236,7 @@ class Context:
         """
         if entry.sampler not in SAMPLERS:
             raise unknown("sampler", entry.sampler, SAMPLERS)
-        return calibration.dealt([SAMPLERS[entry.sampler](self, part) for part in entry.parts()])
+        return calibration.interleaved([SAMPLERS[entry.sampler](self, part) for part in entry.parts()])
 
     def windows(self) -> Tensor:
         """Return the recipe's calibration tokens ``[samples, tokens]``.
@@ -277,7 +277,7 @@ class Context:
         if not passes:
             read()
         if (statistics := sufficient()) is None:
-            with _alone(path) as waited:
+            with _exclusive(path) as waited:
                 if waited or not passes:  # another process has collected, for as much perhaps
                     read()
                 if (statistics := sufficient()) is None:
@@ -298,7 +298,7 @@ class Context:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[bool]:
+def _exclusive(path: Path) -> Iterator[bool]:
     """Inside, this process alone does the work that `path` keeps; gives whether it waited for one that did.
 
     What that one has left was made now, so it is not made anew.
@@ -310,7 +310,12 @@ def _alone(path: Path) -> Iterator[bool]:
 
 
 def around(
-    model: torch.nn.Module, tokenizer=None, windows: Tensor | None = None, *, kept_in: Path | None = None, **recipe
+    model: torch.nn.Module,
+    tokenizer=None,
+    windows: Tensor | None = None,
+    *,
+    search_folder: Path | None = None,
+    **recipe,
 ) -> Context:
     """Return a context around a given model and calibration tokens, to call steps directly.
 
@@ -318,13 +323,13 @@ def around(
         model: The model.
         tokenizer: Its tokenizer.
         windows: Calibration tokens [samples, tokens].
-        kept_in: Folder for results of searches; also give ``weights``, which identify this model. By default nothing is
+        search_folder: Folder for results of searches; also give ``weights``, which identify this model. By default nothing is
             kept on disk.
         recipe: Other fields of `Recipe`.
     """
     facts = {"model": "at hand", "profile": "at hand"} | recipe
     parameters = sum(p.numel() for p in model.parameters())
-    options = {"calibration_ids": windows, "keep": kept_in is not None, "kept_in": kept_in}
+    options = {"calibration_ids": windows, "keep": search_folder is not None, "search_folder": search_folder}
     return Context(model, tokenizer, Recipe(**facts), parameters, progress=True, **options)
 
 

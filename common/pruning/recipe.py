@@ -252,7 +252,7 @@ def register(name: str):
     return registered
 
 
-def known(part: str, family: str = "weights") -> dict[str, type[Step]]:
+def registered_steps(part: str, family: str = "weights") -> dict[str, type[Step]]:
     """Return the registered steps of a part of a recipe, by name."""
     return {name: kind for (where, what, name), kind in _STEPS.items() if (where, what) == (family, part)}
 
@@ -263,7 +263,7 @@ def read(part: str, mapping: Mapping, family: str = "weights") -> Step:
     Raises:
         UserError: an unknown step of this part of a recipe, or options that it does not have.
     """
-    steps = known(part, family)
+    steps = registered_steps(part, family)
     if mapping.get("method") not in steps:
         raise unknown(part, mapping.get("method"), steps)
     options = {name: value for name, value in mapping.items() if name != "method"}
@@ -318,7 +318,7 @@ class Recipe(_Hashed):
         """Return whether the part is a mapping whose step is known."""
         value = getattr(self, part)
         return isinstance(value, Mapping) and (
-            part == "calibration" or value.get("method") in known(part, self._family)
+            part == "calibration" or value.get("method") in registered_steps(part, self._family)
         )
 
     def canonical_json(self) -> str:

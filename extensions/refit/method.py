@@ -480,14 +480,14 @@ class _Streams:
         if self.fit.towards == ZERO:  # the change that leaves nothing of the old weights
             pull = {"towards": -linear.weight.T.to(sums.cross)}
         if held_out_sums is not None:
-            lefts = {r: left / held_out_sums.target for r, left in sums.lefts(held_out_sums, RIDGES, **pull).items()}
+            lefts = {r: left / held_out_sums.target for r, left in sums.residuals(held_out_sums, RIDGES, **pull).items()}
             ridge = lowest(lefts)
             ridge_facts = {"ridge": ridge, "held_out": lefts[ridge]}
             sums = sums.with_(held_out_sums)
             error = sums.error
         if self.fit.form == ROTATION:
             change = rotation(linear.weight, sums.gram, sums.cross)
-            left = sums.left(change)
+            left = sums.residual(change)
         elif ridge == float("inf"):
             change, left = None, error
         elif (
@@ -502,7 +502,7 @@ class _Streams:
             change, left = sums.fitted(ridge, **pull)
             if self.fit.strength < 1:
                 change *= self.fit.strength
-                left = sums.left(change)
+                left = sums.residual(change)
         if change is not None:
             for rows, part in zip(linear.weight.split(ROWS), change.split(ROWS, 1), strict=True):
                 rows.copy_(rows.double() + part.T.to(rows.device))

@@ -69,7 +69,7 @@ def _kept(job: Job, step: PruneAndComp) -> dict:
     short = step.metric not in COSTLY or not step.iterative
     if short or job.options.plan or job.named_layers is not None or job.options.fidelity == "code":
         return {}
-    return {"kept_in": job.folder("search"), "weights": checkpoint.digest(job.source)}
+    return {"search_folder": job.folder("search"), "weights": checkpoint.digest(job.source)}
 
 
 def _shorter(job: Job) -> dict | None:

@@ -138,7 +138,7 @@ def test_a_recipe_of_more_layers_goes_on_where_one_of_fewer_ended(make_tiny, ids
     models = []
     for count, expected_passes in ((2, 2), (3, 3), (3, 3), (2, 3)):
         models.append(make_tiny("llama"))
-        context = around(models[-1], windows=ids, selection={"method": "come", "count": count}, kept_in=tmp_path)
+        context = around(models[-1], windows=ids, selection={"method": "come", "count": count}, search_folder=tmp_path)
         run_recipe(context)
         assert len(passes) == expected_passes and len(context.details["merged"]) == count
     for first, second in ((0, 3), (1, 2)):

@@ -202,7 +202,7 @@ def test_an_intercept_is_not_damped():
     regression.add(x - x.mean(0), torch.full((40, 2), 5.0, dtype=torch.float64), torch.ones(40, 2))
     solved = regression.solved(1e3)
     torch.testing.assert_close(solved[-1], torch.full((2,), 5.0, dtype=torch.float64))
-    assert regression.left(solved) == pytest.approx(0.0, abs=1e-9)
+    assert regression.residual(solved) == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_a_regression_in_the_memory_of_its_sums_is_the_same(intercept, monkeypat
     best = torch.linalg.lstsq(*stacked).solution
     left = (lacks - rows @ best).square().sum().item()
     torch.testing.assert_close(sums.solved(0.01), best, rtol=1e-6, atol=1e-8)
-    assert sums.left(best) == pytest.approx(left, rel=1e-6)
+    assert sums.residual(best) == pytest.approx(left, rel=1e-6)
     torch.testing.assert_close(sums.gram, rows.T @ rows)
     assert sums.fitted(0.01)[1] == pytest.approx(left, rel=1e-6)
     change, rest = sums.consumed(0.01)
@@ -213,7 +213,7 @@ def test_fewer_tokens_than_features_are_solved_by_their_rows(monkeypatch):
     def rest(inputs, missing, change):
         return (missing - inputs @ change).square().sum().item()
 
-    lefts = parts[0].lefts(parts[1], [1e-4, 1.0, float("inf")])
+    lefts = parts[0].residuals(parts[1], [1e-4, 1.0, float("inf")])
     expected = {ridge: rest(*rows[1], best(*rows[0], ridge)) for ridge in (1e-4, 1.0)}
     assert lefts == pytest.approx(expected | {float("inf"): rest(*rows[1], 0 * best(*rows[0], 1.0))}, rel=1e-6)
     for sums, (inputs, missing) in (
@@ -233,6 +233,10 @@ def test_rows_that_are_not_finite_are_refused():
     good, bad = RowRegression(), RowRegression()
     good.add(inputs + torch.eye(3, 40), missing, missing)
     bad.add(inputs, missing / 0, missing)
-    for refused in (lambda: bad.fitted(1.0), lambda: good.lefts(bad, [1.0]), lambda: good.lefts(bad, [float("inf")])):
+    for refused in (
+        lambda: bad.fitted(1.0),
+        lambda: good.residuals(bad, [1.0]),
+        lambda: good.residuals(bad, [float("inf")]),
+    ):
         with pytest.raises(UserError, match="states are not finite"):
             refused()

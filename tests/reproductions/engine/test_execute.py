@@ -14,7 +14,7 @@ from common.models import loading
 from common.models.surgery import remove_layers
 from common.pruning import pipeline, steps
 from common.pruning.pipeline import Context
-from common.pruning.recipe import _STEPS, Recipe, Repair, Selection, Training, known, register
+from common.pruning.recipe import _STEPS, Recipe, Repair, Selection, Training, register, registered_steps
 from common.pruning.steps import Given
 from common.records.results import Store
 from common.utils.errors import UserError
@@ -46,7 +46,7 @@ def registered(monkeypatch):
 
 
 def test_a_name_is_registered_once(registered):
-    assert {"sleb", "bi", "window", "given", "laco"} <= known("selection").keys()
+    assert {"sleb", "bi", "window", "given", "laco"} <= registered_steps("selection").keys()
     with pytest.raises(ValueError, match="selection 'sleb' is taken by common.pruning.steps.Sleb"):
         register("sleb")(type("Other", (Selection,), {}))
     assert all(callable(entry.measure) for entry in measurements.benchmarks().values())
