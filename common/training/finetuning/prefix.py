@@ -59,7 +59,7 @@ class CachedRows(torch.utils.data.Dataset):
         self.rows, self.file, self.dtype, self.reserved = rows, file, dtype, reserved
         self.starts = [0, *accumulate(len(row["input_ids"]) for row in rows)]
         self.states: Tensor | None = None
-        self.store: dict = {}  # kind, bytes, and why there are none
+        self.store = {"kind": "off", "bytes": 0}
         for start in track(range(0, len(rows), batch), "frozen layers", unit="batch", shown=progress):
             numbers = range(start, min(start + batch, len(rows)))
             hidden = run(collate([rows[number] for number in numbers]))
@@ -94,5 +94,4 @@ class CachedRows(torch.utils.data.Dataset):
             tried.append(f"{max(free, 0) / 2**20:,.0f} MiB free in {place}")
         reason = f"{needed / 2**20:,.0f} MiB do not fit ({', '.join(tried)}; at most half is used)"
         log.warning("the frozen layers' outputs are not kept: %s; they are computed anew in every epoch", reason)
-        self.store = {"kind": "off", "bytes": 0, "reason": reason}
         return None

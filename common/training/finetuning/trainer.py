@@ -5,7 +5,6 @@ Checkpoints, resuming, batch order, schedules and the choice of the best state a
 
 import math
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -56,27 +55,25 @@ class TokenTrainer(Trainer):
         if self.bar is not None:
             self.bar.close()
 
-    def summary(self, before: Mapping[str, int]) -> dict:
+    def summary(self, before: int) -> dict:
         """Return the log's facts for a report, including those of earlier processes (`common.training.finetuning.finetune`).
 
-        ``before`` has the layer executions before the first step, for "training" and for "validation".
+        ``before`` is the number of layer executions before the first step.
         """
         steps = [entry for entry in self.state.log_history if "loss" in entry]
-        looks = [entry for entry in self.state.log_history if "eval_loss" in entry]
         epochs = [{"layer_executions": 0, "seconds": 0.0} for _ in range(math.ceil(steps[-1]["epoch"]) if steps else 0)]
         for entry in steps:
             epoch = epochs[math.ceil(entry["epoch"]) - 1]
             epoch |= {name: value + entry[name] for name, value in epoch.items()}
         if epochs:
-            epochs[0]["layer_executions"] += before["training"]
+            epochs[0]["layer_executions"] += before
         return {
             "steps": self.state.global_step,
             "peak_rate": max((entry["learning_rate"] for entry in steps), default=0.0),
             "losses": [entry["loss"] for entry in steps],
-            "validation": [[entry["step"], entry["eval_loss"]] for entry in looks],
+            "validation": [[e["step"], e["eval_loss"]] for e in self.state.log_history if "eval_loss" in e],
             "seconds": sum(entry["seconds"] for entry in self.state.log_history),
             "epochs": epochs,
-            "validation_layer_executions": sum(entry["layer_executions"] for entry in looks) + before["validation"],
         }
 
     @torch.no_grad()

@@ -56,7 +56,7 @@ def finetune(
         the last good state in the model), method, settings, steps, trainable and all parameters, peak_rate (the highest
         rate of a step), losses (one per step: mean over its predicted tokens), validation ([step, loss]), kept_step,
         seconds, peak_memory_bytes (of the GPU, else of the process since its start), epochs (layer_executions and
-        seconds of training in each), validation_layer_executions, store.
+        seconds of training in each), store.
 
     Raises:
         UserError: bad rows, settings that do not fit the model, a folder with another training, or too little disk.
@@ -147,8 +147,6 @@ def _train(learner: Learner, tokenizer, rows: dict, settings: Settings, folder: 
         chosen = state.last_checkpoint(folder) or folder / state.START
     learner.load_state_dict(state.weights(chosen))
     stores = [part.store for part in data.values() if isinstance(part, CachedRows)]
-    reason = "no row is needed twice" if learner.boundary else "no layer is frozen"
-    no_store = {"kind": "off", "bytes": 0} | ({} if settings.store == "off" else {"reason": reason})
     return result | {
         "kept_step": state.step_of(chosen),
         "method": settings.method,
@@ -156,12 +154,15 @@ def _train(learner: Learner, tokenizer, rows: dict, settings: Settings, folder: 
         "trainable": trainable,
         **trainer.summary(executions),
         "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory_bytes(),
-        "store": stores[0] | {"bytes": sum(store["bytes"] for store in stores)} if stores else no_store,
+        "store": {
+            "kind": stores[0]["kind"] if stores else "off",
+            "bytes": sum(store["bytes"] for store in stores),
+        },
     }
 
 
-def _data(learner: Learner, rows: dict, settings: Settings, args, folder: Path, **options) -> tuple[dict, dict]:
-    """Return the parts of the data, and the layer executions that each part's cache took.
+def _data(learner: Learner, rows: dict, settings: Settings, args, folder: Path, **options) -> tuple[dict, int]:
+    """Return the parts of the data, and the layer executions that the cache of the training data took.
 
     Parts that are needed more than once come with cached outputs of the frozen layers.
     """
@@ -177,11 +178,12 @@ def _data(learner: Learner, rows: dict, settings: Settings, args, folder: Path, 
             return learner.prefix(batch["input_ids"].to(device), None if mask.all() else mask.to(device))
 
     learner.eval()
-    parts, counts = {}, {}
+    parts, executions, before = {}, 0, learner.decoder.executions
     for name, part in rows.items():
-        before = learner.decoder.executions
         if learner.boundary and settings.store != "off" and len(part) and times[name] > 1:
             file = folder / f"{name}.bin"
             part = CachedRows(part, run, settings.store, file, batch=settings.micro_batch, **options)
-        parts[name], counts[name] = part, learner.decoder.executions - before
-    return parts, counts
+        parts[name] = part
+        if name == "training":
+            executions = learner.decoder.executions - before
+    return parts, executions

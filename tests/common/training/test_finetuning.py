@@ -218,8 +218,6 @@ def test_the_prefix_store_changes_cost_and_not_the_losses(make_tiny, tmp_path, k
         torch.testing.assert_close(trained_model.state_dict()[name], value, atol=1e-5, rtol=1e-4)
     assert [epoch["layer_executions"] for epoch in without["epochs"]] == [24, 24, 24]  # 4 micro-batches of 6 layers
     assert [epoch["layer_executions"] for epoch in report["epochs"]] == [24, 8, 8]  # then 2 layers each
-    assert without["validation_layer_executions"] == 3 * 12
-    assert report["validation_layer_executions"] == 12 + 2 * 4
     tokens = sum(len(row["input_ids"]) for row in train + valid)
     assert report["store"] == {"kind": kind, "bytes": tokens * 64 * 4}
     assert not list(tmp_path.glob("*.bin"))
@@ -229,7 +227,7 @@ def test_without_room_the_prefix_is_computed_anew_and_that_is_said(make_tiny, mo
     monkeypatch.setattr(prefix, "free_bytes", lambda kind, folder: 1000 if kind == "memory" else 2000)
     _, report = finetune(make_tiny(), None, rows(4), settings=Settings(method="partial", last=1, epochs=2, **QUICK))
     assert [epoch["layer_executions"] for epoch in report["epochs"]] == [5 + 12, 12]  # one batch showed the size
-    assert report["store"]["kind"] == "off" and "do not fit" in report["store"]["reason"]
+    assert report["store"] == {"kind": "off", "bytes": 0} and "do not fit" in caplog.text
     assert "computed anew in every epoch" in caplog.text
 
 
