@@ -175,8 +175,6 @@ class SharedContextLM(HFLM):
 
     Attributes:
         forward_tokens: Tokens computed, each distinct prefix once.
-        padded_tokens: Positions computed, padding included.
-        head_rows: Positions whose logits were computed.
         layers_run: Layer calls.
         layers_saved: Layer calls saved by states of an earlier evaluation (`common.forward.prefix_cache`: on the CPU).
 
@@ -191,7 +189,7 @@ class SharedContextLM(HFLM):
         ):  # it warns that a model object makes it ignore its options about loading one
             super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, **options)
         self._max_length = self.max_length  # else looked for in the configuration at each use, twice a request
-        self.forward_tokens = self.padded_tokens = self.head_rows = self.layers_run = self.layers_saved = 0
+        self.forward_tokens = self.layers_run = self.layers_saved = 0
         self._encodings: dict[str, list[int]] = {}
         self._shown = False
 
@@ -296,8 +294,6 @@ class SharedContextLM(HFLM):
                         for index, answer in zip(batch.requests[0], batch_answers, strict=True):
                             answers[index] = answer
                         self.forward_tokens += sum(map(len, batch.trees))
-                        self.padded_tokens += batch.tensors[0].numel()
-                        self.head_rows += len(batch.scored_tokens[0])
                         bar.update(len(batch_answers))
         self.layers_saved += self._body.layers_saved
         self.layers_run += self._body.layers_run
