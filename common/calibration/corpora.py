@@ -11,7 +11,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -41,7 +41,6 @@ class Corpus:
         revision: Revision of the data set.
         join: Separator of documents in the joined text.
         domain: Domain of the toy model's text; "" for other corpora.
-        note: Remark for people.
     """
 
     name: str
@@ -55,12 +54,6 @@ class Corpus:
     revision: str | None = None
     join: str = "\n\n"
     domain: str = ""
-    note: str = field(default="", compare=False)
-
-
-_PTB_NOTE = (
-    "the repository holds a loading script, which datasets no longer runs; read from the hub's parquet conversion"
-)
 
 
 def _right_ending(row: Mapping) -> str:
@@ -70,6 +63,7 @@ def _right_ending(row: Mapping) -> str:
 def _corpora() -> Iterator[Corpus]:
     for split in ("train", "validation", "test"):
         yield Corpus(f"wikitext2-{split}", "Salesforce/wikitext", "wikitext-2-raw-v1", split)
+        # its repository holds a loading script, which datasets no longer runs: read from the hub's parquet conversion
         yield Corpus(
             f"ptb-{split}",
             "ptb-text-only/ptb_text_only",
@@ -78,54 +72,26 @@ def _corpora() -> Iterator[Corpus]:
             column="sentence",
             data_file=f"penn_treebank/{split}/0000.parquet",
             revision="refs/convert/parquet",
-            note=_PTB_NOTE,
         )
     for split, shards in (("train", "01024"), ("validation", "00008")):
-        file = f"en/c4-{split}.00000-of-{shards}.json.gz"
-        yield Corpus(f"c4-{split}", "allenai/c4", split=split, data_file=file, note="shard 0 alone")
-    yield Corpus(
-        "bookcorpus",
-        "bookcorpus/bookcorpus",
-        "plain_text",
-        "train",
-        data_file="plain_text/train/0000.parquet",
-        revision="refs/convert/parquet",
-        note="one sentence a line; the first file of the hub's parquet conversion alone",
-    )
+        yield Corpus(f"c4-{split}", "allenai/c4", split=split, data_file=f"en/c4-{split}.00000-of-{shards}.json.gz")
+    # one sentence a line
+    book_file, revision = "plain_text/train/0000.parquet", "refs/convert/parquet"
+    yield Corpus("bookcorpus", "bookcorpus/bookcorpus", "plain_text", "train", data_file=book_file, revision=revision)
     english = "20231101.en/train-00000-of-00041.parquet"
-    yield Corpus("wikipedia-en", "wikimedia/wikipedia", "20231101.en", "train", data_file=english, note="shard 0 alone")
+    yield Corpus("wikipedia-en", "wikimedia/wikipedia", "20231101.en", "train", data_file=english)
     yield Corpus("wikipedia-zh", "wikimedia/wikipedia", "20231101.zh", "train")
     for split in ("train", "valid", "test"):
-        yield Corpus(
-            f"standin-{split}", split=split, domain="all", note="held-out docstrings" if split != "train" else ""
-        )
-    yield Corpus(
-        "wikitext2-tokenised-validation",
-        "Salesforce/wikitext",
-        "wikitext-2-v1",
-        "validation",
-        note="rare words are <unk>, as the data set's first form has them; not the raw text of the other WikiText-2 corpora",
-    )
-    yield Corpus(
-        "hellaswag-train",
-        "Rowan/hellaswag",
-        split="train",
-        document=_right_ending,
-        note="contexts with their right endings; none of those asked, which are of the validation split",
-    )
-    yield Corpus(
-        "hellaswag-after-500",
-        "Rowan/hellaswag",
-        split="validation",
-        document=_right_ending,
-        after=500,
-        note="contexts with their right endings; of none of the first 500 items",
-    )
-    yield Corpus(
-        "standin-calibration", split="train", domain="calibration", note="a part of each domain's training docstrings"
-    )
+        yield Corpus(f"standin-{split}", split=split, domain="all")
+    # rare words are <unk>, as the data set's first form has them; the other WikiText-2 corpora are the raw text
+    yield Corpus("wikitext2-tokenised-validation", "Salesforce/wikitext", "wikitext-2-v1", "validation")
+    # contexts with their right endings; of the items that a task asks, none (training split), or none of the first 500
+    yield Corpus("hellaswag-train", "Rowan/hellaswag", split="train", document=_right_ending)
+    yield Corpus("hellaswag-after-500", "Rowan/hellaswag", split="validation", document=_right_ending, after=500)
+    # a part of each domain's training docstrings; and held-out docstrings of one domain each
+    yield Corpus("standin-calibration", split="train", domain="calibration")
     for domain in ("standard-library", "numerical", "learning"):
-        yield Corpus(domain, split="test", domain=domain, note="held-out docstrings of one domain")
+        yield Corpus(domain, split="test", domain=domain)
 
 
 CORPORA: dict[str, Corpus] = {corpus.name: corpus for corpus in _corpora()}

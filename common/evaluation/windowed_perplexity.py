@@ -176,24 +176,18 @@ class Protocol:
 
     Attributes:
         name: Name that results are stored under.
-        label: Column of the papers' tables.
         corpus: Name of the text.
         window: L, tokens in a sequence.
         version: Version of the protocol.
         join: Separator of documents.
-        dtype: Type that the source ran the model in. The model is measured in its own type, which the result states.
-        notes: Remarks for people.
         windows: Function from the protocol and a tokenizer to sequences [windows, L].
     """
 
     name: str
-    label: str
     corpus: str
     window: int
     version: int = 1
     join: str = "\n\n"
-    dtype: str = "float16"
-    notes: str = ""
     windows: Callable[[Protocol, object], Tensor] = joined_windows
 
     @property
@@ -241,18 +235,6 @@ class Protocol:
         }
 
 
-# What is left of the toy model's text: name -> how it reads, and its sequences.
-_PARTS = {"quarter": ("every fourth window", every(4)), "thin": ("every eighth window", every(8))}
-
-
-def _standin(domain: str, label: str, part: str | None = None) -> Protocol:
-    notes = "held-out docstrings; the window is the length the toy model was trained on"
-    if part:
-        notes, windows = f"{notes}; {_PARTS[part][0]}", _PARTS[part][1]
-        return Protocol(f"standin-{domain}-{part}", label, domain, 256, dtype="float32", notes=notes, windows=windows)
-    return Protocol(f"standin-{domain}", label, domain, 256, dtype="float32", notes=notes)
-
-
 PROTOCOLS: dict[str, Protocol] = {}  # a paper's come with its package
 
 
@@ -261,5 +243,7 @@ def register(*protocols: Protocol) -> None:
     PROTOCOLS.update({protocol.name: protocol for protocol in protocols})
 
 
-_DOMAINS = (("standard-library", "StdLib"), ("numerical", "Numeric"), ("learning", "Learning"))
-register(*(_standin(domain, label, part) for part in (None, *_PARTS) for domain, label in _DOMAINS))
+# The toy model's held-out docstrings, in sequences of the length that it was trained on; of the parts every fourth or eighth.
+_PARTS = {"": joined_windows, "-quarter": every(4), "-thin": every(8)}
+for _domain in ("standard-library", "numerical", "learning"):
+    register(*(Protocol(f"standin-{_domain}{part}", _domain, 256, windows=windows) for part, windows in _PARTS.items()))

@@ -3,17 +3,11 @@
 from common.evaluation.generation import PROMPT_SETS, PromptSet
 from common.evaluation.windowed_perplexity import Protocol, register
 
-_SOURCE = "Reassessing, Tables G and J, as its official code measures: windows of 128 tokens, so values are far higher"
-
+# Tables G and J, as the official code measures: sequences of 128 tokens, so values are far higher; PTB's validation split,
+# though the text says test.
 register(
-    Protocol("reassessing-wikitext2", "PPL on WikiText2", "wikitext2-test", 128, notes=_SOURCE),
-    Protocol(
-        "reassessing-ptb",
-        "PPL on PTB",
-        "ptb-validation",
-        128,
-        notes=f"{_SOURCE}; the validation split, though the text says test",
-    ),
+    Protocol("reassessing-wikitext2", "wikitext2-test", 128),
+    Protocol("reassessing-ptb", "ptb-validation", 128),
 )
 
 _BEGINNINGS = [

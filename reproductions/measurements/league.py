@@ -23,11 +23,9 @@ from extensions.refit.graft import Observed
 from reproductions.measurements import benchmark
 
 WINDOW = 512
-_NOTES = "{} windows of 512 tokens, evenly spread over the test split"
-
 register(
-    Protocol("league-wikitext2", "WIKI-2", "wikitext2-test", WINDOW, notes=_NOTES.format(48), windows=spread(48)),
-    Protocol("league-ptb", "PTB", "ptb-test", WINDOW, notes=_NOTES.format(24), windows=spread(24)),
+    Protocol("league-wikitext2", "wikitext2-test", WINDOW, windows=spread(48)),
+    Protocol("league-ptb", "ptb-test", WINDOW, windows=spread(24)),
 )
 
 LOOKED_AT = 8  # of a text's windows, evenly spread

@@ -109,7 +109,7 @@ def short(monkeypatch):
     documents = tuple(" ".join(rng.choice(["layer", "stream", "model"]) for _ in range(i)) for i in range(40))
     monkeypatch.setitem(corpora.CORPORA, "short", corpus)
     monkeypatch.setattr(corpora, "_texts", lambda _: documents)
-    return Protocol("short", "S", "short", 16)
+    return Protocol("short", "short", 16)
 
 
 def test_a_protocol_measures_and_says_what_it_measured(short, tiny_llama, tiny_tokenizer):
@@ -163,7 +163,7 @@ def test_a_document_is_cropped_where_it_is_one_token_longer_than_a_crop(short, t
 
 def test_c4_crops_refuse_a_corpus_of_short_documents(short, tiny_tokenizer):
     with pytest.raises(UserError, match="none of its 40 documents exceeds 2048 tokens"):
-        c4_crops(Protocol("p", "P", "short", 2048), tiny_tokenizer)
+        c4_crops(Protocol("p", "short", 2048), tiny_tokenizer)
 
 
 def test_the_papers_protocols_are_the_documented_ones():
