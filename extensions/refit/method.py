@@ -480,7 +480,9 @@ class _Streams:
         if self.fit.towards == ZERO:  # the change that leaves nothing of the old weights
             pull = {"towards": -linear.weight.T.to(sums.cross)}
         if held_out_sums is not None:
-            lefts = {r: left / held_out_sums.target for r, left in sums.residuals(held_out_sums, RIDGES, **pull).items()}
+            lefts = {
+                r: left / held_out_sums.target for r, left in sums.residuals(held_out_sums, RIDGES, **pull).items()
+            }
             ridge = lowest(lefts)
             ridge_facts = {"ridge": ridge, "held_out": lefts[ridge]}
             sums = sums.with_(held_out_sums)
