@@ -65,17 +65,6 @@ class Options:
             if isinstance(value := getattr(self, field.name), Options):
                 yield from value.reads()
 
-    def describe(self) -> str:
-        """Return one line for people."""
-        options = [f"{name} {_readable(value)}" for name, value in self.options().items()]
-        return f"{self.title()}: {', '.join(options)}" if options else self.title()
-
-
-def _readable(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"({', '.join(f'{name} {_readable(part)}' for name, part in value.items())})"
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
 
 def _spelled(value: Any) -> Any:
     if isinstance(value, Options):
