@@ -114,7 +114,7 @@ def _clustered(similarity: Tensor, clusters: int) -> list[list[int]]:
 
 
 def _by_redundancy(similarity: Tensor, members: Sequence[int]) -> list[int]:
-    """Return those of a cluster that may go, the most redundant first."""
+    """Return the layers of a cluster that may be removed, the most redundant first."""
 
     def redundancy(layer: int) -> float:
         others = [other for other in members if other != layer]
@@ -124,7 +124,7 @@ def _by_redundancy(similarity: Tensor, members: Sequence[int]) -> list[int]:
 
 
 def _mean_similarity(similarity: Tensor, layers: Sequence[int]) -> float:
-    """Mean similarity of every two of some layers."""
+    """Return the mean similarity of every two of some layers."""
     if len(layers) < 2:
         return -math.inf
     pairs = torch.combinations(torch.tensor(layers))

@@ -200,7 +200,7 @@ def _describe(model: nn.Module) -> dict | None:
 
 
 def _build(model: nn.Module, description: dict) -> None:
-    """Shapes, classes and the norms' constants of a sliced model; what the weights hold comes later."""
+    """Give a model the shapes, classes and norms' constants of a sliced one; its weights are loaded afterwards."""
     spec, width, channels = architecture_of(model), description["width"], model.config.hidden_size
     layers, device = model.model.layers, model.model.embed_tokens.weight.device
     narrow, full = (torch.zeros(channels, size, dtype=torch.float64, device=device) for size in (width, channels))

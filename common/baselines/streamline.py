@@ -249,9 +249,10 @@ def _train(
 
 @dataclass(frozen=True)
 class _Streamline(TrainedRepair):
-    """In a recipe of the official code's fidelity it trains as that does (`OFFICIAL`).
+    """Base of both trained replacements.
 
-    Then the weights are kept that do best on `HELD_OUT` other sequences.
+    A recipe of the official code's fidelity trains by `OFFICIAL`, and keeps the weights that do best on `HELD_OUT` other
+    sequences.
     """
 
     def train(self, context: Context, method, names: Sequence[str], without: Sequence[str] = ()) -> None:

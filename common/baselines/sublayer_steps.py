@@ -80,7 +80,7 @@ class SliceGpt(Pruning):
 
 
 class _Halves(Pruning):
-    """Attentions or MLPs go; details: `halves`, (layer, which) in order of removal."""
+    """Base of steps that remove attentions or MLPs; details: `halves`, (layer, kind) in order of removal."""
 
     def choose(self, context: Context) -> list[sublayer_removal.Half]:
         """Return the sub-layers to remove."""
@@ -107,9 +107,9 @@ class LlmDrop(_Halves):
 
 
 class _Greedy(_Halves):
-    """Halves are removed one after the other; a search for more continues where one for fewer ended.
+    """Base of greedy searches for sub-layers; a search for more continues where one for fewer ended.
 
-    calibration: what the search reads, where that is not the recipe's: every step of it costs as much as a pass of each half.
+    calibration: text of the search, if not the recipe's: each of its steps costs as much as a pass of every sub-layer.
     """
 
     def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:

@@ -109,7 +109,7 @@ def collect(
 
 
 class _Pass:
-    """One pass: what is wanted of each boundary, and the sums. pool: what holds states if batches take turns."""
+    """Sums of one pass, and the pairs that begin or end at each boundary. pool: store of states if batches take turns."""
 
     def __init__(self, decoder, statistics, pairs, kinds, bases, elementwise):
         self.decoder, self.statistics, self.kinds, self.bases = decoder, statistics, kinds, bases
@@ -170,7 +170,7 @@ class _Batch:
         self.means: dict[bool, list[Tensor]] = {rotated: [] for rotated in pass_.bases}
 
     def advance(self, boundary: int) -> None:
-        """Come to this boundary, from the one before."""
+        """Run the batch from the boundary before to this one, and add its statistics there."""
         pass_, decoder = self.pass_, self.pass_.decoder
         if boundary:
             before = self.hidden if pass_.pool is None else self.hidden.to(decoder.device)
@@ -186,7 +186,7 @@ class _Batch:
         self._meet(boundary, wide)
 
     def finish(self) -> None:
-        """Add what is of the whole batch."""
+        """Add the sums that need the whole batch."""
         pass_, statistics = self.pass_, self.pass_.statistics
         last, tokens = statistics.layers + 1, self.ids.shape[1] - statistics.skip
         if pass_.last_use and max(pass_.last_use.values()) >= last:
@@ -199,7 +199,7 @@ class _Batch:
         self.hidden, self.means = None, {}
 
     def _wide(self, state: Tensor) -> Tensor:
-        """In float32, and on one device: a model may be spread over several."""
+        """Convert to float32 on one device: a model may be spread over several."""
         return state.to(self.device, torch.float32)
 
     def _counted(self, state: Tensor) -> Tensor:

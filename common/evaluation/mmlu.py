@@ -189,7 +189,7 @@ def _correct(lm, questions: Sequence[Question], answer: str) -> list[bool]:
 
 
 def _groups(protocol: Examination) -> dict[str, Sequence[str]]:
-    """Key of a value -> the subjects it is over."""
+    """Return the subjects of every value, by its key."""
     return {**protocol.categories, "weighted": protocol.subjects, **protocol.regrouped}
 
 

@@ -320,7 +320,7 @@ class SharedContextLM(HFLM):
         return _planned[key]
 
     def _trees(self, inputs: list[list[int]]) -> list[list[Tree]]:
-        """Trees over all inputs; in two groups where a model reads long sequences with other rotary frequencies.
+        """Return trees over all inputs; in two groups where a model reads long sequences with other rotary frequencies.
 
         Those frequencies are one set for a batch, chosen by its longest sequence (`rope_switch`).
         """
@@ -347,7 +347,7 @@ class SharedContextLM(HFLM):
         return [*context_ids, *continuation_ids][-(self.max_length + 1) :][:-1]
 
     def _batches(self, trees: list[Tree]) -> list[list[Tree]]:
-        """Trees of similar length together; the longest first, so that running out of memory happens at once."""
+        """Group trees of similar length; the longest first, so that running out of memory happens at once."""
         kind = self.device.type if self.device.type in MAX_TOKENS else "other"
         cuts = cheapest_cuts([len(tree) for tree in trees], MAX_TOKENS[kind], int(self.batch_size), PASS[kind])
         return [trees[start:stop] for start, stop in zip([0, *cuts], cuts, strict=False)]
@@ -400,7 +400,7 @@ def _no_terminal() -> bool:
 
 
 def _logged_progress(total: int, disable: bool, **_) -> track:
-    """In the place of lm-eval's bar, for a log."""
+    """Return progress lines for a log, in place of lm-eval's bar."""
     return track(None, "generating", total=total, unit="answer", shown=not disable)
 
 

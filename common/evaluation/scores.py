@@ -106,7 +106,7 @@ def weighted_mean(values: Cells, questions: Mapping[str, int]) -> float:
 
 
 def _quadrature(terms: Iterable[tuple[float, float | None]]) -> float | None:
-    """sqrt(sum of (weight * error)^2), or None when one of the errors is missing."""
+    """Return sqrt(sum of (weight * error)^2), or None if an error is missing."""
     terms = list(terms)
     if any(error is None for _, error in terms):
         return None

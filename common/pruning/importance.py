@@ -350,7 +350,7 @@ def fill_states(
 
 
 def _loss_gradient(decoder: Decoder, state: Tensor, ids: Tensor, samples: int) -> Tensor:
-    """Gradient of ``sum of these samples' losses / samples`` with respect to ``X[N]``, float32, in host memory."""
+    """Return the gradient of ``sum of these samples' losses / samples`` with respect to ``X[N]``, float32, in host memory."""
     hidden = state.to(decoder.device).float().requires_grad_()
     with _wide(decoder.norm, decoder.lm_head), torch.enable_grad():
         normed = decoder.norm(hidden)
@@ -363,7 +363,7 @@ def _loss_gradient(decoder: Decoder, state: Tensor, ids: Tensor, samples: int) -
 
 @contextmanager
 def _wide(*modules: nn.Module) -> Iterator[None]:
-    """While open, the modules' parameters are in float32 and can be differentiated; afterwards they are as they were."""
+    """Convert the modules' parameters to float32, differentiable, while the context is open; restore them afterwards."""
     saved = [(p, p.data, p.requires_grad) for module in modules for p in module.parameters()]
     try:
         for parameter, data, _ in saved:

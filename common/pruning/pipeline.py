@@ -299,9 +299,9 @@ class Context:
 
 @contextmanager
 def _exclusive(path: Path) -> Iterator[bool]:
-    """Inside, this process alone does the work that `path` keeps; gives whether it waited for one that did.
+    """Hold the lock of the work that `path` keeps; yield whether another process held it before.
 
-    What that one has left was made now, so it is not made anew.
+    The work of that process is new, so ``force`` does not repeat it.
     """
     with locks.locked(path.with_name(f"{path.name}.lock")) as waited:
         if waited and path.exists():

@@ -199,7 +199,7 @@ class _Run:
         self._save()
 
     def _step(self, step: int, batch: list[int], loss) -> str | None:
-        """Return one optimizer step; what went wrong, if the loss or a gradient is not finite."""
+        """Make one optimizer step; return the problem if the loss or a gradient is not finite."""
         how, total = self.how, 0.0
         for start in range(0, len(batch), how.batch_size):
             part = batch[start : start + how.batch_size]

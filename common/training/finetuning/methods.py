@@ -92,14 +92,14 @@ def attach(model: nn.Module, settings: Settings) -> Attached:
 
 
 def _widen(parameters: Iterable[nn.Parameter]) -> None:
-    """To float32, in place; whole numbers (4-bit weights) stay."""
+    """Convert parameters to float32, in place; whole numbers (4-bit weights) stay."""
     for parameter in parameters:
         if parameter.is_floating_point():
             parameter.data = parameter.data.float()
 
 
 def _choose(model: nn.Module, settings: Settings) -> int:
-    """Mark what trains without adding anything; returns the first layer that does."""
+    """Mark the parameters that train, without adding any; return the first layer that has some."""
     if settings.method == "full":
         model.requires_grad_(True)
         return 0
@@ -113,7 +113,7 @@ def _choose(model: nn.Module, settings: Settings) -> int:
 
 
 def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> Callable[[], None]:
-    """Put LoRA adapters on the layers' projections; returns what merges them. dtype: of projections put back."""
+    """Put LoRA adapters on the layers' projections; return the function that merges them into weights of this dtype."""
     import peft
 
     linear = {name.rpartition(".")[2] for name, module in body(model).named_modules() if isinstance(module, nn.Linear)}

@@ -91,7 +91,7 @@ class TokenTrainer(Trainer):
         return metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial) -> bool:
-        """Of the states that are saved, which alone can be had back; Trainer also counts the others."""
+        """Consider only states that are saved, because only these can be restored; Trainer counts all."""
         step = self.state.global_step
         saved = step % self.args.save_steps == 0 or step == self.state.max_steps
         return saved and super()._determine_best_metric(metrics, trial)

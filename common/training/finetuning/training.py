@@ -95,7 +95,7 @@ def finetune(
 
 @contextmanager
 def _checkpointed(model: nn.Module, settings: Settings) -> Iterator[None]:
-    """Activations are recomputed in the backward pass inside, if the settings say so."""
+    """Recompute activations in the backward pass while the context is open, if the settings say so."""
     enabled = settings.checkpointing
     if enabled is None:
         enabled = settings.quantised and next(model.parameters()).is_cuda
