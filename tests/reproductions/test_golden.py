@@ -117,7 +117,6 @@ def read_and_written(recipe: Recipe) -> None:
     for part in PARTS:
         step, mapping = recipe.step(part), getattr(recipe, part)
         assert (None if step is None else step.to_json()) == mapping, recipe
-        assert step is None or step.describe()
 
 
 def test_every_declared_and_every_published_recipe_is_read_into_typed_steps():

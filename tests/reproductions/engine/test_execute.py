@@ -83,7 +83,6 @@ def test_options_are_typed_and_what_is_left_out_or_unknown_is_named():
         "selection"
     )
     assert (step.count, step.calibration.length, step.calibration.seed) == (2, 8, None)
-    assert step.describe() == "selection sleb: count 2, calibration (corpus a, length 8)"
     assert list(step.reads()) == [("corpus", "a")]
     with pytest.raises(UserError, match="unknown option of the selection sleb 'coutn'; did you mean 'count'"):
         recipe(selection={"method": "sleb", "coutn": 2}).step("selection")
