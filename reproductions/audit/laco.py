@@ -47,7 +47,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _categories() -> Iterator[Finding]:
-    """LaCo is said to be ahead in four categories."""
+    """Yield the claim that LaCo is ahead in four categories."""
     table = group(reported.numbers("laco", "2"))
     lost, used = [], []
     for model in dict.fromkeys(key[0] for key in table):
@@ -90,7 +90,7 @@ def _eighty() -> Iterator[Finding]:
 
 
 def _seventy() -> Iterator[Finding]:
-    """LaCo is said to keep about 70 % near one half."""
+    """Yield the claim that LaCo keeps about 70 % near one half."""
     table = group(reported.numbers("laco", "4"))
     for key, row in table.items():
         dense = next(r for k, r in table.items() if k[0] == key[0] and k[2] == "Dense*")
@@ -110,7 +110,7 @@ def _key(row: tuple, with_sparsity: bool) -> tuple:
 
 
 def _averages() -> Iterator[Finding]:
-    """Averages, categories and percentages of Tables 2, 3 and 4."""
+    """Check averages, categories and percentages of Tables 2, 3 and 4."""
     for table, source in SOURCES.items():
         scores = {_key(k, table == "4"): row for k, row in group(reported.numbers("laco", source)).items()}
         for key, row in group(reported.numbers("laco", table)).items():
@@ -144,7 +144,7 @@ def _averages() -> Iterator[Finding]:
 
 
 def _per_cents() -> Iterator[Finding]:
-    """Table 7: every score of Table 1 as a per cent of the dense model's."""
+    """Check Table 7: every score of Table 1 as a per cent of the dense model's."""
     scores = group(reported.numbers("laco", "1"))
     for key, row in group(reported.numbers("laco", "7")).items():
         base = next(r for k, r in scores.items() if k[0] == key[0] and k[2] == "Dense*")
@@ -165,7 +165,7 @@ def _per_cents() -> Iterator[Finding]:
 
 
 def _labels() -> Iterator[Finding]:
-    """Table 5: rows printed under a name that the table has already used."""
+    """Yield rows of Table 5 printed under a name that the table has already used."""
     models = list(dict.fromkeys(n.model for n in reported.numbers("laco", "1")))
     rows = group(reported.numbers("laco", "5"))
     for position, (key, row) in enumerate(rows.items(), 1):

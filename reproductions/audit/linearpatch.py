@@ -42,7 +42,7 @@ def alias(number: Number) -> tuple[str, str, str, str]:
 
 
 def _mean_of_ratios(row: Row, dense: Row) -> Computed | None:
-    """RP of LinearPatch: the mean of the tasks' ratios to the dense model."""
+    """Compute LinearPatch's RP: the mean of the tasks' ratios to the dense model."""
     if any(c not in row or c not in dense for c in LM_EVAL):
         return None
     pairs = [(row[c], dense[c]) for c in LM_EVAL]
@@ -84,7 +84,7 @@ def get(paper: str, table: str, model: str, sparsity: str, name: str, column: st
 
 
 def _times_of_products(times: Mapping[str, Number]) -> Iterator[Finding]:
-    """Table 6's times on 16 x 2048 tokens (Section 4.4): every parameter multiplies once a token, so they tell a rate."""
+    """Check Table 6's times on 16 x 2048 tokens (Section 4.4): with one product a parameter and token they give a rate."""
     parameters = {name: get("linearpatch", "6", "LLaMA-2-7B", "", name, "Parameters (M)") for name in times}
     rate = {name: 2 * 16 * 2048 * parameters[name].value / time.value / 1e6 for name, time in times.items()}  # TFLOP/s
     patch_rate, network_rate = rate["LinearPatch"], rate["LLM-Streamline(FFN)"]
@@ -158,7 +158,7 @@ def _times_and_gaps() -> Iterator[Finding]:
 
 
 def _relative() -> Iterator[Finding]:
-    """Improvements of the ablation (Table 5) that are called relative and are differences."""
+    """Yield improvements of the ablation (Table 5) that are called relative and are differences."""
     rp = {k[2]: number for k, number in reported.cells("linearpatch", "5").items() if k[3] == "RP"}
     for column, before, after in (
         ("relative improvement over the baseline %", "Vanilla", "+A"),
@@ -180,7 +180,7 @@ def _relative() -> Iterator[Finding]:
 
 
 def _mmlu() -> Iterator[Finding]:
-    """Appendix E.2: gains on MMLU; the patch is to be held against the same selection without it."""
+    """Check gains on MMLU (Appendix E.2): the patch is compared with the same selection without it."""
     cells = reported.cells("linearpatch", "12")
     worse, used, rows = [], [], set()
     for (model, sparsity, name, column), number in cells.items():

@@ -45,7 +45,7 @@ def alias(number: Number) -> tuple[str, str, str, str]:
 
 
 def _ratio_of_means(row: Row, dense: Row) -> Computed | None:
-    """RP of Prune&Comp: the ratio of the average to the dense average."""
+    """Compute Prune&Comp's RP: the ratio of the average to the dense average."""
     if any(c not in row or c not in dense for c in LM_EVAL):
         return None
     inputs = [row[c] for c in LM_EVAL]
@@ -82,7 +82,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _quotes() -> Iterator[Finding]:
-    """Numbers of the running text that are not those of the row the sentence names."""
+    """Yield numbers of the running text that are not those of the row the sentence names."""
     wrong: dict[tuple, list[tuple[Number, Number, str]]] = {}
     for quote in reported.numbers("prunecomp", "text"):
         tables, column = QUOTED.get(quote.column, ((), ""))
@@ -112,7 +112,7 @@ def _quotes() -> Iterator[Finding]:
 
 
 def _improves() -> Iterator[Finding]:
-    """Compensation is said to improve every metric."""
+    """Check that compensation improves every metric, as the paper says."""
     exceptions, used, settings = [], [], 0
     for table, lower_is_better in (("1", True), ("2", False), ("A1", True), ("A2", False)):
         cells = reported.cells("prunecomp", table)
@@ -196,7 +196,7 @@ def _between_papers() -> Iterator[Finding]:
 
 
 def _windows() -> Iterator[Finding]:
-    """LinearPatch's blocks (Table 9) against the layers that Prune&Comp lists for the same selection."""
+    """Compare LinearPatch's blocks (Table 9) with the layers that Prune&Comp lists for the same selection."""
     names = {"LinearPatch[S]": "CosSim(BI)", "LinearPatch[L]": "CosSim(CL)"}
     lists = {
         key: tables.removed(row)

@@ -103,7 +103,7 @@ def margins(table: str) -> dict[str, list[tuple[str, dict[str, Number], dict[str
 
 
 def _margins(table: str) -> Iterator[Finding]:
-    """Margins over baselines that rest on other tasks, or on a wrong average; and what becomes of the abstract's range."""
+    """Yield margins over baselines that rest on other tasks or a wrong average, and the abstract's range without them."""
     for model, rows in margins(table).items():
         fewer, wrong = [], []
         for name, row, own_row, printed, true in rows:
@@ -181,7 +181,7 @@ def _foreign_marks(rows: list) -> tuple[str, ...]:
 
 
 def _borrowed() -> Iterator[Finding]:
-    """Table 4: what the abstract's range is over when a marked row, and so perhaps all of its mark, is another model's."""
+    """Yield the abstract's range in Table 4 without the marked rows, one of which is another model's."""
     copied = _copied()
     for model, rows in margins("4").items():
         marks = _foreign_marks(rows)
@@ -210,7 +210,7 @@ def _borrowed() -> Iterator[Finding]:
 
 
 def _average_gain() -> Iterator[Finding]:
-    """Section 3.3: reverse order against PPL over three models."""
+    """Check the gain of reverse order over PPL on three models (section 3.3)."""
     printed = next(n for n in reported.numbers("reassessing", "text") if "average gain over PPL" in n.column)
     rows = group(reported.numbers("reassessing", "1"))
     models = list(dict.fromkeys(key[0] for key in rows))
@@ -230,7 +230,7 @@ def _average_gain() -> Iterator[Finding]:
 
 
 def _less_data() -> Iterator[Finding]:
-    """Section E: with a fifth of the data a substantial decline, in the printed averages."""
+    """Check the decline with a fifth of the data (section E), which the printed averages show."""
     rows = {key[3].partition(" ")[0]: row for key, row in group(reported.numbers("reassessing", "C")).items()}
     full, fifth = rows["1.0"], rows["0.2"]
     tasks = [c for c in full if c != "Avg."]
@@ -251,7 +251,7 @@ def _less_data() -> Iterator[Finding]:
 
 
 def _citations() -> Iterator[Finding]:
-    """Numbers of the text that are not in the table that the sentence points to."""
+    """Yield numbers of the text that are not in the table that the sentence points to."""
     wrong: dict[str, list[tuple[Number, list[str]]]] = {}
     for number in reported.numbers("reassessing", "text"):
         cited = re.search(r"cites: (Table (\w+)|Section \w+)", number.flag)
@@ -281,7 +281,7 @@ def _is_in(number: Number, table: str) -> bool:
 
 
 def _caption() -> Iterator[Finding]:
-    """Table N: the caption's example ends at another number of layers than the table's rows."""
+    """Check Table N's caption, whose example ends at another number of layers than the rows."""
     caption = next(n for n in reported.numbers("reassessing", "text") if "table N's caption" in n.column)
     counts = {printed_rows.removed_layers(n) for n in reported.numbers("reassessing", "N")}
     variants = sorted(
@@ -298,7 +298,7 @@ def _caption() -> Iterator[Finding]:
 
 
 def _layers_for_parameters() -> Iterator[Finding]:
-    """Reassessing, Table 6: rates that are shares of the layers, beside rates that are shares of the parameters."""
+    """Yield rates of Table 6 that are shares of the layers, beside rates that are shares of the parameters."""
     rows = [number for number in reported.numbers("reassessing", "6") if number.column == "PR %"]
     layers, parameters = {}, {}
     for number in rows:
@@ -334,7 +334,7 @@ def _layers_for_parameters() -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    """Reassessing, Table 7: the memory of a quantized model against the least that 4 bits can take."""
+    """Compare the memory of the quantized model in Table 7 with the least that 4 bits can take."""
     rows = [n for n in reported.numbers("reassessing", "7") if n.column == "memory MB"]
     for number in rows:
         facts = registry.get(printed_rows.MODELS[number.model]).facts
@@ -361,7 +361,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def _sizes() -> Iterator[Finding]:
-    """Reassessing, Table P: parameters that belong to a model of another name."""
+    """Yield parameters in Table P that belong to a model of another name."""
     for number in reported.numbers("reassessing", "P"):
         if number.column != "# Parameters B" or number.method != "Dense" or number.model not in printed_rows.MODELS:
             continue

@@ -117,7 +117,7 @@ def disagreement(paper: str, where: str, pairs: list[tuple[Number, Number]], mar
 
 
 def _as_far_as_printed(a: Number, b: Number) -> bool:
-    """Equal as printed, or as far as the shorter print goes."""
+    """Return whether two numbers are equal as printed, or to the digits of the shorter print."""
     return a.text == b.text or len(a.text) != len(b.text) and not differ(a, b)
 
 

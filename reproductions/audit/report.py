@@ -92,7 +92,7 @@ def _section(kind: str, findings: Sequence[Finding]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text whose stars are no markup."""
+    """Escape the stars of a text, which are no markup."""
     return text.replace("*", "\\*")
 
 

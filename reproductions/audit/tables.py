@@ -110,7 +110,7 @@ def ordered(paper: Paper) -> Iterator[Finding]:
 
 
 def _out_of_order(less: dict[str, Number], more: dict[str, Number], summary: tuple[str, bool]) -> list[str]:
-    """Columns that improve, where the summary does or a single accuracy does by more than chance; the summary first."""
+    """Return the columns that improve, if the summary or one accuracy does by more than chance; the summary first."""
     columns = [c for c in less if c in more and c not in SHARES]
     better = [c for c in columns if gain(c, less[c], more[c], summary) > 0]
     first = summary[0]

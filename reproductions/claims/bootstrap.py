@@ -83,7 +83,7 @@ class Resampled(CachedLookup):
 
     @cached_property
     def at_chance_level(self) -> frozenset[str]:
-        """Ids of the tasks on which the original model is at chance level, and of columns that follow from them alone."""
+        """Return the ids of tasks on which the original model is at chance level, and of columns derived from them alone."""
         models = {row.model for row, _, _ in self._measured}
         columns = list(self._columns.values())
         tasks = {label for model in models for label in derived_columns.at_chance_level(columns, model, self._measured)}
@@ -140,7 +140,7 @@ class Resampled(CachedLookup):
         return column.scale * means
 
     def _means(self, recipe: Recipe, column: Column) -> np.ndarray | None:
-        """Replicates of a value from its outcomes per item; None where there are none."""
+        """Return replicates of a value from its outcomes per item; None where there are none."""
         outcomes = self.outcomes(recipe, column)
         if outcomes is None:
             return None

@@ -46,7 +46,7 @@ class Printed(CachedLookup):
         return significance.normal_means("/".join((number.paper, number.table, *key)), number.value, error)
 
     def _derived(self, key: Key, column, value: float) -> Number:
-        """Varies as what it follows from does, around what is printed, which need not follow from that."""
+        """Return replicates around the printed value that vary as the derivation from other columns does."""
         model, sparsity, method, _ = key
         rows = [(sparsity, method), self._dense.get(model, (sparsity, method))]
         tasks = column.of or [label for label, c in self._columns.items() if c.benchmark and c.compare == "accuracy"]

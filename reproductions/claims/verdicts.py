@@ -202,7 +202,7 @@ def _distinct(items: Iterable, key: Callable) -> list:
 
 
 def _outcome(comparison: dict) -> tuple:
-    """Alike for comparisons of the same outcomes: of two choices of layers, say, that took the same ones."""
+    """Return a key that comparisons of the same outcomes share, such as two selections of the same layers."""
     if not comparison["paired"]:
         return (id(comparison),)
     return comparison["about"], comparison["difference"], *comparison["interval"]
@@ -301,7 +301,7 @@ def _limit(point: Comparison) -> str:
 
 
 def _mcnemar(point: Comparison, replicates: Resampled) -> float | None:
-    """P of two rows on one task; None where a comparison is of anything else."""
+    """Return McNemar's p of two rows on one task; None for any other comparison."""
     sources = [replicates.sources(key) for key in point.cells]
     if len(sources) != 2 or any(len(cells) != 1 for cells in sources):
         return None

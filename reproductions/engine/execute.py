@@ -76,7 +76,7 @@ def device_for(requested: str | None, dtype: str | None, work: Sequence[Work]) -
 
 
 def _flops() -> float:
-    """Multiplications and additions a second of this CPU in float32, by one matrix product."""
+    """Measure this CPU's multiplications and additions a second in float32, by one matrix product."""
     x = torch.rand(1024, 1024)
     x @ x  # warms up
     started = time.perf_counter()

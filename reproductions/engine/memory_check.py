@@ -36,7 +36,7 @@ def check(recipe: Recipe, device: str) -> None:
 
 
 def _settings(recipe: Recipe) -> Settings | None:
-    """Of the training that a recipe names; None: it names none of these."""
+    """Return the settings of the training that a recipe names; None if it names none of these."""
     selection, training_step = recipe.selection or {}, recipe.training or {}
     if selection.get("method") == "iterative":
         return Settings.of(selection["tune"]["settings"])

@@ -315,7 +315,7 @@ def _watch(worker: Worker, logs: dict, ends: float | None) -> None:
 
 
 def _note(time_left: expected_time.TimeLeft, recipe: str, benchmark: str, record: Record) -> None:
-    """Tell how long a worker's cell took, by its record."""
+    """Note how long a worker's cell took, by its record."""
     ok = record.status == "ok"
     if ok and "preparing_seconds" in record.provenance:
         time_left.prepared(recipe, record.provenance["preparing_seconds"])

@@ -62,7 +62,7 @@ def _without_dense(table: Table) -> Table:
 
 
 def _generation_rows(subject: Subject, limit: int | None) -> list[Row]:
-    """Table 8: LLaMA-2-7B's answer to one XSum prompt; on the toy model three prompts of its own."""
+    """Return the rows of Table 8: LLaMA-2-7B's answer to one XSum prompt; on the toy model three prompts of its own."""
     if not subject.printed:
         return recipes.main_rows(subject, limit)
     return [dataclasses.replace(row, sparsity="") for row in recipes.printed("2")(limit) if row.model == "llama-2-7b"]

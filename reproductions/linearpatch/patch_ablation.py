@@ -58,7 +58,7 @@ def _probe(piece: str = "A", **options) -> dict:
 
 
 def _repairs(profile: str) -> dict[str, dict | None]:
-    """Row -> repair; the rows of fewer tokens have a calibration of their own."""
+    """Return row -> repair; the rows of fewer tokens have a calibration of their own."""
     few = CALIBRATION[profile] | _FEWER[profile]
     return {
         CUT: None,

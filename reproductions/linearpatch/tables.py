@@ -57,7 +57,7 @@ def _retains(*variants: str) -> tuple[Claim, ...]:
 
 
 def _among_cosines(column: str) -> Claim:
-    """Appendix E.1: best of the methods with a cosine metric (the better of its two variants)."""
+    """Return appendix E.1's claim: the better variant is the best of the methods with a cosine metric."""
     check = comparisons.best_of(_VARIANTS, ("ShortGPT", "LLM-Streamline(None)"), column, lower=True)
     return Claim(
         "patch-beats-cosine-methods",

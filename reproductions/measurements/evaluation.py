@@ -10,7 +10,7 @@ from reproductions.measurements import batch_size, benchmark
 
 @benchmark("mmlu")
 def _mmlu(context: Context, argument: str) -> tuple:
-    """MMLU by a protocol of `common.evaluation.mmlu`; without an argument, lm-eval's group of that name."""
+    """Measure MMLU by a protocol of `common.evaluation.mmlu`; without an argument, lm-eval's group of that name."""
     if not argument:
         return _by_size(context, "mmlu")
     options = {"limit": context.recipe.limit, "batch_size": batch_size(context)}
@@ -27,7 +27,7 @@ def _group(context: Context, group: str, shots: int | None = None) -> tuple[dict
 
 
 def _by_size(context: Context, group: str) -> tuple[dict, dict, dict, dict]:
-    """Reassessing: zero-shot accuracies of a group of subjects, weighted by their sizes as lm-eval does."""
+    """Measure Reassessing's zero-shot accuracies of a group of subjects, weighted by their sizes as lm-eval does."""
     pooled, subjects, items = _group(context, group)
     metrics = [metric for metric in ("acc", "acc_norm") if pooled[metric] is not None]
     errors = {metric: pooled[f"{metric}_stderr"] for metric in metrics}
@@ -36,7 +36,7 @@ def _by_size(context: Context, group: str) -> tuple[dict, dict, dict, dict]:
 
 
 def _by_subject(context: Context, group: str) -> tuple[dict, dict, dict]:
-    """LaCo: five-shot accuracies of a group of subjects, all subjects alike as OpenCompass averages them."""
+    """Measure LaCo's five-shot accuracy of a group of subjects, all subjects alike as OpenCompass averages them."""
     _, subjects, _ = _group(context, group, shots=5)
     score = average({task: scores["acc"] for task, scores in subjects.items()})
     error = average_stderr({task: scores["acc_stderr"] for task, scores in subjects.items()})
@@ -59,5 +59,5 @@ def _docstring_generation(context: Context, argument: str) -> tuple[dict, dict, 
 
 @benchmark("generations")
 def _generations(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Continuations of a prompt set, kept in the record's details."""
+    """Generate continuations of a prompt set, kept in the record's details."""
     return generation.generations(context.model, context.tokenizer, argument)

@@ -20,7 +20,7 @@ def _parameters(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("perplexity")
 def _perplexity(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
-    """Perplexity by the named protocol, and the mean loss it comes from (nats per token), of each sequence too."""
+    """Measure perplexity by the named protocol, and its mean loss (nats per token), also of each sequence."""
     name, tokens = subsets.whole(argument), subsets.tokens(argument)
     if name not in PROTOCOLS:
         raise unknown("perplexity protocol", name, PROTOCOLS)

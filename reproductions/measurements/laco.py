@@ -34,7 +34,7 @@ def _search(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("laco-training")
 def _training(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Losses before, early and at the end of the post-training; the curve is in the details."""
+    """Measure the losses before, early and at the end of the post-training; the curve is in the details."""
     report = context.details["training"]
     losses, validation = report["losses"], report["validation"]
     end = losses[-LAST_STEPS:]
@@ -47,7 +47,7 @@ def _training(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("laco-distances")
 def _distances(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Fig. 4: distances between adjacent layers' matrices, and what uncorrelated ones would have."""
+    """Measure Fig. 4: distances between adjacent layers' matrices, and what uncorrelated ones would have."""
     distances = layers.adjacent_distances(context.model)
     pairs = [pair for sides in distances.values() for pair in zip(sides["distance"], sides["uncorrelated"])]
     shares = [distance / uncorrelated for distance, uncorrelated in pairs]
@@ -63,7 +63,7 @@ def _windows_shown(depth: int) -> slice:
 
 @benchmark("laco-outputs")
 def _outputs(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Fig. 5: cosines of adjacent outputs (a) and of merged blocks of four (b); Eq. 1's norm beside them."""
+    """Measure Fig. 5: cosines of adjacent outputs (a) and of merged blocks of four (b); Eq. 1's norm beside them."""
     texts = sentences(context)
     adjacent = layers.adjacent_cosines(context.model, context.tokenizer, texts)
     windows = layers.merged_outputs(context.model, context.tokenizer, texts)

@@ -87,7 +87,7 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
 
 
 def _carried(context: Context, ids: Tensor, count: int, starts: Sequence[int]) -> dict[int, Tensor]:
-    """Losses without the windows that need grafted neurons, with them, by first layer."""
+    """Return the losses with grafted neurons, by first layer of the blocks whose removal needs them."""
     decoder, losses = context.decoder, {}
     if decoder.spec.matrices != (ATTENTION, MLP):
         return losses

@@ -17,7 +17,7 @@ BATCH = 16  # Table 6
 
 @benchmark("window")
 def _window(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """First and last end of what was removed, in how many blocks, and how that stands to Table 9."""
+    """Measure the first and last end of what was removed, in how many blocks, and compare it with Table 9."""
     removed = context.details["removed"]
     cuts = runs(removed)
     values = {"start": cuts[0][0], "end": cuts[-1][1], "cuts": len(cuts)}
@@ -28,7 +28,7 @@ def _window(context: Context, argument: str) -> tuple[dict, dict, dict]:
 @benchmark("inserted")
 @torch.inference_mode()
 def _inserted(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Table 6: seconds that what was inserted takes for one batch of 16 sequences, median of repeated calls.
+    """Measure Table 6: seconds that the inserted part takes for one batch of 16 sequences, median of repeated calls.
 
     Paper: 2048 tokens, 1000 calls, the mean; here as many calls as fit in about two seconds, five at least.
     """

@@ -42,7 +42,7 @@ WIDE, CUTS_AT_A_TIME = 1024, 4
 
 
 def _text(context: Context, limit: int | None = None) -> Tensor:
-    """Sequences of the texts, at most so many of each; None: as TEXTS says."""
+    """Return sequences of the texts, at most ``limit`` of each; None: as TEXTS says."""
     names, count = TEXTS[context.recipe.profile]
     protocols = [PROTOCOLS[name] for name in names]
     return torch.cat([p.windows(p, context.tokenizer)[: context.recipe.limit or limit or count] for p in protocols])

@@ -104,7 +104,7 @@ def _held_out(record: Record | None) -> tuple[Record, dict] | None:
 
 
 def _items(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
-    """Of a task's first items; None for a group of tasks, and where a score is not the share of right items."""
+    """Return the result of a task's first items; None for a group of tasks, or if a score is no share of right items."""
     shares = all(right.dtype == bool for right in outcomes.values()) and outcomes.keys() == record.values.keys()
     if subsets.of_task(benchmark).removeprefix("laco_") in subsets.SUBJECTS or not shares:
         return None
@@ -116,7 +116,7 @@ def _items(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
 
 
 def _windows(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
-    """Of the sequences that are spread over the text as `Protocol.of_tokens` spreads them; None where no length is told."""
+    """Return the result of the sequences that `Protocol.of_tokens` spreads over the text; None without a length."""
     if "window" not in record.details:  # as an earlier version wrote it
         return None
     means, length = outcomes["nll"], record.details["window"]

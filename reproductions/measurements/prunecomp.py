@@ -40,7 +40,7 @@ def _order(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 @benchmark("magnitude-gains")
 def _gains(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Magnitude gain ratio of every layer, in percent (Eq. 3): the bars of Figure 2, and the largest of them."""
+    """Measure every layer's magnitude gain ratio, in percent (Eq. 3): the bars of Figure 2, and the largest of them."""
     statistics = context.statistics(1, ("token",), rotate=False)
     gains = [100 * (prunecomp.magnitude_factor(statistics, layer) - 1) for layer in range(statistics.layers)]
     return {"largest": max(gains), "least": min(gains)}, {}, {"gains": gains}

@@ -19,7 +19,7 @@ DECI = f"{OWN}; vLLM and llama.cpp by its {block_configs.FILE}"
 
 @benchmark("repair")
 def _repair(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Calibration tokens that the repair saw, and its seconds; both 0 where there is none."""
+    """Measure the calibration tokens that the repair saw, and its seconds; both 0 without a repair."""
     return {"calibration_tokens": 0, "seconds": 0.0} | context.details.get("repair", {}), {}, {}
 
 

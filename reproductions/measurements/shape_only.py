@@ -47,7 +47,7 @@ def prepare(recipe: Recipe) -> Shape:
 
 
 def _added(shape: Shape, field: str = "method") -> int:
-    """Parameters of what stands in for the removed layers."""
+    """Return the number of parameters that stand in for the removed layers."""
     repair = (shape.recipe.repair or {}).get(field)
     width, inner = shape.model.config.hidden_size, shape.model.config.intermediate_size
     added = {None: 0, "linearpatch": width * width, "streamline-ffn": 3 * width * inner}
@@ -104,7 +104,7 @@ def _inserted(shape: Shape) -> dict:
 
 
 def _memory(shape: Shape) -> dict:
-    """MiB of the weights, and as an allocator that hands out blocks counts them with the rotary frequencies.
+    """Return the MiB of the weights, and as an allocator that hands out blocks counts them with the rotary frequencies.
 
     Up to version 4.47, transformers kept a table of ``head_dim / 2`` rotary frequencies in every layer besides the model's.
     """
@@ -122,7 +122,7 @@ def _macs(shape: Shape) -> dict:
 
 
 def _storage(shape: Shape) -> dict:
-    """Numbers stored per training token for offline distillation: the student's input, and what it is to reproduce.
+    """Return the numbers stored per training token for offline distillation: the student's input and its target.
 
     LLM-Streamline stores hidden states on both sides of the pruning interface; LinearPatch a token id and the teacher's top-K
     logits, which are of no use without their K indices.

@@ -22,13 +22,13 @@ TEXT = {"standin": ("standin-test", 256), "paper": ("wikitext2-test", 2048)}
 
 
 def _test_windows(context: Context, count: int) -> torch.Tensor:
-    """Held-out sequences [count, tokens] of the profile's test text."""
+    """Return held-out sequences [count, tokens] of the profile's test text."""
     corpus, length = TEXT[context.recipe.profile]
     return cut(corpora.joined_ids(context.tokenizer, corpus), length)[:count]
 
 
 def _held_mib(model) -> float:
-    """MiB that parameters and buffers take as they are loaded."""
+    """Return the MiB that parameters and buffers take as they are loaded."""
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
     return sum(t.numel() * t.element_size() for t in tensors.values()) / sizes.MIB
 
@@ -51,7 +51,7 @@ def pass_seconds(model: torch.nn.Module, windows: torch.Tensor) -> float:
 @benchmark("statistics", reads=TEXT["paper"][:1])
 @torch.inference_mode()
 def _statistics(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Table D: parameters, multiply-adds for 64 tokens, memory of the model as loaded, seconds for a pass over test windows.
+    """Measure Table D: parameters, multiply-adds for 64 tokens, memory as loaded, seconds for a pass over test sequences.
 
     Seconds are this machine's: `device` and `threads` stand beside them, and they are not the paper's quantity.
     """

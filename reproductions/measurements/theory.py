@@ -22,7 +22,7 @@ NETWORKS = ("trained", "random", "toy-pre", "toy-post")
 
 @benchmark("theorems")
 def _theorems(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Largest relative deviation of Theorems 4.1 and 4.2 from the measured norm (d >= 3), and where statements fail."""
+    """Measure the largest relative deviation of Theorems 4.1 and 4.2 from the norm (d >= 3), and where statements fail."""
     values = {f"deviation_{kind}": theory.deviation(kind) for kind in theory.NORMS}
     failing = theory.counterexamples()
     return values | {"counterexamples": len(failing)}, {}, {"failing": failing}
@@ -47,9 +47,10 @@ def _networks(context: Context, name: str) -> tuple[gradients.Stack, gradients.S
 
 
 def _by_depth(norms: list[float]) -> dict[str, float]:
-    """rank_correlation: Spearman's, of depth and a layer's gradient norm; below zero where shallow layers have the larger.
+    """Return the relation of depth and gradient norm.
 
-    first_to_last: mean norm of the first quarter of the layers over that of the last.
+    rank_correlation: Spearman's, below zero if shallow layers have the larger norms. first_to_last: mean norm of the first
+    quarter of the layers over that of the last.
     """
     quarter = max(1, len(norms) // 4)
     correlation = float(spearmanr(range(len(norms)), norms).statistic)
@@ -58,7 +59,7 @@ def _by_depth(norms: list[float]) -> dict[str, float]:
 
 @benchmark("gradients", reads=(TEXT["paper"],))
 def _gradients(context: Context, argument: str) -> tuple[dict, dict, dict]:
-    """Gradient norms by depth of one of NETWORKS; the toys' values are means over SEEDS, their curves those of the first."""
+    """Measure gradient norms by depth of one of NETWORKS; toys have means over SEEDS, and the first one's curves."""
     if argument not in NETWORKS:
         raise unknown("network", argument, NETWORKS)
     if argument.startswith("toy"):

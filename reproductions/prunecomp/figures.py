@@ -32,7 +32,7 @@ def _figure2_rows(subject: Subject, limit: int | None) -> list[Row]:
 
 
 def _more_layers_for_less(cell: Lookup, settings: comparisons.Pairs) -> list[comparisons.Comparison]:
-    """With both parts, the larger removal is below the smaller one without either."""
+    """Compare the larger removal with both parts with the smaller one without either; it should be lower."""
     if len(settings) < 2:
         return []
     fewer, more = sorted(settings, key=lambda setting: int(setting[1].partition("/")[0]))[:2]

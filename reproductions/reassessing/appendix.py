@@ -30,7 +30,7 @@ _RECIPE = "Llama-3.1-6.3B-It-Alpaca"
 
 
 def _generated(subject: Subject, limit: int | None) -> list[Row]:
-    """Table Q: the recipe's model and the dense one."""
+    """Return the rows of Table Q: the recipe's model and the dense one."""
     if not subject.printed:
         return rows.one_model([OURS])(subject, limit)
     return [

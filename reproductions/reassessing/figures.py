@@ -21,7 +21,7 @@ def _paper_row(spec: ArmSpec | None, removed: int, limit: int | None) -> Row:
 
 
 def _rates(subject: Subject, limit: int | None) -> list[Row]:
-    """Figure A: reverse-order and Taylor, with LoRA; on one model without fine-tuning."""
+    """Return the rows of Figure A: reverse-order and Taylor, with LoRA; on one model without fine-tuning."""
     metrics = ("Reverse-order", "Taylor")
     if not subject.printed:
         return one_model([(ArmSpec(m), n) for m in metrics for n in _RATES["standin"]])(subject, limit)
@@ -30,7 +30,7 @@ def _rates(subject: Subject, limit: int | None) -> list[Row]:
 
 
 def _similarity(subject: Subject, limit: int | None) -> list[Row]:
-    """Figure B: half of the layers removed by Taylor, at once, one by one, and in two halves.
+    """Return the rows of Figure B: half of the layers removed by Taylor, at once, one by one, and in two halves.
 
     On one model head and last three layers are trained, which takes a fraction of LoRA's time.
     """

@@ -140,7 +140,7 @@ def printed(source: Source) -> list[Retained]:
 
 
 def _starred(rows: Mapping[tuple, dict]) -> dict[tuple, dict]:
-    """LaCo prints two dense rows and compares with the one that it measured itself."""
+    """Keep of two printed dense rows (LaCo) the starred one, which the paper measured and compares with."""
     own_rows = {key: row for key, row in rows.items() if key[2] == "Dense*"}
     return own_rows or dict(rows)
 

@@ -45,7 +45,7 @@ class Loaded(Store):
         return self._outcomes[key]
 
     def __iter__(self) -> Iterator[Record]:
-        """Every record, by model, recipe and benchmark."""
+        """Iterate over every record, by model, recipe and benchmark."""
         return iter(record for _, record in sorted(self._records.items()))
 
 
@@ -89,7 +89,7 @@ class Evidence:
 
     @cached_property
     def tables(self) -> dict[str, tuple[Table, list[Subject], dict]]:
-        """Target -> its table, its subjects (the paper's models last), and its JSON form."""
+        """Return target -> its table, its subjects (the paper's models last), and its JSON form."""
         built = {}
         for target, table in track(registry.targets().items(), "building tables", unit="table", each=True):
             subjects = self.subjects[target]

@@ -234,7 +234,7 @@ def _scored(
 
 
 def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | TextCell | Status]:
-    """Column -> score from a record, or the reason why there is none."""
+    """Return column -> score from a record, or the reason why there is none."""
     scores: dict[str, Score | TextCell | Status] = {}
     for column in columns:
         if column.benchmark is None:
@@ -466,7 +466,7 @@ def _status(cell: dict) -> Status:
 
 
 def _significant(value: float, limit: int = 6) -> int:
-    """Digits after the point of a number with three significant ones."""
+    """Return the digits after the point of a number with three significant ones."""
     return min(limit, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
 
 

@@ -341,7 +341,7 @@ def _phrase(subject: dict) -> str:
 
 
 def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
-    """Column labels; an average that leaves out what there is no data for says over how many it is."""
+    """Return column labels; an average that leaves tasks out says over how many it is."""
     over = {}
     for subject in table["subjects"]:
         if rows and rows[0]["subject"] == subject["name"]:

@@ -187,7 +187,7 @@ def _unit(column: Column) -> str:
 
 
 def _digits(cells: Iterable[dict | None]) -> int:
-    """Digits after the point of a column's longest number."""
+    """Return the digits after the point of a column's longest number."""
     return max(
         (c.get("digits", 2) for c in cells if c and (c["reproduced"] is not None or c["reported"] is not None)),
         default=0,

@@ -35,7 +35,7 @@ class Verdict:
 
     @property
     def sign(self) -> str:
-        """The verdict without colour or words."""
+        """Return the verdict without colour or words."""
         return SIGNS[self.kind]
 
 

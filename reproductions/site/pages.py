@@ -191,7 +191,7 @@ class Site:
         return lines
 
     def _measured_names(self) -> dict[str, str]:
-        """Subjects with rows of their own -> what columns call them."""
+        """Return the subjects with rows -> their names in columns."""
         names = dict.fromkeys(g.subject.name for grids in self.grids.values() for g in grids if not g.compared)
         return {name: "toy model" if name == STANDIN.model else name for name in names}
 

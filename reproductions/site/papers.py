@@ -42,7 +42,7 @@ class Citation:
 
     @property
     def bibtex(self) -> str:
-        """The entry for a bibliography."""
+        """Return the entry for a bibliography."""
         family, year = re.sub(r"\W", "", self.authors[0][1]).lower(), self.year
         authors = " and ".join(f"{family}, {given}" for given, family in self.authors)
         title = self.title.replace("&", r"\&")

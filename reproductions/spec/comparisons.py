@@ -77,7 +77,7 @@ class Comparison:
 
     @property
     def middle(self) -> float:
-        """The slack of the replicates' mean, or of a plain number, which decides the nearest of several comparisons."""
+        """Return the slack of the replicates' mean, or of a plain number; it decides the nearest of several comparisons."""
         return replace(self, difference=float(np.mean(self.difference))).slack
 
     @property

@@ -33,18 +33,18 @@ class Number:
 
     @property
     def value(self) -> float:
-        """The printed number."""
+        """Return the printed number."""
         return float(self.text)
 
     @property
     def half_unit(self) -> float:
-        """Half a unit of the last printed digit, the largest error by rounding."""
+        """Return half a unit of the last printed digit, the largest error by rounding."""
         mantissa, _, exponent = self.text.lower().partition("e")
         return 0.5 * 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
 
     @property
     def row(self) -> tuple[str, str, str, str]:
-        """(model, sparsity, method, variant)."""
+        """Return (model, sparsity, method, variant)."""
         return self.model, self.sparsity, self.method, self.variant
 
 
