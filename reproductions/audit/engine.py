@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from common.evaluation.scores import MMLU_QUESTIONS
 from reproductions.spec.reported import Number, row_names
@@ -93,10 +93,6 @@ class Finding:
     cells: tuple[Cell, ...] = ()
     name: str = ""
     headline: str = ""
-
-    def as_dict(self) -> dict:
-        """Return the fields as plain JSON types."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from common.console.text_tables import markdown
 from common.records.results import ROOT
@@ -19,7 +20,7 @@ PATH = ROOT / "papers" / "AUDIT.md"
 
 def as_json(findings: Sequence[Finding]) -> str:
     """Return one object per finding."""
-    return json.dumps([finding.as_dict() for finding in findings], indent=1) + "\n"
+    return json.dumps([asdict(finding) for finding in findings], indent=1) + "\n"
 
 
 def as_text(findings: Sequence[Finding]) -> str:

@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -29,7 +30,7 @@ HERE = Path(__file__).parent
 FORMS = {"csv": "CSV", "md": "Markdown", "latex": "LaTeX", "json": "JSON"}
 ENDINGS = {"latex": "tex"}
 MARK = ".layerlab-report"  # in a folder that may be written anew
-FOUND_HERE = 3  # findings of this project on the first page
+OWN_FINDINGS = 3  # findings of this project on the first page
 
 
 class Site:
@@ -114,9 +115,9 @@ class Site:
             summary=self._summary(abstracts),
             findings=abstracts,
             overviews=overviews,
-            extension_findings=_found_here(),
+            extension_findings=_own_findings(),
             navigation=navigation,
-            found_here=[self._sentence(line) for line in findings.OURS],
+            extension_claims=[self._sentence(line) for line in findings.OURS],
             league=league,
             tolerance=show.TOLERANCE,
         )
@@ -264,7 +265,7 @@ class Site:
         self._put(f"data/recipes/{digest}.js", data.script(digest, data.of_recipe(self.evidence, digest, packed)))
 
     def _audit(self) -> None:
-        listed = [{**finding.as_dict(), "target": views.target_of(finding)} for finding in audit.findings()]
+        listed = [asdict(finding) | {"target": views.target_of(finding)} for finding in audit.findings()]
         present = {f["kind"] for f in listed}
         selects = [
             ("paper", list(PAPER_NAMES.values())),
@@ -294,10 +295,10 @@ def _about() -> str:
     return re.sub(r"<!-- (\S+) -->.*?<!-- end \1 -->", "", text.partition("\n## ")[0].partition("\n")[2], flags=re.S)
 
 
-def _found_here() -> str:
+def _own_findings() -> str:
     """Return the first findings of docs/findings.md, as many as the first page has."""
     text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8").partition("## Findings of this project\n")[2]
-    items = re.findall(r"^- .*(?:\n  .*)*", text, re.M)[:FOUND_HERE]
+    items = re.findall(r"^- .*(?:\n  .*)*", text, re.M)[:OWN_FINDINGS]
     return re.sub(r"\]\((?!\w+:)", "](docs/", "\n".join(items))
 
 
