@@ -55,11 +55,6 @@ class Method:
         """Return the method's title."""
         return self.options.TITLE
 
-    @property
-    def description(self) -> str:
-        """Return the help text of the tool."""
-        return " ".join(self.options.__doc__.split())
-
     def tokens(self, job) -> float:
         """Return the number of tokens of calibration and training, each counted once per forward pass through all layers."""
         if self.work is not None:

@@ -92,7 +92,8 @@ def apply(job: Job) -> dict:
         )
     count = sum(matrix.get("ridge") != float("inf") for matrix in context.details["refitted"])
     left = len(context.details["refitted"]) - count
-    spared = f". {left} more stay as they are: on held-out text no damping lowered their error" if left else ""
+    stay = "stays as it is" if left == 1 else "stay as they are"
+    spared = f". {left} more {stay}: on held-out text no damping lowered the error" if left else ""
     were = "matrix was" if count == 1 else "matrices were"
     trained = "" if original is not None else " and nothing was trained"
     job.notes.append(f"{count} {were} refitted in closed form{spared}. Nothing was added{trained}")

@@ -40,7 +40,8 @@ class ReassessingOptions(PaperOptions):
     )
     data: str | None = option(
         None,
-        "train on alpaca-cleaned, standin, or a JSON-lines file with columns instruction, input, output",
+        "train on alpaca-cleaned, standin, or a JSON-lines file with columns instruction, input, output, of which a tenth, "
+        "2,000 at most, is kept for validation",
         group=REPAIR,
         metavar="DATA",
         usual="by model",

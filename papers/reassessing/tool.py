@@ -18,7 +18,7 @@ from common.training import instructions
 from common.training.finetuning import CUT, Settings, check_layers, finetune, four_bit
 from common.training.finetuning.learner import checked
 from common.utils import json_lines
-from common.utils.errors import UserError
+from common.utils.errors import UserError, listed
 from papers.reassessing.metrics import LENGTH, NEED_TOKENS, sample_line_crops
 from papers.reassessing.options import ReassessingOptions
 from papers.reassessing.recipe import reverse_order
@@ -27,16 +27,19 @@ from papers.reassessing.steps import Metric
 # A model of the toy model's size learns nothing at 1e-5; these are its settings in this repository's tables.
 STANDIN = {"learning_rate": 1e-4, "batch": 8, "warmup_steps": 2, "evaluate_every": 12, "save_every": 12}
 STANDIN_ROWS = 96
+PARTIAL = ("last", "train_at", "untie_head")  # options that partial fine-tuning alone uses
 
 
 def check(job: Job) -> None:
     """Refuse trainings that are impossible, before the weights are read, and read the data of metric and training.
 
     Raises:
-        UserError: more layers to fine-tune than remain or follow the pruning interface, impossible settings, QLoRA
-            without bitsandbytes, missing or unfit data, or a text with too few lines that are long enough.
+        UserError: options without effect, more layers to fine-tune than remain or follow the pruning interface,
+            impossible settings, QLoRA without bitsandbytes, missing or unfit data, or a text with too few lines that are
+            long enough.
     """
     options = job.options
+    _check_used(options)
     if options.metric in NEED_TOKENS and job.named_layers is None:
         job.shared["calibration"] = _calibration(job)
     if options.finetune == "partial":
@@ -59,6 +62,15 @@ def check(job: Job) -> None:
         job.shared["training_passes"] = tokens * (3 * share + (1 - share) / max(1.0, options.epochs))
         checked(train, "training", job.config.vocab_size)
         checked(valid, "validation", job.config.vocab_size)
+
+
+def _check_used(options: ReassessingOptions) -> None:
+    """Refuse options that the kind of fine-tuning does not use; --quick sets --rows."""
+    training = ("data", "epochs", "batch", "learning_rate", *(() if options.quick else ("rows",)))
+    unused = {"none": (*PARTIAL, *training), "partial": ()}.get(options.finetune, PARTIAL)
+    if given := [name for name in unused if getattr(options, name) != getattr(type(options), name)]:
+        names = listed(f"--{name.replace('_', '-')}" for name in given)
+        raise UserError(f"--finetune {options.finetune} does not use {names}. Choose another, or leave {names} out")
 
 
 def refuse(job: Job, count: int) -> None:

@@ -12,8 +12,8 @@ from reproductions.spec.subjects import Subject
 
 _RATIO_NOTE = "Ratio counts removed parameters less those of what is put in their place."
 _PERPLEXITY_NOTE = (
-    f"{_RATIO_NOTE} Perplexity per token over sequences of 2048 tokens (toy model: 256), each read alone; its average "
-    "is over the three texts."
+    f"{_RATIO_NOTE} Perplexity per token over sequences of 2048 tokens (toy model: 256), each read alone; the "
+    "average is the mean over texts."
 )
 _FEW_NOTE = "The toy model's columns are four of its nine tasks."
 _TRAINED_NOTE = (

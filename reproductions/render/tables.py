@@ -502,15 +502,25 @@ def _csv(tables: Sequence[dict], with_target: bool) -> str:
             for column, cell in row["cells"].items():
                 values = [cell["reported"], cell.get("text", cell["reproduced"]), cell["stderr"], cell["status"]]
                 rows.append(
-                    [table["target"], row["model"], row["sparsity"], row["method"], column, *values, None, None]
+                    [
+                        table["target"],
+                        row["model"],
+                        row["sparsity"],
+                        row["method"],
+                        column,
+                        *values,
+                        None,
+                        None,
+                        row.get("id"),
+                    ]
                 )
         for claim in table["claims"]:
             for name, judged in claim.get("judged", {}).items():
                 values = [claim_verdicts.BY_REPLY[claim["reported"]], judged["difference"], None, judged["verdict"]]
                 ends = judged["interval"] or (None, None)
-                rows.append([table["target"], name, "", claim["text"], "claim", *values, *ends])
+                rows.append([table["target"], name, "", claim["text"], "claim", *values, *ends, None])
     header = ["target", "model", "sparsity", "method", "column", "reported", "reproduced", "stderr", "status"]
-    header += ["low", "high"]
+    header += ["low", "high", "row_id"]
     return _frame(header, rows, header[not with_target :])
 
 

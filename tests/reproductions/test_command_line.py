@@ -669,8 +669,8 @@ def test_several_targets_are_one_list_and_one_table(capsys):
     assert [table["target"] for table in shown] == both
     assert main(["show", *both, "--format", "csv"]) == 0
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    cells = [line["target"] for line in lines if line["column"] != "claim"]
-    assert cells == [table["target"] for table in shown for row in table["rows"] for _ in row["cells"]]
+    cells = [(line["target"], line["row_id"]) for line in lines if line["column"] != "claim"]
+    assert cells == [(table["target"], row["id"]) for table in shown for row in table["rows"] for _ in row["cells"]]
 
 
 def test_show_fits_the_terminal(capsys, monkeypatch):

@@ -350,6 +350,11 @@ OWN = {
         (["--last", "5"], "cannot fine-tune the last 5 layers: the model has 4 left"),
         (["--metric", "best"], "does not know 'best'. Use one of"),
         (["--finetune", "all"], "does not know 'all'. Use one of"),
+        (
+            ["--finetune", "none", "--last", "2"],
+            "none does not use --last, --data and --batch. Choose another, or leave",
+        ),
+        (["--finetune", "lora", "--train-at", "cut"], "--finetune lora does not use --last and --train-at"),
         (["--data", "alpaca"], "use alpaca-cleaned, standin or a JSON-lines file"),
         (["--data", "nowhere.jsonl"], "cannot read the data nowhere.jsonl"),
         (["--data", "{folder}"], "cannot read the data"),

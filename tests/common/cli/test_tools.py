@@ -340,7 +340,8 @@ def test_the_recipe_works_on_experts_and_on_tied_heads(name, untie, source, tmp_
 
 def test_qlora_without_bitsandbytes_is_refused_before_the_work(source, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    command = arguments(source, tmp_path / "pruned", *own("reassessing", source), "--finetune", "qlora")
+    data = str(source[1].with_name("data.jsonl"))
+    command = arguments(source, tmp_path / "pruned", "--data", data, "--finetune", "qlora")
     assert main(method_of("reassessing"), command) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert "QLoRA needs bitsandbytes" in lines[-1] and not any("perplexity" in line for line in lines)
