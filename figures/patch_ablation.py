@@ -8,7 +8,7 @@ from figures.style import BLUE, GREY, ORANGE, above, plt, removed, whiskers
 
 ALONE = "cut"  # what the others are held against
 FEWER = "a-of-fewer-tokens"  # from this row on scales are of other sequences
-CUTS = {"L": "[L], contiguous block", "S": "[S], lowest block influence"}  # by a row's variant
+SELECTIONS = {"L": "[L], contiguous block", "S": "[S], lowest block influence"}  # by a row's variant
 LOOKS = (("o", BLUE), ("s", ORANGE))  # one a pruning interface
 REACH = 3.0  # the axis ends at so many times the third quartile of |change|; what is beyond is written
 
@@ -21,11 +21,11 @@ def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
     alone = {(e["group"], e["sparsity"]): e for e in entries if e["method"] == ALONE and e["scores"]}
     change_by_row = {}
     for entry in entries:
-        cut = alone.get((entry["group"], entry["sparsity"]))
-        if cut is None or entry is cut or not entry["scores"]:
+        unrepaired = alone.get((entry["group"], entry["sparsity"]))
+        if unrepaired is None or entry is unrepaired or not entry["scores"]:
             continue
         (column,) = entry["scores"]
-        change_by_row[entry["group"], entry["sparsity"], entry["method"]] = ratio(entry, cut, column)
+        change_by_row[entry["group"], entry["sparsity"], entry["method"]] = ratio(entry, unrepaired, column)
     return change_by_row
 
 
@@ -37,25 +37,25 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     change_by_row = changes(entries)
     if not change_by_row:
         return None
-    cuts = list(dict.fromkeys(key[:2] for key in change_by_row))
+    selections = list(dict.fromkeys(key[:2] for key in change_by_row))
     of = {(entry["group"], entry["sparsity"]): entry for entry in entries}
     labels = {entry["method"]: entry["name"] for entry in entries}
     names = list(dict.fromkeys(key[2] for key in change_by_row))
     figure, axes = plt.subplots(figsize=(6.4, 1.3 + 0.27 * len(names)))
     sizes = sorted(abs(change[0]) for change in change_by_row.values())
     reach = REACH * max(sizes[3 * len(sizes) // 4], 1.0)
-    for place, (cut, (mark, colour)) in enumerate(zip(cuts, LOOKS, strict=False)):
+    for place, (selection, (mark, colour)) in enumerate(zip(selections, LOOKS, strict=False)):
         for (*setting, method), (value, low, high) in change_by_row.items():
-            if tuple(setting) != cut:
+            if tuple(setting) != selection:
                 continue
-            y = names.index(method) + 0.3 * (place - (len(cuts) - 1) / 2)
+            y = names.index(method) + 0.3 * (place - (len(selections) - 1) / 2)
             if abs(value) > reach:
                 side = 1 if value > 0 else -1
                 where = {"ha": "right" if side > 0 else "left", "va": "center", "fontsize": 7, "color": colour}
                 axes.annotate(f"{value:+.0f} %", (side * reach, y), **where)
                 continue
             axes.errorbar(value, y, xerr=whiskers(value, low, high), fmt=mark, color=colour, ms=4, capsize=2, lw=1)
-        axes.plot([], [], mark, color=colour, ms=4, label=f"{CUTS[of[cut]['variant']]}, {cut[1]}")
+        axes.plot([], [], mark, color=colour, ms=4, label=f"{SELECTIONS[of[selection]['variant']]}, {selection[1]}")
     axes.axvline(0, color=GREY, lw=0.8)
     if FEWER in names:
         axes.axhline(names.index(FEWER) - 0.5, color=GREY, lw=0.8, ls=":")
@@ -74,6 +74,6 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         yticklabels=[labels[name] for name in names],
     )
     model = next((entry["model"] for entry in entries if not entry["variant"]), entries[0]["model"])
-    above(figure, removed([{"model": model, "sparsity": sparsity} for _, sparsity in cuts]))
+    above(figure, removed([{"model": model, "sparsity": sparsity} for _, sparsity in selections]))
     figure.legend(loc="outside lower right")
     return figure

@@ -96,24 +96,26 @@ def ghost(
     """
     decoder, removed = Decoder(model), sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
-    cuts = runs(removed)
+    blocks = runs(removed)
     if not 0 < eps < float("inf"):
         raise UserValueError(f"eps must be a positive number, not {eps}")
-    spans = cuts if len(cuts) == 1 else [(layer, layer + 1) for layer in removed]
+    spans = blocks if len(blocks) == 1 else [(layer, layer + 1) for layer in removed]
     regressions = {span: Regression() for span in spans}
     for crossing in crossings(decoder, ids, spans, batch_size=batch_size, progress=progress):
         x, y = crossing.before.double(), crossing.after.double()
         regressions[crossing.run].add(x, y - x, y, crossing.keep)
     solved = {span: regression.solved(eps, absolute=True) for span, regression in regressions.items()}
-    matrices = {cut: _composed([solved[span] for span in spans if cut[0] <= span[0] < cut[1]]) for cut in cuts}
-    positions = replace_runs(model, {cut: Ghost(matrix) for cut, matrix in matrices.items()}, KIND)
+    matrices = {
+        block: _composed([solved[span] for span in spans if block[0] <= span[0] < block[1]]) for block in blocks
+    }
+    positions = replace_runs(model, {block: Ghost(matrix) for block, matrix in matrices.items()}, KIND)
     reports = []
-    for cut, position in zip(cuts, positions, strict=True):
-        sums_by_span = {span: sums for span, sums in regressions.items() if cut[0] <= span[0] < cut[1]}
+    for block, position in zip(blocks, positions, strict=True):
+        sums_by_span = {span: sums for span, sums in regressions.items() if block[0] <= span[0] < block[1]}
         errors = [sums.error / sums.target for sums in sums_by_span.values()]
         lefts = [sums.residual(solved[span]) / sums.target for span, sums in sums_by_span.items()]
         reports.append(
-            {"run": list(cut), "position": position, "operators": len(sums_by_span), "error": errors, "left": lefts}
+            {"run": list(block), "position": position, "operators": len(sums_by_span), "error": errors, "left": lefts}
         )
     return reports
 

@@ -113,9 +113,9 @@ def replace_me(
     check_layers(removed, len(removed), decoder.num_layers)
     check_unpatched(model, runs(removed))
     _check(decoder, objective, bias)
-    cuts, adam = runs(removed), objective.startswith("cosine")
-    sums = {run: _RunSums(Regression(intercept=bias)) for run in cuts}
-    for crossing in crossings(decoder, ids, cuts, watch=True, batch_size=batch_size, progress=progress):
+    blocks, adam = runs(removed), objective.startswith("cosine")
+    sums = {run: _RunSums(Regression(intercept=bias)) for run in blocks}
+    for crossing in crossings(decoder, ids, blocks, watch=True, batch_size=batch_size, progress=progress):
         sums[crossing.run].add(crossing, adam)
     solutions: dict[Run, tuple[Tensor, Tensor | None]] = {}
     for run, run_sums in sums.items():
@@ -130,7 +130,7 @@ def replace_me(
             solutions[run] = (solved[:-1], solved[-1]) if bias else (solved, None)
     if bias or objective == "bias":
         add_biases(model, "mlp_bias")
-    reports = [_report(run, sums[run], *solutions[run]) for run in cuts]
+    reports = [_report(run, sums[run], *solutions[run]) for run in blocks]
     for (start, _), (matrix, shift) in solutions.items():
         fuse(decoder, start - 1, matrix, shift)
     remove_layers(model, removed)

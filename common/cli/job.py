@@ -58,7 +58,7 @@ class Job:
         model: The model; None until `load`.
         notes: Lines for card and terminal.
         shared: Values that the runs of a sweep share, and values read before the weights.
-        cut: Measurements of the model without the removed layers, before any repair.
+        unrepaired: Measurements of the model without the removed layers, before any repair.
         removed: The removed layers.
         folders: Folders returned by `folder`.
         apart: Number of last calibration sequences that share no token with the others.
@@ -75,7 +75,7 @@ class Job:
     model: nn.Module | None = None
     notes: list[str] = field(default_factory=list)
     shared: dict = field(default_factory=dict)
-    cut: dict = field(default_factory=dict)
+    unrepaired: dict = field(default_factory=dict)
     removed: list[int] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
     apart: int = 0
@@ -87,7 +87,7 @@ class Job:
         self.model = None  # there may be room for one only
         self.__dict__.pop("decoder", None)  # which holds it, too
         self.model = self.read()
-        self.notes, self.cut, self.removed = [], {}, []
+        self.notes, self.unrepaired, self.removed = [], {}, []
 
     def read(self) -> nn.Module:
         """Read the original model's weights."""

@@ -64,10 +64,10 @@ def original(job: Job) -> dict:
 
 def note_unrepaired(job: Job) -> None:
     """Measure the model without the layers to remove, before any repair, and note a removed massive activation."""
-    job.cut = {}
+    job.unrepaired = {}
     if not job.options.no_evaluation:
         with without_layers(job.model, job.removed):
-            job.cut = perplexity(job, job.model, "without a repair")
+            job.unrepaired = perplexity(job, job.model, "without a repair")
     if note := massive_activation(job):
         job.notes.append(note)
 
@@ -120,21 +120,21 @@ def verdict(before: dict, after: dict) -> str:
     return f"this model is broken: its perplexity is {broken}, {times} the original model's {original}"
 
 
-def against_the_cut(cut: dict, after: dict) -> dict:
+def change_by_repair(unrepaired: dict, after: dict) -> dict:
     """Return the change of perplexity by a repair in percent: change, and both ends of the 95 % interval.
 
     Paired over sequences. {} if it is unknown: not measured, one sequence, or losses that are not finite.
     """
-    if not cut or not after:
+    if not unrepaired or not after:
         return {}
-    differences = np.subtract(after["window_nlls"], cut["window_nlls"])
+    differences = np.subtract(after["window_nlls"], unrepaired["window_nlls"])
     if len(differences) < 2 or not np.isfinite(differences).all():
         return {}
     ends = (differences.mean(), *significance.student(differences))
     return dict(zip(("change", "low", "high"), (100 * math.expm1(min(end, 700)) for end in ends)))
 
 
-def worse_than_the_cut(against: dict) -> str | None:
+def worse_than_no_repair(against: dict) -> str | None:
     """Return a note if perplexity is significantly lower without the repair; None otherwise."""
     if not against or against["low"] <= 0:
         return None

@@ -154,7 +154,7 @@ def run(method: Method, options: ToolOptions) -> dict:
     measure.round_to(job.model, dtype)
     bad = checks.not_finite(job.model)
     broken = f"it holds NaN or infinite weights in {first_of(bad, 3)}" if bad else ""
-    evaluation = {"before": before, "cut": job.cut, "after": {}, "against_cut": {}}
+    evaluation = {"before": before, "cut": job.unrepaired, "after": {}, "against_cut": {}}
     evaluation |= {"times": {}, "changes": {}, "divergence": {}}
     report = _report(job, facts, dtype, evaluation)
     report |= {"made_from": made_from, "broken": broken, "seconds": round(time.perf_counter() - started, 1)}
@@ -199,8 +199,8 @@ def _measure(job: Job, report: dict, stages: forecast.Stages) -> None:
         after = evaluation["after"] = measure.perplexity(job, job.model, "of the result")
         report["unmeasured"] = ""
         report["broken"] = measure.verdict(evaluation["before"], after) or report["broken"]
-        against = evaluation["against_cut"] = measure.against_the_cut(job.cut, after)
-        if not report["broken"] and (note := measure.worse_than_the_cut(against)):
+        against = evaluation["against_cut"] = measure.change_by_repair(job.unrepaired, after)
+        if not report["broken"] and (note := measure.worse_than_no_repair(against)):
             job.notes.append(note)
         if not job.options.plan:
             _complete(job, report)

@@ -123,7 +123,7 @@ def _digest(job: Job) -> str:
 def _row(count: int, job: Job, facts: dict, after: dict) -> dict:
     return {
         "removed": count,
-        "cut_alone": job.cut.get("perplexity"),
+        "cut_alone": job.unrepaired.get("perplexity"),
         "repaired": after["perplexity"],
         "repaired_stderr": after["perplexity_stderr"],
         "layers": list(facts["removed"]),

@@ -333,7 +333,7 @@ def around(
     return Context(model, tokenizer, Recipe(**facts), parameters, progress=True, **options)
 
 
-class Cut(Repair):
+class NoRepair(Repair):
     """Remove the layers without a repair; for recipes that name none."""
 
     def apply(self, context: Context) -> None:
@@ -362,7 +362,7 @@ def _remove(context: Context, selection: Selection | Pruning, repair: Repair | N
     selection.apply(context)
     if isinstance(selection, Selection):
         started = time.perf_counter()
-        (repair or Cut()).apply(context)
+        (repair or NoRepair()).apply(context)
         if repair is not None:
             seconds = round(time.perf_counter() - started, 2)
             context.details["repair"] = {"calibration_tokens": repair.tokens(context), "seconds": seconds}

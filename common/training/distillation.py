@@ -78,11 +78,11 @@ class Distillation:
         refuse_patches(decoder.model, "distillation")  # the teacher is the dense model
         self.decoder, self.windows, self.target, self.k, self.store = decoder, windows, target, k, store
         self.replacements = dict(sorted(replacements.items()))
-        self.cuts = list(self.replacements)
-        ends = [0, *(edge for run in self.cuts for edge in run), decoder.num_layers]
-        if not self.cuts or any(a > b for a, b in zip(ends, ends[1:])) or any(a >= b for a, b in self.cuts):
+        self.blocks = list(self.replacements)
+        ends = [0, *(edge for run in self.blocks for edge in run), decoder.num_layers]
+        if not self.blocks or any(a > b for a, b in zip(ends, ends[1:])) or any(a >= b for a, b in self.blocks):
             raise UserValueError(
-                f"cannot replace layers {self.cuts} of a model of {decoder.num_layers}; name separate, non-empty runs "
+                f"cannot replace layers {self.blocks} of a model of {decoder.num_layers}; name separate, non-empty runs "
                 f"[start, stop) within 0..{decoder.num_layers}"
             )
 
@@ -90,7 +90,7 @@ class Distillation:
         """Return the mean loss over the sequences with these numbers, differentiable in the replacements' parameters."""
         ids = self.windows[list(samples)]
         with torch.no_grad():
-            prefix = self.decoder.run(self.decoder.embed_tokens(ids), 0, self.cuts[0][0])
+            prefix = self.decoder.run(self.decoder.embed_tokens(ids), 0, self.blocks[0][0])
         return self._output_loss(prefix) if self.target == "output" else self._logits_loss(prefix, samples)
 
     @torch.no_grad()
@@ -104,22 +104,22 @@ class Distillation:
             probabilities, indices = self.store.read(samples)
         else:
             with torch.no_grad():
-                hidden = decoder.run(prefix, self.cuts[0][0], decoder.num_layers)
+                hidden = decoder.run(prefix, self.blocks[0][0], decoder.num_layers)
                 logits = decoder.logits(hidden)
                 probabilities, indices = (logits.float().softmax(-1), None) if self.k is None else top_k(logits, self.k)
         hidden = prefix
-        for run, upto in zip(self.cuts, [*(start for start, _ in self.cuts[1:]), decoder.num_layers]):
+        for run, upto in zip(self.blocks, [*(start for start, _ in self.blocks[1:]), decoder.num_layers]):
             hidden = decoder.run(self.replacements[run](hidden), run[1], upto)
         return top_k_divergence(decoder.logits(hidden), probabilities, indices)
 
     def _output_loss(self, prefix: Tensor) -> Tensor:
-        decoder, hidden, losses, at = self.decoder, prefix, [], self.cuts[0][0]
+        decoder, hidden, losses, at = self.decoder, prefix, [], self.blocks[0][0]
         taught = prefix
-        for number, (start, stop) in enumerate(self.cuts):
+        for number, (start, stop) in enumerate(self.blocks):
             with torch.no_grad():
                 taught = decoder.run(taught, at, stop)
             if number:
-                hidden = decoder.run(hidden, self.cuts[number - 1][1], start)
+                hidden = decoder.run(hidden, self.blocks[number - 1][1], start)
             hidden, at = self.replacements[start, stop](hidden), stop
             losses.append(nn.functional.mse_loss(hidden.float(), taught.float()))
         return torch.stack(losses).mean()
@@ -155,7 +155,7 @@ def train(
         The report of `fit` with target, loss, and the number of trained parameters.
     """
     model = task.decoder.model
-    facts = {"model": model_digest(model), "windows": windows_digest(task.windows), "cuts": task.cuts, "k": task.k}
+    facts = {"model": model_digest(model), "windows": windows_digest(task.windows), "cuts": task.blocks, "k": task.k}
     facts |= {"target": task.target, "stored": None if task.store is None else task.store.dtype}
     if held_out is not None:
         facts["held_out"] = windows_digest(held_out.windows)

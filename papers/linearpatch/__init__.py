@@ -11,7 +11,7 @@ __getattr__, __all__ = lazy.names(
             "channel_scales",
             "insert_patch",
             "named_statistics",
-            "patch_cuts",
+            "patch_interfaces",
             "patch_values",
         ),
         "papers.linearpatch.published": ("compare_window", "published_window"),

@@ -26,7 +26,7 @@ from common.training.fitting import Fitting
 from common.training.teacher_store import TeacherStore
 from common.utils.errors import UserValueError, unknown
 from papers.linearpatch.method import check_model
-from papers.linearpatch.patch import LinearPatch, check_fit, cut_patches
+from papers.linearpatch.patch import LinearPatch, check_fit, make_patches
 
 # Section 4.2: 5,000 sequences of 2048 tokens, one epoch.
 SAMPLES, LENGTH = 5000, 2048
@@ -91,7 +91,7 @@ def distill(
 
     Args:
         model: The original model.
-        patches: Patch by the block ``[start, stop)`` that it replaces (`cut_patches` makes them; `replace_runs` inserts
+        patches: Patch by the block ``[start, stop)`` that it replaces (`make_patches` makes them; `replace_runs` inserts
             them afterwards).
         windows: Token ids [samples, tokens]; the paper's are `SAMPLES` x `LENGTH`.
         settings: Target, loss, trainable part and schedule.
@@ -131,7 +131,7 @@ def distill(
     return report | ({"store_bytes_per_token": teacher.bytes_per_token()} if teacher else {})
 
 
-def distill_cuts(
+def distill_interfaces(
     model: nn.Module,
     statistics: Statistics,
     removed: Collection[int],
@@ -151,7 +151,7 @@ def distill_cuts(
         removed: Layers to remove.
         windows: Token ids [samples, tokens] to train on.
         settings: Settings of the distillation.
-        kind: Kind of the initial patches (`cut_patches`); None: the usual one for the trainable part.
+        kind: Kind of the initial patches (`make_patches`); None: the usual one for the trainable part.
         estimator: Estimator of the initial patches.
         acts_on: Tokens that are patched, see `LinearPatch`.
         options: Further options of `distill`.
@@ -162,7 +162,7 @@ def distill_cuts(
     usual = {"kind": TRAINABLE[settings.trainable][0], "estimator": "ratio-of-means"}
     kind = kind or usual["kind"]
     start = {name: value for name, value in {"kind": kind, "estimator": estimator}.items() if value != usual[name]}
-    patches = cut_patches(statistics, removed, kind=kind, estimator=estimator, acts_on=acts_on)
+    patches = make_patches(statistics, removed, kind=kind, estimator=estimator, acts_on=acts_on)
     report = distill(model, patches, windows, settings, start=start, **options)
     positions = replace_runs(model, patches, "linearpatch")
     return report | {"patches": [{"run": list(run), "position": p} for run, p in zip(patches, positions)]}

@@ -11,7 +11,7 @@ from common.models.decoder import Decoder
 from common.pruning.importance import block_influence
 from common.pruning.selection import best_window, check_count, check_layers, one_shot, runs
 from common.utils.errors import UserValueError, unknown
-from papers.linearpatch.patch import named_statistics, patch_cuts
+from papers.linearpatch.patch import named_statistics, patch_interfaces
 
 VARIANTS = ("L", "S")
 FIDELITIES = ("paper", "code")
@@ -120,7 +120,7 @@ def prune(
     options = {"fidelity": fidelity, "batch_size": batch_size, "progress": progress}
     removed, statistics = survey(model, windows, count, **choice, **options)
     patch_options = {"kind": kind, "estimator": estimator, "ridge": ridge, "acts_on": acts_on}
-    patches = patch_cuts(model, statistics, removed, **patch_options)
+    patches = patch_interfaces(model, statistics, removed, **patch_options)
     return {"removed": removed, "patches": patches}
 
 
@@ -153,7 +153,7 @@ def survey(
         kind: Kind of the patches, see `patch_values`.
         estimator: See `channel_scales`.
         fidelity: See `select`.
-        others: Further numbers of layers that the same statistics must serve (`select`, `patch_cuts`); not for a
+        others: Further numbers of layers that the same statistics must serve (`select`, `patch_interfaces`); not for a
             computed matrix.
         batch_size: Sequences per batch.
         progress: Show a progress bar.
@@ -174,13 +174,13 @@ def survey(
     options = {"rotate": kind in ("hadamard", "rotated"), "batch_size": batch_size, "progress": progress}
     counts = {count, *others}
     if layers is not None:
-        cuts, pairs = runs(layers), []
+        blocks, pairs = runs(layers), []
     else:  # every run that a selection may remove: blocks for ``L``, runs of any length for ``S``
         lengths = counts if variant == "L" else range(1, max(counts) + 1)
-        cuts = [(start, start + n) for n in lengths for start in range(decoder.num_layers - n + 1)]
+        blocks = [(start, start + n) for n in lengths for start in range(decoder.num_layers - n + 1)]
         pairs = sorted({pair for number in counts for pair in default_pairs(decoder.num_layers, number)})
     later = kind == "matrix" and layers is None
-    named = {} if later else named_statistics(kind, estimator, cuts)
+    named = {} if later else named_statistics(kind, estimator, blocks)
     statistics = collect(decoder, windows, span=max(counts), pairs=pairs, kinds=(cosine,), **named, **options)
     removed = list(layers) if layers is not None else select(statistics, count, variant, fidelity, cosine)
     if later:

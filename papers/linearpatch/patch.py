@@ -225,7 +225,7 @@ def check_fit(patch: LinearPatch, decoder: Decoder) -> None:
         )
 
 
-def cut_patches(
+def make_patches(
     statistics: Statistics,
     removed: Collection[int],
     *,
@@ -262,7 +262,7 @@ def cut_patches(
     }
 
 
-def patch_cuts(
+def patch_interfaces(
     model: nn.Module,
     statistics: Statistics,
     removed: Collection[int],
@@ -270,7 +270,7 @@ def patch_cuts(
     acts_on: str = "all",
     **options,
 ) -> list[dict]:
-    """Remove layers and insert one patch at each interface (`cut_patches`), in place.
+    """Remove layers and insert one patch at each interface (`make_patches`), in place.
 
     Before layer 0 the patch acts on the embedding, after the last layer on the final norm's input.
 
@@ -279,7 +279,7 @@ def patch_cuts(
         statistics: Its statistics, with a span of the longest run.
         removed: Layers to remove.
         acts_on: Tokens that are patched, see `LinearPatch`.
-        options: Kind, estimator, ridge and alpha of `cut_patches`.
+        options: Kind, estimator, ridge and alpha of `make_patches`.
 
     Returns:
         A summary per patch: run, position in the pruned model, and the mean, smallest and largest scale (of a matrix:
@@ -295,7 +295,7 @@ def patch_cuts(
             f"the statistics are of a model of {shape[0]} layers and {shape[1]} channels, this one has "
             f"{decoder.num_layers} and {decoder.hidden_size}; collect them from this model, before its surgery"
         )
-    patches = cut_patches(statistics, removed, acts_on=acts_on, **options)
+    patches = make_patches(statistics, removed, acts_on=acts_on, **options)
     summaries = []
     for run, position in zip(patches, replace_runs(model, patches, "linearpatch"), strict=True):
         d = patch_values(statistics, *run, **options)

@@ -20,7 +20,7 @@ from common.pruning.trained_repair import TrainedRepair, note_training
 from common.training.fitting import Fitting
 from common.utils.errors import unknown
 from papers.linearpatch import distill
-from papers.linearpatch.patch import LinearPatch, named_statistics, patch_cuts
+from papers.linearpatch.patch import LinearPatch, named_statistics, patch_interfaces
 from papers.linearpatch.probe import massive_channels, piece_matrix
 
 TEACHERS = ("stored", "online")
@@ -44,7 +44,7 @@ def _statistics(context: Context, kind: str, estimator: str) -> Statistics:
 class LinearPatchRepair(Repair):
     """Insert a matrix at every interface that restores each channel's magnitude (Eqs. 4, 6 to 8).
 
-    The options are those of `patch_cuts`. alpha: the perturbation coefficient of section 3.2, which multiplies the patch.
+    The options are those of `patch_interfaces`. alpha: section 3.2's perturbation coefficient, which multiplies the patch.
     """
 
     kind: str = "hadamard"
@@ -61,7 +61,7 @@ class LinearPatchRepair(Repair):
         """Remove the selected layers and patch every interface, from statistics of the original model."""
         options = {"kind": self.kind, "estimator": self.estimator, "ridge": RIDGE if self.ridge is None else self.ridge}
         options |= {"acts_on": self.acts_on or "all", "alpha": 1.0 if self.alpha is None else self.alpha}
-        context.details["patches"] = patch_cuts(context.model, statistics, context.removed, **options)
+        context.details["patches"] = patch_interfaces(context.model, statistics, context.removed, **options)
 
 
 @register("linearpatch-probe")
@@ -87,22 +87,22 @@ class Probe(Repair):
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
-        cuts, options = runs(context.removed), {"piece": self.piece, "estimator": self.estimator}
-        named = named_statistics("hadamard", self.estimator, cuts) | ({} if self.first else {"skip": 1})
+        blocks, options = runs(context.removed), {"piece": self.piece, "estimator": self.estimator}
+        named = named_statistics("hadamard", self.estimator, blocks) | ({} if self.first else {"skip": 1})
         statistics = context.calibrated_on(self.calibration).statistics(len(context.removed), **named)
-        matrices = {cut: piece_matrix(statistics, *cut, strength=self.strength, **options) for cut in cuts}
+        matrices = {block: piece_matrix(statistics, *block, strength=self.strength, **options) for block in blocks}
         patches = {
-            cut: LinearPatch(matrix, "matrix", acts_on=self.acts_on or "all") for cut, matrix in matrices.items()
+            block: LinearPatch(matrix, "matrix", acts_on=self.acts_on or "all") for block, matrix in matrices.items()
         }
         positions = replace_runs(context.model, patches, "linearpatch")
         context.details["patches"] = [
             {
-                "run": list(cut),
+                "run": list(block),
                 "position": position,
                 "diagonal": matrix.diagonal().mean().item(),
-                "massive": massive_channels(statistics.magnitude(cut[0])).nonzero().flatten().tolist(),
+                "massive": massive_channels(statistics.magnitude(block[0])).nonzero().flatten().tolist(),
             }
-            for (cut, matrix), position in zip(matrices.items(), positions, strict=True)
+            for (block, matrix), position in zip(matrices.items(), positions, strict=True)
         ]
 
 
@@ -154,7 +154,7 @@ class DistilledPatch(TrainedRepair):
         start = {"kind": self.kind, "estimator": self.estimator or "ratio-of-means", "acts_on": self.acts_on or "all"}
         options = start | where | {"progress": context.progress}
         settings = self.settings(context)
-        return distill.distill_cuts(context.model, statistics, context.removed, windows, settings, **options)
+        return distill.distill_interfaces(context.model, statistics, context.removed, windows, settings, **options)
 
 
 @register("observed-window")

@@ -81,7 +81,7 @@ def fuse_factors(model: nn.Module, factors: Mapping[int, float]) -> None:
     """
     decoder = Decoder(model)
     for position, factor in factors.items():
-        check_cut(position, decoder.num_layers)
+        check_interface(position, decoder.num_layers)
         if not (math.isfinite(factor) and factor > 0):
             raise UserValueError(f"the factor at layer {position} is {factor}; it must be a positive number")
     last = max(factors, default=0)
@@ -111,7 +111,7 @@ def check_loaded(weights: Iterable[Tensor]) -> None:
         )
 
 
-def check_cut(position: int, layers: int) -> None:
+def check_interface(position: int, layers: int) -> None:
     """Refuse a pruning interface that is not before one of the present model's layers."""
     if position == layers:
         raise UserValueError(

@@ -18,7 +18,7 @@ from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.importance import magnitude
 from common.pruning.selection import best_window, lowest, one_shot, runs
-from papers.prunecomp.factor import check_cut, check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
+from papers.prunecomp.factor import check_interface, check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
 from papers.prunecomp.search import Search, check
 
 log = logging.getLogger(__name__)
@@ -131,15 +131,15 @@ def remove_and_compensate(
     decoder = Decoder(model)
     removed_runs = runs(removed)
     for _, stop in removed_runs:
-        check_cut(stop, decoder.num_layers)
+        check_interface(stop, decoder.num_layers)
     check_scale_invariance(decoder, removed_runs[-1][0] if removed_runs else 0)
-    cuts, removed_before = {}, 0
+    factor_by_position, removed_before = {}, 0
     for start, stop in removed_runs:
-        cuts[start - removed_before] = magnitude_factor(statistics, start, stop, how=window_factor)
+        factor_by_position[start - removed_before] = magnitude_factor(statistics, start, stop, how=window_factor)
         removed_before += stop - start
     remove_layers(model, removed)
-    fuse_factors(model, cuts)
-    return {"cuts": [list(cut) for cut in cuts.items()]}
+    fuse_factors(model, factor_by_position)
+    return {"cuts": [list(cut) for cut in factor_by_position.items()]}
 
 
 def repeat(model: nn.Module, removed: Sequence[int], factors: Sequence[float | None]) -> dict:
@@ -148,11 +148,11 @@ def repeat(model: nn.Module, removed: Sequence[int], factors: Sequence[float | N
     The searches are greedy: the first k layers of a longer removal, with their factors, are the removal of k layers
     (not for CL).
     """
-    cuts = _cuts(list(removed), factors, Decoder(model).num_layers)
-    check_scale_invariance(Decoder(model), max(removed) if cuts else 0)
+    factor_by_position = _factor_by_position(list(removed), factors, Decoder(model).num_layers)
+    check_scale_invariance(Decoder(model), max(removed) if factor_by_position else 0)
     remove_layers(model, removed)
-    fuse_factors(model, cuts)
-    return _report(removed, list(factors), cuts)
+    fuse_factors(model, factor_by_position)
+    return _report(removed, list(factors), factor_by_position)
 
 
 def _window(search: Search, decoder: Decoder, count: int, window_factor: str, chosen: Callable) -> dict:
@@ -172,9 +172,9 @@ def _window(search: Search, decoder: Decoder, count: int, window_factor: str, ch
         _nothing_follows(stop - 1)
     chosen(list(range(start, stop)))
     remove_layers(decoder.model, range(start, stop))
-    cuts = {} if factor is None else {start: factor}
-    fuse_factors(decoder.model, cuts)
-    return _report(range(start, stop), [factor] if search.compensate else [], cuts)
+    factor_by_position = {} if factor is None else {start: factor}
+    fuse_factors(decoder.model, factor_by_position)
+    return _report(range(start, stop), [factor] if search.compensate else [], factor_by_position)
 
 
 def _streamed(
@@ -221,8 +221,8 @@ def _streamed(
         steps.note(f"layer {layer} removed" + ("" if alpha is None else f", factor {alpha:.4f}"))
     chosen(removed)
     remove_layers(decoder.model, removed)
-    fuse_factors(decoder.model, stream.cuts())
-    return _report(removed, factors if search.compensate else [], stream.cuts())
+    fuse_factors(decoder.model, stream.factor_by_position())
+    return _report(removed, factors if search.compensate else [], stream.factor_by_position())
 
 
 def _in_place(search: Search, decoder: Decoder, count: int, given: list[int] | None) -> dict:
@@ -249,21 +249,25 @@ def _in_place(search: Search, decoder: Decoder, count: int, given: list[int] | N
         removed.append(names.pop(place))
         factors.append(alpha)
         steps.note(f"layer {removed[-1]} removed" + ("" if alpha is None else f", factor {alpha:.4f}"))
-    return _report(removed, factors if search.compensate else [], _cuts(removed, factors, total))
+    return _report(removed, factors if search.compensate else [], _factor_by_position(removed, factors, total))
 
 
-def _cuts(removed: list[int], factors: Sequence[float | None], total: int) -> dict[int, float]:
+def _factor_by_position(removed: list[int], factors: Sequence[float | None], total: int) -> dict[int, float]:
     """Position in the model without the removed layers -> the product of the factors that act there."""
-    cuts: dict[int, float] = {}
+    factor_by_position: dict[int, float] = {}
     for layer, alpha in zip(removed, factors):
         position = layer - sum(earlier < layer for earlier in removed)
         if alpha is not None and position < total - len(removed):
-            cuts[position] = cuts.get(position, 1.0) * alpha
-    return cuts
+            factor_by_position[position] = factor_by_position.get(position, 1.0) * alpha
+    return factor_by_position
 
 
-def _report(removed: Iterable[int], factors: list[float | None], cuts: dict[int, float]) -> dict:
-    return {"removed": list(removed), "factors": factors, "cuts": [list(cut) for cut in sorted(cuts.items())]}
+def _report(removed: Iterable[int], factors: list[float | None], factor_by_position: dict[int, float]) -> dict:
+    return {
+        "removed": list(removed),
+        "factors": factors,
+        "cuts": [list(cut) for cut in sorted(factor_by_position.items())],
+    }
 
 
 def _nothing_follows(layer: int) -> None:

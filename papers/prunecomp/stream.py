@@ -134,7 +134,7 @@ class Stream:
         fused = {receiver: factor for receiver, factor in self.factors.items() if not isinstance(factor, Tensor)}
         return {layer: math.prod(f for receiver, f in fused.items() if receiver > layer) for layer in self.layers}
 
-    def cuts(self) -> dict[int, float | Tensor]:
+    def factor_by_position(self) -> dict[int, float | Tensor]:
         """Return the factors by position in the model without the removed layers.
 
         A factor before the final norm is left out: the norm cancels it.

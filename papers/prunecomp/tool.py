@@ -46,8 +46,8 @@ def apply(job: Job) -> dict:
         job.notes.append(
             "where the last layer was removed, nothing is rescaled: only the final norm follows, which undoes a factor"
         )
-    if not job.cut and not options.no_evaluation:
-        job.cut = _without_factors(job, report)
+    if not job.unrepaired and not options.no_evaluation:
+        job.unrepaired = _without_factors(job, report)
     job.removed = report["removed"]
     return report
 

@@ -19,8 +19,8 @@ BATCH = 16  # Table 6
 def _window(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Measure the first and last end of what was removed, in how many blocks, and compare it with Table 9."""
     removed = context.details["removed"]
-    cuts = runs(removed)
-    values = {"start": cuts[0][0], "end": cuts[-1][1], "cuts": len(cuts)}
+    blocks = runs(removed)
+    values = {"start": blocks[0][0], "end": blocks[-1][1], "cuts": len(blocks)}
     variant = "S" if context.recipe.selection["method"] == "bi" else "L"
     return values, {}, {"table9": linearpatch.compare_window(removed, context.recipe.model, variant)}
 

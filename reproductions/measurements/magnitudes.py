@@ -35,10 +35,10 @@ FACTORS = tuple(STEP**k for k in range(-3, 8))
 # What an interface's states are compared on with the dense model's, and what perplexity is measured on of wide models.
 END_TOKENS, FEW_WINDOWS = 4096, 4
 PREDICTIONS = ("ratio", "least_squares", "alike_at_end")
-# Of models wider than MANY_CUTS, whose cuts take hours on a CPU, some are looked at; wider than WIDE, C x C moments of few
-# cuts are held at a time.
-MANY_CUTS, FEW_CUTS = 512, 8
-WIDE, CUTS_AT_A_TIME = 1024, 4
+# Of models wider than MANY_INTERFACES, where all interfaces take hours on a CPU, some are measured; wider than WIDE, C x C
+# moments of few interfaces are held at a time.
+MANY_INTERFACES, FEW_INTERFACES = 512, 8
+WIDE, INTERFACES_AT_A_TIME = 1024, 4
 
 
 def _text(context: Context, limit: int | None = None) -> Tensor:
@@ -48,7 +48,7 @@ def _text(context: Context, limit: int | None = None) -> Tensor:
     return torch.cat([p.windows(p, context.tokenizer)[: context.recipe.limit or limit or count] for p in protocols])
 
 
-class _Cut:
+class _Interface:
     """The model without the layers ``[start, stop)``, as a function of the patch at the pruning interface."""
 
     def __init__(self, context: Context, ids: Tensor, start: int, stop: int):
@@ -112,14 +112,14 @@ def alpha(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Measure section 3.2: perplexity without the block, with alpha X, alpha X d or alpha X A at the interface."""
     start, stop = context.details["window"]
     statistics = context.statistics(stop - start, (context.recipe.selection["cosine"],))
-    cut = _Cut(context, _text(context), start, stop)
+    interface = _Interface(context, _text(context), start, stop)
     patches: dict[str, Callable] = {"none": lambda hidden: hidden}
     for name, kind in (("d", "diagonal"), ("A", "hadamard")):
         values = patch_values(statistics, start, stop, kind=kind)
         patches[name] = LinearPatch(values, kind).to(context.decoder.device)
     curves, values = {}, {}
     for name, patch in patches.items():
-        curve = {a: cut.perplexity(lambda hidden, a=a, p=patch: a * p(hidden)) for a in ALPHAS}
+        curve = {a: interface.perplexity(lambda hidden, a=a, p=patch: a * p(hidden)) for a in ALPHAS}
         values |= {f"perplexity_{name}": curve[1.0], f"best_alpha_{name}": optimum(curve)}
         curves[name] = list(curve.values())
     return values, {}, {"alphas": list(ALPHAS), "curves": curves}
@@ -163,13 +163,13 @@ class _End:
     def _last(self, hidden: Tensor) -> Tensor:
         return self.decoder.norm(hidden).float()
 
-    def unlike(self, cut: _Cut) -> Callable[[float], float]:
+    def unlike(self, interface: _Interface) -> Callable[[float], float]:
         """Return 1 less the mean cosine of states after the final norm, for a factor at the interface."""
-        befores = [cut.before(batch) for batch, _ in self.batches]
+        befores = [interface.before(batch) for batch, _ in self.batches]
 
         def measured(factor: float) -> float:
             cosines = [
-                torch.cosine_similarity(self._last(self.decoder.run(before * factor, cut.stop)), dense, dim=-1)
+                torch.cosine_similarity(self._last(self.decoder.run(before * factor, interface.stop)), dense, dim=-1)
                 for before, (_, dense) in zip(befores, self.batches, strict=True)
             ]
             return 1 - torch.cat(cosines).mean().item()
@@ -177,10 +177,10 @@ class _End:
         return measured
 
 
-def _look(cut: _Cut, end: _End, statistics: Statistics, start: int, stop: int) -> dict:
+def _look(interface: _Interface, end: _End, statistics: Statistics, start: int, stop: int) -> dict:
     """Return one interface: the best factor and what predicts it, and perplexity by every repair."""
     moments = statistics.least_squares(start, stop)
-    curve, unlike = searched(cut.factor), searched(end.unlike(cut))
+    curve, unlike = searched(interface.factor), searched(end.unlike(interface))
     row = {
         "window": [start, stop],
         "cosine": statistics.cosine("token", start, stop),
@@ -193,7 +193,7 @@ def _look(cut: _Cut, end: _End, statistics: Statistics, start: int, stop: int) -
         "curve": list(map(list, curve.items())),
         "unlike": list(map(list, unlike.items())),
     }
-    row["perplexities"]["alike at the end"] = cut.factor(row["alike_at_end"])
+    row["perplexities"]["alike at the end"] = interface.factor(row["alike_at_end"])
     ways = {
         "ratio": ("hadamard", "ratio-of-means"),
         "least-squares": ("hadamard", "least-squares"),
@@ -201,17 +201,17 @@ def _look(cut: _Cut, end: _End, statistics: Statistics, start: int, stop: int) -
     }
     for name, (kind, estimator) in ways.items():
         values = patch_values(statistics, start, stop, kind=kind, estimator=estimator)
-        row["perplexities"][name] = cut.perplexity(LinearPatch(values, kind).to(cut.decoder.device))
+        row["perplexities"][name] = interface.perplexity(LinearPatch(values, kind).to(interface.decoder.device))
         row["unexplained"][name] = moments.unexplained(values, rotated=kind == "hadamard")
     return row
 
 
 @benchmark("cut-factors", reads=READS)
 @torch.inference_mode()
-def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
+def interface_factors(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """Compare the best factor with each estimator's prediction at every block of the recipe's length (extension).
 
-    For models wider than MANY_CUTS only FEW_CUTS blocks, evenly spread, and FEW_WINDOWS of the text are measured.
+    For models wider than MANY_INTERFACES only FEW_INTERFACES blocks, evenly spread, and FEW_WINDOWS of the text are measured.
 
     Returns:
         Values: errors of predictions as mean |log(prediction / best)|, for the ratio of magnitudes, least squares at
@@ -222,18 +222,18 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """
     count, layers = context.recipe.selection["count"], context.decoder.num_layers
     starts = list(range(1, layers - count))
-    wide = context.decoder.hidden_size > MANY_CUTS
+    wide = context.decoder.hidden_size > MANY_INTERFACES
     if wide:
-        starts = sorted({starts[round(i * (len(starts) - 1) / (FEW_CUTS - 1))] for i in range(FEW_CUTS)})
+        starts = sorted({starts[round(i * (len(starts) - 1) / (FEW_INTERFACES - 1))] for i in range(FEW_INTERFACES)})
     windows = [(start, start + count) for start in starts]
     ids, end, rows = _text(context, FEW_WINDOWS if wide else None), _End(context), []
-    at_a_time = CUTS_AT_A_TIME if context.decoder.hidden_size > WIDE else len(windows)
+    at_a_time = INTERFACES_AT_A_TIME if context.decoder.hidden_size > WIDE else len(windows)
     for i in range(0, len(windows), at_a_time):
         part = windows[i : i + at_a_time]
         statistics = context.statistics(count, matrices=part)
         title = f"blocks {i + 1} to {i + len(part)} of {len(windows)}"
-        for window in track(part, title, unit="cut", each=True):
-            rows.append(_look(_Cut(context, ids, *window), end, statistics, *window))
+        for window in track(part, title, unit="interface", each=True):
+            rows.append(_look(_Interface(context, ids, *window), end, statistics, *window))
 
     errors = {
         f"off_{name}": np.array([abs(math.log(row[name] / row["best_factor"])) for row in rows]) for name in PREDICTIONS

@@ -214,7 +214,7 @@ TABLES = [
             for arm in (AT_CUT, Arm("partial", 10, extension=True), again(LORA), again(LAST3))
         ],
         columns.with_loss("M"),
-        claims=(*claims.of_arms("Taylor"), claims.at_the_cut("Taylor")),
+        claims=(*claims.of_arms("Taylor"), claims.behind_the_interface("Taylor")),
         note="Training what is next to a pruning interface is CLP's (arXiv 2510.23652, on both sides of it); here it is "
         "the three layers "
         f"behind the first one. {SIZES}",

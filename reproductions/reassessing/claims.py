@@ -240,7 +240,7 @@ def of_arms(metric: str) -> tuple[Claim, ...]:
     )
 
 
-def at_the_cut(metric: str) -> Claim:
+def behind_the_interface(metric: str) -> Claim:
     """Return the claim that three layers trained at the pruning interface have a lower loss than the other arms.
 
     These are LoRA, QLoRA, and the last three layers.

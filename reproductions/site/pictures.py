@@ -10,7 +10,7 @@ CELL, GAP, HEIGHT = 16, 3, 26
 MANY_TIMES = 10  # the largest value over the least, from which on an axis is logarithmic
 
 
-def strip(layers: int, removed: Sequence[int], cuts: Sequence[int] = ()) -> Markup:
+def strip(layers: int, removed: Sequence[int], interfaces: Sequence[int] = ()) -> Markup:
     """Draw a model's layers in a row, with the removed ones hatched and crossed out.
 
     A triangle marks each layer after a repaired interface.
@@ -25,7 +25,7 @@ def strip(layers: int, removed: Sequence[int], cuts: Sequence[int] = ()) -> Mark
         parts.append(f'<rect class="{kind}" x="{x}" y="4" width="{CELL}" height="{HEIGHT}" rx="2"/>')
         if layer in removed_layers:
             parts.append(f'<path class="cross" d="M{x + 4} 11l8 12m0 -12l-8 12"/>')
-        if layer in cuts:
+        if layer in interfaces:
             parts.append(f'<path class="cut" d="M{x - 5} 0h7l-3.500 5z"/>')
         if layer % 5 == 0 or layer == layers - 1 and layer % 5 > 1:
             parts.append(f'<text x="{x + CELL / 2}" y="{HEIGHT + 17}">{layer}</text>')

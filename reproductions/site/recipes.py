@@ -108,7 +108,9 @@ def view(evidence: Evidence, digest: str, models: Mapping[str, str]) -> dict:
         facts.append(("Details as in", f"the official {recipe.fidelity}"))
     if recipe.limit:
         facts.append(("A quick look", f"{recipe.limit} items of each task and sequences of each text"))
-    strip = pictures.strip(layers, removed, _cuts(records)) if layers and removed is not None and layers < 200 else ""
+    strip = (
+        pictures.strip(layers, removed, _interfaces(records)) if layers and removed is not None and layers < 200 else ""
+    )
     places = evidence.shown.get(digest, [])
     return {
         "hash": digest,
@@ -125,7 +127,7 @@ def view(evidence: Evidence, digest: str, models: Mapping[str, str]) -> dict:
     }
 
 
-def _cuts(records: dict[str, Record]) -> list[int]:
+def _interfaces(records: dict[str, Record]) -> list[int]:
     """Return the layers, counted in the dense model, behind each cut that is patched."""
     for record in records.values():
         if patches := record.details.get("patches") or record.details.get("replaced"):
@@ -136,7 +138,7 @@ def _cuts(records: dict[str, Record]) -> list[int]:
 
 def _strip_words(removed: list[int], layers: int, records: dict[str, Record]) -> str:
     words = f"{len(removed)} of {layers} layers removed" if removed else f"all {layers} layers are there"
-    return words + ("; a triangle marks a patched interface" if _cuts(records) else "")
+    return words + ("; a triangle marks a patched interface" if _interfaces(records) else "")
 
 
 def _cells(record: Record) -> list[dict]:

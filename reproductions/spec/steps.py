@@ -51,7 +51,7 @@ class _OneLayer:
 
 @dataclass(frozen=True)
 class PatchKind(Options):
-    """Kind and estimator of a patch, see `papers.linearpatch.patch_cuts`."""
+    """Kind and estimator of a patch, see `papers.linearpatch.patch_interfaces`."""
 
     kind: str = "hadamard"
     estimator: str = "ratio-of-means"

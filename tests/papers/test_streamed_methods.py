@@ -13,7 +13,7 @@ from common.pruning import importance
 from common.pruning.selection import best_window
 from common.utils.errors import UserError
 from extensions import refit
-from papers.linearpatch.patch import patch_cuts
+from papers.linearpatch.patch import patch_interfaces
 from papers.prunecomp import prune_and_compensate
 
 
@@ -24,7 +24,7 @@ def crops():
 
 def linearpatch(model, crops):
     statistics = collect(Decoder(model), crops, span=2, batch_size=2)
-    patch_cuts(model, statistics, list(range(*best_window(statistics, 2))))
+    patch_interfaces(model, statistics, list(range(*best_window(statistics, 2))))
 
 
 def prunecomp(model, crops):

@@ -180,8 +180,8 @@ def _shorten(patch):
     # alike as random layers are, most would be merged
     patch.setitem(laco.SETTINGS["llama-2-7b"], laco.MAIN["llama-2-7b"], (4, 1.0))
     patch.setattr(magnitudes, "WIDE", 16)
-    patch.setattr(magnitudes, "MANY_CUTS", 16)
-    patch.setattr(magnitudes, "FEW_CUTS", 2)
+    patch.setattr(magnitudes, "MANY_INTERFACES", 16)
+    patch.setattr(magnitudes, "FEW_INTERFACES", 2)
     patch.setattr(reassessing, "SAMPLE_COUNTS", (1, 2))
     patch.setattr(theory, "SEEDS", 1)
     patch.setitem(gradients.layer_norms.__kwdefaults__, "iterations", 1)

@@ -217,13 +217,13 @@ def test_a_cut_that_breaks_the_pattern_of_attentions_is_said_to():
 def test_a_result_is_called_worse_beyond_the_noise_alone():
     cut = {"window_nlls": [2.0, 3.0, 4.0, 5.0]}
     for shift, is_worse in (([0.1, 0.1, 0.1, 0.1], True), ([0.9, -0.3, 0.2, -0.4], False), ([-0.1] * 4, False)):
-        against = measure.against_the_cut(cut, {"window_nlls": [a + b for a, b in zip(cut["window_nlls"], shift)]})
-        assert (measure.worse_than_the_cut(against) is not None) == is_worse
+        against = measure.change_by_repair(cut, {"window_nlls": [a + b for a, b in zip(cut["window_nlls"], shift)]})
+        assert (measure.worse_than_no_repair(against) is not None) == is_worse
     low, high = scipy.stats.ttest_1samp([0.9, -0.3, 0.2, -0.4], 0).confidence_interval(0.95)
     assert significance.student([0.9, -0.3, 0.2, -0.4]) == pytest.approx((low, high))
     for single in ({"window_nlls": [1.0]}, {"window_nlls": [math.inf, 2.0]}):
-        assert measure.against_the_cut({"window_nlls": [1.0, 2.0][: len(single["window_nlls"])]}, single) == {}
-    assert measure.against_the_cut({}, {}) == {} and measure.worse_than_the_cut({}) is None
+        assert measure.change_by_repair({"window_nlls": [1.0, 2.0][: len(single["window_nlls"])]}, single) == {}
+    assert measure.change_by_repair({}, {}) == {} and measure.worse_than_no_repair({}) is None
 
 
 def test_a_patch_on_massive_tokens_names_the_option_that_spares_them(source, tmp_path, monkeypatch, capsys):

@@ -17,7 +17,7 @@ from common.training.fitting import Fitting
 from common.utils.errors import UserError
 from papers import linearpatch
 from papers.linearpatch import distill as distillation
-from papers.linearpatch.distill import DistillationSettings, distill, distill_cuts
+from papers.linearpatch.distill import DistillationSettings, distill, distill_interfaces
 
 WINDOWS = torch.randint(3, 320, (10, 16), generator=torch.Generator().manual_seed(5))
 FAST = Fitting(learning_rate=1e-2, batch_size=2)
@@ -100,7 +100,7 @@ def test_the_pruned_model_is_the_student(tiny, reloaded, greedy):
     with torch.no_grad():
         values, indices = tiny(input_ids=WINDOWS, use_cache=False).logits.topk(9, -1)
     settings = DistillationSettings(top_k=9, fitting=FAST)
-    report = distill_cuts(tiny, statistics, [1, 3, 4], WINDOWS, settings)
+    report = distill_interfaces(tiny, statistics, [1, 3, 4], WINDOWS, settings)
     assert [p["position"] for p in report["patches"]] == [1, 2] == [p.position for p in patches(tiny)]
     again = reloaded(tiny, WINDOWS, plain=False)
     with torch.no_grad():
@@ -203,7 +203,7 @@ def test_a_patch_by_least_squares_can_be_distilled_on(tiny_llama):
     statistics = collect(Decoder(tiny_llama), WINDOWS, span=2, matrices=[RUN])
     options = {"kind": "matrix", "estimator": "least-squares"}
     settings = DistillationSettings(top_k=9, fitting=Fitting(learning_rate=1e-3, batch_size=5, epochs=8))
-    losses = distill_cuts(tiny_llama, statistics, [2, 3], WINDOWS, settings, **options)["losses"]
+    losses = distill_interfaces(tiny_llama, statistics, [2, 3], WINDOWS, settings, **options)["losses"]
     assert sum(losses[-2:]) < sum(losses[:2])
     assert patches(tiny_llama)[0].module.options["kind"] == "matrix"
 
@@ -215,7 +215,7 @@ def test_another_start_is_another_training(make_tiny, tmp_path):
     def trained(**start):
         model = make_tiny("llama")
         statistics = collect(Decoder(model), WINDOWS, span=2)
-        distill_cuts(model, statistics, [2, 3], WINDOWS, settings, folder=tmp_path, **start)
+        distill_interfaces(model, statistics, [2, 3], WINDOWS, settings, folder=tmp_path, **start)
 
     trained()
     trained()  # the same is read again

@@ -56,7 +56,7 @@ def test_several_patches_of_every_kind_reload_and_generate(kind, tiny_llama, cro
     cuts = [(1, 2), (3, 5)]
     statistics = collect(Decoder(tiny_llama), crops, span=2, matrices=cuts)
     estimator = "least-squares" if kind == "matrix" else "ratio-of-means"
-    linearpatch.patch_cuts(tiny_llama, statistics, [4, 1, 3], kind=kind, estimator=estimator)
+    linearpatch.patch_interfaces(tiny_llama, statistics, [4, 1, 3], kind=kind, estimator=estimator)
     checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "pruned")
     again, _ = checkpoint.load(tmp_path / "pruned")
     assert [p.position for p in patches(again)] == [1, 2]
@@ -122,7 +122,7 @@ def test_one_survey_serves_every_number_of_layers_it_names(tiny_llama, crops, va
     for count in (1, 2, 3):
         alone, model = copy.deepcopy(tiny_llama), copy.deepcopy(tiny_llama)
         removed = select(statistics, count, variant)
-        linearpatch.patch_cuts(model, statistics, removed)
+        linearpatch.patch_interfaces(model, statistics, removed)
         assert linearpatch.prune(alone, crops, count, variant=variant)["removed"] == removed
         assert torch.equal(logits(model, crops), logits(alone, crops))
 
@@ -198,7 +198,7 @@ def test_bad_patches_and_cuts_are_named(tiny_llama, crops, make_tiny):
     with pytest.raises(UserError, match="3 different layers are given, but 2 are to be removed"):
         linearpatch.prune(tiny_llama, crops, 2, layers=[2, 3, 4])
     with pytest.raises(UserError, match="a matrix cannot be computed by 'pooled-l1'"):
-        linearpatch.patch_cuts(tiny_llama, statistics, [2], kind="matrix", estimator="pooled-l1")
+        linearpatch.patch_interfaces(tiny_llama, statistics, [2], kind="matrix", estimator="pooled-l1")
     with pytest.raises(UserError, match="kind 'diagonal' cannot hold values of shape"):
         linearpatch.LinearPatch(torch.eye(4), "diagonal")
     with pytest.raises(UserError, match="told the residual stream's width"):
@@ -210,7 +210,7 @@ def test_bad_patches_and_cuts_are_named(tiny_llama, crops, make_tiny):
     smaller = make_tiny("llama")
     linearpatch.prune(smaller, crops, 2, layers=[2, 3])
     with pytest.raises(UserError, match="a model of 6 layers and 64 channels, this one has 4 and 64"):
-        linearpatch.patch_cuts(smaller, statistics, [2])
+        linearpatch.patch_interfaces(smaller, statistics, [2])
     assert len(tiny_llama.model.layers) == 6 and not patches(tiny_llama)
 
 

@@ -46,7 +46,7 @@ def test_prune_is_selection_scales_removal_and_patch_by_hand(layers, tiny, crops
 def test_several_runs_get_one_patch_each_at_their_cut(tiny_llama, crops):
     statistics = collect(Decoder(tiny_llama), crops, span=2)
     ratios = {run: statistics.ratio(*run, rotated=True).float() for run in ((1, 2), (3, 5))}
-    linearpatch.patch_cuts(tiny_llama, statistics, [4, 1, 3])
+    linearpatch.patch_interfaces(tiny_llama, statistics, [4, 1, 3])
     inserted = patches(tiny_llama)
     assert [p.position for p in inserted] == [1, 2]
     for patch, d in zip(inserted, ratios.values(), strict=True):

@@ -46,7 +46,7 @@ def deviation(model, ids, position, factor):
 
 
 @pytest.mark.parametrize("position", [0, 1, 3, 5])
-def test_fusing_is_scaling_the_stream_at_the_cut(tiny, crops, position):
+def test_fusing_is_scaling_the_stream_at_the_interface(tiny, crops, position):
     unscaled = logits(tiny, crops)
     with scale_stream(tiny, position, 2.0):
         assert (logits(tiny, crops) - unscaled).abs().max() > 0.05  # the factor matters
@@ -236,7 +236,7 @@ def test_a_layer_that_takes_magnitude_away_has_a_factor_below_one(tiny_llama, cr
     torch.testing.assert_close(logits(tiny_llama, crops), logits(naive, crops), rtol=1e-2, atol=1e-2)
 
 
-def test_every_architecture_is_the_loop_with_hooks_at_the_cuts(tiny, crops):
+def test_every_architecture_is_the_loop_with_hooks_at_the_interfaces(tiny, crops):
     """The factors act as hooks on the layers behind the cuts; nothing is fused."""
     naive, names, removed = copy.deepcopy(tiny), list(range(6)), []
     for _ in range(3):

@@ -81,7 +81,7 @@ def test_the_sweep_is_the_perplexity_of_models_really_patched(observed, crops, t
     statistics = collect(Decoder(dense), crops, span=2)
     for name, kind in (("d", "diagonal"), ("A", "hadamard")):
         patched = copy.deepcopy(dense)
-        linearpatch.patch_cuts(patched, statistics, range(start, stop), kind=kind)
+        linearpatch.patch_interfaces(patched, statistics, range(start, stop), kind=kind)
         assert values[f"perplexity_{name}"] == pytest.approx(perplexity(patched, text), rel=1e-4)
         assert details["curves"][name][details["alphas"].index(1.0)] == values[f"perplexity_{name}"]
 
@@ -99,7 +99,7 @@ def test_magnitudes_are_those_of_the_statistics(observed, crops):
 
 
 def test_every_cut_is_tried_and_the_matrix_is_that_of_a_patched_model(observed, crops, text):
-    values, stderr, details, off_by = magnitudes.cuts(observed, "")
+    values, stderr, details, off_by = magnitudes.interface_factors(observed, "")
     assert values["cuts"] == 3 and [row["window"] for row in details["rows"]] == [[1, 3], [2, 4], [3, 5]]
     for row in details["rows"]:
         patched = copy.deepcopy(observed.model)
@@ -115,7 +115,7 @@ def test_every_cut_is_tried_and_the_matrix_is_that_of_a_patched_model(observed, 
 
 def test_what_is_alike_at_the_end_is_by_the_states_of_models_really_cut(observed, crops, monkeypatch):
     monkeypatch.setattr(magnitudes, "END_TOKENS", 2 * crops.shape[1])
-    _, _, details, _ = magnitudes.cuts(observed, "")
+    _, _, details, _ = magnitudes.interface_factors(observed, "")
     dense = observed.model.model(crops[:2]).last_hidden_state
     for row in details["rows"]:
         start, stop = row["window"]
