@@ -36,7 +36,7 @@ from transformers import AutoModelForCausalLM
 from common.console.command_line import option, parse
 from common.models import loading
 from common.models.files.safetensors_reader import INDEX
-from common.toy import WEIGHTS as STANDIN
+from common.toy import WEIGHTS as TOY
 from common.utils import cache
 from common.utils.ratios import Ratio, hand_over
 
@@ -72,7 +72,7 @@ def write_random(shape: str, folder: Path) -> None:
     (making / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": files}))
     config.save_pretrained(making)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(STANDIN / name, making / name)
+        shutil.copy(TOY / name, making / name)
     making.rename(folder)
 
 

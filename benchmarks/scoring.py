@@ -34,7 +34,7 @@ from common.models import loading, registry
 from common.models.decoder import Decoder
 from common.models.files import gguf_wheels, hub
 from common.models.surgery import remove_layers
-from common.toy.tasks import COLUMNS as STANDIN_TASKS
+from common.toy.tasks import COLUMNS as TOY_TASKS
 from common.utils.ratios import Ratio, hand_over, in_turns
 
 REAL = "smollm2-135m-instruct"
@@ -56,9 +56,9 @@ def subject(name: str | None, tasks: str | None):
     The model is the requested one, else the real LLM if it is available, else the toy model.
     """
     real_is_here = gguf_wheels.folder(registry.get(REAL)).is_dir() and hub.mirror("datasets", "allenai/ai2_arc")
-    name = name or (REAL if real_is_here else loading.STANDIN)
-    dtype = "float32" if name == loading.STANDIN else "bfloat16"
-    task_names = tasks.split(",") if tasks else list(STANDIN_TASKS)[:3] if name == loading.STANDIN else TASKS
+    name = name or (REAL if real_is_here else loading.TOY_ID)
+    dtype = "float32" if name == loading.TOY_ID else "bfloat16"
+    task_names = tasks.split(",") if tasks else list(TOY_TASKS)[:3] if name == loading.TOY_ID else TASKS
     return *loading.load(name, dtype=dtype), dtype, task_names
 
 

@@ -221,7 +221,7 @@ def _subjects(options: NarrowingOptions, tables: list) -> list[tuple]:
         altered["changes"] = changes
     if not altered:
         return named_subjects
-    return [(replace(subject, **altered), models) for subject, models in named_subjects or [(settings.STANDIN, ())]]
+    return [(replace(subject, **altered), models) for subject, models in named_subjects or [(settings.TOY, ())]]
 
 
 def _named(options: NarrowingOptions, tables: list) -> list[tuple]:
@@ -235,7 +235,7 @@ def _named(options: NarrowingOptions, tables: list) -> list[tuple]:
     paper_models, subjects = [], []
     for name in options.model:
         name = spec.name if (spec := model_registry.find(name)) else name  # a hub id means the same model
-        if profile == "standin" and name != settings.STANDIN.model:
+        if profile == "standin" and name != settings.TOY.model:
             raise unknown("model in the toy profile", name, [model_registry.TOY])
         if name in printed and not remove:
             paper_models.append(name)
@@ -282,7 +282,7 @@ def _run(options: RunCommand) -> int:
     workers.check(options)
     tables, jobs = _tables_and_jobs(options)
     store = Store()
-    if all(subject.standin for subject, _ in jobs):
+    if all(subject.toy for subject, _ in jobs):
         os.environ["HF_HUB_OFFLINE"] = "1"  # nothing of the toy model comes from the hub: ask no network
     work = _work(tables, store, jobs, options.force)
     if options.recipe:
@@ -311,7 +311,7 @@ def _tables_and_jobs(options: RunCommand) -> tuple[list, list]:
     from reproductions.spec import subjects as settings
 
     tables = [registry.get(target) for target in options.targets]
-    subjects = _subjects(options, tables) or [(settings.STANDIN, ())]
+    subjects = _subjects(options, tables) or [(settings.TOY, ())]
     columns = [column for table in tables for subject, _ in subjects for column in table.columns_for(subject)]
     patterns = _columns(options, {name for column in columns for name in (column.label, column.id)})
     try:
@@ -434,7 +434,7 @@ def _show(options: RunCommand | ShowCommand) -> int:
     named = _subjects(options, tables_named)
     models = [model for _, of_paper in named for model in of_paper]
     chosen = {"pattern": options.row, "limit": options.limit}
-    first = named[0] if named else (settings.STANDIN, ())
+    first = named[0] if named else (settings.TOY, ())
     tables_shown = [table for table, _ in runner.fitting(tables_named, first[0], first[1], *chosen.values())]
     terminal = {}
     if options.format == "terminal":

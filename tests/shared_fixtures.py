@@ -30,7 +30,7 @@ from common.evaluation import significance
 from common.models import checkpoint
 from common.pruning import calibration_text
 from common.records import results
-from common.toy import corpus as standin_corpus
+from common.toy import corpus as toy_corpus
 from common.training.finetuning import memory
 
 
@@ -66,7 +66,7 @@ def _corpus_is_slow(request, monkeypatch):
     """Reading the toy model's corpus takes a core more than a minute where it is not cached: only what is marked slow may."""
     if request.node.get_closest_marker("slow") is None:
         refuse = "reads the toy model's corpus: mark it slow, or give it documents of its own"
-        monkeypatch.setattr(standin_corpus, "documents", lambda: pytest.fail(refuse))
+        monkeypatch.setattr(toy_corpus, "documents", lambda: pytest.fail(refuse))
 
 
 @pytest.fixture(autouse=True)

@@ -113,7 +113,7 @@ def get(corpus: str | Corpus) -> Corpus:
 @lru_cache(maxsize=4)
 def _texts(corpus: Corpus) -> tuple[str, ...]:
     if corpus.domain:
-        return _standin_texts(corpus)
+        return _toy_texts(corpus)
     rows = open_dataset(
         corpus.hub_id, corpus.config, corpus.split, data_file=corpus.data_file, revision=corpus.revision
     )
@@ -124,15 +124,15 @@ def _texts(corpus: Corpus) -> tuple[str, ...]:
     return tuple(rows[corpus.column][corpus.after :])
 
 
-def _standin_texts(corpus: Corpus) -> tuple[str, ...]:
-    from common.toy import corpus as standin  # reads every installed package when its cache is cold
+def _toy_texts(corpus: Corpus) -> tuple[str, ...]:
+    from common.toy import corpus as toy  # reads every installed package when its cache is cold
 
     if corpus.domain == "calibration":
-        documents = [d for domain in standin.DOMAINS for d in standin.domain_documents(domain, corpus.split)]
+        documents = [d for domain in toy.DOMAINS for d in toy.domain_documents(domain, corpus.split)]
     elif corpus.domain == "all":
-        documents = standin.split_documents(corpus.split)
+        documents = toy.split_documents(corpus.split)
     else:
-        return (standin.domain_text(corpus.domain, split=corpus.split),)
+        return (toy.domain_text(corpus.domain, split=corpus.split),)
     return tuple(document.passage for document in documents)
 
 

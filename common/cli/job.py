@@ -158,7 +158,7 @@ class Job:
         return 8 if self.model.device.type == "cpu" else 1
 
     @property
-    def standin(self) -> bool:
+    def toy(self) -> bool:
         """Return whether the model is the toy model."""
         return self.options.model == TOY
 
@@ -167,7 +167,7 @@ class Job:
         """Tokens in a sequence: as requested, else 2048 or the model's limit (the toy model: its training length)."""
         context = getattr(self.config, "max_position_embeddings", 2048)
         if self.options.length is None:
-            return 256 if self.standin else min(2048, context)
+            return 256 if self.toy else min(2048, context)
         if self.options.quick and self.options.length > context:
             return context
         if self.options.length > context:
@@ -177,7 +177,7 @@ class Job:
     @property
     def text(self) -> str:
         """The calibration text's name."""
-        return self.options.text or ("standin-calibration" if self.standin else self.method.text)
+        return self.options.text or ("standin-calibration" if self.toy else self.method.text)
 
     @property
     def test(self) -> str:
@@ -186,7 +186,7 @@ class Job:
             return self.options.test
         if files := [name for name in texts(self.text) if is_file(name)]:
             return MIXED.join(files)
-        return "standin-test" if self.standin else "wikitext2-test"
+        return "standin-test" if self.toy else "wikitext2-test"
 
     def crops(self, count: int, apart: int = 0) -> Tensor:
         """Draw ``count`` calibration sequences [count, length] from the text.

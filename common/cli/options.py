@@ -48,7 +48,7 @@ PACKAGES = ("papers", "extensions")
 
 def _model_name(name: str) -> str:
     """Return a model as people call it: the toy model has another name in results."""
-    return registry.TOY if name == registry.STANDIN else _expand_home(name)
+    return registry.TOY if name == registry.TOY_ID else _expand_home(name)
 
 
 def _expand_home(name: str) -> str:

@@ -86,7 +86,7 @@ class PromptSet:
     source: str
 
 
-def _standin_prompts() -> list[str]:
+def _toy_prompts() -> list[str]:
     """Return the header and first twelve words of one held-out function docstring of each domain."""
     from common.toy import corpus
 
@@ -100,9 +100,7 @@ def _standin_prompts() -> list[str]:
 
 
 # A paper's come with its package.
-PROMPT_SETS: dict[str, PromptSet] = {
-    "standin-1": PromptSet(_standin_prompts, 48, "this repository; held-out docstrings")
-}
+PROMPT_SETS: dict[str, PromptSet] = {"standin-1": PromptSet(_toy_prompts, 48, "this repository; held-out docstrings")}
 
 
 def generations(model, tokenizer, name: str) -> tuple[dict, dict, dict]:

@@ -207,10 +207,10 @@ def check(tasks: Sequence[str]) -> None:
 
 def load_tasks(tasks: Sequence[str]) -> dict:
     """Load lm-eval tasks with their data sets; return the task objects by name, in the order of ``tasks``."""
-    standin = _standin_configs(tasks)
-    library = [task for task in tasks if task not in standin]
+    toy = _toy_configs(tasks)
+    library = [task for task in tasks if task not in toy]
     loaded = _load_library(library) if library else {}
-    for config in standin.values():
+    for config in toy.values():
         loaded |= _manager().load([config])["tasks"]
     loaded = {task: loaded[task] for task in tasks}
     for task in loaded.values():
@@ -265,12 +265,12 @@ def members(group: str) -> list[str]:
     return sorted(task for task in library.all_subtasks if task.startswith(prefix))
 
 
-def _standin_configs(tasks: Sequence[str]) -> dict[str, dict]:
+def _toy_configs(tasks: Sequence[str]) -> dict[str, dict]:
     if all(_folder(task) for task in tasks):
         return {}
-    from common.toy import tasks as standin
+    from common.toy import tasks as toy
 
-    return {name: standin.task_config(name) for name in tasks if name in standin.TASKS}
+    return {name: toy.task_config(name) for name in tasks if name in toy.TASKS}
 
 
 def _manager(**options):
@@ -313,9 +313,9 @@ def _library_manager(tasks: Sequence[str]):
         return manager
     for task in others:
         if task not in _index():
-            from common.toy import tasks as standin
+            from common.toy import tasks as toy
 
-            raise unknown("task", task, [*_index(), *OWN, *standin.TASKS])
+            raise unknown("task", task, [*_index(), *OWN, *toy.TASKS])
     return _manager(include_path=sorted(map(str, folders | {_index()[task] for task in others})))
 
 

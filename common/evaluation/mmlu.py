@@ -209,7 +209,7 @@ def _hub_rows(subject: str, split: str) -> Rows:
     return list(corpora.open_dataset(HUB_ID, subject, split))
 
 
-def _standin_rows(subject: str, split: str) -> Rows:
+def _toy_rows(subject: str, split: str) -> Rows:
     from common.toy import exam  # reads the corpus
 
     return exam.examples(subject) if split == "dev" else exam.questions(subject)
@@ -225,18 +225,16 @@ def _hendrycks() -> Examination:
     return Examination("hendrycks", categories, _hub_rows, regrouped=regrouped)
 
 
-def _standin(answer: str) -> Examination:
+def _toy(answer: str) -> Examination:
     from common.toy import exam
 
-    return Examination(
-        f"standin-{answer}-{exam.VERSION}", exam.CATEGORIES, _standin_rows, answer, exam.SHOTS, context=256
-    )
+    return Examination(f"standin-{answer}-{exam.VERSION}", exam.CATEGORIES, _toy_rows, answer, exam.SHOTS, context=256)
 
 
 _PROTOCOLS = {
     "hendrycks": _hendrycks,
-    "standin-letters-1": partial(_standin, "letters"),
-    "standin-options-1": partial(_standin, "options"),
+    "standin-letters-1": partial(_toy, "letters"),
+    "standin-options-1": partial(_toy, "options"),
 }
 NAMES = tuple(_PROTOCOLS)
 

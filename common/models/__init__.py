@@ -6,6 +6,6 @@ __getattr__, __all__ = lazy.names(
     __name__,
     {
         "common.models.loading": ("describe", "load", "model_config", "resolve"),
-        "common.models.registry": ("REGISTRY", "STANDIN", "get"),
+        "common.models.registry": ("REGISTRY", "TOY_ID", "get"),
     },
 )

@@ -13,11 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.models import checkpoint
 from common.models.files import gguf_wheels, hub, pickled_weights, renamed_architectures
-from common.models.registry import REGISTRY, STANDIN, ModelSpec, find, get
-from common.toy import WEIGHTS as STANDIN_WEIGHTS
+from common.models.registry import REGISTRY, TOY_ID, ModelSpec, find, get
+from common.toy import WEIGHTS as TOY_WEIGHTS
 from common.utils.errors import UserError, unknown
 
-__all__ = ["REGISTRY", "STANDIN", "STANDIN_WEIGHTS", "ModelSpec", "get", "load", "model_config", "resolve"]
+__all__ = ["REGISTRY", "TOY_ID", "TOY_WEIGHTS", "ModelSpec", "get", "load", "model_config", "resolve"]
 
 
 def model_config(spec: ModelSpec | str):
@@ -26,9 +26,9 @@ def model_config(spec: ModelSpec | str):
     Baichuan and ChatGLM 2 become Llama and GLM (`common.models.files.renamed_architectures`).
     """
     spec = get(spec) if isinstance(spec, str) else spec
-    if spec.profile == STANDIN:
-        _require_standin()
-        return AutoConfig.from_pretrained(STANDIN_WEIGHTS, local_files_only=True)
+    if spec.profile == TOY_ID:
+        _require_toy()
+        return AutoConfig.from_pretrained(TOY_WEIGHTS, local_files_only=True)
     facts = spec.facts
     extra = {"num_local_experts": facts["experts"]} if facts["experts"] else {}
     model_type = {"baichuan": "llama", "chatglm": "glm"}.get(facts["model_type"], facts["model_type"])
@@ -98,9 +98,9 @@ def resolve(name_or_path: str | Path, *, convert_weights: bool = False) -> Path:
             except UserError as error:
                 raise type(error)(f"there is no directory {name} here, and as a hub id: {error}") from error
     spec = get(name)
-    if spec.profile == STANDIN:
-        _require_standin()
-        return STANDIN_WEIGHTS
+    if spec.profile == TOY_ID:
+        _require_toy()
+        return TOY_WEIGHTS
     if spec.refused:
         raise UserError(f"cannot load {spec.name}: {spec.refused}")
     if spec.wheels:
@@ -221,10 +221,10 @@ def load(
     return model, tokenizer
 
 
-def _require_standin() -> None:
-    if not (STANDIN_WEIGHTS / "config.json").is_file():
+def _require_toy() -> None:
+    if not (TOY_WEIGHTS / "config.json").is_file():
         raise UserError(
-            f"the toy model's weights are not in {STANDIN_WEIGHTS}; restore them from git, "
+            f"the toy model's weights are not in {TOY_WEIGHTS}; restore them from git, "
             "or train them with `python -m common.toy.train`"
         )
 

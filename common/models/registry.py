@@ -14,7 +14,7 @@ from common.models.files.wheel_parts import WHEELS, Wheels
 from common.utils import csv_rows
 from common.utils.errors import unknown
 
-STANDIN = "standin"  # the toy model in recipes and results, whose hashes hold that name
+TOY_ID = "standin"  # the toy model in recipes and results, whose hashes hold that name
 TOY = "toy"  # what people call it
 
 
@@ -93,7 +93,7 @@ ALIBI = (
 
 _ENTRIES = [
     ModelSpec(
-        STANDIN,
+        TOY_ID,
         "",
         None,
         "standin",
@@ -175,12 +175,12 @@ _BY_HUB_ID = {spec.hub_id: spec for spec in REGISTRY.values() if spec.hub_id}
 
 def find(name: str) -> ModelSpec | None:
     """Return the entry with this short name or hub id, None if there is none."""
-    return REGISTRY.get(STANDIN if name == TOY else name) or _BY_HUB_ID.get(name)
+    return REGISTRY.get(TOY_ID if name == TOY else name) or _BY_HUB_ID.get(name)
 
 
 def names() -> list[str]:
     """Return the short names of all models, as people write them."""
-    return [TOY if name == STANDIN else name for name in REGISTRY]
+    return [TOY if name == TOY_ID else name for name in REGISTRY]
 
 
 def get(name: str) -> ModelSpec:

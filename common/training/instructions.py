@@ -23,7 +23,7 @@ IGNORE = -100
 COLUMNS = ("instruction", "input", "output")
 _OPENING = "Below is an instruction that describes a task"
 _REQUEST = "Write a response that appropriately completes the request."
-STANDIN_INSTRUCTION = "Summarise what the function does."
+TOY_INSTRUCTION = "Summarise what the function does."
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _alpaca(count: int | None, held_out: int, seed: int) -> tuple[list[Example],
     return train[:count], valid
 
 
-def _standin(count: int | None, held_out: int, seed: int) -> tuple[list[Example], list[Example]]:
+def _toy(count: int | None, held_out: int, seed: int) -> tuple[list[Example], list[Example]]:
     """Return examples from the toy model's splits: function name and parameters -> first paragraph of the docstring.
 
     Training examples come from its training documents and validation examples from its validation documents; the test
@@ -150,14 +150,14 @@ def _standin(count: int | None, held_out: int, seed: int) -> tuple[list[Example]
     def drawn(split_name: str, limit: int | None) -> list[Example]:
         chosen = [d for d in corpus.split_documents(split_name) if d.kind == "function" and d.parameters]
         chosen.sort(key=lambda document: hashlib.sha256(f"{seed}{document.text}".encode()).digest())
-        return [Example(STANDIN_INSTRUCTION, d.header, d.text.split("\n\n")[0]) for d in chosen[:limit]]
+        return [Example(TOY_INSTRUCTION, d.header, d.text.split("\n\n")[0]) for d in chosen[:limit]]
 
     return drawn("train", count), drawn("valid", held_out)
 
 
 SOURCES: dict[str, Callable[[int | None, int, int], tuple[list[Example], list[Example]]]] = {
     "alpaca-cleaned": _alpaca,
-    "standin": _standin,
+    "standin": _toy,
 }
 
 

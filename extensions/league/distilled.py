@@ -30,7 +30,7 @@ def distilled(subject: Subject, limit: int | None = None) -> Iterator[Row]:
         selections = rows.selections(count)
         block, left = ({"selection": selections[name]} for name in (rows.WINDOW, rows.LEAST_LEFT))
         yield rows.pruned(subject, limit, count, rows.LeagueSpec(rows.WINDOW, rows.NONE), **block)
-        if subject.standin:
+        if subject.toy:
             for repair, step in repairs.items():
                 yield rows.pruned(subject, limit, count, rows.LeagueSpec(rows.WINDOW, repair), repair=step, **block)
             continue

@@ -34,8 +34,8 @@ def grafts(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     if subject.printed:
         return
     yield from rows.original(subject, limit)
-    larger = subject.counts(*SHARES, standin=rows.STANDIN_COUNTS[2:])
-    for count in subject.counts(*EVERY, standin=rows.STANDIN_COUNTS):
+    larger = subject.counts(*SHARES, toy=rows.TOY_COUNTS[2:])
+    for count in subject.counts(*EVERY, toy=rows.TOY_COUNTS):
         after = {rows.LEAST_LEFT: BEFORE, rows.WITH_THEM: rows.GRAFTS}
         if count in larger:
             rivals = {rival: rows.REPAIRS[rival] for rival in RIVALS}

@@ -20,7 +20,7 @@ from reproductions.spec.shared_recipes import (
 from reproductions.spec.subjects import Subject, recipe
 
 SHARES = ((3, 30), (5, 30), (7, 32), (7, 30), (9, 30))  # 7/32 and 7/30 are both 7 of 30 layers
-STANDIN_COUNTS = (2, 3, 4, 5)
+TOY_COUNTS = (2, 3, 4, 5)
 # One budget for choice and repair alike. The toy model's is that of LinearPatch's tables, whose records it shares.
 BUDGET = {"paper": CALIBRATION["paper"] | {"length": 512}, "standin": CALIBRATION["standin"]}
 HELD_OUT = 16  # sequences of the 128
@@ -326,7 +326,7 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
     for name, selection in selections(count).items():
         for repair in AFTER_LEAST_LOSS if name == LEAST_LOSS else REPAIRS:
             yield LeagueSpec(name, repair), {"selection": selection, "repair": REPAIRS[repair]}
-    for repair, step in () if subject.standin else SPARED.items():
+    for repair, step in () if subject.toy else SPARED.items():
         yield LeagueSpec(WINDOW, repair), {"selection": selections(count)[WINDOW], "repair": step}
     for repair, step in GRAFTS.items():
         yield LeagueSpec(WITH_THEM, repair), {"selection": with_them(count), "repair": step}
@@ -351,7 +351,7 @@ def original(subject: Subject, limit: int | None) -> Iterator[Row]:
 
 def larger_counts(subject: Subject) -> tuple[int, ...]:
     """Return the larger of the league's numbers of layers; none for the papers' models."""
-    return () if subject.printed else subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:])
+    return () if subject.printed else subject.counts(*SHARES[2:], toy=TOY_COUNTS[2:])
 
 
 def pruned(subject: Subject, limit: int | None, count: int, spec: LeagueSpec, **fields) -> Row:
@@ -370,7 +370,7 @@ def league(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     if subject.printed:
         return
     yield from original(subject, limit)
-    for count in subject.counts(*SHARES, standin=STANDIN_COUNTS):
+    for count in subject.counts(*SHARES, toy=TOY_COUNTS):
         for spec, fields in _fields(subject, count):
             yield pruned(subject, limit, count, spec, **fields)
 
@@ -411,4 +411,4 @@ def larger(
     for count in larger_counts(subject):
         sparsity = f"{count}/{subject.layers}"
         yield from (row for row in league_rows if row.method in shown and row.sparsity == sparsity)
-        yield from [] if subject.standin else others(count)
+        yield from [] if subject.toy else others(count)

@@ -47,7 +47,7 @@ def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
     mixed = both(subject.profile)
     for spec, corpus in ((_ASKING, TASK_TEXT), (_BOTH, mixed)):
         yield rows.reading(subject, limit, count, spec, corpus=corpus)
-    if count == max(subject.counts(*rows.SHARES, standin=rows.STANDIN_COUNTS)):
+    if count == max(subject.counts(*rows.SHARES, toy=rows.TOY_COUNTS)):
         left, carried = {"selection": rows.selections(count)[rows.LEAST_LEFT]}, {"selection": rows.with_them(count)}
         read = {"calibration": rows.BUDGET[subject.profile] | {"corpus": mixed}}
         fields_by_spec = {

@@ -17,7 +17,7 @@ def windows(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Yield the original model at each of the league's numbers of layers, and at that of LinearPatch's tables."""
     if subject.printed:
         return
-    for count in subject.counts(*SHARES, standin=rows.STANDIN_COUNTS):
+    for count in subject.counts(*SHARES, toy=rows.TOY_COUNTS):
         selection = {"method": "observed-window", "count": count, "cosine": "token"}
         row = rows.pruned(subject, limit, count, rows.LeagueSpec("", rows.NONE), selection=selection)
         yield replace(row, method="every-window", name="every block", spec=None)

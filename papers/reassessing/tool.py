@@ -25,8 +25,8 @@ from papers.reassessing.recipe import reverse_order
 from papers.reassessing.steps import Metric
 
 # A model of the toy model's size learns nothing at 1e-5; these are its settings in this repository's tables.
-STANDIN = {"learning_rate": 1e-4, "batch": 8, "warmup_steps": 2, "evaluate_every": 12, "save_every": 12}
-STANDIN_ROWS = 96
+TOY_SETTINGS = {"learning_rate": 1e-4, "batch": 8, "warmup_steps": 2, "evaluate_every": 12, "save_every": 12}
+TOY_ROWS = 96
 PARTIAL = ("last", "train_at", "untie_head")  # options that partial fine-tuning alone uses
 
 
@@ -153,7 +153,7 @@ def _settings(job: Job, rows: int, tied: bool = False) -> Settings:
     renamed = {"method": "finetune", "first": "train_at", "untie": "untie_head"}
     requested = job.set_options("last", "epochs", "batch", "learning_rate", "seed", **renamed)
     requested["untie"] = requested["untie"] or not (tied and requested["method"] == "partial")
-    changes = (STANDIN if job.standin else {}) | requested
+    changes = (TOY_SETTINGS if job.toy else {}) | requested
     batch = changes.get("batch", Settings.batch)
     settings = Settings(**changes, micro_batch=max(size for size in (1, 2, 4) if batch % size == 0))
     steps = math.ceil(settings.epochs * math.ceil(rows / batch))
@@ -186,7 +186,7 @@ def _rows(job: Job) -> tuple[list[dict], list[dict]]:
     """Training and validation rows: of a file one in ten, at most 2,000, is held out."""
     options = job.options
     source = _source(options)
-    count = options.rows or (STANDIN_ROWS if job.standin else None)
+    count = options.rows or (TOY_ROWS if job.toy else None)
     if not is_file(source):
         held_out = 32 if source == "standin" else 2000
         return instructions.load(job.tokenizer, source, count=count, held_out=held_out)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from figures.screen import ClaimLine
 
 # Pretrained models with published records, and the toy model, which docs alone show.
-SHOWN = (*subjects.PUBLISHED_MODELS, subjects.STANDIN.name)
+SHOWN = (*subjects.PUBLISHED_MODELS, subjects.TOY.name)
 WHAT = "a real model, none of the papers'"
 SUPPORTED = "Supported on measured models"
 SIDES = ("In the paper's own tables", *(f"On {HEADS[name]}" for name in SHOWN), SUPPORTED, "From")

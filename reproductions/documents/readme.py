@@ -14,7 +14,7 @@ from reproductions.documents import findings, machine_comparison
 from reproductions.render import chance_levels, show, tables
 from reproductions.render.evidence import Loaded
 from reproductions.spec import printed_rows, registry, reported, subjects
-from reproductions.spec.subjects import PAPER, STANDIN, Subject
+from reproductions.spec.subjects import PAPER, TOY, Subject
 
 DOCUMENTS = (
     "README.md",
@@ -40,7 +40,7 @@ def counts(table: registry.Table, store: Store) -> dict[str, int]:
     return {
         "reported": len(reported.numbers(table.paper, table.number)),
         "pretrained": sum(_measured(table, store, subjects.of_model(name)) for name in subjects.PUBLISHED_MODELS),
-        "toy model": _measured(table, store, STANDIN),
+        "toy model": _measured(table, store, TOY),
         "paper": sum(map(_has_content, paper)),
     }
 

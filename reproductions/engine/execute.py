@@ -21,7 +21,7 @@ from common.forward.hidden_state_cache import remembering
 from common.models import loading
 from common.pruning.pipeline import Context, run_recipe
 from common.pruning.recipe import PARTS, Recipe
-from common.toy import corpus as standin_corpus
+from common.toy import corpus as toy_corpus
 from common.utils.errors import UserError
 from reproductions import measurements
 from reproductions.engine import memory_check
@@ -157,7 +157,7 @@ def _provenance(context: Context) -> dict:
     if model.device.type == "cuda":
         provenance["gpu"] = torch.cuda.get_device_name(model.device)
     if recipe.profile == "standin":
-        provenance["corpus"] = {split: standin_corpus.digest(split) for split in ("train", "test")}
+        provenance["corpus"] = {split: toy_corpus.digest(split) for split in ("train", "test")}
     return provenance
 
 

@@ -11,7 +11,7 @@ from common.models import registry
 from common.records.results import Store
 from common.utils.errors import plural
 from reproductions.engine.work import Work
-from reproductions.spec.subjects import PUBLISHED_MODELS, STANDIN
+from reproductions.spec.subjects import PUBLISHED_MODELS, TOY
 
 # Running a model over text takes as long as this benchmark does, for as many tokens.
 _RUNNING, _TOKENS = "perplexity@linearpatch-wikitext2@49152-tokens", 49_152
@@ -59,7 +59,7 @@ def _calibrating(work: Sequence[Work], store: Store, published: Callable) -> dic
         key = recipe.model, json.dumps(calibration, sort_keys=True)
         if (
             not calibration
-            or recipe.profile == STANDIN.profile
+            or recipe.profile == TOY.profile
             or key in texts
             or any(store.get(recipe, benchmark) for benchmark in entry.benchmarks)
         ):

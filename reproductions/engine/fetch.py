@@ -62,7 +62,7 @@ def fetch(
     subject = subjects.subject(subject)
     rows = [row for row in choose_rows(table, subject, models, pattern, None) if row.recipe]
     rows = [row for row in rows if row.recipe.weights != shape_recipes.WEIGHTS]  # a shape needs nothing
-    if subject.standin:
+    if subject.toy:
         yield "the toy model profile needs nothing from the hub"
         return
     jobs = [("model", name) for name in dict.fromkeys(row.model for row in rows)]

@@ -158,9 +158,9 @@ def _missing(stage: Stage, subject, store: Store, limit: int | None) -> list:
     from reproductions.spec import registry, steps
 
     subject = replace(subject, full_test_sets=stage.whole and subject.small)
-    if stage.shares and not subject.standin:
-        subject = replace(subject, remove=subject.counts(*SHARES, standin=1))
-    columns = () if subject.standin else stage.columns  # whose columns have other labels
+    if stage.shares and not subject.toy:
+        subject = replace(subject, remove=subject.counts(*SHARES, toy=1))
+    columns = () if subject.toy else stage.columns  # whose columns have other labels
     tables = [registry.get(target) for target in stage.targets]
     runner.check_columns(tables, [subject], columns)
     work = (

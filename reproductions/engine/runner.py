@@ -201,7 +201,7 @@ def _cells(
             for column in chosen if row.recipe is not None else ():
                 if not column.shape_only or row.recipe == row.shapes:
                     yield table, row, row.recipe, column.benchmark
-        shapes = (subject.standin or subject.printed) and not subject.changes
+        shapes = (subject.toy or subject.printed) and not subject.changes
         for row in table.rows(PAPER, None) if shapes else []:
             if row.shapes is not None and fits(row, models, pattern):
                 for column in _named(table.columns_for(PAPER), columns):

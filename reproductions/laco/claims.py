@@ -6,7 +6,7 @@ from reproductions.spec import reported
 from reproductions.spec.columns import LACO_CATEGORIES
 from reproductions.spec.comparisons import OF_DENSE, Check, Comparison, Named, Pairs, against, in_most
 from reproductions.spec.registry import Claim, Lookup
-from reproductions.spec.subjects import STANDIN
+from reproductions.spec.subjects import TOY
 
 BASELINES = (PRUNER, SLICEGPT)
 
@@ -19,8 +19,8 @@ def dense(cell: Lookup, settings: Pairs, model: str, column: str) -> tuple | Non
 
 
 def _labels(settings: Pairs) -> list[str]:
-    standin = any(group == STANDIN.group for group, _ in settings)
-    return [label for category in LACO_CATEGORIES["standin" if standin else "paper"].values() for label in category]
+    toy = any(group == TOY.group for group, _ in settings)
+    return [label for category in LACO_CATEGORIES["standin" if toy else "paper"].values() for label in category]
 
 
 def above(method: str, others: tuple[str, ...], column: str) -> Check:

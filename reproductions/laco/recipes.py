@@ -63,8 +63,8 @@ MAIN = {"llama-2-7b": 23, "llama-2-13b": 30, "baichuan2-7b": 23, "baichuan2-13b"
 LEFT = {"12.0%": 28, "27.1%": 23, "45.0%": 17, "14.6%": 34, "24.6%": 30, "24.7%": 30, "49.7%": 20}
 # The toy model: three layers at a time (C = 3), and thresholds at which merges are accepted, by merge and layers left. With
 # the paper's own (C = 4, T = .65) Eq. 1 merges nothing there, which is Table 5's to show.
-STANDIN_C = 3
-STANDIN_T = {"paper": {14: 0.91, 12: 0.55, 8: 0.18}, "code": {14: 0.96, 12: 0.89, 8: 0.77}}
+TOY_C = 3
+TOY_T = {"paper": {14: 0.91, 12: 0.55, 8: 0.18}, "code": {14: 0.96, 12: 0.89, 8: 0.77}}
 # LLaMA-2-7B's (n of 32, C). Any other model loses these shares, rounded to whole merges of C - 1 layers, by the highest
 # threshold that leaves as many: the paper's thresholds are its own models'.
 SHARES = ((4, 5), (9, 4), (15, 6))
@@ -89,10 +89,10 @@ AGAIN_LEFT = {"llama-2-7b": 17}
 def lefts(subject: Subject) -> dict[int, int]:
     """Return layers left -> C, for the shares of Tables 4, 6 and 10 on one model; ``REMOVE=`` replaces the shares."""
     if subject.remove:
-        removed = subject.counts(standin=())
+        removed = subject.counts(toy=())
         return {subject.layers - n: merged_at_once(n) for n in removed}
-    if subject.standin:
-        return dict.fromkeys((14, 12, 8), STANDIN_C)
+    if subject.toy:
+        return dict.fromkeys((14, 12, 8), TOY_C)
     merges = [(C, max(1, round(n * subject.layers / 32 / (C - 1)))) for n, C in SHARES]
     return {subject.layers - count * (C - 1): C for C, count in merges}
 
@@ -119,7 +119,7 @@ def collapsed(
         C, T = SETTINGS[model][left]
         selection = collapse(merge, C, LAYERS[model], T)
     else:
-        T = STANDIN_T[merge].get(left) if subject.standin else None
+        T = TOY_T[merge].get(left) if subject.toy else None
         selection = collapse(merge, lefts(subject)[left], subject.layers, T, left if T is None else None)
     selection |= {"left_out": True} if left_out else {}
     calibration = sentences(subject.profile)

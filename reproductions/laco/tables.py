@@ -49,7 +49,7 @@ def _search_rows(subject: Subject, limit: int | None, all_shares: bool = False) 
         rows += [(left, LACO + name, collapsed(model, subject, limit, left, merge)) for left in lefts]
         selection = collapse(merge, 4, subject.layers, 0.65)
         fields = {"selection": selection, "calibration": sentences(subject.profile), "fidelity": merge}
-        left = {"paper": 16, "code": 8}[merge] if subject.standin else None
+        left = {"paper": 16, "code": 8}[merge] if subject.toy else None
         rows.append((left, LACO + PAPERS + name, recipe(model, subject, limit, **fields)))
     return one_model(subject, rows)
 

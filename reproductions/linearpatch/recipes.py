@@ -18,7 +18,7 @@ PAPER_MODELS = {
 BAICHUAN = {"baichuan2-7b": ("Baichuan2-7B", 32, (9, 7))}
 # LLaMA-2-7B's. On the toy model 5 and 4 of 16 layers are the closest to the paper's 27 % and 21 % of the parameters.
 SHARES = ((9, 32), (7, 32))
-STANDIN_COUNTS = (5, 4)
+TOY_COUNTS = (5, 4)
 # LLM-Pruner's flag, which the paper does not give, by model and layers that the other rows of its table remove: fitted to
 # the printed Ratio. The paper says that its batch is of C4.
 PRUNER_RATIOS = {
@@ -40,7 +40,7 @@ TOP_K = 100
 def settings(subject: Subject, baichuan: bool = False) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
     """Yield (registry name, group, layers, numbers removed) of a table's models."""
     if not subject.printed:
-        yield subject.model, subject.group, subject.layers, subject.counts(*SHARES, standin=STANDIN_COUNTS)
+        yield subject.model, subject.group, subject.layers, subject.counts(*SHARES, toy=TOY_COUNTS)
         return
     for model, (group, layers, counts) in (BAICHUAN if baichuan else PAPER_MODELS).items():
         yield model, group, layers, counts

@@ -18,7 +18,7 @@ from reproductions.spec.shared_recipes import (
     window,
     without_training,
 )
-from reproductions.spec.subjects import STANDIN, Subject, recipe
+from reproductions.spec.subjects import TOY, Subject, recipe
 
 # Table 5: the paper's ladder, and ours beside it.
 LADDER = ("Vanilla", "+d", "+A", "+FT")
@@ -92,7 +92,7 @@ def chosen(subject: Subject, counts: Mapping[str, int]) -> list[tuple[str, str, 
     if subject.printed:
         return [(name, group, layers, counts[name]) for name, group, layers, _ in models_of(subject) if name in counts]
     first, count = next(iter(counts.items()))
-    removed = subject.counts((count, PAPER_MODELS[first][1]), standin=counts[STANDIN.model])
+    removed = subject.counts((count, PAPER_MODELS[first][1]), toy=counts[TOY.model])
     return [(subject.model, subject.group, subject.layers, n) for n in removed]
 
 

@@ -17,7 +17,7 @@ def _figure1_rows(subject: Subject, limit: int | None) -> list[Row]:
     model, group, layers, counts = _FIGURE1
     if not subject.printed:
         model, group, layers = subject.model, subject.group, subject.layers
-        counts = sorted(subject.counts(*SHARES, standin=(4, 5)))
+        counts = sorted(subject.counts(*SHARES, toy=(4, 5)))
     counts_and_specs = [(0, None), *((count, spec) for count in counts for spec in PARTS)]
     return [row(model, group, layers, subject, limit, spec, count) for count, spec in counts_and_specs]
 

@@ -97,7 +97,7 @@ def rows(subject: Subject, limit: int | None) -> Iterator[Row]:
     model, group, layers, counts = MODEL
     if not subject.printed:
         model, group, layers = subject.model, subject.group, subject.layers
-        counts = subject.counts((7, 32), standin=5)
+        counts = subject.counts((7, 32), toy=5)
     yield Row(model, group, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit), dense=True)
     for count, repair, schedule, metric in itertools.product(counts, REPAIRS, SCHEDULES, METRICS):
         if (schedule, metric) != ("iterative", "CosSim(CL)"):

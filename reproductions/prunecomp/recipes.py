@@ -136,20 +136,20 @@ ABLATION = [spec.method for spec in PARTS]
 def rows(
     number: str,
     specs: Sequence[RepairSpec],
-    standin: tuple[int, ...] = (5, 4),
+    toy: tuple[int, ...] = (5, 4),
     shape=None,
     dense: bool = True,
     shares: tuple[tuple[int, int], ...] = SHARES,
 ) -> Callable:
     """Return the rows of a table: as printed, or the same methods on one model.
 
-    standin: numbers of layers that the toy model, with 16, loses. shares: the same for any other model, as many.
+    toy: numbers of layers that the toy model, with 16, loses. shares: the same for any other model, as many.
     """
 
     def declared(subject: Subject, limit: int | None) -> list[Row]:
         if subject.printed:
             return _printed_rows(number, limit, shape)
-        removed = subject.counts(*shares[: len(standin)], standin=standin)
+        removed = subject.counts(*shares[: len(toy)], toy=toy)
         return _rows_of(subject, specs, limit, removed, dense)
 
     return declared

@@ -1,7 +1,7 @@
 """Tables A to Q: iterative pruning (appendix B), sensitivity and further comparisons (appendix E), generated text."""
 
 from reproductions.reassessing import claims, columns, rows
-from reproductions.reassessing.columns import STANDIN_TEXT, accuracies, with_more
+from reproductions.reassessing.columns import TOY_TEXT, accuracies, with_more
 from reproductions.reassessing.rows import BASIC, OURS, PRUNER, REVERSE, SEVEN
 from reproductions.reassessing.specs import (
     AT_CUT,
@@ -108,7 +108,7 @@ TABLES = [
         "E",
         "number of last layers trained",
         [(ArmSpec(REVERSE, arm), 4) for arm in (LAST3, LAST10)],
-        with_more("E", columns.COST_STANDIN[2:3], {column.id: column for column in columns.COST}),
+        with_more("E", columns.COST_TOY[2:3], {column.id: column for column in columns.COST}),
         (
             Claim(
                 "ten-layers-gain-little",
@@ -136,7 +136,7 @@ TABLES = [
         "G",
         "perplexity",
         [(ArmSpec("BI"), 4), OURS],
-        lambda profile: [columns.STANDIN_PERPLEXITY if profile == "standin" else columns.PERPLEXITIES[0]],
+        lambda profile: [columns.TOY_PERPLEXITY if profile == "standin" else columns.PERPLEXITIES[0]],
         (
             Claim(
                 "recipe-lowest-perplexity",
@@ -145,7 +145,7 @@ TABLES = [
                     claims.leads("G", ["Ours"], "PPL on WikiText2", lower=True),
                     *(
                         claims.highest(method(REVERSE, LAST3), [method("BI")], text, lower=True)
-                        for text in (STANDIN_TEXT, "PPL on WikiText2")
+                        for text in (TOY_TEXT, "PPL on WikiText2")
                     ),
                 ),
             ),

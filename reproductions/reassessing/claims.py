@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from reproductions.reassessing import neighbours
-from reproductions.reassessing.columns import AVERAGE, HELD_OUT, STANDIN_TEXT
+from reproductions.reassessing.columns import AVERAGE, HELD_OUT, TOY_TEXT
 from reproductions.reassessing.rows import REVERSE, SEVEN
 from reproductions.reassessing.specs import AT_CUT, HEAD, LAST1, LAST2, LAST3, LORA, QLORA, Arm, again, faster, method
 from reproductions.spec import reported
@@ -270,7 +270,7 @@ def of_faster_arms(metric: str) -> tuple[Claim, ...]:
         Claim(
             "faster-partial-beats-faster-lora-by-perplexity",
             "by perplexity: lm_head & last 3 is below LoRA, both at ten times the rate (extension)",
-            highest(faster_last3, [lora], STANDIN_TEXT, lower=True),
+            highest(faster_last3, [lora], TOY_TEXT, lower=True),
         ),
     )
 

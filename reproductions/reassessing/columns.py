@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from common.toy.tasks import VERSION as STANDIN_VERSION
+from common.toy.tasks import VERSION as TOY_VERSION
 from reproductions.spec import reported
 from reproductions.spec.registry import Column
 
@@ -23,16 +23,16 @@ TASKS = {
 # Tasks whose choices are letters or one sentence twice: lm-eval does not normalise them.
 PLAIN_ONLY = ("MMLU", "WinoGrande")
 # Of the toy model's nine tasks the four that every many-armed table here uses, plain accuracy as well.
-STANDIN_TASKS = {
+TOY_TASKS = {
     "Continue": "docstring_continuation",
     "ParName": "docstring_parameter_name",
     "ParType": "docstring_parameter_type",
     "Section": "docstring_section",
 }
 AVERAGE = "Avg."
-STANDIN_TEXT = "perplexity"
-STANDIN_PERPLEXITY = Column(
-    STANDIN_TEXT, "perplexity@standin-learning-thin", "perplexity", compare="perplexity", label="PPL (extension)"
+TOY_TEXT = "perplexity"
+TOY_PERPLEXITY = Column(
+    TOY_TEXT, "perplexity@standin-learning-thin", "perplexity", compare="perplexity", label="PPL (extension)"
 )
 PERPLEXITIES = [
     Column(f"PPL on {name}", f"perplexity@reassessing-{corpus}", "perplexity", compare="perplexity")
@@ -62,7 +62,7 @@ COST = [
     Column("training time s", "training-cost", "seconds", compare="exact", unit="s"),
 ]
 EXECUTIONS = Column("layer-executions", "training-cost", "layer_executions", compare="exact", label="layer executions")
-COST_STANDIN = [
+COST_TOY = [
     Column("trainable", "training-cost", "trainable", compare="exact"),
     Column("peak-memory", "training-cost", "peak_gib", compare="exact", label="peak memory of the process GiB"),
     Column("training time s", "training-cost", "seconds", compare="exact", unit="s"),
@@ -76,13 +76,13 @@ GENERATION = Column("rouge-l", "docstring_generation@1", "rouge_l", scale=100, l
 REMOVED = Column("removed", "removed", "removed", text=True, label="removed, in order (extension)")
 
 
-def standin() -> list[Column]:
+def toy() -> list[Column]:
     """Return the toy model's columns: four tasks, their average, and one perplexity.
 
     Perplexity distinguishes arms that the tasks cannot.
     """
-    tasks = [Column(label, f"{task}@{STANDIN_VERSION}", "acc", scale=100) for label, task in STANDIN_TASKS.items()]
-    return [*tasks, Column(AVERAGE, derived="average", of=tuple(STANDIN_TASKS)), STANDIN_PERPLEXITY]
+    tasks = [Column(label, f"{task}@{TOY_VERSION}", "acc", scale=100) for label, task in TOY_TASKS.items()]
+    return [*tasks, Column(AVERAGE, derived="average", of=tuple(TOY_TASKS)), TOY_PERPLEXITY]
 
 
 def accuracies(table: str, metric: str = "acc"):
@@ -90,7 +90,7 @@ def accuracies(table: str, metric: str = "acc"):
 
     def columns(profile: str) -> list[Column]:
         if profile == "standin":
-            return standin()
+            return toy()
         return [task_column(label, metric) or _average(table) for label in reported.columns("reassessing", table)]
 
     return columns
@@ -112,7 +112,7 @@ def _average(table: str) -> Column:
     return Column(AVERAGE, derived="average", of=labels)
 
 
-def with_more(table: str, standin_more=(), paper_more: dict[str, Column] | None = None):
+def with_more(table: str, toy_more=(), paper_more: dict[str, Column] | None = None):
     """Return the columns of accuracies and other values.
 
     On the paper's side they are found by printed label and come in printed order, extensions last.
@@ -121,7 +121,7 @@ def with_more(table: str, standin_more=(), paper_more: dict[str, Column] | None 
 
     def columns(profile: str) -> list[Column]:
         if profile == "standin":
-            return [*standin(), *standin_more]
+            return [*toy(), *toy_more]
         labels = reported.columns("reassessing", table)
         printed = [
             more.get(label) or task_column(label, "acc") or (_average(table) if label == AVERAGE else Column(label))
@@ -137,7 +137,7 @@ def cost(profile: str) -> list[Column]:
     trained = Column(
         "trained", "training-cost", "trainable", scale=1e-6, compare="exact", label="trained M (extension)"
     )
-    return COST_STANDIN if profile == "standin" else [TRAINABLE, *COST, trained, EXECUTIONS]
+    return COST_TOY if profile == "standin" else [TRAINABLE, *COST, trained, EXECUTIONS]
 
 
 def calibration(table: str) -> Callable[[str], list[Column]]:
@@ -148,7 +148,7 @@ def calibration(table: str) -> Callable[[str], list[Column]]:
 
     def chosen(profile: str) -> list[Column]:
         if profile == "standin":
-            return [STANDIN_PERPLEXITY, REMOVED]
+            return [TOY_PERPLEXITY, REMOVED]
         labels = reported.columns("reassessing", table)
         removed = [Column(f"removed {n}", "removed-each", str(n), compare="exact") for n in range(1, 9)]
         average = Column(AVERAGE, derived="average", of=tuple(TASKS))

@@ -214,7 +214,7 @@ FIGURES = [
         "loss while the pruned model is fine-tuned (extension)",
         _fine_tuned,
         # the curve is in every record of a fine-tuned model
-        lambda profile: [columns.STANDIN_PERPLEXITY if profile == "standin" else columns.task_column("PIQA")],
+        lambda profile: [columns.TOY_PERPLEXITY if profile == "standin" else columns.task_column("PIQA")],
         "losses",
         note="The rows of Tables 2, F and M that are trained; training loss on the responses, by optimiser step.",
     ),

@@ -13,7 +13,7 @@ from reproductions.spec.registry import Row
 from reproductions.spec.shared_recipes import llm_pruner, pruner_can, slicegpt
 from reproductions.spec.statuses import NOT_REPEATED, NOT_RUN, REPORTED, TOO_FEW
 from reproductions.spec.subjects import PAPER as PAPERS_MODELS
-from reproductions.spec.subjects import STANDIN, Subject, recipe
+from reproductions.spec.subjects import TOY, Subject, recipe
 
 PAPER = "reassessing"
 # What a row's own name stands for: the metric and, where the name alone says it, the arm.
@@ -118,9 +118,9 @@ def one_model(specs: Iterable[tuple[ArmSpec, int]], *, dense: bool = True) -> Ca
     def rows(subject: Subject, limit: int | None) -> Iterator[Row]:
         if dense:
             yield _row(subject, None, 0, limit)
-        for spec, of_standin in specs:
-            for removed in subject.counts((of_standin, STANDIN.layers), standin=of_standin):
-                yield _row(subject, spec.scaled(removed, of_standin), removed, limit)
+        for spec, of_toy in specs:
+            for removed in subject.counts((of_toy, TOY.layers), toy=of_toy):
+                yield _row(subject, spec.scaled(removed, of_toy), removed, limit)
 
     return rows
 

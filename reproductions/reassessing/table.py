@@ -38,7 +38,7 @@ CYCLES = (
 def table(
     number: str,
     title: str,
-    on_standin: Iterable[tuple[ArmSpec, int]],
+    on_toy: Iterable[tuple[ArmSpec, int]],
     columns: Callable[[str], list[Column]] | None = None,
     claims: tuple[Claim, ...] = (),
     note: str = "",
@@ -53,7 +53,7 @@ def table(
     Args:
         number: Number of the table in the paper.
         title: Title.
-        on_standin: Specification and number of removed layers of each row on the toy model; any other model loses the
+        on_toy: Specification and number of removed layers of each row on the toy model; any other model loses the
             same shares.
         columns: Function from a profile to the columns; None: the accuracies that the table prints.
         claims: Claims of the table.
@@ -63,7 +63,7 @@ def table(
         on_paper: Function from the limit to the rows on the paper's models.
         full: Whether tasks are measured whole on any model.
     """
-    printed, on_one = on_paper or rows.printed(number, shape), rows.one_model(on_standin, dense=dense)
+    printed, on_one = on_paper or rows.printed(number, shape), rows.one_model(on_toy, dense=dense)
 
     def declared(subject: Subject, limit: int | None) -> Iterable[Row]:
         return printed(limit) if subject.printed else on_one(subject, limit)

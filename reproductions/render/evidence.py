@@ -11,7 +11,7 @@ from reproductions.render import show
 from reproductions.spec import coverage, registry
 from reproductions.spec import subjects as settings
 from reproductions.spec.registry import Row, Table
-from reproductions.spec.subjects import PAPER, STANDIN, Subject
+from reproductions.spec.subjects import PAPER, TOY, Subject
 
 
 class Loaded(Store):
@@ -74,7 +74,7 @@ class Evidence:
         for record in store:
             self.records.setdefault(record.recipe_hash, {})[record.benchmark] = record
         self.shown: dict[str, list[Shown]] = {}
-        subjects = [STANDIN, *map(settings.of_model, settings.PUBLISHED_MODELS), PAPER]
+        subjects = [TOY, *map(settings.of_model, settings.PUBLISHED_MODELS), PAPER]
         self.subjects = {target: [*show.published(table, store), PAPER] for target, table in registry.targets().items()}
         for target, table in registry.targets().items():
             for subject in filter(self.subjects[target].__contains__, subjects):

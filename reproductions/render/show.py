@@ -23,7 +23,7 @@ from reproductions.spec.changes import Changes
 from reproductions.spec.columns import RATIO, chance
 from reproductions.spec.registry import Column, Row, Table
 from reproductions.spec.statuses import Status
-from reproductions.spec.subjects import PAPER, STANDIN, Subject
+from reproductions.spec.subjects import PAPER, TOY, Subject
 
 TOLERANCE = (
     "A reproduced number matches a reported one when they differ by at most two standard errors (accuracies), 1 % "
@@ -191,7 +191,7 @@ def published(table: Table, store: Store, limit: int | None = None) -> list[Subj
         rows = [row for row in rows if not row.dense] or rows
         if any(row.recipe and store.get(row.recipe, name) for row in rows for name in benchmarks):
             subjects.append(subject)
-    return [*subjects, STANDIN]
+    return [*subjects, TOY]
 
 
 def _mark(table: Table, lines: list[dict], ids: dict[str, str]) -> None:
@@ -353,7 +353,7 @@ def drawn(
     if figure is None:  # nothing of what it shows
         return []
     style.caption(figure, results)
-    name = table.target + ("" if subject.standin else f"-{subject.name.replace('/', '--')}")
+    name = table.target + ("" if subject.toy else f"-{subject.name.replace('/', '--')}")
     name += "-part" if len(rows) < len(choose_rows(table, subject, (), None, limit)) else ""
     name += f"-limit{limit}" if limit else ""
     try:

@@ -24,7 +24,7 @@ from reproductions.site import beside, cells, claims, data, documents, items, pi
 from reproductions.site.papers import ABOUT, citations
 from reproductions.site.source_lines import place
 from reproductions.spec import printed_rows, registry, reported
-from reproductions.spec.subjects import PAPER, PUBLISHED_MODELS, STANDIN
+from reproductions.spec.subjects import PAPER, PUBLISHED_MODELS, TOY
 
 HERE = Path(__file__).parent
 FORMS = {"csv": "CSV", "md": "Markdown", "latex": "LaTeX", "json": "JSON"}
@@ -194,7 +194,7 @@ class Site:
     def _measured_names(self) -> dict[str, str]:
         """Return the subjects with rows -> their names in columns."""
         names = dict.fromkeys(g.subject.name for grids in self.grids.values() for g in grids if not g.compared)
-        return {name: "toy model" if name == STANDIN.model else name for name in names}
+        return {name: "toy model" if name == TOY.model else name for name in names}
 
     def _paper(self, paper: str) -> None:
         about, folder = ABOUT[paper], ROOT / "papers" / paper
@@ -203,7 +203,7 @@ class Site:
         # every claim has a verdict per subject: those without rows in its table are open
         names = dict.fromkeys(v.subject for claim in own_claims for v in claim.measured)
         last = (claims.PAPERS_OWN, claims.SHAPES)
-        names = sorted(names, key=lambda name: (name in last, name == STANDIN.label))  # real models first
+        names = sorted(names, key=lambda name: (name in last, name == TOY.label))  # real models first
         facts = {
             "name": paper,
             "title": PAPER_NAMES[paper],
@@ -235,7 +235,7 @@ class Site:
         cited = {
             name for grid in self.grids[target] for line in grid.lines for cell in line.cells for name in cell.audit
         }
-        models = [subject.name for subject in subjects if not subject.printed and not subject.standin]
+        models = [subject.name for subject in subjects if not subject.printed and not subject.toy]
         is_extension = table.paper not in registry.PAPERS
         grids = [views.ranked(grid) if is_extension else grid for grid in self.grids[target]]
         facts = {

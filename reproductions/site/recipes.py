@@ -15,7 +15,7 @@ from reproductions.render.value_lists import described
 from reproductions.site import pictures
 from reproductions.site.cells import DOWN, UP, number
 from reproductions.spec import registry
-from reproductions.spec.subjects import PUBLISHED_MODELS, STANDIN
+from reproductions.spec.subjects import PUBLISHED_MODELS, TOY
 
 PARTS = {
     "selection": "How the layers are chosen",
@@ -61,7 +61,7 @@ def name(evidence: Evidence, digest: str) -> str:
 def label(model: str) -> str:
     """Return a model's name for people."""
     spec = model_registry.find(model)
-    return "toy model" if model == STANDIN.model else spec.title if spec else model
+    return "toy model" if model == TOY.model else spec.title if spec else model
 
 
 def originals(evidence: Evidence) -> dict[str, str]:
@@ -86,7 +86,7 @@ def first_compared(evidence: Evidence, models: Mapping[str, str]) -> tuple[str, 
 
     models: as `originals` returns them.
     """
-    for subject in (*PUBLISHED_MODELS, STANDIN.model):
+    for subject in (*PUBLISHED_MODELS, TOY.model):
         for digest in evidence.shown:
             first = next((place for place in evidence.shown[digest] if place.target == FIRST_TABLE), None)
             patched = first is not None and first.row.method in _PATCHED and not first.shape
@@ -179,12 +179,12 @@ def command(place: Shown) -> str:
     """Return the make command that measures a row again."""
     parts = ["make", place.target]
     if place.shape:
-        standin = {row.method for row in registry.get(place.target).rows(STANDIN, None)}
-        parts += [f"ROW={_quoted(place.row.name)}"] if place.row.method in standin else []
+        toy = {row.method for row in registry.get(place.target).rows(TOY, None)}
+        parts += [f"ROW={_quoted(place.row.name)}"] if place.row.method in toy else []
     else:
         if place.subject == "paper":
             parts += ["PROFILE=paper", f"MODEL={place.row.model}"]
-        elif place.subject != STANDIN.model:
+        elif place.subject != TOY.model:
             parts.append(f"MODEL={place.subject}")
         parts.append(f"ROW={_quoted(place.row.name)}")
     return " ".join([*parts, "FORCE=1"])

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from common.toy.tasks import COLUMNS as STANDIN_TASKS
-from common.toy.tasks import TASKS as STANDIN_QUESTIONS
+from common.toy.tasks import COLUMNS as TOY_TASKS
+from common.toy.tasks import TASKS as TOY_QUESTIONS
 from common.toy.tasks import VERSION as TASKS_VERSION
 from reproductions.spec import subsets
 from reproductions.spec.registry import Column
@@ -50,7 +50,7 @@ LACO_TASKS = {
     "XSum": "laco_xsum",
     "C3": "laco_c3",
 }
-_STANDIN_LACO = {
+_TOY_LACO = {
     "Continue": ("docstring_continuation", "acc_norm"),
     "Section": ("docstring_section", "acc"),
     "Word": ("docstring_word", "acc"),
@@ -101,7 +101,7 @@ def chance(benchmarks: Iterable[str]) -> dict[str, float]:
     A benchmark may be limited to its first items, or be MMLU in a paper's form.
     """
     levels = {name: 1 / choices for choices, names in _CHOICES.items() for name in names} | dict.fromkeys(_WRITTEN, 0.0)
-    levels |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in STANDIN_QUESTIONS.items()}
+    levels |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in TOY_QUESTIONS.items()}
     levels |= {benchmark: levels["mmlu"] for benchmark, _ in _MMLU.values()}  # the toy model's has four options, too
     return {name: levels[subsets.whole(name)] for name in benchmarks if subsets.whole(name) in levels}
 
@@ -120,7 +120,7 @@ def laco(profile: str, hidden: bool = False) -> list[Column]:
     """
     if profile == "paper":
         return [Column(label, task, "score", scale=100, hidden=hidden) for label, task in LACO_TASKS.items()]
-    entries = {label: (f"{task}@{TASKS_VERSION}", key) for label, (task, key) in _STANDIN_LACO.items()}
+    entries = {label: (f"{task}@{TASKS_VERSION}", key) for label, (task, key) in _TOY_LACO.items()}
     entries["Exam"] = ("mmlu@standin-options-1", "weighted")
     entries["Lines_G"] = ("docstring_generation@1", "exact_match")
     entries["Sum_G"] = ("docstring_generation@1", "rouge_1")
@@ -146,7 +146,7 @@ def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Colu
     """Return the nine tasks. few: on the toy model only the four of FEW."""
     chosen = QUESTIONS
     if profile == "standin":  # a task of ours may change: its version is part of the benchmark's name
-        toy_tasks = {label: (f"{task}@{TASKS_VERSION}", metric) for task, (label, metric) in STANDIN_TASKS.items()}
+        toy_tasks = {label: (f"{task}@{TASKS_VERSION}", metric) for task, (label, metric) in TOY_TASKS.items()}
         chosen = {label: toy_tasks[label] for label in toy_tasks if not few or label in FEW}
     return [Column(label, *entry, scale=100, hidden=hidden) for label, entry in chosen.items()]
 

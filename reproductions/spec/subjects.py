@@ -80,14 +80,14 @@ class Subject:
         return self.model is None
 
     @property
-    def standin(self) -> bool:
+    def toy(self) -> bool:
         """Return whether this is the toy model, for which tables choose separate numbers."""
         return self.profile == "standin"
 
     @property
     def small(self) -> bool:
         """Return whether tables read a part of the papers' data (`reproductions.spec.subsets`): unless ``paper_budget``."""
-        return not (self.printed or self.standin or self.paper_budget)
+        return not (self.printed or self.toy or self.paper_budget)
 
     @property
     def size(self) -> str:
@@ -102,17 +102,17 @@ class Subject:
     @property
     def phrase(self) -> str:
         """Return the name of the models within a sentence."""
-        return "the paper's models" if self.printed else "the toy model" if self.standin else self.label
+        return "the paper's models" if self.printed else "the toy model" if self.toy else self.label
 
     @property
     def name(self) -> str:
         """Name for file names and JSON: the model's, or ``paper``."""
         return self.model or "paper"
 
-    def counts(self, *shares: tuple[int, int], standin: Sequence[int] | int) -> tuple[int, ...]:
+    def counts(self, *shares: tuple[int, int], toy: Sequence[int] | int) -> tuple[int, ...]:
         """Return the numbers of layers to remove.
 
-        These are ``remove``, if it is given; on the toy model ``standin``; otherwise the paper's shares n/N of this
+        These are ``remove``, if it is given; on the toy model ``toy``; otherwise the paper's shares n/N of this
         model's layers, rounded, each once.
 
         Raises:
@@ -120,8 +120,8 @@ class Subject:
         """
         if self.remove:
             counts = self.remove
-        elif self.standin:
-            counts = (standin,) if isinstance(standin, int) else tuple(standin)
+        elif self.toy:
+            counts = (toy,) if isinstance(toy, int) else tuple(toy)
         else:
             counts = tuple(dict.fromkeys(round(n * self.layers / of) for n, of in shares))
         for count in counts:
@@ -137,10 +137,10 @@ class Subject:
         return counts
 
 
-STANDIN = Subject("standin", "standin", "toy model", 16)
+TOY = Subject("standin", "standin", "toy model", 16)
 # The type of LinearPatch's and Prune&Comp's codes; LaCo's and Reassessing's load float32, twice the memory.
 PAPER = Subject("paper", dtype="float16")
-PROFILES = {"standin": STANDIN, "paper": PAPER}  # whom a profile's name alone stands for
+PROFILES = {"standin": TOY, "paper": PAPER}  # whom a profile's name alone stands for
 
 
 def subject(name_or_subject: Subject | str) -> Subject:
@@ -165,9 +165,9 @@ def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) 
         UserError: the model is not available, its architecture is not supported, or it cannot be measured in the
             profile.
     """
-    name = STANDIN.model if name == registry.TOY else name
-    if name == STANDIN.model and profile in (None, "standin"):
-        return replace(STANDIN, remove=tuple(remove))
+    name = TOY.model if name == registry.TOY else name
+    if name == TOY.model and profile in (None, "standin"):
+        return replace(TOY, remove=tuple(remove))
     if "standin" in (name, profile):
         raise UserError(
             f"model {name!r} cannot be measured in the profile {profile!r}: the toy model's tasks are the toy model's alone"
@@ -195,15 +195,15 @@ def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) 
 
 
 @lru_cache(maxsize=1)
-def standin_digest() -> str:
+def toy_digest() -> str:
     """Return the first sixteen hexadecimal digits of the SHA-256 of the toy model's weights, which identify the model."""
     return hashlib.sha256((WEIGHTS / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 
 def recipe(model: str, subject: Subject, limit: int | None = None, **fields) -> Recipe:
     """Return a recipe of a table's row, with its subject's weights, type and calibration text."""
-    if subject.standin:
-        weights = standin_digest()
+    if subject.toy:
+        weights = toy_digest()
     elif model == subject.model:
         weights = subject.weights
     else:

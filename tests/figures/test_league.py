@@ -12,7 +12,7 @@ from reproductions.render import show
 from reproductions.spec import registry, subjects
 
 TABLE = dataclasses.replace(registry.get("league"), draw="figures.league:draw")
-TEXTS = [c.benchmark for c in TABLE.columns_for(subjects.STANDIN) if c.compare == "perplexity" and c.benchmark]
+TEXTS = [c.benchmark for c in TABLE.columns_for(subjects.TOY) if c.compare == "perplexity" and c.benchmark]
 # Selections by what they add to the log of perplexity; repairs by what they leave of a layer's loss.
 ADDS = {rows.LOWEST_BI: 0.05, rows.WINDOW: 0.0, rows.UIDL: 0.1, rows.LORP: 0.2}
 LEAVES = {rows.NONE: 0.3, rows.GHOSTED: 0.2, rows.REPLACEME: 0.22, rows.REFIT: 0.1}
@@ -38,7 +38,7 @@ def store(tmp_path):
     """Perplexities on 40 windows, hard or easy for all rows alike; Ghosted Layers is best after UIDL, others after [L]."""
     results = Store(tmp_path / "results", None)
     hard = np.random.default_rng(5).normal(3, 0.7, (len(TEXTS), 40))
-    for row in TABLE.rows(subjects.STANDIN):
+    for row in TABLE.rows(subjects.TOY):
         selection, repair = (row.spec.selection, row.spec.repair) if row.spec else ("", "")
         if not row.dense and (selection not in ADDS or repair not in LEAVES):
             continue
@@ -61,7 +61,7 @@ def drawn(store, tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(style, "DRAWN", tmp_path)
     monkeypatch.setattr(style.plt, "close", figures.append)
-    (svg,) = show.drawn(TABLE, store, subjects.STANDIN)
+    (svg,) = show.drawn(TABLE, store, subjects.TOY)
     assert svg.name == "league.svg" and svg.stat().st_size > 4000
     return figures[0].axes
 
@@ -97,7 +97,7 @@ def test_bands_leave_out_what_all_rows_share(drawn, store):
     (bar,) = [bar.get_segments()[0][:, 0] for bar in drawn[0].collections if bar.get_segments()[0][0, 1] == place]
     dense, own = (
         np.stack([store.items(row.recipe, name)["nll"] for name in TEXTS])
-        for row in TABLE.rows(subjects.STANDIN)
+        for row in TABLE.rows(subjects.TOY)
         if row.dense or (row.sparsity, row.method) == ("2/16", rows.name(rows.WINDOW, rows.NONE))
     )
     ratio = np.exp(own.mean(1)).mean() / np.exp(dense.mean(1)).mean()

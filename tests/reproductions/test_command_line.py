@@ -141,7 +141,7 @@ class FakeMeasure:
 
 @pytest.fixture
 def table(monkeypatch):
-    monkeypatch.setattr(subjects, "standin_digest", lambda: "digest")
+    monkeypatch.setattr(subjects, "toy_digest", lambda: "digest")
     return registry.get("table1-linearpatch")
 
 

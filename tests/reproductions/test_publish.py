@@ -12,7 +12,7 @@ from reproductions import publish
 from reproductions.render import cells
 from reproductions.spec import registry, subjects
 
-ROW = registry.get("table1-linearpatch").rows(subjects.STANDIN)[3]
+ROW = registry.get("table1-linearpatch").rows(subjects.TOY)[3]
 CLEAN = {"commit": "c" * 40, "dirty": False, "measured_at": "2"}
 
 

@@ -143,7 +143,7 @@ def test_joined_ids_are_tokenised_once_and_without_warning(mirror, tiny_tokenize
 
 
 @pytest.mark.slow
-def test_standin_corpora_need_no_hub(no_hub):
+def test_toy_corpora_need_no_hub(no_hub):
     assert len(corpora.texts("standin-train")) > len(corpora.texts("standin-test")) > 100
     assert len(corpora.joined_text("numerical")) > 10_000
 

@@ -74,7 +74,7 @@ def test_prompt_sets_keep_their_texts(tiny_llama, tiny_tokenizer, monkeypatch, n
 
 
 @pytest.mark.slow  # reads the stand-in's corpus
-def test_the_standins_generation_benchmark(tiny_llama, tiny_tokenizer, monkeypatch):
+def test_the_toys_generation_benchmark(tiny_llama, tiny_tokenizer, monkeypatch):
     """A model that says what is right gets everything, one that says something else nothing."""
     from common.toy import exam, tasks
 

@@ -12,7 +12,7 @@ from lm_eval.models.huggingface import HFLM
 from common.evaluation import harness
 from common.evaluation.multiple_choice import SharedContextLM
 from common.models.files import hub
-from common.toy.tasks import COLUMNS as STANDIN_TASKS
+from common.toy.tasks import COLUMNS as TOY_TASKS
 from common.utils.errors import NoData, UserError
 from reproductions.spec.columns import tasks as columns_of
 
@@ -49,9 +49,9 @@ def test_limit_and_shots(mirror, tiny_llama, tiny_tokenizer):
 
 
 @pytest.mark.slow  # reads the stand-in's corpus
-def test_standin_tasks_run_offline_and_quietly(tiny_llama, tiny_tokenizer, monkeypatch, capfd):
+def test_toy_tasks_run_offline_and_quietly(tiny_llama, tiny_tokenizer, monkeypatch, capfd):
     monkeypatch.setattr(hub, "unreachable_because", lambda *_: pytest.fail("the hub was probed"))
-    names = list(STANDIN_TASKS)[:2]
+    names = list(TOY_TASKS)[:2]
     scores = harness.evaluate(tiny_llama, tiny_tokenizer, names, limit=6)
     assert [scores[name]["n"] for name in names] == [6, 6]
     assert capfd.readouterr().err == ""
@@ -177,7 +177,7 @@ def own_task(tmp_path, monkeypatch):
 
     def named(choices, metrics=("acc", "acc_norm")):
         monkeypatch.setattr(harness, "_remembered", {})
-        monkeypatch.setattr(harness, "_standin_configs", lambda tasks: {"own": own_config(tmp_path, choices, metrics)})
+        monkeypatch.setattr(harness, "_toy_configs", lambda tasks: {"own": own_config(tmp_path, choices, metrics)})
 
     return named
 

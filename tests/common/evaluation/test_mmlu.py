@@ -117,7 +117,7 @@ def test_unknown_protocol_is_named():
 
 
 @pytest.mark.slow  # reads the stand-in's corpus
-def test_the_standins_questions_are_sound_and_their_examples_are_others():
+def test_the_toys_questions_are_sound_and_their_examples_are_others():
     for subject in mmlu.get("standin-options-1").subjects:
         questions, examples = exam.questions(subject), exam.examples(subject)
         assert len(questions) == exam.QUESTIONS and len(examples) == exam.SHOTS

@@ -178,7 +178,7 @@ def test_the_papers_protocols_are_the_documented_ones():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PROTOCOLS if name.startswith("standin")])
-def test_standin_domains_are_measured_in_windows_of_256(name, make_tiny, tiny_tokenizer):
+def test_toy_domains_are_measured_in_windows_of_256(name, make_tiny, tiny_tokenizer):
     transformers.logging.set_verbosity_error()
     model, protocol = make_tiny("llama"), PROTOCOLS[name]
     measured = protocol.measured(model, tiny_tokenizer, limit=2)

@@ -204,9 +204,9 @@ def test_gated_private_and_broken(monkeypatch):
     )
 
 
-def test_standin_is_embedded():
-    if not (loading.STANDIN_WEIGHTS / "config.json").exists():
-        with pytest.raises(UserError, match=r"common\.standin\.train"):
+def test_toy_is_embedded():
+    if not (loading.TOY_WEIGHTS / "config.json").exists():
+        with pytest.raises(UserError, match=r"common\.toy\.train"):
             loading.load("standin")
         pytest.skip("the toy model is not trained in this checkout")
     model, tokenizer = loading.load("standin")

@@ -126,7 +126,7 @@ def test_alpaca_is_split_before_empty_responses_are_left_out(monkeypatch):
     assert [example.instruction for example in first] == answered["train"][:5]
 
 
-def test_the_standins_instructions_come_from_its_training_documents(tiny_tokenizer, monkeypatch):
+def test_the_toys_instructions_come_from_its_training_documents(tiny_tokenizer, monkeypatch):
     from common.toy import corpus
 
     def document(name, split, kind="function"):

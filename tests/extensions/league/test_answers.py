@@ -34,7 +34,7 @@ def test_rows_are_the_leagues_own():
     assert len(again) == 4 and {recipe.calibration["corpus"] for recipe in again} == {"hellaswag-after-500"}
     for recipe in again:  # the same layers go, whatever the repair reads
         assert recipe.selection["calibration"]["corpus"] == SMOLLM.text
-    assert not any(row.spec and row.spec.text for row in registry.get(TARGET).rows(subjects.STANDIN))
+    assert not any(row.spec and row.spec.text for row in registry.get(TARGET).rows(subjects.TOY))
 
 
 def test_a_part_of_the_endings_is_a_measurement_of_its_own():
@@ -61,7 +61,7 @@ def test_endings_are_the_harness_losses(limit, tiny_llama, tiny_tokenizer, mirro
 
 def test_scaled_perplexity_is_of_the_factor_that_the_other_half_likes(tiny_llama, tiny_tokenizer, monkeypatch):
     measurements.benchmarks()
-    monkeypatch.setattr(corpora, "_standin_texts", lambda corpus: ("one window of text after another " * 4000,))
+    monkeypatch.setattr(corpora, "_toy_texts", lambda corpus: ("one window of text after another " * 4000,))
     protocol = PROTOCOLS["standin-learning-thin"]
     context = Context(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper", limit=6), 1)
     values, errors, details, outcomes = execute.benchmark(context, f"scaled@{protocol.name}")

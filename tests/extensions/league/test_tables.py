@@ -80,7 +80,7 @@ def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, mak
     parts_of_all = row.spec.repair in (rows.SLICEGPT, rows.NBL)
     assert len(context.model.model.layers) == (6 if parts_of_all else 4) or row.spec.repair == rows.HALVES
     assert parts_of_all or len(present(context.model)) == 8
-    columns = {column.id: column for column in TABLE.columns_for(subjects.STANDIN)}
+    columns = {column.id: column for column in TABLE.columns_for(subjects.TOY)}
     values = {}
     for label in ("calibration-tokens", "seconds", "loaded-by"):
         column = columns[label]

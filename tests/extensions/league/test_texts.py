@@ -44,8 +44,8 @@ def test_no_task_of_the_average_is_read_and_each_is_asked_whole():
     columns = {column.id: column for column in registry.get("league-texts").columns_for(SMOLLM)}
     assert columns[texts.AVERAGE].of == texts.UNREAD and "HeSw" not in columns
     assert not any("@" in columns[task].benchmark for task in texts.UNREAD)
-    standin = registry.get("league-texts")
-    assert {row.method for row in standin.rows(subjects.STANDIN)} == {"Dense", texts.NONE, texts.PLAIN}
+    toy = registry.get("league-texts")
+    assert {row.method for row in toy.rows(subjects.TOY)} == {"Dense", texts.NONE, texts.PLAIN}
     assert rows.name(rows.WINDOW, rows.NONE) == texts.NONE
 
 

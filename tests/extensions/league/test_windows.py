@@ -107,7 +107,7 @@ def test_rows_are_the_leagues_numbers_of_layers_and_linearpatchs():
     row_by_sparsity = {row.sparsity: row for row in TABLE.rows(subjects.of_model("smollm2-135m-instruct"))}
     assert list(row_by_sparsity) == ["3/30", "5/30", "7/30", "8/30", "9/30"]
     assert all(row.recipe.calibration["length"] == 512 for row in row_by_sparsity.values())
-    assert [row.sparsity for row in TABLE.rows("standin")] == [f"{count}/16" for count in rows.STANDIN_COUNTS]
+    assert [row.sparsity for row in TABLE.rows("standin")] == [f"{count}/16" for count in rows.TOY_COUNTS]
     assert TABLE.rows("paper") == []
 
 

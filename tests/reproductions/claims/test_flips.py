@@ -30,7 +30,7 @@ def rows(store, outcomes):
             record = Record(vars(recipe), recipe.hash, task, "ok", {"acc": value}, {"acc": 0.01})
             store.put(record, recipe, items=None if values is None else {"acc": np.array(values, bool)})
             scores[task] = Score(100 * value, 1.0)
-        rows_.append((row, subjects.STANDIN, scores))
+        rows_.append((row, subjects.TOY, scores))
     return rows_
 
 

@@ -15,7 +15,7 @@ from reproductions.claims import verdicts as judge
 from reproductions.render import show, tables
 from reproductions.spec import comparisons
 from reproductions.spec.registry import Claim, Column, Row, Table
-from reproductions.spec.subjects import STANDIN
+from reproductions.spec.subjects import TOY
 
 ITEMS = 400
 TASKS = [Column(name, name, "acc", scale=100) for name in ("T1", "T2")]
@@ -93,7 +93,7 @@ def listed(check, **numbers) -> list[comparisons.Comparison]:
 
 
 def test_a_difference_on_one_task_has_mcnemars_p_and_a_paired_interval(tmp_path, outcomes):
-    verdict = judged(show.build(table(BETTER), stored(tmp_path, outcomes), STANDIN))
+    verdict = judged(show.build(table(BETTER), stored(tmp_path, outcomes), TOY))
     (comparison,) = verdict["comparisons"]
     better, plain = (outcomes[0][name]["T1"] for name in ("better", "plain"))
     apart = better.astype(float) - plain
@@ -117,7 +117,7 @@ def test_few_items_that_differ_are_judged_by_mcnemar_though_the_interval_leaves_
     items, one = np.arange(ITEMS), np.arange(ITEMS) < 200
     outcomes = answers(Dense=items < 300, a=one, b=one | (items >= ITEMS - apart))
     claims = [claim(comparisons.beats(ours, theirs, column="T1")) for ours, theirs in ("ba", "ab")]
-    content = show.build(table(*claims, rows=("a", "b")), stored(tmp_path, outcomes), STANDIN)
+    content = show.build(table(*claims, rows=("a", "b")), stored(tmp_path, outcomes), TOY)
     assert judged(content)["interval"][0] > 0
     assert judged(content)["comparisons"][0]["p"] == pytest.approx(2 / 2**apart)
     assert [judged(content, number)["verdict"] for number in (0, 1)] == verdicts
@@ -144,7 +144,7 @@ def test_rows_that_have_answered_all_are_compared_by_all_where_the_table_shows_a
         claim(comparisons.beats("better", "plain", "near", column="PIQA")),
     ]
     shown = replace(table(*claims), columns=lambda _: columns)
-    content = show.build(shown, store, STANDIN)
+    content = show.build(shown, store, TOY)
     assert content["rows"][2]["cells"]["PIQA"]["reproduced"] == pytest.approx(100 * right["better"][:500].mean())
     share = {name: outcome.mean() for name, outcome in right.items()}
     ahead, retained, both = (judged(content, number) for number in range(3))
@@ -159,7 +159,7 @@ def test_rows_that_have_answered_all_are_compared_by_all_where_the_table_shows_a
 
 
 def test_without_outcomes_the_interval_is_that_of_independent_rows_and_marked(tmp_path, outcomes):
-    content = show.build(table(BETTER), stored(tmp_path, outcomes, keep=False), STANDIN)
+    content = show.build(table(BETTER), stored(tmp_path, outcomes, keep=False), TOY)
     verdict = judged(content)
     errors = [content["rows"][number]["cells"]["T1"]["stderr"] for number in (1, 2)]
     half = 1.96 * math.hypot(*errors)
@@ -168,14 +168,14 @@ def test_without_outcomes_the_interval_is_that_of_independent_rows_and_marked(tm
         [verdict["difference"] - half, verdict["difference"] + half], abs=0.1 * half
     )
     assert "(unpaired)" in tables.render(content) and "Unpaired: outcomes per item" in tables.render(content)
-    paired = tables.render(show.build(table(BETTER), stored(tmp_path / "kept", outcomes), STANDIN))
+    paired = tables.render(show.build(table(BETTER), stored(tmp_path / "kept", outcomes), TOY))
     assert "]~" not in paired and "not paired" not in paired
 
 
 def test_averages_are_stratified_by_task_and_retained_ones_know_the_dense_model(tmp_path, outcomes):
     """A loop over replicates that draws each task's items by themselves, and forms the retained performance anew."""
     retained_claim = claim(comparisons.beats("better", "plain", column="RP"))
-    verdict = judged(show.build(table(retained_claim), stored(tmp_path, outcomes), STANDIN))
+    verdict = judged(show.build(table(retained_claim), stored(tmp_path, outcomes), TOY))
     right, rng, naive = outcomes[0], np.random.default_rng(3), []
     for _ in range(1500):
         chosen = {task: rng.integers(0, ITEMS, ITEMS) for task in ("T1", "T2")}
@@ -191,7 +191,7 @@ def test_what_is_retained_is_paired_only_where_the_dense_models_outcomes_are_kep
     claims = [claim(comparisons.beats("better", "plain", column=column)) for column in ("T1", "RP")]
     store = stored(tmp_path, outcomes)
     for kept in (True, False):
-        content = show.build(table(*claims), store, STANDIN)
+        content = show.build(table(*claims), store, TOY)
         assert [judged(content, number)["paired"] for number in (0, 1)] == [True, kept]
         store.path(recipe("Dense"), "T1").with_suffix(".npz").unlink(missing_ok=True)
 
@@ -200,7 +200,7 @@ def test_what_the_dense_model_retains_of_itself_has_no_error(tmp_path):
     """It is 100 % whatever it scores; what a pruned row retains has the errors of both, on each of two tasks."""
     items = np.arange(ITEMS)
     store = stored(tmp_path, answers(Dense=items < 300, a=items < 200))
-    dense, pruned = (row["cells"]["RP"] for row in show.build(table(rows=("a",)), store, STANDIN)["rows"][:2])
+    dense, pruned = (row["cells"]["RP"] for row in show.build(table(rows=("a",)), store, TOY)["rows"][:2])
     assert dense["reproduced"] == pytest.approx(100) and dense["stderr"] is None
     relative = [(1 - p) / p / (ITEMS - 1) for p in (0.5, 0.75)]
     assert pruned["stderr"] == pytest.approx(100 * 0.5 / 0.75 * math.sqrt(sum(relative) / 2))
@@ -216,7 +216,7 @@ def test_against_several_rows_every_one_has_to_be_beaten(tmp_path, outcomes):
     store, rows = stored(tmp_path, outcomes), ("better", *rivals)
     one_by_one = [claim(comparisons.beats("better", name, column="T1")) for name in rivals]
     all_at_once = claim(comparisons.beats("better", *rivals, column="T1"))
-    *single_verdicts, together = show.build(table(*one_by_one, all_at_once, rows=rows), store, STANDIN)["claims"]
+    *single_verdicts, together = show.build(table(*one_by_one, all_at_once, rows=rows), store, TOY)["claims"]
     single_verdicts, together = [claim["judged"]["standin"] for claim in single_verdicts], together["judged"]["standin"]
     worst = min(single_verdicts, key=lambda verdict: verdict["slack"])
     assert {verdict["verdict"] for verdict in single_verdicts} == {"supported"} == {together["verdict"]}
@@ -224,7 +224,7 @@ def test_against_several_rows_every_one_has_to_be_beaten(tmp_path, outcomes):
         worst[key] for key in ("difference", "interval", "what")
     ]
     beaten = claim(comparisons.beats("plain", "near", "better", column="T1"))
-    beaten_verdict = judged(show.build(table(beaten), store, STANDIN))
+    beaten_verdict = judged(show.build(table(beaten), store, TOY))
     assert beaten_verdict["verdict"] == "contradicted" and "against better" in beaten_verdict["what"]
 
 
@@ -241,7 +241,7 @@ def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
     for name, shares in {"Dense": (0.54, 0.70), "plain": (0.62, 0.63)}.items():
         for task, share in zip(("boolq", "piqa"), shares, strict=True):
             store.put(Record({}, recipe(name).hash, task, "ok", {"acc": share}, {"acc": 0.025}), recipe(name))
-    content = show.build(declared, store, STANDIN)
+    content = show.build(declared, store, TOY)
     cells = content["rows"][1]["cells"]
     assert cells["RP"]["reproduced"] == pytest.approx(100 * 63 / 70)
     assert cells["AVG"]["reproduced"] == pytest.approx(62.5)
@@ -263,7 +263,7 @@ def test_where_the_dense_model_only_guesses_nothing_is_retained(tmp_path):
     for name, share in {"Dense": 0.5, "plain": 0.4}.items():
         for task in ("boolq", "piqa"):
             store.put(Record({}, recipe(name).hash, task, "ok", {"acc": share}, {"acc": 0.025}), recipe(name))
-    content = show.build(declared, store, STANDIN)
+    content = show.build(declared, store, TOY)
     for row in content["rows"][:2]:
         cells = row["cells"]
         guessed = {label for label, cell in cells.items() if cell["status"] == "the dense model only guesses"}
@@ -277,14 +277,14 @@ def test_where_the_dense_model_only_guesses_nothing_is_retained(tmp_path):
 def test_perplexities_are_paired_by_window(tmp_path, outcomes):
     """Windows vary twelve times as much as the rows differ: only pairing tells them apart."""
     perplexity_claim = claim(comparisons.beats("better", "plain", column="PPL", lower=True))
-    verdict = judged(show.build(table(perplexity_claim), stored(tmp_path, outcomes), STANDIN))
+    verdict = judged(show.build(table(perplexity_claim), stored(tmp_path, outcomes), TOY))
     gap = outcomes[1]["better"] - outcomes[1]["plain"]
     assert verdict["verdict"] == "supported" and verdict["unit"] == "%"
     assert verdict["difference"] == pytest.approx(100 * math.expm1(gap.mean()), abs=0.01)
     half = 1.96 * gap.std(ddof=1) / math.sqrt(len(gap))
     ends = [100 * math.expm1(gap.mean() + sign * half) for sign in (-1, 1)]
     assert verdict["interval"] == pytest.approx(ends, abs=0.15 * (ends[1] - ends[0]))
-    apart = judged(show.build(table(perplexity_claim), stored(tmp_path / "b", outcomes, keep=False), STANDIN))
+    apart = judged(show.build(table(perplexity_claim), stored(tmp_path / "b", outcomes, keep=False), TOY))
     assert apart["verdict"] == "inconclusive" and apart["interval"][0] < -15 and apart["interval"][1] > 5
 
 
@@ -300,7 +300,7 @@ def test_two_scores_of_one_benchmark_need_not_count_the_same_items(tmp_path):
         store.put(Record({}, row.recipe.hash, "both", "ok", values, dict.fromkeys(values, 0.03)), row.recipe, right)
     average_claim = claim(comparisons.beats("better", "plain", column="AVG"))
     both = Table("t", "linearpatch", "none", "A table", lambda *_: declared, lambda _: columns, (average_claim,))
-    (comparison,) = judged(show.build(both, store, STANDIN))["comparisons"]
+    (comparison,) = judged(show.build(both, store, TOY))["comparisons"]
     assert comparison["paired"] and comparison["verdict"] == "supported"
 
 
@@ -312,7 +312,7 @@ def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, ou
         comparisons.beats("better", "near", column="T1"),
     )
     claims = [claim(pairs), *(claim(pairs, enough=lambda holding, of, n=n: holding >= n) for n in (2, 3))]
-    content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
+    content = show.build(table(*claims), stored(tmp_path, outcomes), TOY)
     for number, verdict in enumerate(("contradicted", "supported", "inconclusive")):
         result = judged(content, number)
         assert result["verdict"] == verdict == (content["claims"][number]["judged"]["standin"]["verdict"])
@@ -326,7 +326,7 @@ def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, ou
 def test_a_claim_of_more_than_zero_is_not_counted_among_what_chance_alone_would_fail(tmp_path, outcomes):
     setting = ("toy model", "4/16")
     claims = [claim(comparisons.ahead_by(setting, "better", "plain", "T1", least)) for least in (0, 5, -5)]
-    chance = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)["chance"]["standin"]
+    chance = show.build(table(*claims), stored(tmp_path, outcomes), TOY)["chance"]["standin"]
     assert (chance["comparisons"], chance["others"]) == (2, 1)
     assert chance["by_chance"] == pytest.approx(0.05)
 
@@ -337,7 +337,7 @@ def test_one_against_several_may_fail_by_chance_by_each_of_them(tmp_path):
     rivals = {f"r{number}": (hard < 0.5) ^ (rng.random(ITEMS) < 0.1) for number in range(3)}
     store = stored(tmp_path, answers(Dense=hard < 0.9, ours=hard < 0.6, **rivals))
     shown = table(claim(comparisons.beats("ours", *rivals, column="T1")), rows=("ours", *rivals))
-    chance = show.build(shown, store, STANDIN)["chance"]["standin"]
+    chance = show.build(shown, store, TOY)["chance"]["standin"]
     assert chance == {"comparisons": 1, "by_chance": pytest.approx(3 * 0.025), "others": 0}
 
 
@@ -351,7 +351,7 @@ def test_the_same_outcomes_under_another_name_are_no_further_comparison(tmp_path
         claim(comparisons.beats("better", "plain", "near", "twin", column="T1")),
     ]
     rows = ("plain", "better", "near", "twin")
-    content = show.build(table(*claims, rows=rows), stored(tmp_path, outcomes), STANDIN)
+    content = show.build(table(*claims, rows=rows), stored(tmp_path, outcomes), TOY)
     assert [len(judged(content, number)["comparisons"]) for number in range(3)] == [1, 0, 1]
     assert judged(content, 1)["reason"] == "the same outcomes"
     assert judged(content, 0)["comparisons"][0]["against"] == 1 and judged(content, 2)["comparisons"][0]["against"] == 2
@@ -369,7 +369,7 @@ def test_the_same_outcomes_may_fail_a_claim_of_more(tmp_path, outcomes):
         claim(comparisons.all_of(*(comparisons.between("T1", least, math.inf, "plain") for least in (30, 40)))),
     ]
     rows = ("plain", "better", "near", "twin", "none")
-    content = show.build(table(*claims, rows=rows), stored(tmp_path, outcomes), STANDIN)
+    content = show.build(table(*claims, rows=rows), stored(tmp_path, outcomes), TOY)
     assert [judged(content, number)["verdict"] for number in range(3)] == ["contradicted", "contradicted", "supported"]
     assert len(judged(content, 2)["comparisons"]) == 2
     assert len(judge.distinct(judged(content, number) for number in (2, 2))) == 2
@@ -380,7 +380,7 @@ def test_no_benefit_is_that_of_a_margin(tmp_path, outcomes):
     behind = 100 * float(np.mean(outcomes[0]["better"]["T1"]) - np.mean(outcomes[0]["plain"]["T1"]))
     margins = (0, behind - 0.01, behind + 0.01, 40)
     claims = [claim(comparisons.beats("plain", "better", column="T1", within=margin)) for margin in margins]
-    content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
+    content = show.build(table(*claims), stored(tmp_path, outcomes), TOY)
     assert [claim["by_subject"]["standin"] for claim in content["claims"]] == [False, False, True, True]
     assert [judged(content, number)["verdict"] for number in range(4)] == [
         "contradicted",
@@ -397,7 +397,7 @@ def test_claims_that_share_records_say_so_but_for_the_dense_models(tmp_path, out
         claim(comparisons.between("T2", 0, 100, "near")),
         claim(comparisons.between("RP", 0, 100, "near")),
     ]
-    content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
+    content = show.build(table(*claims), stored(tmp_path, outcomes), TOY)
     shared = [judged(content, number)["shares_records_with"] for number in range(4)]
     assert shared == [[2], [1, 4], [4], [2, 3]]
     assert "Claims 1, 2, 3 and 4 share records" in tables.render(content)
@@ -410,7 +410,7 @@ def test_outcomes_that_are_not_the_records_are_not_taken(tmp_path, outcomes):
     store = stored(tmp_path, outcomes)
     own = recipe("better")
     np.savez_compressed(store.path(own, "T1").with_name("T1.npz"), acc=np.ones(ITEMS, bool))
-    assert judged(show.build(table(BETTER), store, STANDIN))["paired"] is False
+    assert judged(show.build(table(BETTER), store, TOY))["paired"] is False
 
 
 def test_rows_that_answered_other_numbers_of_items_are_not_paired(tmp_path, outcomes):
@@ -418,7 +418,7 @@ def test_rows_that_answered_other_numbers_of_items_are_not_paired(tmp_path, outc
     own, right = recipe("better"), outcomes[0]["better"]["T1"][: ITEMS // 2]
     record = Record({}, own.hash, "T1", "ok", {"acc": float(right.mean())}, {"acc": 0.03})
     store.put(record, own, {"acc": right})
-    verdict = judged(show.build(table(BETTER), store, STANDIN))
+    verdict = judged(show.build(table(BETTER), store, TOY))
     assert verdict["paired"] is False and "p" not in verdict["comparisons"][0]
 
 
@@ -427,7 +427,7 @@ def test_what_is_missing_or_exact_has_no_interval(tmp_path, outcomes):
         claim(comparisons.beats("absent", "plain", column="T1")),
         claim(comparisons.beats("better", "plain", column="T1"), only_reported=True),
     ]
-    content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
+    content = show.build(table(*claims), stored(tmp_path, outcomes), TOY)
     assert [judged(content, n)["verdict"] for n in (0, 1)] == ["not tested"] * 2
     assert [judged(content, n)["reason"] for n in (0, 1)] == ["no results", "about the paper's own numbers"]
     assert content["chance"]["standin"]["comparisons"] == 0 and "interval" not in tables.render(content)
@@ -494,7 +494,7 @@ def test_a_ratio_is_the_first_methods_number_over_the_seconds():
 
 
 def test_every_format_has_verdict_difference_and_interval(tmp_path, outcomes):
-    content = show.build(table(BETTER), stored(tmp_path, outcomes), STANDIN)
+    content = show.build(table(BETTER), stored(tmp_path, outcomes), TOY)
     verdict = judged(content)
     low, high = (f"{end:+.1f}".replace("-", "−") for end in verdict["interval"])
     assert verdict["difference"] > 0
@@ -521,7 +521,7 @@ def test_rows_that_gave_the_same_on_every_item_were_not_compared(tmp_path, outco
         claim(comparisons.beats("better", "near", "plain", column="T1")),
         claim(comparisons.beats("near", "plain", "better", column="T1")),
     ]
-    found = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
+    found = show.build(table(*claims), stored(tmp_path, outcomes), TOY)
     for number in (0, 1):
         assert (
             judged(found, number)["verdict"] == "not tested" and judged(found, number)["reason"] == "the same outcomes"

@@ -27,7 +27,7 @@ SUBJECTS = {
     "Qwen2.5-Coder models": (SMALLER, LARGER),
     "Qwen2.5-Coder-0.5B": (SMALLER,),
     "Qwen2.5-Coder-1.5B": (LARGER,),
-    "toy model": (subjects.STANDIN,),
+    "toy model": (subjects.TOY,),
 }
 # A table's row about one of a section's models begins with its size.
 SIZES = {"0.5B": SMALLER, "1.5B": LARGER}

@@ -18,8 +18,8 @@ def test_counts_are_those_of_the_shown_table(evidence):
     store = evidence.store
     counts = readme.counts(table, store)
     assert counts["reported"] == len(reported.numbers("linearpatch", "1"))
-    standin = [r for r in show.build(table, store, "standin", claims=False)["rows"] if r["profile"] == "standin"]
-    own = [cell for row in standin if not row["dense"] for cell in row["cells"].values()]
+    toy = [r for r in show.build(table, store, "standin", claims=False)["rows"] if r["profile"] == "standin"]
+    own = [cell for row in toy if not row["dense"] for cell in row["cells"].values()]
     assert counts["toy model"] == sum(cell["reproduced"] is not None for cell in own) > 100
     assert counts["paper"] == 0  # ratios and counts follow from shapes: nothing is measured on the paper's models
 

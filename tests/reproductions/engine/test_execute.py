@@ -280,9 +280,9 @@ def test_a_record_without_what_a_figure_shows_is_named(tmp_path):
     from reproductions.spec import registry
 
     table, store = registry.get("figure2-prunecomp"), Store(tmp_path, None)
-    row = next(row for row in table.rows(subjects.STANDIN) if row.recipe)
+    row = next(row for row in table.rows(subjects.TOY) if row.recipe)
     store.put(Record({}, row.recipe.hash, "magnitude-gains", "ok", {"least": 1.0}, {}), row.recipe)
     with pytest.raises(
         UserError, match=r"cannot draw figure2-prunecomp: a record of .* has no details, not its 'gains'; measure"
     ):
-        show.drawn(table, store, subjects.STANDIN)
+        show.drawn(table, store, subjects.TOY)

@@ -16,7 +16,7 @@ from reproductions.spec.changes import Changes
 
 def test_a_published_cell_takes_what_it_took_and_another_seed_the_median():
     store, table = Store(NOWHERE), registry.get("table1-linearpatch")
-    [entry] = runner.missing([table], store, subjects.STANDIN, pattern="LinearPatch[S]", force=True)[:1]
+    [entry] = runner.missing([table], store, subjects.TOY, pattern="LinearPatch[S]", force=True)[:1]
     entry = runner.Work(entry.recipe, entry.title, entry.benchmarks[:1])
     record = store.get(entry.recipe, entry.benchmarks[0])
     took = record.provenance["seconds"] + record.provenance.get("preparing_seconds", 0)

@@ -63,7 +63,7 @@ def test_every_column_of_every_table_names_a_benchmark_that_exists(profile):
         elif base == "generations":
             assert argument in generation.PROMPT_SETS
         elif base not in registered:
-            assert harness._folder(base) or base in harness._standin_configs([base]), column
+            assert harness._folder(base) or base in harness._toy_configs([base]), column
     assert len(columns.laco("paper")) == 14
 
 

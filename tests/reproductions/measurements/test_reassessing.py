@@ -36,7 +36,7 @@ CROPS = {"corpus": "lines", "sampler": "line-crops", "count": 4, "length": 12, "
 def small(monkeypatch, make_tiny, tiny_tokenizer, tmp_path):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
     monkeypatch.setitem(corpora.CORPORA, "lines", TEXT)
-    monkeypatch.setattr(corpora, "_standin_texts", lambda corpus: tuple(LINES))
+    monkeypatch.setattr(corpora, "_toy_texts", lambda corpus: tuple(LINES))
 
     def load(*names, **options):
         model = make_tiny()

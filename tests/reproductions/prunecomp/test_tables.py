@@ -19,7 +19,7 @@ from reproductions.measurements import prunecomp as benchmarks
 from reproductions.prunecomp import METRICS, TABLES, recipe, recipes
 from reproductions.render import show
 from reproductions.spec import printed_rows, registry, reported
-from reproductions.spec.subjects import STANDIN
+from reproductions.spec.subjects import TOY
 
 NUMBERS = [table.number for table in TABLES if table.number.lstrip("A").isdigit()]
 
@@ -45,7 +45,7 @@ def test_every_printed_row_has_a_recipe_of_its_own_method_and_count(number):
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_the_standin_has_the_same_methods(number):
+def test_the_toy_has_the_same_methods(number):
     table = registry.get(f"table{number}-prunecomp")
     ours = {row.method for row in table.rows("standin", None)} - {"Dense"}
     printed = {row.method for row in table.rows("paper", None)} - {"Dense"}
@@ -55,8 +55,8 @@ def test_the_standin_has_the_same_methods(number):
 
 def test_code_and_paper_differ_in_calibration_and_share_the_rest():
     for metric in METRICS:
-        paper = recipe("standin", STANDIN, None, recipes.RepairSpec(metric, "+Prune&Comp"), 5)
-        code = recipe("standin", STANDIN, None, recipes.RepairSpec(metric, "+Prune&Comp"), 5, "code")
+        paper = recipe("standin", TOY, None, recipes.RepairSpec(metric, "+Prune&Comp"), 5)
+        code = recipe("standin", TOY, None, recipes.RepairSpec(metric, "+Prune&Comp"), 5, "code")
         assert (paper.fidelity, code.fidelity) == ("paper", "code")
         assert "calibration" not in paper.selection
         # 256 crops for BI's factors, 128 for all others
@@ -95,7 +95,7 @@ def test_a_removed_list_is_held_against_the_printed_one_place_by_place(tmp_path)
 @pytest.mark.slow
 def test_a_recipe_is_carried_out_and_a_shorter_one_starts_from_a_longer(tmp_path):
     spec = recipes.RepairSpec("Mag+", "+Prune&Comp", samples=2)
-    recipes_ = [recipe("standin", STANDIN, None, spec, count) for count in (3, 2)]
+    recipes_ = [recipe("standin", TOY, None, spec, count) for count in (3, 2)]
     three, two = (execute.prepare(recipe_) for recipe_ in recipes_)
     assert two.details["removed"] == three.details["removed"][:2]
     assert two.details["layer_executions"] == 0  # nothing is searched twice

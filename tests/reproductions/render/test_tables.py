@@ -32,7 +32,7 @@ def subject(name):
 
 
 @pytest.fixture
-def standin():
+def toy():
     measured = {"Task": cell(reproduced=41.25, stderr=3.0), "RP": cell(reproduced=88.5, stderr=2.5)}
     waiting = {"Task": cell(status="as reported only"), "RP": cell(status="as reported only")}
     failed = {"Task": cell(status="failed: out of memory"), "RP": cell(status="failed: out of memory")}
@@ -60,16 +60,16 @@ def standin():
     }
 
 
-def test_the_stand_in_and_the_paper_never_share_a_table(standin):
+def test_the_stand_in_and_the_paper_never_share_a_table(toy):
     for form in ("terminal", "md", "latex", "html"):
-        text = tables.render(standin, form)
+        text = tables.render(toy, form)
         for line in text.splitlines():
             assert not ("41.25" in line and "77.77" in line)
         assert text.index("41.25") < text.index("Reported by the paper") < text.index("77.77")
 
 
-def test_what_was_not_measured_says_so(standin):
-    text = tables.render(standin)
+def test_what_was_not_measured_says_so(toy):
+    text = tables.render(toy)
     assert "LLM-Pruner (as reported only)" in text
     assert "failed: out of memory" in text
     assert "published records" in text
@@ -78,18 +78,18 @@ def test_what_was_not_measured_says_so(standin):
 
 @pytest.mark.parametrize("form", ["terminal", "md", "latex"])
 @pytest.mark.parametrize("count", [tables.FOLDED - 1, tables.FOLDED])
-def test_rows_without_a_number_are_counted_where_many_follow_one_another(standin, form, count):
+def test_rows_without_a_number_are_counted_where_many_follow_one_another(toy, form, count):
     def waiting(sparsity, reason):
         cells = {"Task": cell(status=reason), "RP": cell(status=reason)}
         return [
             row("toy model", "standin", f"{reason} {n}", cells, reason) | {"sparsity": sparsity} for n in range(count)
         ]
 
-    measured = standin["rows"][0] | {"method": "between"}
-    failed = [standin["rows"][2] | {"method": f"failed {n}"} for n in range(count)]
-    standin["rows"] += [*waiting("5/16", "not run"), measured, *waiting("6/16", "not run"), *failed]
-    standin["rows"] += [*waiting("6/16", "not run"), *waiting("6/16", "as reported only")]
-    folded, whole = tables.render(standin, form), tables.render(standin, form, every_row=True)
+    measured = toy["rows"][0] | {"method": "between"}
+    failed = [toy["rows"][2] | {"method": f"failed {n}"} for n in range(count)]
+    toy["rows"] += [*waiting("5/16", "not run"), measured, *waiting("6/16", "not run"), *failed]
+    toy["rows"] += [*waiting("6/16", "not run"), *waiting("6/16", "as reported only")]
+    folded, whole = tables.render(toy, form), tables.render(toy, form, every_row=True)
     counted = f"{count} rows (not run)"
     assert folded.count(counted) == (3 if count == tables.FOLDED else 0)
     assert folded.count(f"{count} rows (as reported only)") == (1 if count == tables.FOLDED else 0)
@@ -97,84 +97,84 @@ def test_rows_without_a_number_are_counted_where_many_follow_one_another(standin
     assert all(f"failed {n}" in folded for n in range(count)) and "between" in folded
     assert all(whole.count(f"not run {n} (not run)") == 3 for n in range(count))
     assert ("--every-row" in folded) == (form == "terminal" and count == tables.FOLDED)
-    assert tables.render(standin, "csv") == tables.render(standin, "csv", every_row=True)
+    assert tables.render(toy, "csv") == tables.render(toy, "csv", every_row=True)
 
 
-def test_rows_without_a_number_are_counted_below_those_with_one(standin):
+def test_rows_without_a_number_are_counted_below_those_with_one(toy):
     """Of as many layers removed, wherever they stand."""
     waiting = [row("toy model", "standin", f"w{n}", {"Task": cell(status="not run")}, "not run") for n in range(4)]
     measured = [row("toy model", "standin", f"m{n}", {"Task": cell(reproduced=50.0 + n)}) for n in range(3)]
-    standin["rows"] = [waiting[0], measured[0], waiting[1], waiting[2], measured[1], waiting[3], measured[2]]
-    names = re.findall(r"^4/16 +(m\d|w\d|4 rows \(not run\))", tables.render(standin), re.MULTILINE)
+    toy["rows"] = [waiting[0], measured[0], waiting[1], waiting[2], measured[1], waiting[3], measured[2]]
+    names = re.findall(r"^4/16 +(m\d|w\d|4 rows \(not run\))", tables.render(toy), re.MULTILINE)
     assert names == ["m0", "m1", "m2", "4 rows (not run)"]
 
 
-def test_the_terminal_leaves_columns_without_a_result_out_and_names_them(standin):
-    for line in standin["rows"]:
+def test_the_terminal_leaves_columns_without_a_result_out_and_names_them(toy):
+    for line in toy["rows"]:
         line["cells"]["Untried"] = cell(status="not run")
         line["cells"]["Lacking"] = cell(status="no data: no network")
     hint = "Columns without a result are left out: Untried. --every-row shows them."
-    folded, whole = tables.render(standin), tables.render(standin, every_row=True)
+    folded, whole = tables.render(toy), tables.render(toy, every_row=True)
     assert hint in folded and folded.count("Untried") == folded.count(hint) and "Lacking" in folded
     assert hint not in whole and "Untried" in whole
-    assert all("Untried" in tables.render(standin, form) for form in ("md", "csv", "json"))
+    assert all("Untried" in tables.render(toy, form) for form in ("md", "csv", "json"))
 
 
-def test_hints_name_the_variable_where_make_asks(standin, monkeypatch):
+def test_hints_name_the_variable_where_make_asks(toy, monkeypatch):
     waiting = [row("toy model", "standin", f"w{n}", {"Task": cell(status="not run")}, "not run") for n in range(4)]
-    standin["rows"] += waiting
-    assert "--every-row lists them" in tables.render(standin)
+    toy["rows"] += waiting
+    assert "--every-row lists them" in tables.render(toy)
     monkeypatch.setenv("LAYERLAB_MAKE", "1")
-    assert "EVERY_ROW=1 lists them; csv and json hold them, too." in tables.render(standin)
+    assert "EVERY_ROW=1 lists them; csv and json hold them, too." in tables.render(toy)
 
 
 @pytest.mark.parametrize("form", ["terminal", "md", "latex", "html"])
-def test_of_some_columns_a_row_says_only_what_these_lack(standin, form):
-    lines = standin["rows"]
+def test_of_some_columns_a_row_says_only_what_these_lack(toy, form):
+    lines = toy["rows"]
     for line in lines:
         line["dense"] = False
     lines[1]["cells"] = {"Task": cell(status="diverged"), "RP": cell(status="not run")}
     lines[2]["cells"] = {"RP": cell(status="none"), "Task": cell(status="failed: out of memory")}
     lines.append(row("toy model", "standin", "Other", {"RP": cell(status="no value")}, "no value"))
-    task, rp = (show.of_columns(standin, {name}) for name in ("Task", "RP"))
+    task, rp = (show.of_columns(toy, {name}) for name in ("Task", "RP"))
     states = {name: {r["method"]: r["status"] for r in spec_cell["rows"] if r["subject"] == "standin"}
               for name, spec_cell in (("Task", task), ("RP", rp))}  # fmt: skip
     assert states["Task"] == {"Dense": "measured", "LLM-Pruner": "diverged", "SLEB": "failed: out of memory"}
     assert states["RP"] == {"Dense": "measured", "LLM-Pruner": "not run", "Other": "no value"}
     text = tables.render(rp, form)
     assert "LLM-Pruner (not run)" in text and "SLEB" not in text and "memory" not in text and "41.25" not in text
-    assert "There is no row to show." in tables.render(show.of_columns(standin, {"neither"}), form)
+    assert "There is no row to show." in tables.render(show.of_columns(toy, {"neither"}), form)
 
 
-def test_a_row_of_which_nothing_is_to_be_measured_names_no_reason(standin):
-    standin["rows"].append(row("toy model", "standin", "Whole", {"Task": cell(status="none")}, "measured"))
-    assert re.search(r"Whole *$", tables.render(standin), re.MULTILINE)
+def test_a_row_of_which_nothing_is_to_be_measured_names_no_reason(toy):
+    toy["rows"].append(row("toy model", "standin", "Whole", {"Task": cell(status="none")}, "measured"))
+    assert re.search(r"Whole *$", tables.render(toy), re.MULTILINE)
 
 
-def test_the_terminal_counts_claims_that_have_no_number(standin):
+def test_the_terminal_counts_claims_that_have_no_number(toy):
     nothing = {"reported": None, "reproduced": None, "by_subject": {"standin": None}}
     nothing |= {"judged": {"standin": {"verdict": "not tested", "reason": "no results", "comparisons": []}}}
-    standin["claims"] += [nothing | {"text": text} for text in ("untried", "untested")]
-    folded, whole = tables.render(standin), tables.render(standin, every_row=True)
+    toy["claims"] += [nothing | {"text": text} for text in ("untried", "untested")]
+    folded, whole = tables.render(toy), tables.render(toy, every_row=True)
     assert "Not shown: 2 claims without a number. --every-row shows all." in folded and "untried" not in folded
     assert "Not shown" not in whole and "3. untried" in whole and "4. untested" in whole
-    assert "untried" in tables.render(standin, "md")
-    standin["claims"] = standin["claims"][2:]
-    assert "1. untried" in tables.render(standin)  # where no claim has any, all are listed
+    assert "untried" in tables.render(toy, "md")
+    toy["claims"] = toy["claims"][2:]
+    assert "1. untried" in tables.render(toy)  # where no claim has any, all are listed
 
 
-def test_why_there_is_no_data_is_said_below_the_table_not_in_the_column_of_methods(standin):
+def test_why_there_is_no_data_is_said_below_the_table_not_in_the_column_of_methods(toy):
     reason = "no data: could not fetch dataset someone/something: no network; fetch it on a machine that has one"
     cells = {"Task": cell(status=reason)}
-    standin["rows"] += [row("toy model", "standin", f"row {n}", cells, reason) for n in range(5)]
+    toy["rows"] += [row("toy model", "standin", f"row {n}", cells, reason) for n in range(5)]
     for every_row in (False, True):
-        text = tables.render(standin, every_row=every_row)
+        text = tables.render(toy, every_row=every_row)
         assert text.count("someone/something") == 1 and f"Task: {reason}" in text
         assert ("5 rows (no data)" in text) != every_row and ("row 3 (no data)" in text) == every_row
 
 
-def test_csv_and_json_hold_every_cell(standin):
-    lines = list(csv.DictReader(io.StringIO(tables.render(standin, "csv"))))
+def test_csv_and_json_hold_every_cell(toy):
+    lines = list(csv.DictReader(io.StringIO(tables.render(toy, "csv"))))
     assert len(lines) == 8
     assert lines[0] == {
         "model": "toy model",
@@ -188,51 +188,49 @@ def test_csv_and_json_hold_every_cell(standin):
         "low": "",
         "high": "",
     }
-    assert json.loads(tables.render(standin, "json")) == standin
+    assert json.loads(tables.render(toy, "json")) == toy
 
 
-def test_several_tables_are_one_document(standin):
-    other = standin | {"target": "u", "rows": standin["rows"][:1]}
-    assert json.loads(tables.render([standin, other], "json")) == [standin, other]
-    assert json.loads(tables.render([standin], "json")) == [standin]
-    lines = list(csv.DictReader(io.StringIO(tables.render([standin, other], "csv"))))
+def test_several_tables_are_one_document(toy):
+    other = toy | {"target": "u", "rows": toy["rows"][:1]}
+    assert json.loads(tables.render([toy, other], "json")) == [toy, other]
+    assert json.loads(tables.render([toy], "json")) == [toy]
+    lines = list(csv.DictReader(io.StringIO(tables.render([toy, other], "csv"))))
     assert [line["target"] for line in lines] == ["t"] * 8 + ["u"] * 2
-    alone = tables.render(standin, "csv").splitlines() + tables.render(other, "csv").splitlines()[1:]
-    assert [",".join(line.split(",")[1:]) for line in tables.render([standin, other], "csv").splitlines()] == alone
+    alone = tables.render(toy, "csv").splitlines() + tables.render(other, "csv").splitlines()[1:]
+    assert [",".join(line.split(",")[1:]) for line in tables.render([toy, other], "csv").splitlines()] == alone
     for form in ("terminal", "md", "latex", "html"):
-        text = tables.render([standin, other], form)
-        assert text == tables.render(standin, form) + "\n" + tables.render(other, form)
+        text = tables.render([toy, other], form)
+        assert text == tables.render(toy, form) + "\n" + tables.render(other, form)
 
 
-def test_the_paper_profile_shows_both_and_the_difference(standin):
-    standin["subjects"] = [subject("paper")]
-    standin["rows"] = [
-        row("LLaMA-2-7B", "paper", "Dense", {"Task": cell(77.77, 77.5, 1.0, "match"), "RP": cell(66.66)})
-    ]
-    text = tables.render(standin)
+def test_the_paper_profile_shows_both_and_the_difference(toy):
+    toy["subjects"] = [subject("paper")]
+    toy["rows"] = [row("LLaMA-2-7B", "paper", "Dense", {"Task": cell(77.77, 77.5, 1.0, "match"), "RP": cell(66.66)})]
+    text = tables.render(toy)
     assert "77.77 | 77.50±1.00 (-0.27)" in text
     assert "66.66" in text
 
 
-def test_latex_and_markdown_escape_what_would_break_them(standin):
-    standin["rows"][0]["method"] = "A_b & 50%"
-    assert r"A\_b \& 50\%" in tables.render(standin, "latex")
-    standin["subjects"] = [subject("paper")]
-    standin["rows"] = [row("M", "paper", "x", {"Task": cell(1.0, 2.0), "RP": cell(1.0)})]
-    markdown = [line for line in tables.render(standin, "md").splitlines() if line.startswith("| M ")]
+def test_latex_and_markdown_escape_what_would_break_them(toy):
+    toy["rows"][0]["method"] = "A_b & 50%"
+    assert r"A\_b \& 50\%" in tables.render(toy, "latex")
+    toy["subjects"] = [subject("paper")]
+    toy["rows"] = [row("M", "paper", "x", {"Task": cell(1.0, 2.0), "RP": cell(1.0)})]
+    markdown = [line for line in tables.render(toy, "md").splitlines() if line.startswith("| M ")]
     assert markdown[0].replace("\\|", "").count("|") == 6
 
 
-def test_html_is_read_back_with_every_number_and_character(standin):
-    standin["rows"][0]["method"] = "<b> & [L]"
-    [measured, printed, claims] = pandas.read_html(io.StringIO(tables.render(standin, "html")))
+def test_html_is_read_back_with_every_number_and_character(toy):
+    toy["rows"][0]["method"] = "<b> & [L]"
+    [measured, printed, claims] = pandas.read_html(io.StringIO(tables.render(toy, "html")))
     assert measured["Method"][0] == "<b> & [L]" and measured["Task"][0] == "41.25"
     assert float(printed["RP"][0]) == 66.66 and claims.iloc[0, 0] == "1. a & b"
 
 
-def test_the_terminal_shows_the_best_of_as_many_removed_layers_bold_and_verdicts_in_colours(standin):
+def test_the_terminal_shows_the_best_of_as_many_removed_layers_bold_and_verdicts_in_colours(toy):
     numbers = [("Dense", 60.0, 9.0), ("A", 41.0, 21.0), ("B", 42.0, 22.0), ("C", 42.0, 23.0)]
-    standin["rows"] = [
+    toy["rows"] = [
         row(
             "stand-in",
             "standin",
@@ -242,55 +240,55 @@ def test_the_terminal_shows_the_best_of_as_many_removed_layers_bold_and_verdicts
         | {"dense": name == "Dense"}
         for name, up, down in numbers
     ]
-    standin["rows"].append(row("stand-in", "standin", "D", {"Task": cell(reproduced=1.0)}) | {"sparsity": "8/16"})
-    standin["better"] = {"Task": "higher", "PPL": "lower"}
-    text = tables.render(standin, colours=True, width=80)
+    toy["rows"].append(row("stand-in", "standin", "D", {"Task": cell(reproduced=1.0)}) | {"sparsity": "8/16"})
+    toy["better"] = {"Task": "higher", "PPL": "lower"}
+    text = tables.render(toy, colours=True, width=80)
     assert re.findall(r"\x1b\[1m *(\d+\.\d+)\x1b", text) == ["21.00", "42.00", "42.00"]
     assert (
         re.search(r"\x1b\[32m *supported", text)
         and re.search(r"\x1b\[31m *contradicted", text)
-        and f"\x1b[1m{standin['title']}" in text
+        and f"\x1b[1m{toy['title']}" in text
     )
-    assert "\x1b" not in tables.render(standin)
+    assert "\x1b" not in tables.render(toy)
 
 
-def test_an_unknown_format_is_named(standin):
+def test_an_unknown_format_is_named(toy):
     with pytest.raises(UserError, match="unknown format 'latx'; did you mean 'latex'"):
-        tables.render(standin, "latx")
+        tables.render(toy, "latx")
 
 
 @pytest.mark.parametrize("form", ["terminal", "md"])
-def test_a_table_says_first_how_many_cells_are_of_the_papers_models(standin, form):
-    standin["own_models"] = {"measured": 0, "cells": 132}
-    text = tables.render(standin, form)
+def test_a_table_says_first_how_many_cells_are_of_the_papers_models(toy, form):
+    toy["own_models"] = {"measured": 0, "cells": 132}
+    text = tables.render(toy, form)
     assert text.index("A title") < text.index("own models: 0 of 132 cells") < text.index("41.25")
 
 
-def test_counts_from_shapes_do_not_read_as_reproduced_scores(standin):
-    standin["own_models"] = {"measured": 0, "cells": 2}
-    standin["rows"].append(row("LLaMA-2-7B", "paper", "SLEB", {"Ratio": cell(20.0, 20.0, None, "match")}))
-    text = tables.render(standin)
+def test_counts_from_shapes_do_not_read_as_reproduced_scores(toy):
+    toy["own_models"] = {"measured": 0, "cells": 2}
+    toy["rows"].append(row("LLaMA-2-7B", "paper", "SLEB", {"Ratio": cell(20.0, 20.0, None, "match")}))
+    text = tables.render(toy)
     assert "Compared with the paper" not in text
     assert "Nothing of this is a reproduced score" in text and "1 match the printed numbers, 0 differ" in text
-    assert "Ratio" not in tables.render(standin, reported=False)  # of another model the paper reports nothing
-    standin["own_models"]["measured"] = 1
-    assert "Compared with the paper: 1 cells match" in tables.render(standin)
+    assert "Ratio" not in tables.render(toy, reported=False)  # of another model the paper reports nothing
+    toy["own_models"]["measured"] = 1
+    assert "Compared with the paper: 1 cells match" in tables.render(toy)
 
 
-def test_rows_that_the_paper_does_not_report_are_not_among_its_own(standin):
+def test_rows_that_the_paper_does_not_report_are_not_among_its_own(toy):
     empty = {"Task": cell(status="not run"), "RP": cell(status="not run")}
-    standin["rows"] += [row("LLaMA-2-7B", "paper", f"ours {n}", empty, "not run") for n in range(6)]
-    assert "6 rows" not in tables.render(standin) and "ours" not in tables.render(standin)
+    toy["rows"] += [row("LLaMA-2-7B", "paper", f"ours {n}", empty, "not run") for n in range(6)]
+    assert "6 rows" not in tables.render(toy) and "ours" not in tables.render(toy)
 
 
-def test_what_was_not_run_names_the_command_with_its_target_and_model(standin):
+def test_what_was_not_run_names_the_command_with_its_target_and_model(toy):
     other = subject("paper") | {"name": "a-model", "label": "A Model"}
-    standin |= {"subjects": [subject("standin"), other], "claims": []}
+    toy |= {"subjects": [subject("standin"), other], "claims": []}
     missing = {"Task": cell(status="not run"), "RP": cell(reproduced=1.0)}
-    standin["rows"].append(row("A Model", "paper", "Dense", missing, "not run") | {"subject": "a-model"})
-    text = tables.render(standin)
+    toy["rows"].append(row("A Model", "paper", "Dense", missing, "not run") | {"subject": "a-model"})
+    text = tables.render(toy)
     assert "·: no result on A Model. `python -m reproductions run t --model a-model` measures it" in text
     assert "no result on standin" not in text
     reason = "no data: could not fetch x; `python -m reproductions fetch TARGET`"
     missing["Task"] |= {"status": reason, "status_id": "no-data"}
-    assert "`python -m reproductions fetch t`" in tables.render(standin)
+    assert "`python -m reproductions fetch t`" in tables.render(toy)

@@ -64,7 +64,7 @@ def test_steps_are_told_in_one_line():
 
 def test_what_removes_parts_of_layers_or_looks_at_windows_has_its_rows_share(evidence):
     compared = 0
-    for subject in (subjects.STANDIN, subjects.of_model("smollm2-135m-instruct")):
+    for subject in (subjects.TOY, subjects.of_model("smollm2-135m-instruct")):
         for target, repairs in (
             ("league", {league.PRUNER, league.SLICEGPT, league.NBL}),
             ("figure-windows-league", set()),

@@ -9,7 +9,7 @@ from reproductions.render import show
 from reproductions.site import beside, cells
 from reproductions.site.cells import Cell, Grid, Heading, Line, ShownNumber
 from reproductions.spec import registry, reported
-from reproductions.spec.subjects import PAPER, STANDIN
+from reproductions.spec.subjects import PAPER, TOY
 
 TARGETS = ("table5-reassessing", "tableK-reassessing", "tableJ-reassessing", "tableI-reassessing", "tableA3-prunecomp")
 
@@ -36,7 +36,7 @@ def two(printed, measured, printed_columns=("acc",), measured_columns=("acc",)):
     """The grids of the paper and of another model; columns: ids."""
     headings = [tuple(Heading(name, f"{name} here") for name in names) for names in (printed_columns, measured_columns)]
     return [
-        Grid(STANDIN, "toy model", "published", False, headings[1], tuple(measured)),
+        Grid(TOY, "toy model", "published", False, headings[1], tuple(measured)),
         Grid(PAPER, "the paper's models", "no", True, headings[0], tuple(printed)),
     ]
 

@@ -28,7 +28,7 @@ from reproductions.render import show, tables
 from reproductions.site import cells, data, generator, items, pages, pictures, recipes, source_lines, views
 from reproductions.site.__main__ import main
 from reproductions.spec import registry, reported
-from reproductions.spec.subjects import PUBLISHED_MODELS, STANDIN
+from reproductions.spec.subjects import PUBLISHED_MODELS, TOY
 
 
 @cache
@@ -497,7 +497,7 @@ def test_a_league_ranks_by_hand():
         line("d", "3/9", None, 2.0, None),
         line("e", "3/9", 4.0, 7.0, 1.0),
     )
-    grid = views.ranked(cells.Grid(STANDIN, "t", "published", False, headings, lines))
+    grid = views.ranked(cells.Grid(TOY, "t", "published", False, headings, lines))
     assert [grid_line.method for grid_line in grid.lines] == ["Dense", "b", "a", "c", "d", "e"]
     assert {grid_line.method for grid_line in grid.lines if grid_line.full} == {"Dense", "a", "b", "e"}
     best = {(grid_line.method, at) for grid_line in grid.lines for at, cell in enumerate(grid_line.cells) if cell.best}

@@ -31,8 +31,8 @@ TABLE = "table1-linearpatch"
 )
 def test_a_change_replaces_one_option_and_nothing_else(changes, method, path, value):
     table = registry.get(TABLE)
-    before = {(row.sparsity, row.method): row for row in table.rows(settings.STANDIN)}
-    after = {(row.sparsity, row.method): row for row in table.rows(replace(settings.STANDIN, changes=changes))}
+    before = {(row.sparsity, row.method): row for row in table.rows(settings.TOY)}
+    after = {(row.sparsity, row.method): row for row in table.rows(replace(settings.TOY, changes=changes))}
     for key, row in after.items():
         if row.dense:
             assert row == before[key]
@@ -58,7 +58,7 @@ def test_laco_reads_as_many_sentences_and_a_choices_own_text_changes_too():
 
 def test_rows_that_nothing_changes_are_refused_and_none_is_measured(tmp_path):
     store, table = Store(tmp_path, None), registry.get(TABLE)
-    subject = replace(settings.STANDIN, changes=Changes(alpha=0.9))
+    subject = replace(settings.TOY, changes=Changes(alpha=0.9))
     titles = {entry.title.split("/16 ")[1] for entry in runner.missing([table], store, subject)}
     assert titles == {"Dense", "LinearPatch[S]", "LinearPatch[L]"}
     with pytest.raises(UserError, match="no row of table1-linearpatch changes with alpha 0.9"):
@@ -89,9 +89,9 @@ def test_a_change_that_cannot_be_made_is_named(arguments, message, capsys):
 def test_yours_stands_beside_the_published_with_the_paired_difference(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path))
     store, table = Store(tmp_path), registry.get(TABLE)
-    subject = replace(settings.STANDIN, changes=Changes(seed=3))
+    subject = replace(settings.TOY, changes=Changes(seed=3))
     [row] = [row for row in table.rows(subject) if (row.sparsity, row.method) == ("4/16", "LinearPatch[S]")]
-    [plain] = [row for row in table.rows(settings.STANDIN) if (row.sparsity, row.method) == ("4/16", "LinearPatch[S]")]
+    [plain] = [row for row in table.rows(settings.TOY) if (row.sparsity, row.method) == ("4/16", "LinearPatch[S]")]
     column = next(column for column in table.columns_for(subject) if column.label == "Continue")
     published = store.get(plain.recipe, column.benchmark)
     right = store.items(plain.recipe, column.benchmark)[column.key].astype(bool)

@@ -62,14 +62,14 @@ def test_every_target_has_rows_for_any_model(target, name):
 
 def test_shares_are_rounded_and_what_is_said_wins():
     subject = settings.of_model("smollm2-135m-instruct")
-    assert subject.counts((9, 32), (7, 32), standin=(5, 4)) == (8, 7)
+    assert subject.counts((9, 32), (7, 32), toy=(5, 4)) == (8, 7)
     for name, counts in (("qwen2.5-coder-0.5b-instruct", (5, 7)), ("qwen2.5-coder-1.5b-instruct", (6, 8))):
         qwen = settings.of_model(name)
-        assert qwen.counts((7, 32), (9, 32), standin=1) == counts and qwen.text == "wikitext2-tokenised-validation"
-    assert subject.counts((7, 32), (7, 32), standin=1) == (7,)  # several that round to one are one
-    assert settings.STANDIN.counts((9, 32), (7, 32), standin=(5, 4)) == (5, 4)
+        assert qwen.counts((7, 32), (9, 32), toy=1) == counts and qwen.text == "wikitext2-tokenised-validation"
+    assert subject.counts((7, 32), (7, 32), toy=1) == (7,)  # several that round to one are one
+    assert settings.TOY.counts((9, 32), (7, 32), toy=(5, 4)) == (5, 4)
     subject_ = settings.of_model("smollm2-135m-instruct", remove=(3, 9))
-    assert subject_.counts((9, 32), standin=(5, 4)) == (3, 9)
+    assert subject_.counts((9, 32), toy=(5, 4)) == (3, 9)
     rows = registry.get("table1-linearpatch").rows(subject_)
     assert {row.sparsity for row in rows} == {"0/30", "3/30", "9/30"}
     assert sum(row.dense for row in rows) == 1
@@ -79,15 +79,15 @@ def test_shares_are_rounded_and_what_is_said_wins():
         with pytest.raises(
             UserError, match=f"30 layers: {count} of them cannot be removed; at least one has to be removed$"
         ):
-            settings.of_model("smollm2-135m-instruct", remove=(count,)).counts((9, 32), standin=1)
+            settings.of_model("smollm2-135m-instruct", remove=(count,)).counts((9, 32), toy=1)
     with pytest.raises(
         UserError, match="1 layer: 0 of them cannot be removed; a table's share of so few rounds to none"
     ):
-        dataclasses.replace(subject, layers=1).counts((9, 32), standin=1)
+        dataclasses.replace(subject, layers=1).counts((9, 32), toy=1)
 
 
 def test_the_profile_follows_from_the_model():
-    assert settings.of_model("standin") == settings.of_model("toy") == settings.STANDIN  # both names, one recipe
+    assert settings.of_model("standin") == settings.of_model("toy") == settings.TOY  # both names, one recipe
     assert settings.of_model("smollm2-135m").profile == "paper"
     for name, profile in (("standin", "paper"), ("smollm2-135m", "standin")):
         with pytest.raises(UserError, match="the toy model's tasks are the toy model's alone"):

@@ -76,8 +76,8 @@ def test_full_test_sets_are_the_papers_models_and_table_1s():
     assert asked("table1-laco", SMOLLM)["CMMLU"] == "laco_cmmlu@first-500"
     assert asked("table1-reassessing", SMOLLM)["OpenbookQA"] == "openbookqa"  # has 500
     for target in registry.targets():
-        papers, standin = (asked(target, subject) for subject in (settings.PAPER, settings.STANDIN))
-        assert not any(name and name != subsets.whole(name) for name in [*papers.values(), *standin.values()])
+        papers, toy = (asked(target, subject) for subject in (settings.PAPER, settings.TOY))
+        assert not any(name and name != subsets.whole(name) for name in [*papers.values(), *toy.values()])
         for label, name in asked(target, SMOLLM).items():
             assert (
                 name is None
