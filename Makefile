@@ -149,7 +149,7 @@ prune: $(STAMP)  ## remove layers of your model: MODEL=./my-model REMOVE=8; also
 	$(if $(strip $(MODEL)),,$(error make prune needs a model. Name one, for instance MODEL=./my-model))
 	$(if $(strip $(REMOVE)),,$(error make prune needs the number of layers to remove. Give one, for instance REMOVE=8))
 	$(if $(filter-out $(METHODS),$(TOOL)),$(error unknown METHOD $(TOOL). Use one of $(METHODS)))
-	@$(RUN) -m $(if $(filter refit,$(TOOL)),extensions,papers).$(TOOL) $(call option,--model,$(MODEL)) $(call option,--remove,$(REMOVE)) \
+	@LAYERLAB_MAKE=prune $(RUN) -m $(if $(filter refit,$(TOOL)),extensions,papers).$(TOOL) $(call option,--model,$(MODEL)) $(call option,--remove,$(REMOVE)) \
 		--out $(call quoted,$(or $(OUT),$(notdir $(patsubst %/,%,$(MODEL)))-pruned)) $(call option,--text,$(TEXT)) \
 		$(call option,--tasks,$(TASKS)) $(call option,--samples,$(SAMPLES)) $(call option,--seed,$(SEED)) \
 		$(call option,--device,$(DEVICE)) $(call option,--dtype,$(DTYPE)) $(if $(call on,$(PLAN)),--plan) $(if $(call on,$(QUICK)),--quick) \

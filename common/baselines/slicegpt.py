@@ -137,7 +137,7 @@ def slice_stream(
 
 
 def principal(states: list[Tensor], count: int, device: torch.device) -> Tensor:
-    """Return the directions of largest second moment over all tokens: orthonormal columns [channels, left], float64."""
+    """Return the directions of largest second moment over all tokens: orthonormal columns [channels, count], float64."""
     gram = 0.0
     for state in states:
         rows = state.to(device).flatten(0, -2).double()

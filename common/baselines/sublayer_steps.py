@@ -68,7 +68,9 @@ class SliceGpt(Pruning):
             layer = sum(p.numel() for p in layer_list(model)[0].parameters())
             ratio = self.layers * layer / sum(p.numel() for p in model.parameters())
         if not 0 <= ratio < 1:
-            raise UserError(f"SliceGPT takes a share of 0 to 1, not {ratio}")
+            raise UserError(
+                f"SliceGPT takes a ratio of parameters from 0 to below 1, not {ratio:g}. Remove fewer layers"
+            )
         return slicegpt.width_of_ratio(model, ratio)
 
     def apply(self, context: Context) -> None:

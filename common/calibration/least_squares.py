@@ -113,7 +113,10 @@ class Moments:
 
         Raises:
             KeyError: a field is missing.
+            ValueError: an earlier version weighted tokens otherwise, or left the first ones out.
         """
+        if facts.get("weights", "inverse-norm") != "inverse-norm" or not facts.get("first", True):
+            raise ValueError("its moments are weighted otherwise")
         sums = {name: {r: tensors[f"{name}.{r:d}"] for r in (False, True)} for name in ("squares", "products")}
         return cls(
             **{name: facts[name] for name in _FACTS},

@@ -100,7 +100,7 @@ class Job:
         """A view of the model; it follows surgery."""
         return Decoder(self.model)
 
-    def set_options(self, *names: str, **renamed: str) -> dict:
+    def given_options(self, *names: str, **renamed: str) -> dict:
         """Return the options of these names that are set.
 
         ``renamed`` returns options under other names, {name: the option's name}.

@@ -250,14 +250,10 @@ def _owners() -> dict[str, str]:
 
 
 def _check_which(options: ToolOptions) -> None:
-    options_set = [f"--{name.replace('_', '-')}" for name in options.instead if getattr(options, name) is not None]
-    if len(options_set) != 1:
+    given = [f"--{name.replace('_', '-')}" for name in options.instead if getattr(options, name) is not None]
+    if len(given) != 1:
         choices = ", ".join(f"--{name.replace('_', '-')}" for name in options.instead)
-        what = (
-            f"{' and '.join(options_set)} contradict each other"
-            if options_set
-            else "nothing says which layers to remove"
-        )
+        what = f"{' and '.join(given)} contradict each other" if given else "nothing says which layers to remove"
         raise UserError(f"{what}; give one of {choices}")
     if options.measure and not options.plan:
         raise UserError("--measure adds to --plan what a run would do. Add --plan, or leave --measure out")

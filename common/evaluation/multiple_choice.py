@@ -90,7 +90,7 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Return the approximate bytes of the tensors of `tensors`."""
+        """Return the approximate bytes of `tensors`."""
         return len(self) * len(self.trees[0]) * (len(self.trees[0]) + 16)
 
     @cached_property

@@ -132,7 +132,7 @@ def evenly_spaced(count: int, length: int) -> list[int]:
     return [i * length // count for i in range(count)]
 
 
-def sequences_of(tokens: int, window: int) -> int:
+def sequence_count(tokens: int, window: int) -> int:
     """Return the number of sequences of ``window`` tokens that hold ``tokens``, rounded down; at least one."""
     return max(1, tokens // window)
 
@@ -197,7 +197,7 @@ class Protocol:
 
     def of_tokens(self, tokens: int) -> Protocol:
         """Return this protocol on as many sequences as hold ``tokens``, evenly spread over the text."""
-        windows = spread(sequences_of(tokens, self.window), self.windows)
+        windows = spread(sequence_count(tokens, self.window), self.windows)
         return replace(self, name=f"{self.name}@{tokens}-tokens", windows=windows)
 
     def measured(self, model, tokenizer, *, limit: int | None = None, progress: bool = True) -> dict:

@@ -335,7 +335,7 @@ class _AllRecorded(Exception):
 
 
 class _Recorder(nn.Module):
-    """Stands for a layer and notes what it is called with; what it is asked for else is the layer's."""
+    """Take a layer's place and record the arguments of each call; other attributes are the layer's."""
 
     def __init__(self, layer: nn.Module, calls: list[dict]):
         super().__init__()

@@ -259,7 +259,7 @@ class Streamed:
             return {name: read().to(self.device) for name, read in self._sources[layer].items()}
 
     def _drop(self) -> None:
-        """Let the part go that is there."""
+        """Drop the loaded part."""
         part, self._loaded_part = self._loaded_part, None
         if part is None:
             return
@@ -301,7 +301,7 @@ class Streamed:
         return lambda: self._read(entry)
 
     def _experts(self, prefix: str, name: str, layer: nn.Module) -> Callable[[], Tensor]:
-        """Mixtures' checkpoints hold each expert's matrices apart; transformers holds them stacked."""
+        """Return a reader of a mixture's stacked matrices; checkpoints hold each expert's apart."""
         kind = self._model().config.model_type
         rows = [[self._entry(part) for part in row] for row in stored_names(kind, prefix, name, layer)]
         stored_shape, shape = _stacked(rows), tuple(layer.get_parameter(name).shape)

@@ -130,6 +130,6 @@ def _either(names: list[str]) -> str:
 
 
 def _likeness(name: str, candidate: str) -> float:
-    """From 0 to 1; what begins as the name does is near, however much longer it is."""
+    """Return a likeness from 0 to 1; a candidate that begins as the name does is near, however much longer it is."""
     begins = 0.75 if len(name) > 2 and candidate.startswith(name) else 0.0
     return max(begins, difflib.SequenceMatcher(None, name, candidate).ratio())

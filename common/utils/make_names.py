@@ -3,7 +3,8 @@
 import os
 import re
 
-VARIABLE = "LAYERLAB_MAKE"  # the Makefile sets it for what it runs
+VARIABLE = "LAYERLAB_MAKE"  # the Makefile sets it for what it runs: 1, or prune for a tool
+_ITSELF = "run the python command itself, as in `make shell`"
 _FLAGS = {"convert-weights", "dry-run", "every-row", "force", "full-test-sets", "paper-budget", "plan", "quick"}
 _VALUES = {
     "alpha", "columns", "device", "dtype", "format", "limit", "minutes", "model", "out", "pictures", "port",
@@ -26,8 +27,9 @@ def translated(text: str) -> str:
     text = re.sub(_NAME + r"(?: [a-z0-9]+)? \(make: ([^)]*)\)", r"\2", text)
     text = re.sub(r"\b([A-Z_]+=\w*) \(--[a-z-]+\)", r"\1", text)
     text = re.sub(_NAME + _VALUE, _variable, text)
-    if left := [f"--{name}" for name in dict.fromkeys(re.findall(_NAME, text))]:
-        text = f"{text.rstrip('.')}. For {', '.join(left)} run the python command itself, as in `make shell`"
+    python_only = [f"--{name}" for name in dict.fromkeys(re.findall(_NAME, text))]
+    if python_only and os.environ[VARIABLE] == "prune" and _ITSELF not in text:
+        text = f"{text}{'' if text[-1] in '.?!' else '.'} For {', '.join(python_only)} {_ITSELF}"
     return text
 
 

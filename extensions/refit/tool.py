@@ -72,7 +72,7 @@ def apply(job: Job) -> dict:
         if choose != "cosine":
             sets |= _least_left(job)
         if choose == "cosine" or (choose == "best" and len(job.windows) > 1):
-            window = Window(count=job.count, exclude_ends=True, **job.set_options("cosine"))
+            window = Window(count=job.count, exclude_ends=True, **job.given_options("cosine"))
             sets[BLOCK] = list(window.choose(around(job.model, job.tokenizer, job.windows)))
     removed, tried = _best(job, sets)
     job.chosen(removed)
@@ -110,7 +110,7 @@ def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -
     context = around(model, job.tokenizer, windows)
     context.details["removed"] = removed
     carries = not job.options.no_graft and _writer(job) in removed
-    options = job.set_options("following", "ridge")
+    options = job.given_options("following", "ridge")
     options["held_out"] = job.options.held_out * len(windows) // len(job.windows)
     Refit(**options, graft=carries or None).apply(context)
     return context

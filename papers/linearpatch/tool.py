@@ -84,7 +84,7 @@ def _surveyed(job: Job) -> tuple[list[int], Statistics]:
 
 def _patch(job: Job) -> LinearPatchRepair:
     only = {"estimator": "least-squares"} if job.options.patch == "matrix" else {}
-    return LinearPatchRepair(**job.set_options("estimator", "acts_on", kind="patch") | only)
+    return LinearPatchRepair(**job.given_options("estimator", "acts_on", kind="patch") | only)
 
 
 def _distilled(job: Job, context: Context, statistics: Statistics, patch: LinearPatchRepair) -> dict:

@@ -151,7 +151,7 @@ def _settings(job: Job, rows: int, tied: bool = False) -> Settings:
     and stays so in a partial fine-tuning unless it is to be untied.
     """
     renamed = {"method": "finetune", "first": "train_at", "untie": "untie_head"}
-    requested = job.set_options("last", "epochs", "batch", "learning_rate", "seed", **renamed)
+    requested = job.given_options("last", "epochs", "batch", "learning_rate", "seed", **renamed)
     requested["untie"] = requested["untie"] or not (tied and requested["method"] == "partial")
     changes = (TOY_SETTINGS if job.toy else {}) | requested
     batch = changes.get("batch", Settings.batch)

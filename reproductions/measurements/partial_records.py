@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from common.evaluation.scores import accuracy_stderr
-from common.evaluation.windowed_perplexity import evenly_spaced, sequences_of, summarise
+from common.evaluation.windowed_perplexity import evenly_spaced, sequence_count, summarise
 from common.records.results import Record, Store
 from reproductions.spec import subsets
 
@@ -120,7 +120,7 @@ def _windows(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
     if "window" not in record.details:  # as an earlier version wrote it
         return None
     means, length = outcomes["nll"], record.details["window"]
-    means = means[evenly_spaced(sequences_of(subsets.tokens(benchmark), length), len(means))]
+    means = means[evenly_spaced(sequence_count(subsets.tokens(benchmark), length), len(means))]
     summary = summarise(torch.from_numpy(means)[:, None])
     size = {"windows": len(means), "tokens": len(means) * length, "predictions": len(means) * (length - 1)}
     details = {key: value for key, value in record.details.items() if key != "tokens_sha256"} | size

@@ -31,7 +31,7 @@ from reproductions.site.source_lines import SourcePages, name, place
 
 HERE = Path(__file__).parent
 UNLISTED = ("recipes", "code")  # folders of pages that neither navigation nor search has: there are a thousand
-TOYG_FOR = {"README.md": "index", "papers/AUDIT.md": "audit"}  # the site's pages in place of documents
+STANDING_FOR = {"README.md": "index", "papers/AUDIT.md": "audit"}  # the site's pages in place of documents
 LIGHT = {
     **dict.fromkeys(("color-brand-primary", "color-brand-content", "color-brand-visited"), "#00578a"),
     **{"line": "#d4d8dd", "yes": "#00795c", "no": "#a33d00", "open": "#6b727b", "mark": "#a33d00", "data": "#0072b2"},
@@ -167,7 +167,7 @@ def _document_links(app: Sphinx, tree: nodes.document) -> None:
         if link["reftype"] != "myst" or link["refdomain"] == "doc" or not re.search("[./]", path):
             continue
         target = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
-        address = f"{TOYG_FOR[target]}.html" if target in TOYG_FOR else ""
+        address = f"{STANDING_FOR[target]}.html" if target in STANDING_FOR else ""
         if target.endswith(".py") and (ROOT / target).is_file():
             address = app.config.source_pages.address(target)
         if address:

@@ -13,8 +13,7 @@ from common.utils.errors import one_line
     ("text", "expected"),
     [
         ("Give --text FILE (of which a tenth is measured on, or --test FILE)",
-         "Give TEXT=FILE (of which a tenth is measured on, or --test FILE). For --test run the python command itself, "
-         "as in `make shell`"),
+         "Give TEXT=FILE (of which a tenth is measured on, or --test FILE)"),
         ("--out my-model-pruned holds a checkpoint", "OUT=my-model-pruned holds a checkpoint"),
         ("--out ./a/b_c is the model itself", "OUT=./a/b_c is the model itself"),
         ("--text own.txt: the calibration text has few tokens", "TEXT=own.txt: the calibration text has few tokens"),
@@ -37,6 +36,14 @@ def test_options_become_variables_under_make_alone(text, expected, monkeypatch):
     assert one_line(text) == text
     monkeypatch.setenv(make_names.VARIABLE, "1")
     assert one_line(text) == expected
+
+
+def test_a_tools_options_that_make_does_not_take_are_said_once_to_need_the_python_command(monkeypatch):
+    monkeypatch.setenv(make_names.VARIABLE, "prune")
+    advice = "For --swep, --sweep run the python command itself, as in `make shell`"
+    text = one_line("--swep is unknown. Did you mean --sweep?")
+    assert text == f"--swep is unknown. Did you mean --sweep? {advice}" and one_line(text) == text
+    assert one_line("leave --model out") == "leave MODEL= out"
 
 
 def test_each_variable_that_is_named_is_the_makefiles():
