@@ -153,6 +153,7 @@ def run(entries: Sequence[Entry], only: Sequence[str], folder: Path, this_machin
             print(f"failed: {result['failed']}", flush=True)
         # Now, so that a run that is cut off has shown something.
         (folder / "README.md").write_text(page(entries, folder))
+    (folder / "README.md").write_text(page(entries, folder))
     return failed
 
 

@@ -342,7 +342,7 @@ def _columns(options: ColumnOptions, names: Collection[str]) -> tuple[str, ...]:
 
 
 def _work(tables: list, store, jobs: list, force: bool) -> list:
-    """Return what is missing of what a command names (see `_wanted`); force: all of it."""
+    """Return what is missing of what a command names (see `_tables_and_jobs`); force: all of it."""
     from reproductions.engine import runner
 
     return [

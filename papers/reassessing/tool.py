@@ -70,7 +70,9 @@ def _check_used(options: ReassessingOptions) -> None:
     unused = {"none": (*PARTIAL, *training), "partial": ()}.get(options.finetune, PARTIAL)
     if given := [name for name in unused if getattr(options, name) != getattr(type(options), name)]:
         names = listed(f"--{name.replace('_', '-')}" for name in given)
-        raise UserError(f"--finetune {options.finetune} does not use {names}. Choose another, or leave {names} out")
+        raise UserError(
+            f"--finetune {options.finetune} does not use {names}. Choose another --finetune, or leave {names} out"
+        )
 
 
 def refuse(job: Job, count: int) -> None:

@@ -38,7 +38,7 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """Measure what removing every block of the recipe's length costs by the named protocol, and which are chosen.
 
     Each is measured as it is, with the first token's own, dense state put back where the window ends, and with the neurons
-    carried over that write the massive activation, if their layer is removed (`extensions.refit.graft`). values: the
+    grafted that write the massive activation, if their layer is removed (`extensions.refit.graft`). values: the
     perplexities (``kept``, ``carried``) at the windows that CHOICES names and at the cheapest. details: by first layer the
     mean increase of the loss and its standard error, paired with the dense model's windows; norms at layers' inputs.
     """
@@ -92,7 +92,7 @@ def _carried(context: Context, ids: Tensor, count: int, starts: Sequence[int]) -
     if decoder.spec.matrices != (ATTENTION, MLP):
         return losses
     observed = Observed(decoder, context.windows())
-    for start in track(starts, "blocks with neurons carried over", unit="window", shown=context.progress):
+    for start in track(starts, "blocks with grafted neurons", unit="window", shown=context.progress):
         if (graft := observed.graft(range(start, start + count))) is None:
             continue
         host = decoder.layers[graft.host]

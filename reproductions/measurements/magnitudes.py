@@ -35,9 +35,9 @@ FACTORS = tuple(STEP**k for k in range(-3, 8))
 # What an interface's states are compared on with the dense model's, and what perplexity is measured on of wide models.
 END_TOKENS, FEW_WINDOWS = 4096, 4
 PREDICTIONS = ("ratio", "least_squares", "alike_at_end")
-# Of models wider than MANY_INTERFACES, where all interfaces take hours on a CPU, some are measured; wider than WIDE, C x C
-# moments of few interfaces are held at a time.
-MANY_INTERFACES, FEW_INTERFACES = 512, 8
+# In models with more channels, all interfaces take hours on a CPU: a few are measured. Above WIDE channels, C x C moments of
+# a few interfaces are held at a time.
+MOST_CHANNELS, FEW_INTERFACES = 512, 8
 WIDE, INTERFACES_AT_A_TIME = 1024, 4
 
 
@@ -211,7 +211,7 @@ def _look(interface: _Interface, end: _End, statistics: Statistics, start: int, 
 def interface_factors(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """Compare the best factor with each estimator's prediction at every block of the recipe's length (extension).
 
-    For models wider than MANY_INTERFACES only FEW_INTERFACES blocks, evenly spread, and FEW_WINDOWS of the text are measured.
+    With more than MOST_CHANNELS channels only FEW_INTERFACES blocks, evenly spread, and FEW_WINDOWS of the text are measured.
 
     Returns:
         Values: errors of predictions as mean |log(prediction / best)|, for the ratio of magnitudes, least squares at
@@ -222,7 +222,7 @@ def interface_factors(context: Context, argument: str) -> tuple[dict, dict, dict
     """
     count, layers = context.recipe.selection["count"], context.decoder.num_layers
     starts = list(range(1, layers - count))
-    wide = context.decoder.hidden_size > MANY_INTERFACES
+    wide = context.decoder.hidden_size > MOST_CHANNELS
     if wide:
         starts = sorted({starts[round(i * (len(starts) - 1) / (FEW_INTERFACES - 1))] for i in range(FEW_INTERFACES)})
     windows = [(start, start + count) for start in starts]

@@ -128,7 +128,7 @@ def view(evidence: Evidence, digest: str, models: Mapping[str, str]) -> dict:
 
 
 def _interfaces(records: dict[str, Record]) -> list[int]:
-    """Return the layers, counted in the dense model, behind each cut that is patched."""
+    """Return the layers, counted in the dense model, behind each patched pruning interface."""
     for record in records.values():
         if patches := record.details.get("patches") or record.details.get("replaced"):
             repaired = all(isinstance(patch, dict) and "run" in patch for patch in patches)

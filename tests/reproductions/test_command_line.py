@@ -311,7 +311,8 @@ def test_a_column_that_one_of_two_models_has_is_measured_there(capsys):
 def test_the_command_under_a_table_measures_the_same_part(capsys):
     part = ["table1-linearpatch", "--model", "toy", "--row", "Linear*", "--limit", "7", "--columns", "Form,Word"]
     assert main(["show", *part]) == 0
-    (command,) = re.findall(r"`python -m reproductions (.*?)`", capsys.readouterr().out)
+    text = " ".join(capsys.readouterr().out.split())  # wrapped at the terminal's width
+    (command,) = re.findall(r"`python -m reproductions (.*?)`", text)
     works = []
     for words in (shlex.split(command), ["run", *part]):
         assert main([*words, "--list-work"]) == 0

@@ -180,7 +180,7 @@ def _shorten(patch):
     # alike as random layers are, most would be merged
     patch.setitem(laco.SETTINGS["llama-2-7b"], laco.MAIN["llama-2-7b"], (4, 1.0))
     patch.setattr(magnitudes, "WIDE", 16)
-    patch.setattr(magnitudes, "MANY_INTERFACES", 16)
+    patch.setattr(magnitudes, "MOST_CHANNELS", 16)
     patch.setattr(magnitudes, "FEW_INTERFACES", 2)
     patch.setattr(reassessing, "SAMPLE_COUNTS", (1, 2))
     patch.setattr(theory, "SEEDS", 1)

@@ -352,7 +352,7 @@ OWN = {
         (["--finetune", "all"], "does not know 'all'. Use one of"),
         (
             ["--finetune", "none", "--last", "2"],
-            "none does not use --last, --data and --batch. Choose another, or leave",
+            "none does not use --last, --data and --batch. Choose another --finetune, or leave",
         ),
         (["--finetune", "lora", "--train-at", "cut"], "--finetune lora does not use --last and --train-at"),
         (["--data", "alpaca"], "use alpaca-cleaned, standin or a JSON-lines file"),

@@ -165,7 +165,7 @@ def test_settings_and_figures_of_the_paper_profile_run_on_a_mirror(rehearsal, ca
     short = replace(PROTOCOLS["linearpatch-wikitext2"], window=64)
     monkeypatch.setitem(PROTOCOLS, "linearpatch-wikitext2", short)
     monkeypatch.setattr(magnitudes, "WIDE", 32)
-    monkeypatch.setattr(magnitudes, "MANY_INTERFACES", 32)
+    monkeypatch.setattr(magnitudes, "MOST_CHANNELS", 32)
     monkeypatch.setattr(style, "DRAWN", tmp_path)
     narrowed = ["--profile", "paper", "--model", "llama-2-7b", "--dtype", "float32"]
     targets = ["table9-linearpatch", "figure1a-linearpatch", "figure1b-linearpatch", "figure4-linearpatch"]

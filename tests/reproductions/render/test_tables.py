@@ -187,6 +187,7 @@ def test_csv_and_json_hold_every_cell(toy):
         "status": "measured",
         "low": "",
         "high": "",
+        "row_id": "",
     }
     assert json.loads(tables.render(toy, "json")) == toy
 

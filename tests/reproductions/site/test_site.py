@@ -266,7 +266,7 @@ def test_digits_line_up_at_the_point():
 
 
 def test_strip_marks_what_is_removed():
-    svg = BeautifulSoup(pictures.strip(6, [4, 1], cuts=[2]), "lxml")
+    svg = BeautifulSoup(pictures.strip(6, [4, 1], interfaces=[2]), "lxml")
     assert [("gone" in rect["class"]) for rect in svg.select("rect")] == [False, True, False, False, True, False]
     assert svg.title.get_text() == "2 of 6 layers removed: 1, 4" and len(svg.select("path.cut")) == 1
 
