@@ -6,7 +6,7 @@ Entries are of `reproductions.render.show`.
 from figures.answers import Change, ratio
 from figures.style import BLUE, GREY, ORANGE, above, plt, removed, whiskers
 
-ALONE = "cut"  # what the others are held against
+NO_REPAIR = "cut"  # what the others are held against
 FEWER = "a-of-fewer-tokens"  # from this row on scales are of other sequences
 SELECTIONS = {"L": "[L], contiguous block", "S": "[S], lowest block influence"}  # by a row's variant
 LOOKS = (("o", BLUE), ("s", ORANGE))  # one a pruning interface
@@ -18,10 +18,10 @@ def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
 
     The interval is that of the ratio on the same draws of sequences. Rows without a number for no repair are left out.
     """
-    alone = {(e["group"], e["sparsity"]): e for e in entries if e["method"] == ALONE and e["scores"]}
+    unrepaired_rows = {(e["group"], e["sparsity"]): e for e in entries if e["method"] == NO_REPAIR and e["scores"]}
     change_by_row = {}
     for entry in entries:
-        unrepaired = alone.get((entry["group"], entry["sparsity"]))
+        unrepaired = unrepaired_rows.get((entry["group"], entry["sparsity"]))
         if unrepaired is None or entry is unrepaired or not entry["scores"]:
             continue
         (column,) = entry["scores"]

@@ -46,15 +46,15 @@ def detach_patches(model: nn.Module) -> list[Patch]:
 
 
 def watch_head(model: nn.Module) -> tuple[list[int], list[int]]:
-    """Two lists that grow with every call of the head: its positions, and the logits (this call's too) that still exist."""
+    """Return two lists that grow with every call of the head: its positions, and how many logits still exist, its own too."""
     rows: list[int] = []
     alive: list[int] = []
-    made: list[weakref.ref] = []
+    references: list[weakref.ref] = []
 
     def hook(module, inputs, logits):
-        made.append(weakref.ref(logits))
+        references.append(weakref.ref(logits))
         rows.append(logits.numel() // logits.shape[-1])
-        alive.append(sum(one() is not None for one in made))
+        alive.append(sum(reference() is not None for reference in references))
 
     model.lm_head.register_forward_hook(hook)
     return rows, alive

@@ -98,7 +98,7 @@ def greedy(
     decoder: Decoder,
     ids: Tensor,
     count: int,
-    judge: Callable[[int, Tensor], Callable[[Tensor], float]],
+    cost_of_batch: Callable[[int, Tensor], Callable[[Tensor], float]],
     name: str,
     *,
     batch_size: int = 8,
@@ -115,7 +115,7 @@ def greedy(
         decoder: The model.
         ids: Calibration tokens [samples, tokens].
         count: Number of sub-layers.
-        judge: Function from a batch's number and tokens to a function from a trial's ``X[N]`` to its cost.
+        cost_of_batch: Function from a batch's number and tokens to a function from a trial's ``X[N]`` to its cost.
         name: Name of the method, for the progress bar.
         batch_size: Samples per batch.
         begun: Sub-layers that an earlier search removed, in order; the search continues from there.
@@ -133,7 +133,7 @@ def greedy(
         remaining = [half for half in halves if half not in removed]
         costs = dict.fromkeys(remaining, 0.0)
         for number, batch in enumerate(ids.split(batch_size)):
-            cost = judge(number, batch)
+            cost = cost_of_batch(number, batch)
             for place, (half, hidden) in enumerate(states(decoder, batch, remaining)):
                 if half is not None:
                     for later, kind in remaining[place + 1 :]:
@@ -150,10 +150,10 @@ def block_pruner(decoder: Decoder, ids: Tensor, count: int, **options) -> list[H
     See `greedy`.
     """
 
-    def judge(_number: int, batch: Tensor) -> Callable[[Tensor], float]:
+    def cost_of_batch(_number: int, batch: Tensor) -> Callable[[Tensor], float]:
         return lambda hidden: next_token_loss(decoder, hidden, batch).sum().item()
 
-    return greedy(decoder, ids, count, judge, "BlockPruner", **options)
+    return greedy(decoder, ids, count, cost_of_batch, "BlockPruner", **options)
 
 
 @torch.no_grad()

@@ -67,11 +67,8 @@ class Stages:
 
     def __init__(self, expected: Forecast | None) -> None:
         self.pending = dict(expected.parts) if expected else {}
-        self.count, self.started, self.done = (
-            len(self.pending),
-            time.monotonic(),
-            0.0,
-        )  # seconds expected of past stages
+        self.count, self.started = len(self.pending), time.monotonic()
+        self.expected_so_far = 0.0  # seconds that past stages were expected to take
 
     def begin(self, name: str, text: str) -> None:
         """Print the stage's text; stages without a forecast have no times."""
@@ -80,12 +77,12 @@ class Stages:
             say(text)
             return
         elapsed = time.monotonic() - self.started
-        pace = min(max(elapsed / self.done, 0.25), 20.0) if self.done > 1 else 1.0
+        pace = min(max(elapsed / self.expected_so_far, 0.25), 20.0) if self.expected_so_far > 1 else 1.0
         rest = clock(pace * (expected + sum(self.pending.values())))
         say(
             f"[{self.count - len(self.pending)}/{self.count}] {text}: about {clock(pace * expected)}, {rest} left in all"
         )
-        self.done += expected
+        self.expected_so_far += expected
 
 
 @dataclass(frozen=True)

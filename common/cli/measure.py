@@ -318,10 +318,10 @@ def samples(job: Job, model: nn.Module) -> list[dict]:
     """Generate greedy continuations of the beginnings of three test sequences."""
     windows = job.test_windows
     places = sorted({0, len(windows) // 2, len(windows) - 1})
-    begin = max(1, min(PROMPT, job.length // 2))
-    prompts = [job.tokenizer.decode(windows[index][:begin], skip_special_tokens=True) for index in places]
+    prompt_tokens = max(1, min(PROMPT, job.length // 2))
+    prompts = [job.tokenizer.decode(windows[index][:prompt_tokens], skip_special_tokens=True) for index in places]
     prompts = [prompt for prompt in prompts if open_ended(job.tokenizer)(prompt)["input_ids"]]
-    tokens = max(1, min(SHOWN, job.length - begin))
+    tokens = max(1, min(SHOWN, job.length - prompt_tokens))
     try:
         texts = complete(model, job.tokenizer, prompts, tokens)
     except UserError as error:  # a context of a few tokens

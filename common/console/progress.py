@@ -20,9 +20,7 @@ from typing import Generic, TypeVar
 from tqdm import tqdm
 
 MOMENT, MINUTE = 5.0, 60.0  # seconds between two lines: of long steps, of short ones
-_FORMAT = (
-    "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"  # without tqdm's own estimate of the time that is left
-)
+_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"  # without tqdm's estimate of the time that is left
 Item = TypeVar("Item")
 tqdm.set_lock(threading.RLock())  # no process shares a bar; a lock of processes would be said to leak when one is ended
 

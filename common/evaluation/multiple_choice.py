@@ -184,9 +184,8 @@ class SharedContextLM(HFLM):
 
     def __init__(self, model, tokenizer, *, batch_size: int = 16, **options):
         self.decoder, tokenizer = Decoder(model), open_ended(tokenizer)
-        with errors_only(
-            "lm_eval.models.huggingface"
-        ):  # it warns that a model object makes it ignore its options about loading one
+        # It warns that a model object makes it ignore its options about loading one.
+        with errors_only("lm_eval.models.huggingface"):
             super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, **options)
         self._max_length = self.max_length  # else looked for in the configuration at each use, twice a request
         self.forward_tokens = self.layers_run = self.layers_saved = 0

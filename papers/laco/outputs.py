@@ -5,7 +5,6 @@ A sentence's representation is the state after the final norm, `[tokens, channel
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -35,8 +34,10 @@ def tokenise(tokenizer, sentences: Sequence[str]) -> list[Tensor]:
 
 def boundaries(decoder: Decoder, ids: Tensor) -> list[Tensor]:
     """Return the residual stream X[0] .. X[N] of one sentence, ids [1, tokens], each [1, tokens, channels]."""
-    run = lambda hidden, layer: decoder.run(hidden, layer, layer + 1)  # noqa: E731
-    return list(accumulate(range(decoder.num_layers), run, initial=decoder.embed_tokens(ids)))
+    states = [decoder.embed_tokens(ids)]
+    for layer in range(decoder.num_layers):
+        states.append(decoder.run(states[-1], layer, layer + 1))
+    return states
 
 
 def output_similarity(ours: Sequence[Tensor], theirs: Sequence[Tensor], cosine: str = DEFAULT_COSINE) -> float:

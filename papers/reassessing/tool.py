@@ -27,7 +27,7 @@ from papers.reassessing.steps import Metric
 # A model of the toy model's size learns nothing at 1e-5; these are its settings in this repository's tables.
 TOY_SETTINGS = {"learning_rate": 1e-4, "batch": 8, "warmup_steps": 2, "evaluate_every": 12, "save_every": 12}
 TOY_ROWS = 96
-PARTIAL = ("last", "train_at", "untie_head")  # options that partial fine-tuning alone uses
+PARTIAL_OPTIONS = ("last", "train_at", "untie_head")  # options that partial fine-tuning alone uses
 
 
 def check(job: Job) -> None:
@@ -67,7 +67,7 @@ def check(job: Job) -> None:
 def _check_used(options: ReassessingOptions) -> None:
     """Refuse options that the kind of fine-tuning does not use; --quick sets --rows."""
     training = ("data", "epochs", "batch", "learning_rate", *(() if options.quick else ("rows",)))
-    unused = {"none": (*PARTIAL, *training), "partial": ()}.get(options.finetune, PARTIAL)
+    unused = {"none": (*PARTIAL_OPTIONS, *training), "partial": ()}.get(options.finetune, PARTIAL_OPTIONS)
     if given := [name for name in unused if getattr(options, name) != getattr(type(options), name)]:
         names = listed(f"--{name.replace('_', '-')}" for name in given)
         raise UserError(

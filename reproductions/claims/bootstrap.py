@@ -205,7 +205,7 @@ class Resampled(CachedLookup):
             outcomes = self.outcomes(row.recipe, column)
             # a benchmark may have two scores, of which one counts fewer items
             counts.setdefault((column.benchmark, column.key), set()).add(0 if outcomes is None else len(outcomes))
-        return all(len(outcomes) == 1 and 0 not in outcomes for outcomes in counts.values())
+        return all(len(sizes) == 1 and 0 not in sizes for sizes in counts.values())
 
     def records(self, keys: tuple[Key, ...]) -> set[tuple[str, str]]:
         """Return (recipe's hash, benchmark) of the results behind several cells, without the original model's.

@@ -303,10 +303,10 @@ def _limit(point: Comparison) -> str:
 def _mcnemar(point: Comparison, replicates: Resampled) -> float | None:
     """Return McNemar's p of two rows on one task; None for any other comparison."""
     sources = [replicates.sources(key) for key in point.cells]
-    if len(sources) != 2 or any(len(cells) != 1 for cells in sources):
+    if len(sources) != 2 or any(len(pairs) != 1 for pairs in sources):
         return None
     (row, column), (other_row, other_column) = sources[0][0], sources[1][0]
     outcomes = [replicates.outcomes(row.recipe, column) for row in (row, other_row)]
-    if column != other_column or any(cells is None or cells.dtype != bool for cells in outcomes):
+    if column != other_column or any(values is None or values.dtype != bool for values in outcomes):
         return None
     return significance.mcnemar(*outcomes) if len(outcomes[0]) == len(outcomes[1]) else None

@@ -38,8 +38,8 @@ def _training_rows(subject: Subject, limit: int | None) -> list[Row]:
         if subject.printed:
             rows.append(_printed("llama-2-7b", TRAINED + name, trained("llama-2-7b", subject, limit, merge)))
         else:
-            of_row = trained(subject.model, subject, limit, merge)
-            rows += one_model(subject, [(recipes.main_left(subject), TRAINED + name, of_row)])
+            row_recipe = trained(subject.model, subject, limit, merge)
+            rows += one_model(subject, [(recipes.main_left(subject), TRAINED + name, row_recipe)])
     return rows
 
 

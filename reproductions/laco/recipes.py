@@ -221,12 +221,12 @@ def one_model(subject: Subject, entries: Iterable[tuple[int | None, str, Recipe]
             subject.group,
             "" if left is None else f"{N - left}/{N}",
             method,
-            of_row,
+            row_recipe,
             dense=method == DENSE,
             name=NAMES.get(method, ""),
             extension=method in NAMES,
         )
-        for left, method, of_row in entries
+        for left, method, row_recipe in entries
     ]
 
 

@@ -87,10 +87,10 @@ def _by_token(few: dict) -> dict[str, dict]:
     }
 
 
-def _on_other_text(of_row: Recipe, profile: str) -> Recipe:
+def _on_other_text(row_recipe: Recipe, profile: str) -> Recipe:
     """Return the recipe with its scales from another text, whatever text the subject's recipes are calibrated on."""
-    calibration = of_row.repair["calibration"] | {"corpus": _OTHER[profile]}
-    return replace(of_row, repair={**of_row.repair, "calibration": calibration})
+    calibration = row_recipe.repair["calibration"] | {"corpus": _OTHER[profile]}
+    return replace(row_recipe, repair={**row_recipe.repair, "calibration": calibration})
 
 
 def causes(subject: Subject, limit: int | None = None) -> Iterator[Row]:
@@ -100,10 +100,10 @@ def causes(subject: Subject, limit: int | None = None) -> Iterator[Row]:
         for variant, selection in rows.variants(subject, count).items():
             choice = {"selection": selection, "calibration": CALIBRATION[subject.profile]}
             for method, repair in _repairs(subject.profile).items():
-                of_row = recipe(model, subject, limit, **choice, **({"repair": repair} if repair else {}))
-                of_row = _on_other_text(of_row, subject.profile) if method == TEXT else of_row
+                row_recipe = recipe(model, subject, limit, **choice, **({"repair": repair} if repair else {}))
+                row_recipe = _on_other_text(row_recipe, subject.profile) if method == TEXT else row_recipe
                 labels = {"name": NAMES[method], "extension": method not in (CUT, A, D)}
-                yield rows.of_variant(Row(model, group, f"{count}/{layers}", method, of_row, **labels), variant)
+                yield rows.of_variant(Row(model, group, f"{count}/{layers}", method, row_recipe, **labels), variant)
 
 
 def _columns(profile: str) -> list[Column]:

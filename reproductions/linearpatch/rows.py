@@ -102,10 +102,10 @@ def _dense(model: str, group: str, layers: int, subject: Subject, limit: int | N
 
 def _row(setting: tuple, subject: Subject, limit: int | None, method: str, fields: dict, shaped: bool = True) -> Row:
     model, group, layers, count = setting
-    of_row = recipe(model, subject, limit, **fields)
+    row_recipe = recipe(model, subject, limit, **fields)
     shape = shape_of(model, method, count, fields) if subject.printed and shaped else None
     labels = {"name": NAMES.get(method, ""), "extension": method in NAMES}
-    return Row(model, group, f"{count}/{layers}", method, of_row, shapes=shape, **labels)
+    return Row(model, group, f"{count}/{layers}", method, row_recipe, shapes=shape, **labels)
 
 
 def variants(subject: Subject, count: int) -> dict[str, dict]:

@@ -102,8 +102,8 @@ def rows(subject: Subject, limit: int | None) -> Iterator[Row]:
     for count, repair, schedule, metric in itertools.product(counts, REPAIRS, SCHEDULES, METRICS):
         if (schedule, metric) != ("iterative", "CosSim(CL)"):
             cell = GridCell(metric, schedule, repair)
-            of_cell = grid_recipe(model, count, subject, limit, cell)
-            yield Row(model, group, f"{count}/{layers}", cell.method, of_cell, name=cell.label, spec=cell)
+            cell_recipe = grid_recipe(model, count, subject, limit, cell)
+            yield Row(model, group, f"{count}/{layers}", cell.method, cell_recipe, name=cell.label, spec=cell)
 
 
 def columns(profile: str) -> list[Column]:

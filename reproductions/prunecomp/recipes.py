@@ -117,8 +117,8 @@ def row(
     model: str, group: str, layers: int, subject: Subject, limit: int | None, spec: RepairSpec | None, n: int
 ) -> Row:
     """Return the row of a model that loses n layers; spec: None for the original model."""
-    of_row = recipe(model, subject, limit, spec, n)
-    return Row(model, group, f"{n}/{layers}", spec.method if spec else "Dense", of_row, dense=not n, spec=spec)
+    row_recipe = recipe(model, subject, limit, spec, n)
+    return Row(model, group, f"{n}/{layers}", spec.method if spec else "Dense", row_recipe, dense=not n, spec=spec)
 
 
 def _printed_rows(number: str, limit: int | None, shape=None) -> Iterator[Row]:

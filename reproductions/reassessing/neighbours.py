@@ -105,5 +105,5 @@ def neighbours(row: Row, number: reported.Number, limit: int | None) -> list[Row
     else:
         return []
     labels = {"name": f"{method} (extension)", "extension": True, "printed": None, "shapes": None, "spec": None}
-    of_row = recipe(row.model, PAPER, limit, **steps)
-    return [dataclasses.replace(row, method=beside(number), recipe=of_row, **labels)]
+    row_recipe = recipe(row.model, PAPER, limit, **steps)
+    return [dataclasses.replace(row, method=beside(number), recipe=row_recipe, **labels)]

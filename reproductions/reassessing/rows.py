@@ -74,14 +74,14 @@ def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | Non
     if number.variant == _OF_MMLU:
         return dataclasses.replace(row, status=NOT_REPEATED)
     spec = of_printed(metric, number.variant) if arm is None else ArmSpec(metric, arm)
-    of_row = recipe(row.model, PAPERS_MODELS, limit, **fields(spec, removed, "paper"))
-    return dataclasses.replace(row, recipe=of_row, spec=spec)
+    row_recipe = recipe(row.model, PAPERS_MODELS, limit, **fields(spec, removed, "paper"))
+    return dataclasses.replace(row, recipe=row_recipe, spec=spec)
 
 
 def paper_row(model: str, group: str, layers: int, spec: ArmSpec | None, removed: int, limit: int | None) -> Row:
     """Return a row, without printed numbers, on one of the paper's models; spec: None for the original model."""
-    of_row = recipe(model, PAPERS_MODELS, limit, **(fields(spec, removed, "paper") if removed else {}))
-    return Row(model, group, f"{removed}/{layers}", recipe=of_row, dense=not removed, **_named(spec))
+    row_recipe = recipe(model, PAPERS_MODELS, limit, **(fields(spec, removed, "paper") if removed else {}))
+    return Row(model, group, f"{removed}/{layers}", recipe=row_recipe, dense=not removed, **_named(spec))
 
 
 def _named(spec: ArmSpec | None) -> dict:

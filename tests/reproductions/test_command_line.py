@@ -216,8 +216,8 @@ def test_only_the_named_columns_are_shown(capsys):
     whole, few = shown([]), shown(["--columns", "stdlib,ppl*"])
     assert {tuple(row["cells"]) for row in few if row["subject"] == "standin"} == {("StdLib", "PPL AVG")}
     assert [row["method"] for row in few] == [row["method"] for row in whole]
-    for quick_row, other in zip(few, whole, strict=True):
-        assert quick_row["cells"].items() <= other["cells"].items()
+    for narrowed_row, other in zip(few, whole, strict=True):
+        assert narrowed_row["cells"].items() <= other["cells"].items()
     assert main(["show", "table11-linearpatch", "--columns", "StdLob"]) == 2
     assert "unknown column 'StdLob'; did you mean 'StdLib'" in capsys.readouterr().err
 
@@ -418,11 +418,11 @@ def test_a_value_that_a_record_cannot_hold_fails_its_cell_alone(value, reason, t
     odd = Odd()
     assert measure_missing([table], store, "standin", odd, pattern="Dense") == 1
     recipe = table.rows("standin", None)[0].recipe
-    outcome = {name: store.get(recipe, name) for _, name in odd.measured}
-    assert {record.status for name, record in outcome.items() if name != "docstring_word@1"} == {"ok"} and len(
-        outcome
+    records = {name: store.get(recipe, name) for _, name in odd.measured}
+    assert {record.status for name, record in records.items() if name != "docstring_word@1"} == {"ok"} and len(
+        records
     ) > 5
-    assert (outcome["docstring_word@1"].status, outcome["docstring_word@1"].reason) == ("failed", reason)
+    assert (records["docstring_word@1"].status, records["docstring_word@1"].reason) == ("failed", reason)
 
 
 def test_one_reason_for_many_cells_is_said_once(table, store, caplog):

@@ -59,9 +59,9 @@ def config(model: nn.Module) -> dict:
         UserError: the model cannot be described: another architecture than Llama, linear maps in place of attentions,
             layers with fewer heads, MLPs whose width is no multiple of 256, or a sliced residual stream.
     """
-    own = model.config
-    if own.model_type != "llama":
-        raise _refused(f"architecture {own.model_type!r} is not Llama's")
+    model_config = model.config
+    if model_config.model_type != "llama":
+        raise _refused(f"architecture {model_config.model_type!r} is not Llama's")
     parts = structure.describe(model)
     if "slicegpt" in parts:
         raise _refused("its residual stream is sliced, with shortcuts")
@@ -69,13 +69,13 @@ def config(model: nn.Module) -> dict:
         raise _refused("an attention is a linear map with an intercept")
     unchanged, blocks = set(present(model)), []
     for number, sizes in enumerate(widths(model)):
-        if sizes["key_heads"] not in (None, own.num_key_value_heads):
+        if sizes["key_heads"] not in (None, model_config.num_key_value_heads):
             raise _refused(f"layer {number} has heads of its own")
         if sizes["channels"] is not None and sizes["channels"] % STEP:
             raise _refused(f"the MLP of layer {number} has {sizes['channels']} channels, no multiple of {STEP}")
         attends, maps = (number, ATTENTION) in unchanged, (number, MLP) in unchanged
-        group = own.num_attention_heads // own.num_key_value_heads
-        multiple = round(3 * sizes["channels"] / (2 * own.hidden_size), 6) if maps else None
+        group = model_config.num_attention_heads // model_config.num_key_value_heads
+        multiple = round(3 * sizes["channels"] / (2 * model_config.hidden_size), 6) if maps else None
         blocks.append(
             {
                 "attention": {"no_op": not attends, "n_heads_in_group": group if attends else None} | _NOTHING,
@@ -84,7 +84,7 @@ def config(model: nn.Module) -> dict:
         )
     plain = {
         name: value
-        for name, value in older_names(own.to_dict()).items()
+        for name, value in older_names(model_config.to_dict()).items()
         if name not in ("intermediate_size", "num_key_value_heads")
     }
     return plain | {"architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas", "block_configs": blocks}

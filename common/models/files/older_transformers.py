@@ -96,8 +96,8 @@ def _tokenizer(directory: Path, source: Path | None) -> None:
     file = directory / "tokenizer_config.json"
     settings = _read(file)
     if settings.get("tokenizer_class") == _NEW_CLASS:
-        public = {name: value for name, value in settings.items() if name not in _LOADING}
-        file.write_text(json.dumps(public | {"tokenizer_class": _OLD_CLASS}, indent=2) + "\n", encoding="utf-8")
+        saved_settings = {name: value for name, value in settings.items() if name not in _LOADING}
+        file.write_text(json.dumps(saved_settings | {"tokenizer_class": _OLD_CLASS}, indent=2) + "\n", encoding="utf-8")
 
 
 def _read(file: Path) -> dict:

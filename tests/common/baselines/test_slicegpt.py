@@ -184,5 +184,5 @@ def test_widths_by_parameters_are_the_nearest(make_tiny, name, tied):
 
 @pytest.mark.parametrize("options", [{}, {"layers": 1, "ratio": 0.2}, {"ratio": 1.5}, {"ratio": -0.1}])
 def test_sizes_that_are_none_are_refused(tiny_llama, options):
-    with pytest.raises(UserError, match="exactly one|a share of 0 to 1"):
+    with pytest.raises(UserError, match="exactly one|a ratio of parameters from 0"):
         SliceGpt(**options).width(tiny_llama)

@@ -55,8 +55,8 @@ def test_code_merge_is_what_the_notebooks_loop_leaves(tiny):
             for follower in followers:
                 expected += follower[name] - expected  # the notebooks' in-place loop
         torch.testing.assert_close(tensor, expected, rtol=1e-5, atol=1e-5)
-        remaining = base if is_stream_norm(name) else followers[-1]
-        assert torch.equal(tensor, remaining[name])
+        source = base if is_stream_norm(name) else followers[-1]
+        assert torch.equal(tensor, source[name])
 
 
 def test_stream_norms_are_the_layers_own_norms():

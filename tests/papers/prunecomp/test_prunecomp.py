@@ -380,8 +380,8 @@ def test_scores_of_the_whole_model_that_are_known_are_not_taken_again(tiny_llama
 @pytest.mark.parametrize("metric", ["bi", "ppl", "taylor+", "mag+"])
 def test_states_that_do_not_fit_are_run_again_with_the_same_choices(make_tiny, crops, metric, monkeypatch):
     options = {"metric": metric, "protected": (0, 5), "batch_size": 2}
-    fitting, again = make_tiny(), make_tiny()
-    expected = prune_and_compensate(fitting, crops, 4, **options)
+    model, again = make_tiny(), make_tiny()
+    expected = prune_and_compensate(model, crops, 4, **options)
     state = crops.numel() * 64 * 4
     monkeypatch.setattr(importance, "STATE_BYTES", 3 * state)  # of 7: every third
     stream = Stream(Decoder(again), crops, batch_size=5)

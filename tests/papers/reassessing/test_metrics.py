@@ -169,7 +169,7 @@ def test_cycles_that_were_cut_off_go_on_as_if_they_had_not_been(make_tiny):
 
     choose = lambda decoder, count: reassessing.select("magnitude-l1", decoder, count)  # noqa: E731
     whole, saved = make_tiny(), []
-    note = lambda *found: saved.append((*map(list, found), copy.deepcopy(whole)))  # noqa: E731
+    note = lambda *state: saved.append((*map(list, state), copy.deepcopy(whole)))  # noqa: E731
     expected = reassessing.prune_iteratively(whole, 1, 4, choose, tune, done=note)
     assert len(saved) == 4 and expected[0] != sorted(expected[0])
     for *earlier, model in saved[:-1]:

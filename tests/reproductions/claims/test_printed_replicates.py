@@ -88,11 +88,11 @@ def test_a_claim_counts_the_comparisons_that_hold_for_the_whole_interval():
         )
     holding = sum(comparison["interval"][0] > 0 for comparison in verdict["comparisons"])
     content = verdicts.claims(table, [], cells, [], {})["claims"]
-    result = next(comparison for comparison in content if comparison["id"] == table.claim_id(claim))
+    result = next(judged for judged in content if judged["id"] == table.claim_id(claim))
     assert result["reported_beyond"] == [holding, len(verdict["comparisons"])]
     varies = registry.get("table11-linearpatch")
-    for comparison in verdicts.claims(varies, [], reported.cells("linearpatch", "11"), [], {})["claims"]:
-        assert comparison["reported_beyond"] == [0, 0] and all(said is None for *_, said in comparison["reported_of"])
+    for judged in verdicts.claims(varies, [], reported.cells("linearpatch", "11"), [], {})["claims"]:
+        assert judged["reported_beyond"] == [0, 0] and all(verdict is None for *_, verdict in judged["reported_of"])
 
 
 def test_a_row_that_a_paper_prints_for_two_methods_counts_once():

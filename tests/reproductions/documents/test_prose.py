@@ -229,9 +229,11 @@ def _over_more(paper, subject, difference):
     return [ends for value, ends in _by_claims(paper, subject) if abs(abs(value) - abs(difference)) <= 0.0501]
 
 
-def _differences(row, other):
+def _differences(value, other):
     """(unit, difference): in percent, in points, and of shares in points."""
-    return (("%", 100 * (row / other - 1)), ("points", row - other), ("share", 100 * (row - other))) if other else ()
+    return (
+        (("%", 100 * (value / other - 1)), ("points", value - other), ("share", 100 * (value - other))) if other else ()
+    )
 
 
 def _interval(row, other, unit):

@@ -110,10 +110,10 @@ def test_layers_that_the_recipes_records_name_are_not_searched_for_again(small, 
     def prepared(method, **options):
         lines = {"corpus": "any", "length": 16, "count": 4, "seed": 0}
         monkeypatch.setattr(loading, "load", lambda *a, **k: (copy.deepcopy(small), None))
-        wanted_recipe = recipe(
+        row_recipe = recipe(
             selection={"method": method, "count": 2} | ({"calibration": lines} if method == "sleb" else {})
         )
-        return execute.prepare(wanted_recipe, **options)
+        return execute.prepare(row_recipe, **options)
 
     context = prepared("sleb", recorded={"removed": [3, 1]})  # there is no text to search by
     assert context.details == {"removed": [3, 1], "layers": len(small.model.layers), "layer_executions": 0}
@@ -131,12 +131,12 @@ def test_a_row_of_prune_and_comp_that_has_records_is_the_same_model_again_withou
     tokens = torch.randint(3, small.config.vocab_size, (4, 16), generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(Context, "tokens", lambda context, entry: tokens)
     lines = {"corpus": "any", "sampler": "linearpatch-train", "length": 16, "count": 4, "seed": 0}
-    wanted_recipe = recipe(selection={"method": "prunecomp", "metric": "bi", "count": 2} | options, calibration=lines)
-    first = execute.prepare(wanted_recipe)
+    row_recipe = recipe(selection={"method": "prunecomp", "metric": "bi", "count": 2} | options, calibration=lines)
+    first = execute.prepare(row_recipe)
     details = json.loads(json.dumps(first.details))
     for name in ("searched", "tokens"):  # neither what is kept on disk nor the text is asked
         monkeypatch.delattr(Context, name)
-    again = execute.prepare(wanted_recipe, recorded=details)
+    again = execute.prepare(row_recipe, recorded=details)
     ours = {name: details[name] for name in ("removed", "factors", "cuts")}
     assert {name: json.loads(json.dumps(again.details[name])) for name in ours} == ours
     for tensor, other in zip(again.model.state_dict().values(), first.model.state_dict().values(), strict=True):

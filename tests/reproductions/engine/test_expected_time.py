@@ -194,16 +194,16 @@ def test_a_cell_of_which_nothing_is_known_counts_as_the_mean_of_the_others(store
 def test_each_calibration_text_is_read_once(store, monkeypatch):
     monkeypatch.setitem(PUBLISHED, expected_time._RUNNING, 100.0)
     text = {"corpus": "wikitext2-train", "count": 48, "length": 2048}  # twice as many tokens as the benchmark reads
-    estimates = [
+    recipes = [
         Recipe("llama-2-7b", "paper", calibration={**text, "seed": seed}, repair={"method": "shift"}, fidelity=f"f{n}")
         for n, seed in enumerate([0, 0, 1])
     ]
-    work = [runner.Work(recipe, "", ["piqa"]) for recipe in estimates]
+    work = [runner.Work(recipe, "", ["piqa"]) for recipe in recipes]
     cells_and_preparing = 3 * (10 + 50)
     assert expected_time.expected(work, store) == (cells_and_preparing + 2 * 200, 0)
     left = expected_time.TimeLeft(work, store)
-    left.prepared(estimates[0].hash, 250.0)
-    left.measured(estimates[0].hash, "piqa", 10.0)
+    left.prepared(recipes[0].hash, 250.0)
+    left.measured(recipes[0].hash, "piqa", 10.0)
     assert left.seconds() == 2 * 10 + 50 + 250  # the second reads nothing, the third another draw
 
 

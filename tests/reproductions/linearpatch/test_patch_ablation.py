@@ -7,7 +7,7 @@ import pytest
 
 from common.evaluation.windowed_perplexity import PROTOCOLS, joined_windows
 from common.records.results import Record, Store
-from figures.patch_ablation import ALONE, changes
+from figures.patch_ablation import NO_REPAIR, changes
 from reproductions import measurements
 from reproductions.linearpatch import patch_ablation as declared
 from reproductions.render import show
@@ -67,7 +67,7 @@ def store(tmp_path):
 
 
 def test_changes_are_paired(store):
-    assert declared.CUT == ALONE
+    assert declared.CUT == NO_REPAIR
     table = registry.get(TARGET)
     changes_ = changes(show.entries(table, store[0], SMOLLM, table.rows(SMOLLM)))
     assert {key[2] for key in changes_} == {declared.A, declared.D} and len(changes_) == 4

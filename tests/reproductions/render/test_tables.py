@@ -137,8 +137,8 @@ def test_of_some_columns_a_row_says_only_what_these_lack(toy, form):
     lines[2]["cells"] = {"RP": cell(status="none"), "Task": cell(status="failed: out of memory")}
     lines.append(row("toy model", "standin", "Other", {"RP": cell(status="no value")}, "no value"))
     task, rp = (show.of_columns(toy, {name}) for name in ("Task", "RP"))
-    states = {name: {r["method"]: r["status"] for r in spec_cell["rows"] if r["subject"] == "standin"}
-              for name, spec_cell in (("Task", task), ("RP", rp))}  # fmt: skip
+    states = {name: {r["method"]: r["status"] for r in content["rows"] if r["subject"] == "standin"}
+              for name, content in (("Task", task), ("RP", rp))}  # fmt: skip
     assert states["Task"] == {"Dense": "measured", "LLM-Pruner": "diverged", "SLEB": "failed: out of memory"}
     assert states["RP"] == {"Dense": "measured", "LLM-Pruner": "not run", "Other": "no value"}
     text = tables.render(rp, form)
