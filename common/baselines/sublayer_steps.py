@@ -69,7 +69,8 @@ class SliceGpt(Pruning):
             ratio = self.layers * layer / sum(p.numel() for p in model.parameters())
         if not 0 <= ratio < 1:
             raise UserError(
-                f"SliceGPT takes a ratio of parameters from 0 to below 1, not {ratio:g}. Give such a ratio, or remove fewer layers"
+                f"SliceGPT takes a ratio of parameters from 0 to below 1, not {ratio:g}. Give such a ratio, or remove fewer "
+                "layers"
             )
         return slicegpt.width_of_ratio(model, ratio)
 
