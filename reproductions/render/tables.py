@@ -347,7 +347,7 @@ def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
         if rows and rows[0]["subject"] == subject["name"]:
             over = subject["over"]
     first = ["n/N", "Method"] if _one_model(rows) else ["Model", "n/N", "Method"]
-    return [*first, *(f"{c} of {len(over[c])}" if c in over else c for c in columns)]
+    return [*first, *(f"{c} of {over[c]}" if c in over else c for c in columns)]
 
 
 def headline(table: dict) -> list[str]:
@@ -397,7 +397,7 @@ def _notes(table: dict, given: str) -> list[str]:
 def averaged(subject: dict) -> list[str]:
     """Return the tasks that averages are over if some are left out; [] if none is."""
     labels_by_tasks: dict[tuple, list[str]] = {}
-    for label, tasks in subject["over"].items():
+    for label, tasks in subject["over_tasks"].items():
         labels_by_tasks.setdefault(tuple(tasks), []).append(label)
     parts = [
         f"{claim_verdicts.listed(labels)} over {claim_verdicts.listed(tasks)}"

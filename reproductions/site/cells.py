@@ -1,6 +1,6 @@
 """Cells of a table as a page shows them: text, what stands behind it, and how columns are aligned."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from reproductions.render.evidence import Evidence
@@ -139,7 +139,7 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         names = line["model"], line["sparsity"], line["method"]
         shown.append(Line(*names, line["dense"], page, note, cells, id=row.method, spec=row.spec))
     title = PAPERS_OWN if subject.printed else subject.label
-    headings = tuple(_heading(columns[label], facts["over"].get(label, ())) for label in labels)
+    headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
     left_out = " ".join(averaged(facts) + left_out_at_chance(facts))
     size, shape = facts["size"], subject.printed and target_of_shapes(evidence, table.target)
     return Grid(
@@ -173,8 +173,8 @@ def _page(evidence: Evidence, recipe) -> str:
     return f"recipes/{recipe.hash}.html" if recipe is not None and recipe.hash in evidence.records else ""
 
 
-def _heading(column: Column, over: Sequence[str]) -> Heading:
-    label = f"{column.label} of {len(over)}" if over else column.label
+def _heading(column: Column, over: int | None) -> Heading:
+    label = f"{column.label} of {over}" if over else column.label
     return Heading(column.id, label, ARROWS[column.better], _unit(column))
 
 

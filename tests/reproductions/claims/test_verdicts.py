@@ -246,7 +246,8 @@ def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
     assert cells["RP"]["reproduced"] == pytest.approx(100 * 63 / 70)
     assert cells["AVG"]["reproduced"] == pytest.approx(62.5)
     assert cells["KNOWN"]["reproduced"] == pytest.approx(63)
-    assert content["subjects"][0]["over"] == {"KNOWN": ["piqa"], "RP": ["piqa"]}
+    assert content["subjects"][0]["over"] == {"KNOWN": 1, "RP": 1}
+    assert content["subjects"][0]["over_tasks"] == {"KNOWN": ["piqa"], "RP": ["piqa"]}
     assert "Averages on the toy model: KNOWN and RP over piqa." in tables.render(content)
     assert "KNOWN and RP leave boolq out" in tables.render(content)
     assert [len(judged(content, number)["comparisons"]) for number in (0, 1)] == [2, 1]

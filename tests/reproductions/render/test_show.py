@@ -154,7 +154,8 @@ def test_averages_leave_out_what_only_the_dense_row_has_run(tmp_path):
     table = Table("t", "linearpatch", "1", "title", lambda *_: ROWS[:2], lambda _: columns)
     content = show.build(table, store, "paper")
     averages = [row["cells"]["AVG"]["reproduced"] for row in content["rows"]]
-    assert averages == pytest.approx([60, 50]) and content["subjects"][0]["over"] == {"AVG": ["one", "two"]}
+    assert averages == pytest.approx([60, 50]) and content["subjects"][0]["over"] == {"AVG": 2}
+    assert content["subjects"][0]["over_tasks"] == {"AVG": ["one", "two"]}
     assert "Averages on the paper's models: AVG over one and two." in tables.render(content)
     store.put(Record({}, PRUNED.hash, "three", "ok", {"acc": 0.8}, {}), PRUNED)
     averages = [row["cells"]["AVG"]["reproduced"] for row in show.build(table, store, "paper")["rows"]]

@@ -28,7 +28,15 @@ def row(model, profile, method, cells, status="measured"):
 
 
 def subject(name):
-    return {"name": name, "label": name, "profile": name, "dtype": "float32", "origin": "published", "over": {}}
+    return {
+        "name": name,
+        "label": name,
+        "profile": name,
+        "dtype": "float32",
+        "origin": "published",
+        "over": {},
+        "over_tasks": {},
+    }
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_a_table_is_made_for_a_model_from_the_hub_and_for_a_directory(by, mirror
     assert {row["status"] for row in own if row["method"] == "LLM-Pruner"} == {"too few layers: LLM-Pruner spares six"}
     dense = next(row for row in own if row["dense"])
     assert dense["cells"]["AVG"]["reproduced"] == dense["cells"]["PIQA"]["reproduced"]
-    assert table["subjects"][0]["over"] == {"AVG": ["PIQA"]}
+    assert table["subjects"][0]["over"] == {"AVG": 1} and table["subjects"][0]["over_tasks"] == {"AVG": ["PIQA"]}
     assert dense["cells"]["RP"]["status"] == "the dense model only guesses"  # it is a random one
     assert all(row["cells"].get("PIQA", {}).get("reported") is None for row in own)
     # the same command again measures nothing
