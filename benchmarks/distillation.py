@@ -68,7 +68,10 @@ def work(way: str) -> dict:
             loss = separate(model, patch, windows)
         else:
             task = Distillation(Decoder(model), {WINDOW: patch}, windows, k=K, store=store)
-            loss = lambda step: task.loss([step])  # noqa: E731
+
+            def loss(step: int) -> torch.Tensor:
+                return task.loss([step])
+
         optimizer, losses, times = torch.optim.AdamW([patch.weight], lr=RATE), [], []
         with frozen(model):
             for step in range(STEPS + WARM):

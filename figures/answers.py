@@ -43,9 +43,12 @@ def alone(entry: dict, entries: list[dict]) -> dict | None:
     """Return the row with the same layers removed and no repair; None for that row itself, and if there is none."""
     if entry["dense"] or entry["spec"].repair == NONE:
         return None
-    place = lambda row: (row["group"], row["sparsity"], row["spec"].selection)  # noqa: E731
+
+    def removal(row: dict) -> tuple:
+        return row["group"], row["sparsity"], row["spec"].selection
+
     unrepaired = (row for row in entries if not row["dense"] and row["spec"].repair == NONE)
-    return next((row for row in unrepaired if place(row) == place(entry)), None)
+    return next((row for row in unrepaired if removal(row) == removal(entry)), None)
 
 
 def ratio(entry: dict, none: dict, column: str) -> Change:

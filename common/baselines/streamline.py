@@ -183,7 +183,10 @@ def replace_with_layer(
     removed: Collection[int],
     windows: Tensor,
     settings: StreamlineSettings = StreamlineSettings(),
-    **options,
+    *,
+    validation: Tensor | None = None,
+    folder: str | os.PathLike | None = None,
+    progress: bool = False,
 ) -> dict:
     """Replace the block `removed` by one decoder layer, initially its first, and train it towards the block's output.
 
@@ -199,7 +202,7 @@ def replace_with_layer(
     start, stop = blocks[0]
     decoder = Decoder(model)
     stand_in = _Layer(decoder, start)
-    report = _train(model, {(start, stop): stand_in}, windows, settings, **options)
+    report = _train(model, {(start, stop): stand_in}, windows, settings, validation, folder, progress)
     decoder.layers[start].load_state_dict(stand_in.layer.state_dict())
     remove_layers(model, range(start + 1, stop))
     return report | {"replaced": [{"run": [start, stop], "position": start}]}

@@ -118,7 +118,7 @@ def joined_windows(protocol: Protocol, tokenizer) -> Tensor:
     return cut(corpora.joined_ids(tokenizer, protocol.source), protocol.window)
 
 
-def every(step: int) -> Callable:
+def every_nth(step: int) -> Callable:
     """Return a function that takes sequences 0, step, 2 step, ... of `joined_windows`.
 
     A quarter of the sequences take a quarter of the time, and have twice the standard error.
@@ -244,6 +244,6 @@ def register(*protocols: Protocol) -> None:
 
 
 # The toy model's held-out docstrings, in sequences of the length that it was trained on; of the parts every fourth or eighth.
-_PARTS = {"": joined_windows, "-quarter": every(4), "-thin": every(8)}
+_PARTS = {"": joined_windows, "-quarter": every_nth(4), "-thin": every_nth(8)}
 for _domain in ("standard-library", "numerical", "learning"):
     register(*(Protocol(f"standin-{_domain}{part}", _domain, 256, windows=windows) for part, windows in _PARTS.items()))

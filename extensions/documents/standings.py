@@ -20,7 +20,7 @@ HEADER = ("Removed", "Repair", "selection", "perplexity / best baseline", "accur
 HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE = "higher", "lower", "equivalent", "no significant difference"
 # The short table shows so many numbers of layers, and these repairs: the refit's are the tool's, not the best ones here.
 FEW = 2
-NAMES = {rows.REFIT_LONG: "refit", rows.CARRIED_REFIT: "refit with neuron grafting"}  # what the table calls them
+NAMES = {rows.REFIT: "refit", rows.GRAFT_REFIT: "refit with neuron grafting"}  # what the table calls them
 SHORT = (*NAMES, rows.NONE, rows.PATCHED, rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
 SHORT += (rows.SHIFT, rows.COME, rows.OVERREP, rows.TRAINED_PATCH, rows.TRAINED_LAYER)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from extensions.league import rows
 from extensions.league.tables import AVERAGE, perplexities, with_average
-from extensions.league.texts import UNREAD
+from extensions.league.texts import TEST_TASKS
 from reproductions.spec import comparisons
 from reproductions.spec.columns import FEW
 from reproductions.spec.registry import Claim, Column, Row, Table
@@ -17,7 +17,7 @@ _ALL = rows.ABLATION | rows.VARIANTS
 STEPS = {name: step for name, (_, step) in _ALL.items()}
 LABELS = {name: label.removeprefix("+ ") for name, (label, _) in _ALL.items()}
 # Each with what it is compared with.
-COMPARED = (*pairwise(rows.ABLATION), *((rows.REFIT_LONG, variant) for variant in rows.VARIANTS))
+COMPARED = (*pairwise(rows.ABLATION), *((rows.REFIT, variant) for variant in rows.VARIANTS))
 
 
 def ablation(subject: Subject, limit: int | None = None) -> Iterator[Row]:
@@ -28,9 +28,9 @@ def ablation(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """
     yield from rows.original(subject, limit)
     for count in rows.larger_counts(subject):
-        block = rows.selections(count)[rows.WINDOW]
+        block = rows.selections(count)[rows.BLOCK]
         for repair, step in ({rows.NONE: None} | STEPS).items():
-            spec = rows.LeagueSpec(rows.WINDOW, repair)
+            spec = rows.LeagueSpec(rows.BLOCK, repair)
             yield rows.pruned(subject, limit, count, spec, selection=block, repair=step)
 
 
@@ -40,18 +40,18 @@ def draws(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     for count in rows.larger_counts(subject):
         for repair, step in STEPS.items():
             for seed in rows.SEEDS:
-                spec = rows.LeagueSpec(rows.WINDOW, repair, rows.FIRST, seed)
+                spec = rows.LeagueSpec(rows.BLOCK, repair, rows.FIRST, seed)
                 text = {"corpus": rows.BUDGET[subject.profile]["corpus"], "seed": seed}
                 yield rows.reading(subject, limit, count, spec, step=step, **text)
 
 
 def columns(profile: str) -> list[Column]:
     """Return the league's texts, tasks of which no row reads items, and their average."""
-    return with_average(profile, UNREAD if profile == "paper" else FEW)
+    return with_average(profile, TEST_TASKS if profile == "paper" else FEW)
 
 
 def _both(repair: str, before: str) -> tuple[str, str]:
-    return rows.name(rows.WINDOW, repair), rows.name(rows.WINDOW, before)
+    return rows.name(rows.BLOCK, repair), rows.name(rows.BLOCK, before)
 
 
 def _each_draw_lower(repair: str, before: str) -> comparisons.Check:

@@ -13,10 +13,10 @@ from reproductions.spec.subjects import Subject
 
 # Two of them once more, calibrated on items of a task that are not among those asked.
 TASK_TEXT = "hellaswag-after-500"
-AGAIN = (rows.PATCHED, rows.REFIT_LONG)
-REPAIRS = (rows.PATCHED, rows.REPLACEME, rows.GHOSTED, rows.REFIT_LONG)
+AGAIN = (rows.PATCHED, rows.REFIT)
+REPAIRS = (rows.PATCHED, rows.REPLACEME, rows.GHOSTED, rows.REFIT)
 # Tasks that give one context several endings and are judged per character; the text beside them.
-ASKED = {"paper": ("HeSw", "ARC-e", "PIQA"), "standin": ("Continue", "ParType", "ParText")}
+MEASURED_TASKS = {"paper": ("HeSw", "ARC-e", "PIQA"), "standin": ("Continue", "ParType", "ParText")}
 TEXTS = {"paper": ("WIKI-2", "league-wikitext2"), "standin": ("Learning", "standin-learning-quarter")}
 SCALED, FACTOR = "{}/scaled", "{}/factor"
 NATS = "nats per 1,000 characters"
@@ -30,11 +30,14 @@ def answers(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     text like its tasks.
     """
     shown = {
-        rows.name(selection, repair) for selection in (rows.WINDOW, rows.LOWEST_BI) for repair in (rows.NONE, *REPAIRS)
+        rows.name(selection, repair) for selection in (rows.BLOCK, rows.LOWEST_BI) for repair in (rows.NONE, *REPAIRS)
     }
-    specs = [rows.LeagueSpec(rows.WINDOW, repair, rows.ITEMS) for repair in AGAIN]
-    from_task = lambda count: (rows.reading(subject, limit, count, spec, corpus=TASK_TEXT) for spec in specs)  # noqa: E731
-    return rows.larger(subject, limit, shown, from_task)
+    specs = [rows.LeagueSpec(rows.BLOCK, repair, rows.ITEMS) for repair in AGAIN]
+
+    def calibrated_on_items(count: int) -> Iterator[Row]:
+        return (rows.reading(subject, limit, count, spec, corpus=TASK_TEXT) for spec in specs)
+
+    return rows.larger(subject, limit, shown, calibrated_on_items)
 
 
 def columns(profile: str) -> list[Column]:
@@ -50,13 +53,13 @@ def columns(profile: str) -> list[Column]:
         Column(FACTOR.format(label), scaled, "factor", label=f"{label}, best factor", **exact),
     ]
     scores = {column.id: column for column in tasks(profile)}
-    for task in ASKED[profile]:
+    for task in MEASURED_TASKS[profile]:
         endings = f"endings@{scores[task].benchmark}"
         shown.append(scores[task])
         for name, key in ((RIGHT, "right"), (WRONG, "wrong"), (GAP, "gap")):
             label = f"{scores[task].label}, {key}"
             shown.append(Column(name.format(task), endings, key, scale=1000, label=label, **exact))
-    return [*shown, Column(AVERAGE, derived="average", of=ASKED[profile], label="AVG of these")]
+    return [*shown, Column(AVERAGE, derived="average", of=MEASURED_TASKS[profile], label="AVG of these")]
 
 
 def _better(columns_: list[str], **how) -> comparisons.Check:
@@ -64,7 +67,7 @@ def _better(columns_: list[str], **how) -> comparisons.Check:
     return comparisons.all_of(
         *(
             comparisons.beats(rows.name(selection, repair), rows.name(selection, rows.NONE), column=column, **how)
-            for selection in (rows.WINDOW, rows.LOWEST_BI)
+            for selection in (rows.BLOCK, rows.LOWEST_BI)
             for repair in REPAIRS
             for column in columns_
         )
@@ -74,14 +77,14 @@ def _better(columns_: list[str], **how) -> comparisons.Check:
 def _from_task_better(column: str, repairs: Sequence[str] = AGAIN, text: bool = False, **how) -> comparisons.Check:
     """Compare a repair calibrated on a task's other items with no repair, or (`text`) with the league's text."""
     pairs = [
-        (rows.name(rows.WINDOW, repair, rows.ITEMS), rows.name(rows.WINDOW, repair if text else rows.NONE))
+        (rows.name(rows.BLOCK, repair, rows.ITEMS), rows.name(rows.BLOCK, repair if text else rows.NONE))
         for repair in repairs
     ]
     return comparisons.each_beats(pairs, column=column, **how)
 
 
 _TEXT_LABELS = [label for label, _ in TEXTS.values()]
-_ASKED = [task for tasks_ in ASKED.values() for task in tasks_]
+_TASK_NAMES = [task for tasks_ in MEASURED_TASKS.values() for task in tasks_]
 
 ANSWERS = Table(
     target="league-answers",
@@ -101,12 +104,12 @@ ANSWERS = Table(
         Claim(
             "right-endings-likelier",
             "extension: repairs make right endings more likely",
-            _better([RIGHT.format(task) for task in _ASKED], lower=True),
+            _better([RIGHT.format(task) for task in _TASK_NAMES], lower=True),
         ),
         Claim(
             "gap-widens",
             "extension: repairs widen the gap between right and wrong endings",
-            _better([GAP.format(task) for task in _ASKED], unit=NATS),
+            _better([GAP.format(task) for task in _TASK_NAMES], unit=NATS),
         ),
         Claim("more-answers", "extension: repairs raise accuracy", _better([AVERAGE])),
         Claim(
@@ -117,7 +120,7 @@ ANSWERS = Table(
         Claim(
             "from-items-refit-answers-more",
             "extension: calibrated on other items of HellaSwag, the refit raises accuracy",
-            _from_task_better(AVERAGE, [rows.REFIT_LONG]),
+            _from_task_better(AVERAGE, [rows.REFIT]),
         ),
         Claim(
             "from-items-beats-from-text",

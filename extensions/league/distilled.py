@@ -12,9 +12,9 @@ from reproductions.spec.subjects import Subject
 
 STEPS = 100
 _TRAINING = {"method": "distilled", "steps": STEPS, "following": 3, "held_out": rows.HELD_OUT}
-REPAIRS = {rows.DISTILLED: _TRAINING, rows.DISTILLED_REFIT: _TRAINING | {"first": rows.REPAIRS[rows.REFIT_LONG]}}
-ALONE, BOTH = (rows.name(rows.WINDOW, repair, rows.BOTH) for repair in REPAIRS)
-LEFT_BOTH = rows.name(rows.LEAST_LEFT, rows.DISTILLED_REFIT, rows.BOTH)
+REPAIRS = {rows.DISTILLED: _TRAINING, rows.DISTILLED_REFIT: _TRAINING | {"first": rows.REPAIRS[rows.REFIT]}}
+ALONE, BOTH = (rows.name(rows.BLOCK, repair, rows.BOTH) for repair in REPAIRS)
+RESIDUAL_BOTH = rows.name(rows.LEAST_RESIDUAL, rows.DISTILLED_REFIT, rows.BOTH)
 
 
 def distilled(subject: Subject, limit: int | None = None) -> Iterator[Row]:
@@ -25,29 +25,31 @@ def distilled(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """
     yield from rows.original(subject, limit)
     counts = rows.larger_counts(subject)
-    repairs = {rows.REFIT_LONG: rows.REPAIRS[rows.REFIT_LONG]} | REPAIRS
+    repairs = {rows.REFIT: rows.REPAIRS[rows.REFIT]} | REPAIRS
     for count in counts:
         selections = rows.selections(count)
-        block, left = ({"selection": selections[name]} for name in (rows.WINDOW, rows.LEAST_LEFT))
-        yield rows.pruned(subject, limit, count, rows.LeagueSpec(rows.WINDOW, rows.NONE), **block)
+        block, residual = ({"selection": selections[name]} for name in (rows.BLOCK, rows.LEAST_RESIDUAL))
+        yield rows.pruned(subject, limit, count, rows.LeagueSpec(rows.BLOCK, rows.NONE), **block)
         if subject.toy:
             for repair, step in repairs.items():
-                yield rows.pruned(subject, limit, count, rows.LeagueSpec(rows.WINDOW, repair), repair=step, **block)
+                yield rows.pruned(subject, limit, count, rows.LeagueSpec(rows.BLOCK, repair), repair=step, **block)
             continue
         both = texts.both(subject.profile)
         for repair, step in repairs.items():
-            spec = rows.LeagueSpec(rows.WINDOW, repair, rows.BOTH)
+            spec = rows.LeagueSpec(rows.BLOCK, repair, rows.BOTH)
             yield rows.reading(subject, limit, count, spec, step=step, corpus=both)
         if count == max(counts):
-            yield rows.pruned(subject, limit, count, rows.LeagueSpec(rows.LEAST_LEFT, rows.NONE), **left)
+            yield rows.pruned(subject, limit, count, rows.LeagueSpec(rows.LEAST_RESIDUAL, rows.NONE), **residual)
             calibration = rows.BUDGET[subject.profile] | {"corpus": both}
-            for repair in (rows.REFIT_LONG, rows.DISTILLED_REFIT):
-                spec = rows.LeagueSpec(rows.LEAST_LEFT, repair, rows.BOTH)
-                yield rows.pruned(subject, limit, count, spec, repair=repairs[repair], calibration=calibration, **left)
+            for repair in (rows.REFIT, rows.DISTILLED_REFIT):
+                spec = rows.LeagueSpec(rows.LEAST_RESIDUAL, repair, rows.BOTH)
+                yield rows.pruned(
+                    subject, limit, count, spec, repair=repairs[repair], calibration=calibration, **residual
+                )
 
 
-_NONE = (BOTH, texts.NONE), (LEFT_BOTH, texts.LEFT_NONE)
-_REFIT = (BOTH, texts.BOTH), (LEFT_BOTH, texts.LEFT_BOTH)
+_NONE = (BOTH, texts.NONE), (RESIDUAL_BOTH, texts.RESIDUAL_NONE)
+_REFIT = (BOTH, texts.BOTH), (RESIDUAL_BOTH, texts.RESIDUAL_BOTH)
 DISTILLED = Table(
     target="league-distilled",
     paper="league",

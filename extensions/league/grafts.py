@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from extensions.league import rows
-from extensions.league.answers import ASKED
+from extensions.league.answers import MEASURED_TASKS
 from extensions.league.tables import AVERAGE, with_average
-from extensions.league.texts import UNREAD
+from extensions.league.texts import TEST_TASKS
 from extensions.league.windows import SHARES as EVERY
 from reproductions.spec import comparisons
 from reproductions.spec.registry import Claim, Column, Row, Table
@@ -18,11 +18,11 @@ SHARES = ((8, 30), rows.SHARES[-1])
 # The rivals, too: each as it is, and by what the model shows that has the neurons in their new place.
 RIVALS = (rows.FACTOR, rows.PATCHED, rows.REPLACEME, rows.GHOSTED)
 THEN = "graft-{}"
-BEFORE = {rows.NONE: None, rows.REFIT_LONG: rows.REPAIRS[rows.REFIT_LONG]}
-NONE, REFIT = (rows.name(rows.WINDOW, repair) for repair in BEFORE)
-GRAFT, BOTH = (rows.name(rows.WINDOW, repair) for repair in rows.GRAFTS)
-LEFT_REFIT = rows.name(rows.LEAST_LEFT, rows.REFIT_LONG)
-CHOSEN_BOTH = rows.name(rows.WITH_THEM, rows.CARRIED_REFIT)
+BEFORE = {rows.NONE: None, rows.REFIT: rows.REPAIRS[rows.REFIT]}
+NONE, REFIT = (rows.name(rows.BLOCK, repair) for repair in BEFORE)
+GRAFT, BOTH = (rows.name(rows.BLOCK, repair) for repair in rows.GRAFTS)
+RESIDUAL_REFIT = rows.name(rows.LEAST_RESIDUAL, rows.REFIT)
+CHOSEN_BOTH = rows.name(rows.LEAST_RESIDUAL_GRAFTED, rows.GRAFT_REFIT)
 
 
 def grafts(subject: Subject, limit: int | None = None) -> Iterator[Row]:
@@ -36,12 +36,12 @@ def grafts(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     yield from rows.original(subject, limit)
     larger = subject.counts(*SHARES, toy=rows.TOY_COUNTS[2:])
     for count in subject.counts(*EVERY, toy=rows.TOY_COUNTS):
-        after = {rows.LEAST_LEFT: BEFORE, rows.WITH_THEM: rows.GRAFTS}
+        after = {rows.LEAST_RESIDUAL: BEFORE, rows.LEAST_RESIDUAL_GRAFTED: rows.GRAFTS}
         if count in larger:
             rivals = {rival: rows.REPAIRS[rival] for rival in RIVALS}
             grafted = {THEN.format(rival): {"method": "graft", "then": step} for rival, step in rivals.items()}
-            after = {rows.WINDOW: BEFORE | rows.GRAFTS | rivals | grafted} | after
-        selections = rows.selections(count) | {rows.WITH_THEM: rows.with_them(count)}
+            after = {rows.BLOCK: BEFORE | rows.GRAFTS | rivals | grafted} | after
+        selections = rows.selections(count) | {rows.LEAST_RESIDUAL_GRAFTED: rows.grafted_selection(count)}
         for selection, repairs in after.items():
             for repair, step in repairs.items():
                 fields = {"selection": selections[selection], "repair": step}
@@ -50,11 +50,11 @@ def grafts(subject: Subject, limit: int | None = None) -> Iterator[Row]:
 
 def columns(profile: str) -> list[Column]:
     """Return the league's texts and some tasks."""
-    return with_average(profile, UNREAD if profile == "paper" else ASKED[profile])
+    return with_average(profile, TEST_TASKS if profile == "paper" else MEASURED_TASKS[profile])
 
 
 _GRAFTED = ((GRAFT, NONE), (BOTH, REFIT))
-_RIVALS_GRAFTED = ((rows.name(rows.WINDOW, THEN.format(rival)), rows.name(rows.WINDOW, rival)) for rival in RIVALS)
+_RIVALS_GRAFTED = ((rows.name(rows.BLOCK, THEN.format(rival)), rows.name(rows.BLOCK, rival)) for rival in RIVALS)
 
 GRAFTS = Table(
     target="league-graft",
@@ -73,7 +73,7 @@ GRAFTS = Table(
         Claim(
             "chosen-with-them-lowers-perplexity",
             "extension: with the refit, the least-residual set selected with grafting has a lower perplexity",
-            comparisons.beats(CHOSEN_BOTH, LEFT_REFIT, column="PPL AVG", lower=True),
+            comparisons.beats(CHOSEN_BOTH, RESIDUAL_REFIT, column="PPL AVG", lower=True),
         ),
         Claim(
             "carried-answers-more",
@@ -88,7 +88,7 @@ GRAFTS = Table(
         Claim(
             "chosen-with-them-answers-more",
             "extension: with the refit, the least-residual set selected with grafting is more accurate than the one without",
-            comparisons.beats(CHOSEN_BOTH, LEFT_REFIT, column=AVERAGE),
+            comparisons.beats(CHOSEN_BOTH, RESIDUAL_REFIT, column=AVERAGE),
         ),
     ),
     note="The contiguous block contains the layer that writes the first token's massive activation. The "

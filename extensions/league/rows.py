@@ -29,9 +29,9 @@ NONE = "none"
 GHOSTED, REPLACEME, FACTOR = "ghosted", "replaceme", "factor"
 REPLACEME_BIAS, REPLACEME_COSINE, REPLACEME_STREAM = "replaceme-bias", "replaceme-cosine", "replaceme-stream-cosine"
 PATCHED = "linearpatch"
-REFIT, REFIT_LONG = "refit-fixed-ridge", "refit"
-APART = "refit-apart"  # as the tool draws it
-BIAS, WEIGHTED, BEFORE_CUT = "bias", "least-squares", "refit-before-cut"
+REFIT_FIXED_RIDGE, REFIT = "refit-fixed-ridge", "refit"
+SEPARATE_HELD_OUT = "refit-apart"  # as the tool draws it
+BIAS, LEAST_SQUARES, BEFORE_INTERFACE = "bias", "least-squares", "refit-before-cut"
 ATTENTION, SHARED = "refit-attention", "refit-attention-shared"
 REPAIRS: dict[str, dict | None] = {
     NONE: None,
@@ -43,13 +43,13 @@ REPAIRS: dict[str, dict | None] = {
     REPLACEME_COSINE: {"method": "replaceme", "objective": "cosine"},
     REPLACEME_STREAM: {"method": "replaceme", "objective": "cosine-stream"},
     BIAS: {"method": "replaceme", "objective": "bias"},
-    WEIGHTED: least_squares("matrix"),
-    BEFORE_CUT: {"method": "refit", "following": 0, "ridge": 1e-3},
-    REFIT: {"method": "refit", "following": 3, "ridge": 1e-3},
+    LEAST_SQUARES: least_squares("matrix"),
+    BEFORE_INTERFACE: {"method": "refit", "following": 0, "ridge": 1e-3},
+    REFIT_FIXED_RIDGE: {"method": "refit", "following": 3, "ridge": 1e-3},
     ATTENTION: {"method": "refit", "following": 3, "ridge": 1e-3, "matrices": "attention"},
     SHARED: {"method": "refit", "following": 3, "ridge": 1e-3, "matrices": "attention", "share": 0.5},
-    REFIT_LONG: {"method": "refit", "following": 3, "ridge": 1e-3, "held_out": HELD_OUT},
-    APART: {"method": "refit", "following": 3, "ridge": 1e-3, "held_out": HELD_OUT, "apart": True},
+    REFIT: {"method": "refit", "following": 3, "ridge": 1e-3, "held_out": HELD_OUT},
+    SEPARATE_HELD_OUT: {"method": "refit", "following": 3, "ridge": 1e-3, "held_out": HELD_OUT, "apart": True},
 }
 # Of August 2026 and later; after some selections alone, at the larger numbers of layers.
 SHIFT, SHIFT_RANK, RANK = "shift-llm", "shift-llm-rank", 64
@@ -57,9 +57,9 @@ RECENT = {SHIFT: {"method": "shift-llm"}, SHIFT_RANK: {"method": "shift-llm", "r
 # The repairs of papers.
 RIVALS = (FACTOR, PATCHED, GHOSTED, REPLACEME, REPLACEME_BIAS, REPLACEME_COSINE, REPLACEME_STREAM, *RECENT)
 # Where the layer is removed that writes the massive activation, its neurons are carried over; after [L] in `league-graft`.
-CARRIED, CARRIED_REFIT = "graft", "graft-refit"
+GRAFT, GRAFT_REFIT = "graft", "graft-refit"
 DISTILLED, DISTILLED_REFIT = "distilled", "refit-distilled"  # in `league-distilled`
-GRAFTS = {CARRIED: {"method": "graft"}, CARRIED_REFIT: REPAIRS[REFIT_LONG] | {"graft": True}}
+GRAFTS = {GRAFT: {"method": "graft"}, GRAFT_REFIT: REPAIRS[REFIT] | {"graft": True}}
 # From the regression of CoMe's public code to the refit, one option at a time; the last two are rows of the league.
 _COME_CODE = {
     "method": "refit",
@@ -75,22 +75,22 @@ ABLATION = {
     "ablation-old": ("+ ridge towards the old weights", _COME_CODE | {"target": "stream", "towards": "old"}),
     "ablation-before": ("+ down_proj before the interface", {"method": "refit", "following": 1, "ridge": 1e-2}),
     "ablation-three": ("+ three following layers", {"method": "refit", "following": 3, "ridge": 1e-2}),
-    REFIT: ("+ a ridge of 0.001 in place of 0.01", REPAIRS[REFIT]),
-    REFIT_LONG: ("+ a ridge chosen on held-out text", REPAIRS[REFIT_LONG]),
+    REFIT_FIXED_RIDGE: ("+ a ridge of 0.001 in place of 0.01", REPAIRS[REFIT_FIXED_RIDGE]),
+    REFIT: ("+ a ridge chosen on held-out text", REPAIRS[REFIT]),
 }
 # Each differs from the league's refit in one way.
 VARIANTS = {
-    "ablation-rotated": ("rotations in place of a ridge", REPAIRS[REFIT] | {"form": "rotation"}),
-    "ablation-half": ("half of each change", REPAIRS[REFIT_LONG] | {"strength": 0.5}),
+    "ablation-rotated": ("rotations in place of a ridge", REPAIRS[REFIT_FIXED_RIDGE] | {"form": "rotation"}),
+    "ablation-half": ("half of each change", REPAIRS[REFIT] | {"strength": 0.5}),
 }
 # After [L]: patches that leave massive tokens as they are; the toy model has none.
 SPARE = "{}-spared"
-SPARED = {SPARE.format(repair): REPAIRS[repair] | {"acts_on": "ordinary"} for repair in (PATCHED, WEIGHTED)}
-OURS = (CARRIED_REFIT, REFIT_LONG, REFIT, ATTENTION, SHARED)
+SPARED = {SPARE.format(repair): REPAIRS[repair] | {"acts_on": "ordinary"} for repair in (PATCHED, LEAST_SQUARES)}
+OURS = (GRAFT_REFIT, REFIT, REFIT_FIXED_RIDGE, ATTENTION, SHARED)
 
-LOWEST_BI, WINDOW, UIDL, LORP, SLEB = "s", "l", "uidl", "lorp", "sleb"
-LEAST_LEFT, LEAST_LEFT_WINDOW, LEAST_LOSS = "least-left", "least-left-window", "least-loss-window"
-WITH_THEM = "least-left-with-them"  # with the grafted neurons
+LOWEST_BI, BLOCK, UIDL, LORP, SLEB = "s", "l", "uidl", "lorp", "sleb"
+LEAST_RESIDUAL, LEAST_RESIDUAL_BLOCK, LEAST_LOSS_BLOCK = "least-left", "least-left-window", "least-loss-window"
+LEAST_RESIDUAL_GRAFTED = "least-left-with-them"  # with the grafted neurons
 ONE_BY_ONE = "one-by-one"
 WRP = "wrp"
 TRAINED_PATCH, TRAINED_LAYER, OVERREP = "linearpatch-trained", "streamline-layer-trained", "overrep"
@@ -110,14 +110,14 @@ ITEMS, BOTH = "items", "both-texts"  # what else a repair is calibrated on
 # What people read in the place of an id.
 SELECTIONS = {
     LOWEST_BI: "lowest BI",
-    WINDOW: "contiguous block",
+    BLOCK: "contiguous block",
     UIDL: "UIDL",
     LORP: "LoRP",
     SLEB: "SLEB",
-    LEAST_LEFT: "least-residual set (extension)",
-    LEAST_LEFT_WINDOW: "least-residual block (extension)",
-    LEAST_LOSS: "least-loss block (extension)",
-    WITH_THEM: "least-residual set with grafting (extension)",
+    LEAST_RESIDUAL: "least-residual set (extension)",
+    LEAST_RESIDUAL_BLOCK: "least-residual block (extension)",
+    LEAST_LOSS_BLOCK: "least-loss block (extension)",
+    LEAST_RESIDUAL_GRAFTED: "least-residual set with grafting (extension)",
     WRP: "WRP",
     PAIRS: "pairs of adjacent layers",
     SLICES: "slices of layers",
@@ -149,17 +149,17 @@ _OF_PAPERS = {
 }
 _OF_OURS = {
     BIAS: "bias alone (extension)",
-    WEIGHTED: "least-squares matrix, weighted tokens (extension)",
-    BEFORE_CUT: "refit, down_proj before the interface (extension)",
-    REFIT: "refit, 3 layers (extension)",
+    LEAST_SQUARES: "least-squares matrix, weighted tokens (extension)",
+    BEFORE_INTERFACE: "refit, down_proj before the interface (extension)",
+    REFIT_FIXED_RIDGE: "refit, 3 layers (extension)",
     ATTENTION: "refit, o_proj of 3 layers (extension)",
     SHARED: "refit, o_proj of 3 layers and before the interface (extension)",
-    REFIT_LONG: "refit, 3 layers, ridge chosen on held-out text (extension)",
-    APART: "refit, 3 layers, ridge chosen on separate held-out text (extension)",
-    CARRIED: "neuron grafting (extension)",
-    CARRIED_REFIT: "neuron grafting, refit, 3 layers, ridge chosen on held-out text (extension)",
+    REFIT: "refit, 3 layers, ridge chosen on held-out text (extension)",
+    SEPARATE_HELD_OUT: "refit, 3 layers, ridge chosen on separate held-out text (extension)",
+    GRAFT: "neuron grafting (extension)",
+    GRAFT_REFIT: "neuron grafting, refit, 3 layers, ridge chosen on held-out text (extension)",
     SPARE.format(PATCHED): "LinearPatch's A, massive tokens unchanged (extension)",
-    SPARE.format(WEIGHTED): "least-squares matrix, massive tokens unchanged (extension)",
+    SPARE.format(LEAST_SQUARES): "least-squares matrix, massive tokens unchanged (extension)",
     DISTILLED: "distilled shortly (extension, trained)",
     DISTILLED_REFIT: "refit, 3 layers, ridge chosen on held-out text, distilled shortly (extension, trained)",
     ONE_BY_ONE: "sequential, refit after each layer (extension)",
@@ -215,7 +215,12 @@ class LeagueSpec:
     @property
     def extension(self) -> bool:
         """Return whether the repair or the selection of layers is an extension."""
-        return self.own_repair or self.selection in (LEAST_LEFT, LEAST_LEFT_WINDOW, LEAST_LOSS, WITH_THEM)
+        return self.own_repair or self.selection in (
+            LEAST_RESIDUAL,
+            LEAST_RESIDUAL_BLOCK,
+            LEAST_LOSS_BLOCK,
+            LEAST_RESIDUAL_GRAFTED,
+        )
 
     @property
     def trained(self) -> bool:
@@ -226,32 +231,32 @@ class LeagueSpec:
 # What a repair is measured against: as many parameters removed, no training.
 TRAINING_FREE = (*RIVALS, HALVES, PRUNER, SLICEGPT, COME)
 
-AFTER_LEAST_LOSS = (NONE, PATCHED, GHOSTED, REPLACEME, REFIT_LONG)
-AFTER_WRP = (NONE, GHOSTED, REFIT_LONG)
+AFTER_LEAST_LOSS = (NONE, PATCHED, GHOSTED, REPLACEME, REFIT)
+AFTER_WRP = (NONE, GHOSTED, REFIT)
 
 # What else the leaders calibrate on: another text, and other draws from both.
 OTHER_TEXT = {"paper": "ptb-validation", "standin": "standin-valid"}
 SEEDS = tuple(range(5))
-LEADERS = (GHOSTED, REPLACEME, FACTOR, REFIT_LONG)
+LEADERS = (GHOSTED, REPLACEME, FACTOR, REFIT)
 
 
 def selections(count: int) -> dict[str, dict]:
     """Return the selections of layers by id."""
-    left = {"method": "least-left", "count": count, "inputs": "stream", "ridge": 1e-3}
+    residual = {"method": "least-left", "count": count, "inputs": "stream", "ridge": 1e-3}
     return {
         LOWEST_BI: lowest_bi(count),
-        WINDOW: window(count),
+        BLOCK: window(count),
         UIDL: window(count, "last-token-angle"),
         LORP: {"method": "lorp", "count": count},
-        LEAST_LEFT_WINDOW: left | {"shape": "window"},
-        LEAST_LEFT: left | {"shape": "set"},
-        LEAST_LOSS: {"method": "window-loss", "count": count, "samples": TRIED},
+        LEAST_RESIDUAL_BLOCK: residual | {"shape": "window"},
+        LEAST_RESIDUAL: residual | {"shape": "set"},
+        LEAST_LOSS_BLOCK: {"method": "window-loss", "count": count, "samples": TRIED},
     }
 
 
-def with_them(count: int) -> dict:
-    """Return the selection WITH_THEM."""
-    return selections(count)[LEAST_LEFT] | {"carried": True}
+def grafted_selection(count: int) -> dict:
+    """Return the selection LEAST_RESIDUAL_GRAFTED."""
+    return selections(count)[LEAST_RESIDUAL] | {"carried": True}
 
 
 def name(selection: str, repair: str, text: str = "") -> str:
@@ -300,8 +305,8 @@ def trained(count: int, samples: int, learning_rate: float) -> dict[LeagueSpec, 
     patch = {"method": "linearpatch-distilled", "trainable": "matrix", "target": "logits", "top_k": 100} | training
     layer = {"method": "streamline-layer", "target": "output"} | training
     return {
-        LeagueSpec(WINDOW, TRAINED_PATCH): {"selection": window(count), "repair": patch},
-        LeagueSpec(WINDOW, TRAINED_LAYER): {"selection": window(count + 1), "repair": layer},
+        LeagueSpec(BLOCK, TRAINED_PATCH): {"selection": window(count), "repair": patch},
+        LeagueSpec(BLOCK, TRAINED_LAYER): {"selection": window(count + 1), "repair": layer},
     }
 
 
@@ -313,23 +318,23 @@ def recent(count: int, samples: int) -> dict[LeagueSpec, dict]:
     block, wrp = window(count), {"method": "wrp", "count": count}
     fields = {
         LeagueSpec(name, repair): {"selection": selection, "repair": step}
-        for name, selection in ((LOWEST_BI, lowest_bi(count)), (WINDOW, block))
+        for name, selection in ((LOWEST_BI, lowest_bi(count)), (BLOCK, block))
         for repair, step in RECENT.items()
     }
     fields[LeagueSpec(PAIRS, COME)] = {"selection": {"method": "come", "count": count}}
     fields |= {LeagueSpec(WRP, repair): {"selection": wrp, "repair": REPAIRS[repair]} for repair in AFTER_WRP}
     overrep = {"method": "overrep", "samples": samples, "batch_size": 1, "epochs": 1}
-    return fields | {LeagueSpec(WINDOW, OVERREP): {"selection": block, "repair": overrep}}
+    return fields | {LeagueSpec(BLOCK, OVERREP): {"selection": block, "repair": overrep}}
 
 
 def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
     for name, selection in selections(count).items():
-        for repair in AFTER_LEAST_LOSS if name == LEAST_LOSS else REPAIRS:
+        for repair in AFTER_LEAST_LOSS if name == LEAST_LOSS_BLOCK else REPAIRS:
             yield LeagueSpec(name, repair), {"selection": selection, "repair": REPAIRS[repair]}
     for repair, step in () if subject.toy else SPARED.items():
-        yield LeagueSpec(WINDOW, repair), {"selection": selections(count)[WINDOW], "repair": step}
+        yield LeagueSpec(BLOCK, repair), {"selection": selections(count)[BLOCK], "repair": step}
     for repair, step in GRAFTS.items():
-        yield LeagueSpec(WITH_THEM, repair), {"selection": with_them(count), "repair": step}
+        yield LeagueSpec(LEAST_RESIDUAL_GRAFTED, repair), {"selection": grafted_selection(count), "repair": step}
     for name, selection in halves(count, BUDGET[subject.profile]).items():
         yield LeagueSpec(name, HALVES), {"selection": selection}
     yield from others(count, subject.layers, subject.profile).items()
@@ -377,7 +382,7 @@ def league(subject: Subject, limit: int | None = None) -> Iterator[Row]:
 
 def drawn(repair: str, text: str, seed: int) -> str:
     """Return the id of a row of `seeds`: its repair, its calibration text and the seed of the draw."""
-    return LeagueSpec(WINDOW, repair, text, seed).method
+    return LeagueSpec(BLOCK, repair, text, seed).method
 
 
 def seeds(subject: Subject, limit: int | None = None) -> Iterator[Row]:
@@ -385,7 +390,7 @@ def seeds(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     texts = ((FIRST, BUDGET[subject.profile]["corpus"]), (OTHER, OTHER_TEXT[subject.profile]))
     yield from original(subject, limit)
     for count, repair, (text, corpus), seed in product(larger_counts(subject), LEADERS, texts, SEEDS):
-        spec = LeagueSpec(WINDOW, repair, text, seed)
+        spec = LeagueSpec(BLOCK, repair, text, seed)
         yield reading(subject, limit, count, spec, corpus=corpus, seed=seed)
 
 
@@ -394,7 +399,7 @@ def reading(
 ) -> Row:
     """Return a row of [L]'s block, selected on the league's budget, whose repair ``step`` reads another text or draw."""
     budget = BUDGET[subject.profile]
-    selection = selections(count)[WINDOW] | {"calibration": budget}
+    selection = selections(count)[BLOCK] | {"calibration": budget}
     fields = {"selection": selection, "repair": step or REPAIRS[spec.repair], "calibration": budget | text}
     return pruned(subject, limit, count, spec, **fields)
 

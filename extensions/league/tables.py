@@ -69,8 +69,8 @@ def _beats_slices(column: str, lower: bool = False) -> comparisons.Check:
     """
     return comparisons.chosen(
         [
-            *(rows.name(selection, rows.REFIT_LONG) for selection in rows.selections(1)),
-            rows.name(rows.WITH_THEM, rows.CARRIED_REFIT),
+            *(rows.name(selection, rows.REFIT) for selection in rows.selections(1)),
+            rows.name(rows.LEAST_RESIDUAL_GRAFTED, rows.GRAFT_REFIT),
         ],
         [rows.name(rows.SLICES, repair) for repair in (rows.PRUNER, rows.SLICEGPT)],
         column,
@@ -82,7 +82,7 @@ def _beats_slices(column: str, lower: bool = False) -> comparisons.Check:
 def _wins_each_draw(rival: str) -> comparisons.Check:
     """Compare the refit with this rival after every draw of either text."""
     draws = [(text, seed) for text in (rows.FIRST, rows.OTHER) for seed in rows.SEEDS]
-    pairs = [(rows.drawn(rows.REFIT_LONG, *draw), rows.drawn(rival, *draw)) for draw in draws]
+    pairs = [(rows.drawn(rows.REFIT, *draw), rows.drawn(rival, *draw)) for draw in draws]
     return comparisons.each_beats(pairs, column="PPL AVG", lower=True)
 
 
@@ -99,12 +99,12 @@ TABLES = [
             Claim(
                 "refit-beats-rivals",
                 "extension: the refit has a lower perplexity than each baseline",
-                _beats(rows.REFIT_LONG, rows.RIVALS, "PPL AVG", lower=True),
+                _beats(rows.REFIT, rows.RIVALS, "PPL AVG", lower=True),
             ),
             Claim(
                 "refit-beats-rivals-on-each-text",
                 "extension: on each text by itself the refit has a lower perplexity than each baseline",
-                comparisons.all_of(*(_beats(rows.REFIT_LONG, rows.RIVALS, label, lower=True) for label in _LABELS)),
+                comparisons.all_of(*(_beats(rows.REFIT, rows.RIVALS, label, lower=True) for label in _LABELS)),
             ),
             Claim(
                 "refit-beats-slices",
@@ -114,7 +114,7 @@ TABLES = [
             Claim(
                 "refit-retains-more-than-rivals",
                 "extension: the refit retains more than every baseline",
-                _beats(rows.REFIT_LONG, rows.RIVALS, "RP"),
+                _beats(rows.REFIT, rows.RIVALS, "RP"),
             ),
             Claim(
                 "refit-retains-more-than-slices",
@@ -124,17 +124,17 @@ TABLES = [
             Claim(
                 "refit-retains-more-than-none",
                 "extension: the refit retains more than no repair",
-                _beats(rows.REFIT_LONG, (rows.NONE,), "RP"),
+                _beats(rows.REFIT, (rows.NONE,), "RP"),
             ),
             Claim(
                 "least-left-is-best-choice",
                 "extension: with the refit, the least-residual set has the lowest perplexity of all selections, within 1 %",
                 comparisons.beats(
-                    rows.name(rows.LEAST_LEFT, rows.REFIT_LONG),
+                    rows.name(rows.LEAST_RESIDUAL, rows.REFIT),
                     *(
-                        rows.name(selection, rows.REFIT_LONG)
+                        rows.name(selection, rows.REFIT)
                         for selection in rows.selections(1)
-                        if selection != rows.LEAST_LEFT
+                        if selection != rows.LEAST_RESIDUAL
                     ),
                     column="PPL AVG",
                     lower=True,
@@ -151,14 +151,14 @@ TABLES = [
                     f"spared-{short}-beats-{short}",
                     f"extension: {label} has a lower perplexity after the contiguous block if massive tokens stay unchanged",
                     comparisons.beats(
-                        *(rows.name(rows.WINDOW, repair) for repair in (rows.SPARE.format(plain), plain)),
+                        *(rows.name(rows.BLOCK, repair) for repair in (rows.SPARE.format(plain), plain)),
                         column="PPL AVG",
                         lower=True,
                     ),
                 )
                 for short, label, plain in (
                     ("patch", "LinearPatch's A", rows.PATCHED),
-                    ("matrix", "the least-squares matrix", rows.WEIGHTED),
+                    ("matrix", "the least-squares matrix", rows.LEAST_SQUARES),
                 )
             ),
         ),

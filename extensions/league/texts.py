@@ -6,27 +6,29 @@ from collections.abc import Iterator
 
 from common.pruning.recipe import MIXED
 from extensions.league import rows
-from extensions.league.answers import ASKED, TASK_TEXT
+from extensions.league.answers import MEASURED_TASKS, TASK_TEXT
 from extensions.league.tables import AVERAGE, perplexities, with_average
 from reproductions.spec import comparisons
 from reproductions.spec.columns import tasks
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject
 
-_ASKING, _BOTH = (rows.LeagueSpec(rows.WINDOW, rows.REFIT_LONG, text) for text in (rows.ITEMS, rows.BOTH))
-_LEFT_NONE, _LEFT_BOTH = (
-    rows.LeagueSpec(rows.LEAST_LEFT, rows.NONE),
-    rows.LeagueSpec(rows.LEAST_LEFT, rows.REFIT_LONG, rows.BOTH),
+_FROM_ITEMS, _BOTH = (rows.LeagueSpec(rows.BLOCK, rows.REFIT, text) for text in (rows.ITEMS, rows.BOTH))
+_RESIDUAL_NONE, _RESIDUAL_BOTH = (
+    rows.LeagueSpec(rows.LEAST_RESIDUAL, rows.NONE),
+    rows.LeagueSpec(rows.LEAST_RESIDUAL, rows.REFIT, rows.BOTH),
 )
 # The second is what `extensions.refit` does where it is told nothing.
-_CARRIED, _TOOLS = (
-    rows.LeagueSpec(rows.WITH_THEM, rows.CARRIED),
-    rows.LeagueSpec(rows.WITH_THEM, rows.CARRIED_REFIT, rows.BOTH),
+_GRAFT, _TOOL_DEFAULT = (
+    rows.LeagueSpec(rows.LEAST_RESIDUAL_GRAFTED, rows.GRAFT),
+    rows.LeagueSpec(rows.LEAST_RESIDUAL_GRAFTED, rows.GRAFT_REFIT, rows.BOTH),
 )
-NONE, PLAIN = (rows.name(rows.WINDOW, repair) for repair in (rows.NONE, rows.REFIT_LONG))
-ASKING, BOTH, LEFT_NONE, LEFT_BOTH, TOOLS = (spec.method for spec in (_ASKING, _BOTH, _LEFT_NONE, _LEFT_BOTH, _TOOLS))
+NONE, PLAIN = (rows.name(rows.BLOCK, repair) for repair in (rows.NONE, rows.REFIT))
+FROM_ITEMS, BOTH, RESIDUAL_NONE, RESIDUAL_BOTH, TOOL_DEFAULT = (
+    spec.method for spec in (_FROM_ITEMS, _BOTH, _RESIDUAL_NONE, _RESIDUAL_BOTH, _TOOL_DEFAULT)
+)
 # Tasks of more than a thousand items whose text no row reads; BoolQ's are mostly answered by one word or the other.
-UNREAD = ("ARC-c", "ARC-e", "PIQA", "WG")
+TEST_TASKS = ("ARC-c", "ARC-e", "PIQA", "WG")
 
 
 def texts(subject: Subject, limit: int | None = None) -> Iterator[Row]:
@@ -45,16 +47,17 @@ def both(profile: str) -> str:
 
 def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
     mixed = both(subject.profile)
-    for spec, corpus in ((_ASKING, TASK_TEXT), (_BOTH, mixed)):
+    for spec, corpus in ((_FROM_ITEMS, TASK_TEXT), (_BOTH, mixed)):
         yield rows.reading(subject, limit, count, spec, corpus=corpus)
     if count == max(subject.counts(*rows.SHARES, toy=rows.TOY_COUNTS)):
-        left, carried = {"selection": rows.selections(count)[rows.LEAST_LEFT]}, {"selection": rows.with_them(count)}
+        residual = {"selection": rows.selections(count)[rows.LEAST_RESIDUAL]}
+        grafted = {"selection": rows.grafted_selection(count)}
         read = {"calibration": rows.BUDGET[subject.profile] | {"corpus": mixed}}
         fields_by_spec = {
-            _LEFT_NONE: left,
-            _LEFT_BOTH: left | read | {"repair": rows.REPAIRS[rows.REFIT_LONG]},
-            _CARRIED: carried | {"repair": rows.GRAFTS[rows.CARRIED]},
-            _TOOLS: carried | read | {"repair": rows.GRAFTS[rows.CARRIED_REFIT]},
+            _RESIDUAL_NONE: residual,
+            _RESIDUAL_BOTH: residual | read | {"repair": rows.REPAIRS[rows.REFIT]},
+            _GRAFT: grafted | {"repair": rows.GRAFTS[rows.GRAFT]},
+            _TOOL_DEFAULT: grafted | read | {"repair": rows.GRAFTS[rows.GRAFT_REFIT]},
         }
         for spec, fields in fields_by_spec.items():
             yield rows.pruned(subject, limit, count, spec, **fields)
@@ -67,8 +70,8 @@ def columns(profile: str) -> list[Column]:
     """
     if profile == "standin":
         scores = {column.id: column for column in tasks(profile)}
-        return [*perplexities(profile), *(scores[task] for task in ASKED[profile])]
-    return with_average(profile, UNREAD, "AVG of tasks not read")
+        return [*perplexities(profile), *(scores[task] for task in MEASURED_TASKS[profile])]
+    return with_average(profile, TEST_TASKS, "AVG of tasks not read")
 
 
 TEXTS = Table(
@@ -89,12 +92,12 @@ TEXTS = Table(
         Claim(
             "items-beat-cut",
             "extension: calibrated on a task's items, the refit is more accurate than no repair on other tasks",
-            comparisons.beats(ASKING, NONE, column=AVERAGE),
+            comparisons.beats(FROM_ITEMS, NONE, column=AVERAGE),
         ),
         Claim(
             "both-texts-beat-cut",
             "extension: calibrated on both texts, the refit is more accurate than no repair on tasks that it did not read",
-            comparisons.each_beats(((BOTH, NONE), (LEFT_BOTH, LEFT_NONE)), column=AVERAGE),
+            comparisons.each_beats(((BOTH, NONE), (RESIDUAL_BOTH, RESIDUAL_NONE)), column=AVERAGE),
         ),
         Claim(
             "both-texts-beat-plain-text",
@@ -104,17 +107,17 @@ TEXTS = Table(
         Claim(
             "least-left-cut-beats-l-cut",
             "extension: without repair, the least-residual set is more accurate than the contiguous block",
-            comparisons.beats(LEFT_NONE, NONE, column=AVERAGE),
+            comparisons.beats(RESIDUAL_NONE, NONE, column=AVERAGE),
         ),
         Claim(
             "least-left-refit-beats-l-refit",
             "extension: from both texts the refit is more accurate after the least-residual set than after the block",
-            comparisons.beats(LEFT_BOTH, BOTH, column=AVERAGE),
+            comparisons.beats(RESIDUAL_BOTH, BOTH, column=AVERAGE),
         ),
         Claim(
             "carried-beats-left",
             "extension: with neuron grafting, and layers selected with it, the refit is more accurate than without",
-            comparisons.beats(TOOLS, LEFT_BOTH, column=AVERAGE),
+            comparisons.beats(TOOL_DEFAULT, RESIDUAL_BOTH, column=AVERAGE),
         ),
         Claim(
             "both-texts-keep-perplexity",

@@ -63,10 +63,10 @@ def training_free(
         for count in counts:
             for method in METHODS if pruner else METHODS[1:]:
                 fields = _fields(model, method, count, layers, subject)
-                fitting = None if fields is None else recipe(model, subject, limit, **fields)
+                configuration = None if fields is None else recipe(model, subject, limit, **fields)
                 status = TOO_FEW if fields is None else NOT_RUN
                 shape = shape_of(model, method, count) if subject.printed else None
-                yield Row(model, group, f"{count}/{layers}", method, fitting, status, shapes=shape)
+                yield Row(model, group, f"{count}/{layers}", method, configuration, status, shapes=shape)
 
 
 def _fields(model: str, method: str, count: int, layers: int, subject: Subject) -> dict | None:

@@ -29,7 +29,7 @@ register(
 )
 
 LOOKED_AT = 8  # of a text's windows, evenly spread
-CHOICES = {rows.WINDOW: "cosine", rows.LEAST_LEFT_WINDOW: "least_left", rows.LEAST_LOSS: "least_loss"}
+CHOICES = {rows.BLOCK: "cosine", rows.LEAST_RESIDUAL_BLOCK: "least_left", rows.LEAST_LOSS_BLOCK: "least_loss"}
 
 
 @benchmark("windows")

@@ -14,8 +14,8 @@ from reproductions.spec import registry, subjects
 TABLE = dataclasses.replace(registry.get("league"), draw="figures.league:draw")
 TEXTS = [c.benchmark for c in TABLE.columns_for(subjects.TOY) if c.compare == "perplexity" and c.benchmark]
 # Selections by what they add to the log of perplexity; repairs by what they leave of a layer's loss.
-ADDS = {rows.LOWEST_BI: 0.05, rows.WINDOW: 0.0, rows.UIDL: 0.1, rows.LORP: 0.2}
-LEAVES = {rows.NONE: 0.3, rows.GHOSTED: 0.2, rows.REPLACEME: 0.22, rows.REFIT: 0.1}
+ADDS = {rows.LOWEST_BI: 0.05, rows.BLOCK: 0.0, rows.UIDL: 0.1, rows.LORP: 0.2}
+LEAVES = {rows.NONE: 0.3, rows.GHOSTED: 0.2, rows.REPLACEME: 0.22, rows.REFIT_FIXED_RIDGE: 0.1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ def test_bands_leave_out_what_all_rows_share(drawn, store):
     dense, own = (
         np.stack([store.items(row.recipe, name)["nll"] for name in TEXTS])
         for row in TABLE.rows(subjects.TOY)
-        if row.dense or (row.sparsity, row.method) == ("2/16", rows.name(rows.WINDOW, rows.NONE))
+        if row.dense or (row.sparsity, row.method) == ("2/16", rows.name(rows.BLOCK, rows.NONE))
     )
     ratio = np.exp(own.mean(1)).mean() / np.exp(dense.mean(1)).mean()
     assert marks(drawn[0])[place] == pytest.approx(ratio)

@@ -27,11 +27,14 @@ def test_rows_that_the_league_has_are_measured_once():
         drawn = {row.recipe.hash for row in registry.get("league-seeds").rows(subject)}
         table_rows = registry.get("ablation-league").rows(subject)
         shared = {row.method for row in table_rows if row.recipe.hash in league}
-        assert shared == {"Dense", *(rows.name(rows.WINDOW, one) for one in (rows.NONE, rows.REFIT, rows.REFIT_LONG))}
+        assert shared == {
+            "Dense",
+            *(rows.name(rows.BLOCK, one) for one in (rows.NONE, rows.REFIT_FIXED_RIDGE, rows.REFIT)),
+        }
         assert len({row.recipe.hash for row in table_rows}) == len(table_rows) == 1 + 2 * (1 + len(VARIANTS))
         table_rows = registry.get("ablation-league-seeds").rows(subject)
         assert len({row.recipe.hash for row in table_rows}) == len(table_rows) == 1 + 2 * 5 * len(VARIANTS)
         shared = {row.spec.repair for row in table_rows if not row.dense and row.recipe.hash in drawn}
-        assert shared == {rows.REFIT_LONG}
+        assert shared == {rows.REFIT}
     for target in ("ablation-league", "ablation-league-seeds"):
         assert registry.get(target).rows("paper") == []

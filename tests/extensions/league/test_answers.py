@@ -84,7 +84,7 @@ def store(tmp_path):
         "endings": {"right": noise.normal(0.7, 0.2, 500), "wrong": noise.normal(0.8, 0.2, 500)},
     }
     for row in registry.get(TARGET).rows(SMOLLM):
-        if row.method not in (rows.name(rows.WINDOW, rows.NONE), rows.name(rows.WINDOW, rows.REFIT_LONG)):
+        if row.method not in (rows.name(rows.BLOCK, rows.NONE), rows.name(rows.BLOCK, rows.REFIT)):
             continue
         lower = {"nll": 0.3, "right": 0.1, "wrong": 0.101} if row.extension else {}
         for benchmark in {c.benchmark for c in registry.get(TARGET).columns_for(SMOLLM) if c.benchmark}:
@@ -118,7 +118,7 @@ def test_the_picture_shows_paired_differences(store):
     entries = show.entries(table, store, SMOLLM, table.rows(SMOLLM))
     refit = next(e for e in entries if e["extension"] and e["scores"])
     none = picture.alone(refit, entries)
-    assert none["method"] == rows.name(rows.WINDOW, rows.NONE) and picture.alone(none, entries) is None
+    assert none["method"] == rows.name(rows.BLOCK, rows.NONE) and picture.alone(none, entries) is None
     changes = picture.against_none(entries)
     assert set(changes) == {("7/30", refit["method"]), ("9/30", refit["method"])}
     expected = {"HeSw/right": -100, "HeSw/wrong": -101, "HeSw/gap": -1}

@@ -1,7 +1,7 @@
 """Rows with a short distillation: each is another league row and the training, from the same text."""
 
 from extensions.league import distilled, rows
-from extensions.league.texts import UNREAD
+from extensions.league.texts import TEST_TASKS
 from reproductions.spec import registry, subjects
 
 SMOLLM = subjects.of_model("smollm2-135m-instruct")
@@ -12,10 +12,10 @@ def test_rows_differ_from_those_of_the_other_tables_in_the_training_alone():
     every = registry.get("league-distilled").rows(SMOLLM)
     assert len(every) == len({row.recipe.hash for row in every}) == 1 + 2 * 4 + 3
     assert {row.spec.repair for row in every if row.recipe.hash not in others} == set(distilled.REPAIRS)
-    for sparsity, methods in (("7/30", (distilled.BOTH,)), ("9/30", (distilled.BOTH, distilled.LEFT_BOTH))):
+    for sparsity, methods in (("7/30", (distilled.BOTH,)), ("9/30", (distilled.BOTH, distilled.RESIDUAL_BOTH))):
         own = {row.method: row.recipe for row in every if row.sparsity == sparsity}
         for method in methods:
-            trained, refitted = own[method], own[method.replace(rows.DISTILLED_REFIT, rows.REFIT_LONG)]
+            trained, refitted = own[method], own[method.replace(rows.DISTILLED_REFIT, rows.REFIT)]
             assert trained.repair["first"] == refitted.repair
             assert (trained.calibration, trained.selection) == (refitted.calibration, refitted.selection)
         alone, both = own[distilled.ALONE], own[distilled.BOTH]
@@ -36,4 +36,4 @@ def test_tasks_are_asked_whole_as_where_the_other_rows_were_measured():
         {column.id: column.benchmark for column in registry.get(target).columns_for(SMOLLM)}
         for target in ("league-distilled", "league-texts")
     )
-    assert benchmarks == others and not any("@" in benchmarks[task] for task in UNREAD)
+    assert benchmarks == others and not any("@" in benchmarks[task] for task in TEST_TASKS)

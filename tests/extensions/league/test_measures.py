@@ -62,7 +62,7 @@ def test_claims_compare_the_same_questions_written_and_picked(tmp_path):
     picked, written = np.arange(500) < 400, np.arange(500) < 200
     made = {
         rows.NONE: (1.0, picked & (np.arange(500) % 5 > 0), written & (np.arange(500) % 2 > 0)),
-        rows.REFIT_LONG: (0.5, picked & (np.arange(500) % 10 > 0), written & (np.arange(500) % 4 > 0)),
+        rows.REFIT: (0.5, picked & (np.arange(500) % 10 > 0), written & (np.arange(500) % 4 > 0)),
         None: (0.0, picked, written),
     }
     for row in table.rows(SMOLLM):

@@ -28,7 +28,7 @@ def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget
         names = {(row.sparsity, row.method) for row in table_rows}
         layers = subjects.subject(subject).layers
         for count, selection, repair in itertools.product(counts, rows.selections(1), rows.REPAIRS):
-            if selection == rows.LEAST_LOSS and repair not in rows.AFTER_LEAST_LOSS:
+            if selection == rows.LEAST_LOSS_BLOCK and repair not in rows.AFTER_LEAST_LOSS:
                 continue
             assert (f"{count}/{layers}", rows.name(selection, repair)) in names
         assert all((f"{counts[-1]}/{layers}", spec.method) in names for spec in rows.recent(1, 1))
@@ -50,7 +50,7 @@ def test_its_rows_are_those_of_linearpatchs_table_where_they_say_the_same():
     shared = {row.method for row in TABLE.rows("standin") if row.recipe.hash in others}
     expected = {
         rows.name(rows.SLEB, rows.NONE),
-        rows.name(rows.WINDOW, rows.REFIT),
+        rows.name(rows.BLOCK, rows.REFIT_FIXED_RIDGE),
         rows.name(rows.LOWEST_BI, rows.PATCHED),
         "Dense",
     }
@@ -60,11 +60,11 @@ def test_its_rows_are_those_of_linearpatchs_table_where_they_say_the_same():
 @pytest.mark.parametrize(
     ("method", "loader", "repaired"),
     [
-        (rows.name(rows.WINDOW, rows.NONE), "Transformers, vLLM, llama.cpp", False),
+        (rows.name(rows.BLOCK, rows.NONE), "Transformers, vLLM, llama.cpp", False),
         (rows.name(rows.LORP, rows.GHOSTED), "this project", True),
         (rows.name(rows.UIDL, rows.BIAS), "Transformers, vLLM, llama.cpp", True),
-        (rows.name(rows.LEAST_LOSS, rows.GHOSTED), "this project", True),
-        (rows.name(rows.LEAST_LEFT, rows.REFIT), "Transformers, vLLM, llama.cpp", True),
+        (rows.name(rows.LEAST_LOSS_BLOCK, rows.GHOSTED), "this project", True),
+        (rows.name(rows.LEAST_RESIDUAL, rows.REFIT_FIXED_RIDGE), "Transformers, vLLM, llama.cpp", True),
         (rows.LeagueSpec("", rows.ONE_BY_ONE).method, "Transformers, vLLM, llama.cpp", True),
         (rows.name(rows.DROP, rows.HALVES), "this project", False),
         (rows.name(rows.SLICES, rows.SLICEGPT), "this project", False),
@@ -176,9 +176,9 @@ def test_of_choices_of_the_same_layers_the_one_stands_for_a_repair_of_which_more
     for entry, gone in zip(halves, (["attention 3"], ["attention 4"]), strict=True):
         entry["records"]["perplexity"]["details"]["halves"] = gone
     for entries, stands in (
-        ([after(rows.WINDOW, 0.0, [3, 4], AVG=40.0), after(rows.UIDL, -1e-4, [4, 3])], rows.WINDOW),
-        ([after(rows.UIDL, -1e-4, [4, 3]), after(rows.WINDOW, 0.0, [3, 4], AVG=40.0)], rows.WINDOW),
-        ([after(rows.WINDOW, 0.0, [3, 4], AVG=40.0), other, after(rows.UIDL, -1e-4, [3, 5])], rows.UIDL),
+        ([after(rows.BLOCK, 0.0, [3, 4], AVG=40.0), after(rows.UIDL, -1e-4, [4, 3])], rows.BLOCK),
+        ([after(rows.UIDL, -1e-4, [4, 3]), after(rows.BLOCK, 0.0, [3, 4], AVG=40.0)], rows.BLOCK),
+        ([after(rows.BLOCK, 0.0, [3, 4], AVG=40.0), other, after(rows.UIDL, -1e-4, [3, 5])], rows.UIDL),
         (halves, rows.FINERCUT),
     ):
         (repairs,) = standings.best(entries).values()
@@ -193,7 +193,7 @@ def test_a_choice_is_the_same_where_both_halves_of_the_sequences_select_the_same
         entry = _entry("2/9", rows.LeagueSpec(selection, repair), windows)
         return entry | {"records": {"perplexity": {"details": {"removed": layers}}}}
 
-    window = after(rows.WINDOW, base + 0.2, [3, 4])
+    window = after(rows.BLOCK, base + 0.2, [3, 4])
     for others, counted in (
         ([after(rows.UIDL, base, [2, 7])], (1, 1)),
         ([after(rows.UIDL, base + every_second, [2, 7])], (1, 0)),  # better on the first half, worse on the second
@@ -210,12 +210,12 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
     entries = [
         _entry("0/9", None, base),
         _entry("2/9", rows.LeagueSpec(rows.LOWEST_BI, rows.GHOSTED), base + 0.2),
-        _entry("2/9", rows.LeagueSpec(rows.WINDOW, rows.GHOSTED), base + 0.1),
-        _entry("2/9", rows.LeagueSpec(rows.WINDOW, rows.REPLACEME), base + 0.3),
-        _entry("2/9", rows.LeagueSpec(rows.UIDL, rows.REFIT_LONG), base + 0.05),
+        _entry("2/9", rows.LeagueSpec(rows.BLOCK, rows.GHOSTED), base + 0.1),
+        _entry("2/9", rows.LeagueSpec(rows.BLOCK, rows.REPLACEME), base + 0.3),
+        _entry("2/9", rows.LeagueSpec(rows.UIDL, rows.REFIT), base + 0.05),
         _entry("2/9", rows.LeagueSpec(rows.UIDL, rows.ATTENTION), base + 0.04),
         _entry("2/9", rows.LeagueSpec("", rows.ONE_BY_ONE), base + 0.6),
-        _entry("2/9", rows.LeagueSpec(rows.WINDOW, rows.NONE), base + 0.7),
+        _entry("2/9", rows.LeagueSpec(rows.BLOCK, rows.NONE), base + 0.7),
     ]
     text = standings.table(entries, "AB")
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
@@ -230,7 +230,7 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
     for line, shift in zip(lines[1:], (-0.05, 0.0, 0.2, 0.6), strict=True):
         share = f"{np.exp(shift):.3f}"
         assert line[5] == (share if shift == 0 else f"{share} [{share}, {share}]")
-    more = [_entry(f"{count}/9", rows.LeagueSpec(rows.WINDOW, rows.NONE), base + count) for count in (1, 3, 4)]
+    more = [_entry(f"{count}/9", rows.LeagueSpec(rows.BLOCK, rows.NONE), base + count) for count in (1, 3, 4)]
     longer = standings.table(entries + more, "AB")
     assert [count for count in range(9) if f"| {count}/9 |" in longer] == [0, 3, 4]
     assert lines[0][3:5] == [f"{np.exp(text.mean()):.1f}" for text in base]
