@@ -7,40 +7,25 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tools import method_of
 
-from common.cli import main
 from common.cli import sweep as sweeping
 from common.evaluation import harness
 from common.models import checkpoint, loading
 from common.models.files import hub
 from common.utils.errors import NoData, UserError
-from tests.tools import PARAGRAPH, paragraphs
+from tests.tools import PARAGRAPH
 
 
 @pytest.fixture
 def model(write_checkpoint, tmp_path):
+    """The folder of a tiny Llama, for each test its own."""
     return write_checkpoint(tmp_path / "tiny")
-
-
-@pytest.fixture
-def tool(model, tmp_path, capsys):
-    """Run a paper's command: (status, the last line of what it said)."""
-    text = tmp_path / "text.txt"
-    text.write_text(paragraphs())
-
-    def run(paper, *options, out=tmp_path / "out", source=model):
-        fixed = ["--model", str(source), "--out", str(out), "--text", str(text), "--windows", "2", "--samples", "2"]
-        status = main(method_of(paper), [*fixed, "--length", "32", *map(str, options)])
-        return status, (capsys.readouterr().err.strip().splitlines() or [""])[-1]
-
-    return run
 
 
 def test_a_directory_of_a_registered_name_is_the_directory(model, tool, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(model, tmp_path / "standin")
-    assert tool("linearpatch", "--layers", "3", source="./standin")[0] == 0
+    assert tool("linearpatch", "--layers", 3, model="./standin").status == 0
     saved, original = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", model))
     assert torch.equal(saved["model.layers.0.mlp.up_proj.weight"], original["model.layers.0.mlp.up_proj.weight"])
     assert loading.load(tmp_path / "standin")[0].config.hidden_size == 64
@@ -77,15 +62,14 @@ def test_the_room_that_is_asked_for_holds_embedding_and_head_whole(model, tool, 
         free = 8 * 2**20 + room * (outside + inside / 3)
         usage = shutil.disk_usage(model)._replace(free=free)
         monkeypatch.setattr(shutil, "disk_usage", lambda path, usage=usage: usage)
-        assert tool("linearpatch", "--layers", "1-4", "--no-evaluation")[0] == status
+        assert tool("linearpatch", "--layers", "1-4", "--no-evaluation").status == status
 
 
 def test_what_cannot_be_put_in_place_is_found_out_before_the_work(tool, tmp_path):
-    long = tmp_path / ("x" * 245)
-    status, printed = tool("linearpatch", "--remove", "2", out=long)
-    assert status == 2 and "File name too long; choose another directory" in printed and "reading" not in printed
     (tmp_path / "file").write_text("")
-    assert "is no directory; choose another" in tool("linearpatch", "--remove", "2", out=tmp_path / "file" / "out")[1]
+    for out, message in (("x" * 245, "File name too long; choose another directory"), ("file/out", "is no directory")):
+        run = tool("linearpatch", "--remove", 2, out=tmp_path / out)
+        assert run.status == 2 and message in run.last_line and "reading" not in run.last_line
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
@@ -93,19 +77,19 @@ def test_a_sweep_that_could_not_be_written_is_refused_before_the_work(tool, tmp_
     (tmp_path / "ours" / "sweep").mkdir(parents=True)
     (tmp_path / "ours").chmod(0o555)
     try:
-        status, printed = tool("linearpatch", "--sweep", "1-2", out=tmp_path / "ours" / "sweep")
+        run = tool("linearpatch", "--sweep", "1-2", out=tmp_path / "ours" / "sweep")
     finally:
         (tmp_path / "ours").chmod(0o755)
-    assert status == 2 and "Permission denied; choose another directory" in printed
+    assert run.status == 2 and "Permission denied; choose another directory" in run.last_line
 
 
 def test_where_it_runs_is_no_place_for_the_result(tool, tmp_path, monkeypatch):
     (tmp_path / "here" / "below").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here" / "below")
     for out in (".", "..", tmp_path / "here"):
-        status, printed = tool("linearpatch", "--remove", "2", out=out)
-        assert status == 2 and "is where this runs, and a new directory takes its place" in printed
-    assert tool("linearpatch", "--remove", "2", out="made")[0] == 0 and os.listdir(".") == ["made"]
+        run = tool("linearpatch", "--remove", 2, out=out)
+        assert run.status == 2 and "is where this runs, and a new directory takes its place" in run.last_line
+    assert tool("linearpatch", "--remove", 2, out="pruned").status == 0 and os.listdir(".") == ["pruned"]
 
 
 def test_another_ones_sweep_is_not_replaced(tool, tmp_path, monkeypatch):
@@ -118,27 +102,27 @@ def test_another_ones_sweep_is_not_replaced(tool, tmp_path, monkeypatch):
         written(job, report)
 
     monkeypatch.setattr(sweeping, "_write", write)
-    assert tool("prunecomp", "--sweep", "1-2", out=out)[0] == 0
+    assert tool("prunecomp", "--sweep", "1-2").status == 0
     assert json.loads((out / "sweep.json").read_text()) == {"another": 1}
     rows = json.loads((tmp_path / "out-2" / "sweep.json").read_text())["rows"]
     assert [row["removed"] for row in rows] == [1, 2] and not (tmp_path / "out-3").exists()
 
 
-def test_any_config_may_say_of_each_layer_what_it_attends_to(model, tool, tmp_path):
+def test_any_config_may_say_of_each_layer_what_it_attends_to(model, tool):
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"layer_types": ["full_attention"] * 6}))
-    assert tool("prunecomp", "--layers", "3", "--no-evaluation")[0] == 0
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["layer_types"] == ["full_attention"] * 5
+    run = tool("prunecomp", "--layers", 3, "--no-evaluation")
+    assert json.loads((run.out / "config.json").read_text())["layer_types"] == ["full_attention"] * 5
 
 
-def test_weights_that_overflow_are_told_where_nothing_is_measured(model, tool, tmp_path):
+def test_weights_that_overflow_are_told_where_nothing_is_measured(model, tool):
     file = model / "model.safetensors"
     weights = {name: value.half() for name, value in load_file(file).items()}
     for layer, sign in ((2, 1), (3, -1), (4, -1)):
         weights[f"model.layers.{layer}.mlp.down_proj.weight"][0, 0] = sign * 30_000
     save_file(weights, file, {"format": "pt"})
-    status, printed = tool("laco", "--layers", "3,4", "--merge", "paper", "--no-evaluation")
-    assert status == 3 and "NaN or infinite weights in model.layers.2.mlp.down_proj.weight" in printed
+    run = tool("laco", "--layers", "3,4", "--merge", "paper", "--no-evaluation")
+    assert run.status == 3 and "NaN or infinite weights in model.layers.2.mlp.down_proj.weight" in run.last_line
 
 
 @pytest.mark.parametrize(
@@ -151,42 +135,48 @@ def test_weights_that_overflow_are_told_where_nothing_is_measured(model, tool, t
     ],
 )
 def test_what_would_choose_layers_is_refused_where_they_are_named(paper, options, named, tool):
-    status, printed = tool(paper, "--layers", "2,3", *options)
-    assert status == 2 and f"error: {named} would choose layers, which --layers names" in printed
+    run = tool(paper, "--layers", "2,3", *options)
+    assert run.status == 2 and f"error: {named} would choose layers, which --layers names" in run.last_line
 
 
-@pytest.mark.parametrize("more", [["--remove", "2", "--no-evaluation"], ["--sweep", "1-2"]])
+@pytest.mark.parametrize("more", [["--no-evaluation", "--remove", "2"], ["--sweep", "1-2"]])
 def test_tasks_that_nothing_would_ask_are_refused(more, tool):
-    status, printed = tool("linearpatch", *more, "--tasks", "piqa")
-    assert status == 2 and more[-1 if len(more) > 2 else 0] in printed and "leaves --tasks and --limit out" in printed
+    run = tool("linearpatch", *more, "--tasks", "piqa")
+    assert run.status == 2 and more[0] in run.last_line and "leaves --tasks and --limit out" in run.last_line
 
 
-def test_a_file_whose_name_holds_a_plus_is_one_of_a_mix(tool, tmp_path, monkeypatch):
+def test_a_file_whose_name_holds_a_plus_is_one_of_a_mix(tool, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "c++.txt"):
-        shutil.copy(tmp_path / "text.txt", tmp_path / name)
-    assert tool("linearpatch", "--remove", "2", "--text", "a.txt+c++.txt")[0] == 0
+        shutil.copy(text, tmp_path / name)
+    assert tool("linearpatch", "--remove", 2, text="a.txt+c++.txt").status == 0
 
 
-def test_json_lines_are_their_column_of_text(tool, model, tmp_path):
+def test_json_lines_are_their_column_of_text(tool, tmp_path):
     texts = [f"{number} {PARAGRAPH}".strip() for number in range(120)]
     plain, lines, other = (tmp_path / name for name in ("plain.txt", "lines.jsonl", "other.jsonl"))
     plain.write_text("\n\n".join(texts))
     lines.write_text("\n".join(json.dumps({"text": text}) for text in texts))
     other.write_text("\n".join(json.dumps({"content": text}) for text in texts))
-    for name, text in (("a", plain), ("b", lines)):
-        assert tool("refit", "--remove", "1", "--text", text, out=tmp_path / name)[0] == 0
-    assert load_file(tmp_path / "a/model.safetensors").keys() == load_file(tmp_path / "b/model.safetensors").keys()
-    scores = [json.loads((tmp_path / name / "pruning.json").read_text())["evaluation"]["after"] for name in "ab"]
-    assert scores[0]["window_nlls"] == scores[1]["window_nlls"]
-    status, printed = tool("refit", "--remove", "1", "--text", other)
-    assert status == 2 and "other.jsonl is JSON lines without a column 'text'" in printed
+    first, second = (tool("refit", "--remove", 1, text=text, out=tmp_path / text.stem) for text in (plain, lines))
+    assert load_file(first.out / "model.safetensors").keys() == load_file(second.out / "model.safetensors").keys()
+    scores = [run.report["evaluation"]["after"]["window_nlls"] for run in (first, second)]
+    assert scores[0] == scores[1]
+    run = tool("refit", "--remove", 1, text=other)
+    assert run.status == 2 and "other.jsonl is JSON lines without a column 'text'" in run.last_line
 
 
-def test_a_directory_that_is_not_there_is_named_before_the_hub(tool, monkeypatch):
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        ("models/llama", "there is no directory models/llama here, and as a hub id: could not fetch"),
+        ("~nobody-of-this-name/model", "no such directory"),
+    ],
+)
+def test_a_directory_that_is_not_there_is_named_before_the_hub(source, message, tool, monkeypatch):
     monkeypatch.setattr(hub, "_probe", lambda: "unreachable")
-    status, printed = tool("refit", "--remove", "1", source="models/llama")
-    assert status == 2 and "there is no directory models/llama here, and as a hub id: could not fetch" in printed
+    run = tool("refit", "--remove", 1, model=source)
+    assert run.status == 2 and message in run.last_line
 
 
 def test_tasks_without_their_data_are_to_be_left_out(tool, monkeypatch):
@@ -194,16 +184,11 @@ def test_tasks_without_their_data_are_to_be_left_out(tool, monkeypatch):
         raise NoData("could not fetch dataset baber/piqa")
 
     monkeypatch.setattr(harness, "check", absent)
-    status, printed = tool("refit", "--remove", "1", "--tasks", "piqa")
-    assert status == 2 and printed.endswith("could not fetch dataset baber/piqa; or leave --tasks out")
+    run = tool("refit", "--remove", 1, "--tasks", "piqa")
+    assert run.status == 2 and run.last_line.endswith("could not fetch dataset baber/piqa; or leave --tasks out")
 
 
-def test_a_home_that_there_is_not_is_one_line(tool):
-    status, printed = tool("linearpatch", "--remove", "2", source="~nobody-of-this-name/model")
-    assert status == 2 and "no such directory" in printed
-
-
-def test_a_result_that_cannot_be_asked_is_saved_and_says_so(model, tool, tmp_path, monkeypatch):
+def test_a_result_that_cannot_be_asked_is_saved_and_says_so(tool, monkeypatch):
     scored = []
 
     def evaluate(*arguments, **options):
@@ -214,8 +199,7 @@ def test_a_result_that_cannot_be_asked_is_saved_and_says_so(model, tool, tmp_pat
 
     monkeypatch.setattr(harness, "check", lambda tasks: None)
     monkeypatch.setattr(harness, "evaluate", evaluate)
-    assert tool("linearpatch", "--remove", "2", "--tasks", "piqa")[0] == 0
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert len(
-        scored
-    ) == 2 and "tasks of the original model were not scored: the model's output is not finite" in " ".join(card.split())
+    run = tool("linearpatch", "--remove", 2, "--tasks", "piqa")
+    assert run.status == 0 and len(scored) == 2
+    note = "tasks of the original model were not scored: the model's output is not finite"
+    assert note in " ".join(run.card.split())

@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from common.cli import main, read_back
+from common.cli import read_back
+from common.hooks import PATCH_LOADERS, attach_patch
 from common.models import checkpoint
 from common.models.surgery import remove_layers
-from papers.linearpatch import tool as linearpatch
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral", "opt", "deepseek_v3", "qwen3_next"])
@@ -52,32 +52,33 @@ FRESH = read_back.in_fresh_process
 
 
 @pytest.fixture
-def command(write_checkpoint, tmp_path):
-    """What removes two layers of a tiny model and replaces them by a patch, without --out."""
-    text = tmp_path / "text.txt"
-    text.write_text("".join(f"{n} The layers of a model are removed and scaled.\n\n" for n in range(200)))
-    command = ["--model", str(write_checkpoint(tmp_path / "model")), "--remove", "2", "--text", str(text)]
-    return [*command, "--length", "32", "--samples", "4", "--windows", "2", "--no-evaluation"]
+def patched(tool):
+    """`patched()` removes two layers and replaces them by a patch -> `Run`."""
+    return lambda: tool("linearpatch", "--remove", 2, "--no-evaluation")
 
 
-def test_a_process_of_its_own_reads_what_was_saved(command, tmp_path, monkeypatch):
+def test_a_process_of_its_own_reads_what_was_saved(patched, monkeypatch):
     """Patches too, which only their method's package can rebuild."""
     monkeypatch.setattr(read_back, "in_fresh_process", FRESH)
-    assert main(linearpatch.METHOD, [*command, "--out", str(tmp_path / "out")]) == 0
-    assert not json.loads((tmp_path / "out" / "pruning.json").read_text())["broken"]
+    run = patched()
+    assert run.status == 0 and not run.report["broken"]
 
 
 def test_patches_count(tiny_llama, make_patch, tmp_path, monkeypatch):
-    from common.hooks import PATCH_LOADERS, attach_patch
-
     patch = make_patch(0.4)
     monkeypatch.setitem(PATCH_LOADERS, patch.kind, lambda tensors, options: make_patch(-0.4))
     attach_patch(tiny_llama, 3, patch)
     assert "is another model" in read_back.difference(tiny_llama, checkpoint.save(tiny_llama, None, tmp_path / "model"))
 
 
-def damaging(monkeypatch, damage):
-    """Let something damage the files between saving and the end."""
+@pytest.mark.parametrize(
+    "read, damage, messages",
+    [
+        (read_back.of_checkpoint, scaled, ["the saved checkpoint is another model"]),
+        (FRESH, cut_off, ["the saved checkpoint cannot be read back", "model.norm.weight"]),
+    ],
+)
+def test_a_tool_exits_with_3_if_its_files_are_damaged_after_saving(read, damage, messages, patched, monkeypatch):
     save = checkpoint.save
 
     def damaged(*arguments, **options):
@@ -85,19 +86,7 @@ def damaging(monkeypatch, damage):
         damage(path)
         return path
 
+    monkeypatch.setattr(read_back, "in_fresh_process", read)
     monkeypatch.setattr(checkpoint, "save", damaged)
-
-
-def test_a_tool_that_saved_another_model_exits_with_3(command, tmp_path, capsys, monkeypatch):
-    assert main(linearpatch.METHOD, [*command, "--out", str(tmp_path / "good")]) == 0
-    damaging(monkeypatch, scaled)
-    assert main(linearpatch.METHOD, [*command, "--out", str(tmp_path / "bad")]) == 3
-    assert "the saved checkpoint is another model" in capsys.readouterr().err
-
-
-def test_a_tool_whose_fresh_process_cannot_read_what_was_saved_exits_with_3(command, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(read_back, "in_fresh_process", FRESH)
-    damaging(monkeypatch, cut_off)
-    assert main(linearpatch.METHOD, [*command, "--out", str(tmp_path / "bad")]) == 3
-    error = capsys.readouterr().err
-    assert "the saved checkpoint cannot be read back" in error and "model.norm.weight" in error
+    run = patched()
+    assert run.status == 3 and all(message in run.stderr for message in messages)

@@ -1,41 +1,13 @@
 """The tools with --stream: the checkpoint and the numbers that they give without it, and what they refuse."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tools import method_of
 
 from common import hooks
-from common.cli import forecast, main
-from common.models import checkpoint, offload
-from tests.tools import paragraphs
-
-
-@pytest.fixture
-def tool(write_checkpoint, tmp_path, capsys):
-    """Run a paper's command: (status, saved model, report, what it said)."""
-    model, text = write_checkpoint(tmp_path / "tiny", "llama"), tmp_path / "text.txt"
-    text.write_text(paragraphs())
-
-    def run(paper, *options):
-        out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
-        fixed = ["--model", str(model), "--out", str(out), "--text", str(text), "--windows", "5"]
-        fixed += ["--samples", "4", "--length", "32", "--dtype", "float32"]
-        status = main(method_of(paper), [*fixed, *options])
-        printed = capsys.readouterr()
-        if not out.exists():
-            return status, None, None, printed.out + printed.err
-        return (
-            status,
-            checkpoint.load(out)[0],
-            json.loads((out / "pruning.json").read_text()),
-            printed.out + printed.err,
-        )
-
-    return run
-
+from common.cli import forecast
+from common.models import offload
 
 CASES = [
     ("linearpatch", "--remove", "2"),
@@ -49,39 +21,43 @@ CASES = [
 
 
 @pytest.mark.parametrize("command", CASES, ids=" ".join)
-def test_same_checkpoint_and_numbers(command, tool):
-    (_, whole, report, _), (_, streamed, other, printed) = tool(*command), tool(*command, "--stream", "0.000001")
-    for name, parameter in whole.named_parameters():
-        assert torch.equal(parameter, streamed.get_parameter(name)), name
-    for expected, actual in zip(hooks.patch_parameters(whole), hooks.patch_parameters(streamed), strict=True):
-        assert torch.equal(expected, actual)
-    assert report["facts"]["removed"] == other["facts"]["removed"]
+def test_same_checkpoint_and_numbers(command, tool, tmp_path):
+    whole = tool(*command, out=tmp_path / "whole")
+    streamed = tool(*command, "--stream", "0.000001", out=tmp_path / "streamed")
+    for name, parameter in whole.model.named_parameters():
+        assert torch.equal(parameter, streamed.model.get_parameter(name)), name
+    pairs = zip(hooks.patch_parameters(whole.model), hooks.patch_parameters(streamed.model), strict=True)
+    assert all(torch.equal(first, second) for first, second in pairs)
+    assert whole.report["facts"]["removed"] == streamed.report["facts"]["removed"]
     for part in ("before", "cut", "after"):
-        assert report["evaluation"][part]["perplexity"] == other["evaluation"][part]["perplexity"]
-    assert report["bytes"] == other["bytes"] and "expected: " in printed
+        first, second = (run.report["evaluation"][part]["perplexity"] for run in (whole, streamed))
+        assert first == second
+    assert whole.report["bytes"] == streamed.report["bytes"] and "expected: " in streamed.stdout + streamed.stderr
 
 
 def test_a_plan_tells_memory_and_time_and_writes_nothing(tool):
-    status, model, _, printed = tool("linearpatch", "--remove", "2", "--stream", "--plan")
-    assert status == 0 and model is None
-    assert "GB of memory at most" in printed and "nothing was written" in printed
+    run = tool("linearpatch", "--remove", 2, "--stream", "--plan")
+    assert run.status == 0 and not run.out.exists()
+    assert "GB of memory at most" in run.stdout and "nothing was written" in run.stdout
 
 
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        (("laco", "--remove", "2", "--stream"), "LaCo needs the whole model in memory"),
-        (("reassessing", "--remove", "2", "--stream"), "needs the whole model in memory"),
-        (("linearpatch", "--remove", "2", "--stream", "--distill", "8"), "--distill trains with the whole model"),
-        (("prunecomp", "--remove", "2", "--stream", "--metric", "ppl"), "--metric ppl needs the whole model"),
-        (("linearpatch", "--sweep", "1-2", "--stream"), "ask for one"),
-        (("linearpatch", "--remove", "2", "--stream", "-1"), "--stream -1.0: use 0 to 100,000"),
-        (("linearpatch", "--remove", "2", "--stream", "--device", "auto"), "name one device"),
+        ("laco --remove 2", "LaCo needs the whole model in memory"),
+        ("reassessing --remove 2", "needs the whole model in memory"),
+        ("linearpatch --remove 2 --distill 8", "--distill trains with the whole model"),
+        ("prunecomp --remove 2 --metric ppl", "--metric ppl needs the whole model"),
+        ("linearpatch --sweep 1-2", "ask for one"),
+        ("linearpatch --remove 2 --stream -1", "--stream -1.0: use 0 to 100,000"),
+        ("linearpatch --remove 2 --device auto", "name one device"),
     ],
 )
 def test_what_cannot_be_streamed_is_refused(command, reason, tool):
-    status, model, _, printed = tool(*command)
-    assert status == 2 and model is None and reason in printed and printed.count("\n") == 1
+    options = command.split()
+    run = tool(*options, *([] if "--stream" in options else ["--stream"]))
+    assert run.status == 2 and not run.out.exists() and run.stdout == ""
+    assert reason in run.stderr and run.stderr.count("\n") == 1
 
 
 def test_the_forecast_counts_each_reading_of_the_layers(tool, monkeypatch):
@@ -98,5 +74,5 @@ def test_the_forecast_counts_each_reading_of_the_layers(tool, monkeypatch):
     monkeypatch.setattr(forecast, "time", clock)
     monkeypatch.setattr(offload.Streamed, "fetch", lambda self, layer: read.append(layer) or fetch(self, layer))
     monkeypatch.setattr(forecast, "streamed", begun)
-    assert tool("linearpatch", "--remove", "2", "--stream", "--no-evaluation", "--plan")[0] == 0
+    assert tool("linearpatch", "--remove", "2", "--stream", "--no-evaluation", "--plan").status == 0
     assert forecasts[0].seconds == pytest.approx((1 + 3) * 6 * 100 + forecast.START)

@@ -134,6 +134,26 @@ def test_a_half_precision_weight_is_rounded_once(tiny_llama, rows, monkeypatch):
 # --- the factor
 
 
+def mean_cosine(states, first, last):
+    return torch.cosine_similarity(states[first], states[last], dim=-1).mean().item()
+
+
+def magnitude_ratio(states, first, last):
+    """Equation 9, over the tokens of each sample and then over samples and channels."""
+    return (states[last].abs().mean(1) / states[first].abs().mean(1)).mean().item()
+
+
+def most_similar_block(states, length, starts):
+    """The start of the block of layers whose input and output are most similar."""
+    return max(starts, key=lambda start: mean_cosine(states, start, start + length))
+
+
+@pytest.fixture
+def metric_tokens():
+    """Sequences [3, 11] that layers are chosen on, other than the calibration's."""
+    return torch.randint(3, 320, (3, 11), generator=torch.Generator().manual_seed(8))
+
+
 def test_the_factor_is_equation_9(tiny_llama, crops):
     states = []
     with torch.no_grad():
@@ -166,7 +186,7 @@ def naive_scores(model, metric, ids):
     layers = model.model.layers
     if metric == "bi":
         states = streams(model, ids)
-        return [-torch.cosine_similarity(x, y, dim=-1).mean().item() for x, y in zip(states, states[1:])]
+        return [-mean_cosine(states, layer, layer + 1) for layer in range(len(layers))]
     if metric == "mag+":
         return [sum(p.abs().sum().item() for n, p in layer.named_parameters()) for layer in layers]
     if metric == "ppl":
@@ -192,8 +212,8 @@ def naive_loop(model, ids, count, metric, iterative, compensate, protected):
         scores = dict(zip(names, naive_scores(model, metric, ids))) if iterative else dict(enumerate(order))
         layer = min((name for name in names if name not in protected), key=scores.__getitem__)
         place = names.index(layer)
-        x, y = streams(model, ids)[place : place + 2] if iterative else dense[layer : layer + 2]
-        alpha = (y.abs().mean(1) / x.abs().mean(1)).mean().item()
+        states, at = (streams(model, ids), place) if iterative else (dense, layer)
+        alpha = magnitude_ratio(states, at, at + 1)
         model.model.layers = torch.nn.ModuleList([m for i, m in enumerate(model.model.layers) if i != place])
         names.remove(layer)
         removed.append(layer)
@@ -241,8 +261,7 @@ def test_every_architecture_is_the_loop_with_hooks_at_the_interfaces(tiny, crops
     naive, names, removed = copy.deepcopy(tiny), list(range(6)), []
     for _ in range(3):
         states = streams(naive, crops)
-        cosines = [torch.cosine_similarity(x, y, dim=-1).mean().item() for x, y in zip(states, states[1:])]
-        place = max(range(1, len(names) - 1), key=cosines.__getitem__)
+        place = most_similar_block(states, 1, range(1, len(names) - 1))
         left = []  # what the layer returns, before the next one's hook
         with naive.model.layers[place].register_forward_hook(lambda _, args, out, left=left: left.append(out)):
             logits(naive, crops)
@@ -276,10 +295,8 @@ def test_the_result_is_a_plain_checkpoint_that_generates_with_and_without_cache(
 
 def test_cl_removes_the_window_of_highest_cosine_at_once_with_one_factor(tiny_llama, crops):
     states = streams(tiny_llama, crops)
-    cosines = [torch.cosine_similarity(states[s], states[s + 3], dim=-1).mean().item() for s in range(4)]
-    start = max(range(4), key=cosines.__getitem__)
-    expected = copy.deepcopy(tiny_llama)
-    alpha = (states[start + 3].abs().mean(1) / states[start].abs().mean(1)).mean().item()
+    start = most_similar_block(states, 3, range(4))
+    expected, alpha = copy.deepcopy(tiny_llama), magnitude_ratio(states, start, start + 3)
     report = prune_and_compensate(tiny_llama, crops, 3, metric="cl")
     assert report["removed"] == [start, start + 1, start + 2]
     if start < 3:
@@ -292,23 +309,21 @@ def test_cl_removes_the_window_of_highest_cosine_at_once_with_one_factor(tiny_ll
 
 
 @pytest.mark.parametrize("window_factor", ["direct", "product"])
-def test_a_window_chosen_on_tokens_of_its_own_has_the_factor_of_the_calibrations(tiny_llama, crops, window_factor):
-    own = torch.randint(3, 320, (3, 11), generator=torch.Generator().manual_seed(8))
-    states, seen = streams(tiny_llama, crops), streams(tiny_llama, own)
-    cosines = {s: torch.cosine_similarity(seen[s], seen[s + 2], dim=-1).mean().item() for s in (1, 2, 3)}
-    start = max(cosines, key=cosines.get)
+def test_a_block_chosen_on_other_tokens_has_the_factor_of_the_calibrations(
+    tiny_llama, crops, metric_tokens, window_factor
+):
+    states = streams(tiny_llama, crops)
+    start = most_similar_block(streams(tiny_llama, metric_tokens), 2, (1, 2, 3))
     steps = [(start, start + 2)] if window_factor == "direct" else [(start, start + 1), (start + 1, start + 2)]
-    alphas = [(states[b].abs().mean(1) / states[a].abs().mean(1)).mean().item() for a, b in steps]
-    options = {"metric": "cl", "protected": (0, 5), "metric_windows": own, "window_factor": window_factor}
+    alphas = [magnitude_ratio(states, *step) for step in steps]
+    options = {"metric": "cl", "protected": (0, 5), "metric_windows": metric_tokens, "window_factor": window_factor}
     report = prune_and_compensate(tiny_llama, crops, 2, **options)
     assert report["removed"] == [start, start + 1]
     assert report["factors"] == pytest.approx([math.prod(alphas)], rel=1e-5)
 
 
-def test_a_window_is_free_of_protected_layers(tiny_llama, crops):
-    states = streams(tiny_llama, crops)
-    cosines = {s: torch.cosine_similarity(states[s], states[s + 2], dim=-1).mean().item() for s in (0, 1, 4)}
-    start = max(cosines, key=cosines.__getitem__)
+def test_a_block_is_free_of_protected_layers(tiny_llama, crops):
+    start = most_similar_block(streams(tiny_llama, crops), 2, (0, 1, 4))
     report = prune_and_compensate(tiny_llama, crops, 2, metric="cl", protected=[3])
     assert report["removed"] == [start, start + 1]
 
@@ -324,14 +339,12 @@ def test_the_official_code_spares_the_ends_and_takes_other_cosines(make_tiny, cr
     assert not {0, 5} & set(removed)
 
 
-def test_a_metric_may_have_tokens_of_its_own(tiny_llama, crops):
-    own = torch.randint(3, 320, (3, 11), generator=torch.Generator().manual_seed(8))
-    expected = copy.deepcopy(tiny_llama)
-    losses = importance.losses_without_each(Decoder(expected), own, list(range(6)), [1, 2, 3, 4])
+def test_a_metric_may_have_tokens_of_its_own(tiny_llama, crops, metric_tokens):
+    losses = importance.losses_without_each(Decoder(tiny_llama), metric_tokens, list(range(6)), [1, 2, 3, 4])
     layer = 1 + int(losses.argmin())
-    states = streams(expected, crops)
-    alpha = (states[layer + 1].abs().mean(1) / states[layer].abs().mean(1)).mean().item()
-    report = prune_and_compensate(tiny_llama, crops, 1, metric="ppl", metric_windows=own, protected=(0, 5))
+    alpha = magnitude_ratio(streams(tiny_llama, crops), layer, layer + 1)
+    options = {"metric": "ppl", "metric_windows": metric_tokens, "protected": (0, 5)}
+    report = prune_and_compensate(tiny_llama, crops, 1, **options)
     assert (report["removed"], report["factors"]) == ([layer], pytest.approx([alpha], rel=1e-5))
 
 
