@@ -1,4 +1,4 @@
-"""Work in a process that is killed at one of its uses of the file system."""
+"""Work that is killed at one of its uses of the file system, or interrupted in one of its calls."""
 
 import itertools
 import os
@@ -27,3 +27,15 @@ def killed_at(moment, work):
         finally:
             os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def raising_at(call, function, error=KeyboardInterrupt):
+    """Return the function, which raises an error in place of its `call`-th call, counted from 1."""
+    calls = itertools.count(1)
+
+    def counted(*arguments, **options):
+        if next(calls) == call:
+            raise error
+        return function(*arguments, **options)
+
+    return counted

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from killed import raising_at
 from torch import nn
 
 from common.training.fitting import CHECKPOINT, Fitting, fit
@@ -19,21 +20,6 @@ def start():
 
 def loss_of(parameters):
     return lambda samples: ((DATA[list(samples)] * parameters["a"]).sum(-1) - parameters["b"]).square().mean()
-
-
-class Killed(BaseException):
-    pass
-
-
-def killed_at(step, loss):
-    calls = iter(range(10**6))
-
-    def dying(samples):
-        if next(calls) == step:
-            raise Killed
-        return loss(samples)
-
-    return dying
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
@@ -82,14 +68,14 @@ def test_a_training_cut_off_anywhere_ends_with_the_same_bits(tmp_path, step):
     whole, parts = start(), start()
     expected = fit(whole, loss_of(whole), len(DATA), how)
     if step < 8:
-        with pytest.raises(Killed):
-            fit(parts, killed_at(step, loss_of(parts)), len(DATA), how, folder=tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            fit(parts, raising_at(step + 1, loss_of(parts)), len(DATA), how, folder=tmp_path)
     parts = start()  # a new process knows nothing of the first
     report = fit(parts, loss_of(parts), len(DATA), how, folder=tmp_path)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     assert report["losses"] == expected["losses"] and report["status"] == "finished"
     again = start()
-    assert fit(again, killed_at(0, loss_of(again)), len(DATA), how, folder=tmp_path) == report  # nothing is run again
+    assert fit(again, raising_at(1, loss_of(again)), len(DATA), how, folder=tmp_path) == report  # nothing is run again
     assert torch.equal(again["a"], whole["a"])
 
 
@@ -135,8 +121,8 @@ def test_cut_off_it_keeps_the_same_best(tmp_path, step):
     whole, parts = start(), start()
     expected = fit(whole, loss_of(whole), 12, how, validation=watched(whole, []), validate_every=3)
     options = {"validate_every": 3, "folder": tmp_path}
-    with pytest.raises(Killed):
-        fit(parts, killed_at(step, loss_of(parts)), 12, how, validation=watched(parts, []), **options)
+    with pytest.raises(KeyboardInterrupt):
+        fit(parts, raising_at(step + 1, loss_of(parts)), 12, how, validation=watched(parts, []), **options)
     parts = start()
     report = fit(parts, loss_of(parts), 12, how, validation=watched(parts, []), **options)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -155,9 +141,7 @@ def test_a_shuffled_order_is_another_permutation_each_epoch():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_stops_it_at_the_last_good_state(tmp_path, bad):
     how = Fitting(learning_rate=0.05, save_every=2)
-    good, parameters = start(), start()
-    fit(good, killed_at(10**9, loss_of(good)), 12, how)
-    states = []
+    parameters, states = start(), []
 
     def failing(samples):
         states.append({name: value.detach().clone() for name, value in parameters.items()})
@@ -179,17 +163,11 @@ def test_a_gradient_that_is_not_finite_stops_it_before_the_step():
 
 
 def test_that_a_training_goes_on_is_said(tmp_path, capsys):
-    parameters = start()
-
-    def killed(samples):
-        if (tmp_path / CHECKPOINT).exists():
-            raise Killed
-        return loss_of(parameters)(samples)
-
-    with pytest.raises(Killed):
-        fit(parameters, killed, 12, Fitting(save_every=2), folder=tmp_path, progress=True)
+    parameters, options = start(), {"folder": tmp_path, "progress": True}
+    with pytest.raises(KeyboardInterrupt):
+        fit(parameters, raising_at(3, loss_of(parameters)), 12, Fitting(save_every=2), **options)
     assert "continues" not in capsys.readouterr().err
-    fit(parameters, loss_of(parameters), 12, Fitting(save_every=2), folder=tmp_path, progress=True)
+    fit(parameters, loss_of(parameters), 12, Fitting(save_every=2), **options)
     assert f"training continues from {tmp_path}: 2 of 12 steps were done" in capsys.readouterr().err
 
 
@@ -199,11 +177,11 @@ def test_the_counter_spans_interruptions(tmp_path):
     def counting(samples):
         counts[0] += 7
         if counts[0] == 7 * 5:
-            raise Killed
+            raise KeyboardInterrupt
         return loss_of(parameters)(samples)
 
     options = {"folder": tmp_path, "counter": lambda: counts[0]}
-    with pytest.raises(Killed):
+    with pytest.raises(KeyboardInterrupt):
         fit(parameters, counting, 12, Fitting(save_every=2), **options)
     assert fit(parameters, counting, 12, Fitting(save_every=2), **options)["executions"] == 7 * 12
 

@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import ARCHITECTURES, tiny_model
 from torch import nn
+from weights import changed_weights, weights
 
+from common.calibration import corpora
+from common.hooks import attach_patch
 from common.models.decoder import Decoder
 from common.utils.errors import UserError
 from papers.laco import collapse, collapse_to, merge_layers, output_similarity
@@ -21,10 +24,6 @@ from reproductions.spec import reported
 SENTENCES = ["the layers of a model", "are removed and the stream is scaled", "a model"]
 
 
-def weights(model) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
 def layer_weights(before: dict, layer: int) -> dict[str, torch.Tensor]:
     start = f"model.layers.{layer}."
     return {name.removeprefix(start): tensor for name, tensor in before.items() if name.startswith(start)}
@@ -33,30 +32,23 @@ def layer_weights(before: dict, layer: int) -> dict[str, torch.Tensor]:
 # The merge
 
 
-def test_paper_merge_is_equation_1_on_every_parameter(tiny):
+@pytest.mark.parametrize("merge", ["paper", "code"])
+def test_a_merge_is_equation_1_or_what_the_notebooks_loop_leaves_on_every_parameter(tiny, merge):
     before = weights(tiny)
-    merge_layers(tiny, 1, 3)
+    merge_layers(tiny, 1, 3, merge)
     after = layer_weights(weights(tiny), 1)
     base, *followers = (layer_weights(before, layer) for layer in (1, 2, 3, 4))
+    assert after.keys() == base.keys()
     for name, tensor in after.items():
-        expected = base[name] + sum(follower[name] - base[name] for follower in followers)
+        if merge == "paper":
+            expected = base[name] + sum(follower[name] - base[name] for follower in followers)
+        else:
+            expected = base[name].clone()
+            if not is_stream_norm(name):
+                for follower in followers:
+                    expected += follower[name] - expected  # the notebooks' in-place loop
+            assert torch.equal(tensor, base[name] if is_stream_norm(name) else followers[-1][name])
         torch.testing.assert_close(tensor, expected, rtol=1e-5, atol=1e-5)
-    assert len(after) == len(base)
-
-
-def test_code_merge_is_what_the_notebooks_loop_leaves(tiny):
-    before = weights(tiny)
-    merge_layers(tiny, 1, 3, merge="code")
-    after = layer_weights(weights(tiny), 1)
-    base, *followers = (layer_weights(before, layer) for layer in (1, 2, 3, 4))
-    for name, tensor in after.items():
-        expected = base[name].clone()
-        if not is_stream_norm(name):
-            for follower in followers:
-                expected += follower[name] - expected  # the notebooks' in-place loop
-        torch.testing.assert_close(tensor, expected, rtol=1e-5, atol=1e-5)
-        source = base if is_stream_norm(name) else followers[-1]
-        assert torch.equal(tensor, source[name])
 
 
 def test_stream_norms_are_the_layers_own_norms():
@@ -102,33 +94,32 @@ def test_half_precision_is_rounded_once(make_tiny):
 
 
 @pytest.mark.parametrize("merge", ["paper", "code"])
-def test_undo_gives_the_very_weights_back(tiny, merge):
+def test_undo_restores_the_very_weights(tiny, merge):
     before = weights(tiny)
     storage = [parameter.data_ptr() for parameter in tiny.parameters()]
-    held = Merge(tiny.model.layers[1:4], merge)
-    assert any(not torch.equal(tensor, before[name]) for name, tensor in tiny.state_dict().items())
-    held.undo()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in tiny.state_dict().items())
+    merge = Merge(tiny.model.layers[1:4], merge)
+    assert changed_weights(tiny, before)
+    merge.undo()
+    assert not changed_weights(tiny, before)
     assert storage == [parameter.data_ptr() for parameter in tiny.parameters()]
 
 
 @pytest.mark.parametrize("name", ["deepseek_v3", "glm4_moe", "dots1"])
-def test_the_bias_that_routers_choose_experts_by_is_merged_as_their_weights_are(make_tiny, name):
-    for merge, expected in (
-        ("paper", lambda a, b, c: b + c - a),
-        ("code", lambda a, b, c: c),
-        ("drop", lambda a, b, c: a),
-    ):
-        model = make_tiny(name)
-        gates = [layer.mlp.gate for layer in model.model.layers[2:5]]  # the first two layers are dense
-        for seed, gate in enumerate(gates):
-            gate.e_score_correction_bias.copy_(torch.randn(4, generator=torch.Generator().manual_seed(seed)))
-        weights, biases = ([getattr(g, n).clone() for g in gates] for n in ("weight", "e_score_correction_bias"))
-        held = Merge(model.model.layers[2:5], merge)
-        assert torch.allclose(gates[0].weight, expected(*weights), atol=1e-6)
-        assert torch.allclose(gates[0].e_score_correction_bias, expected(*biases), atol=1e-6)
-        held.undo()
-        assert torch.equal(gates[0].e_score_correction_bias, biases[0])
+@pytest.mark.parametrize(
+    "merge, expected",
+    [("paper", lambda a, b, c: b + c - a), ("code", lambda a, b, c: c), ("drop", lambda a, b, c: a)],
+)
+def test_the_bias_that_routers_choose_experts_by_is_merged_as_their_weights_are(make_tiny, name, merge, expected):
+    layers = make_tiny(name).model.layers[2:5]  # the first two are dense
+    gates = [layer.mlp.gate for layer in layers]
+    for seed, gate in enumerate(gates):
+        gate.e_score_correction_bias.copy_(torch.randn(4, generator=torch.Generator().manual_seed(seed)))
+    matrices, biases = ([getattr(g, n).clone() for g in gates] for n in ("weight", "e_score_correction_bias"))
+    merge = Merge(layers, merge)
+    assert torch.allclose(gates[0].weight, expected(*matrices), atol=1e-6)
+    assert torch.allclose(gates[0].e_score_correction_bias, expected(*biases), atol=1e-6)
+    merge.undo()
+    assert torch.equal(gates[0].e_score_correction_bias, biases[0])
 
 
 @pytest.mark.parametrize("merge", ["paper", "code"])
@@ -152,8 +143,7 @@ def test_layers_of_different_shapes_are_refused(tiny_llama, tiny_tokenizer):
         merge_layers(tiny_llama, 2, 2)
     with pytest.raises(UserError, match="different shapes"):  # before anything is merged
         collapse(tiny_llama, tiny_tokenizer, SENTENCES, C=2, T=-1.0, I=1)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in tiny_llama.state_dict().items())
-    assert len(tiny_llama.model.layers) == 6
+    assert not changed_weights(tiny_llama, before)
 
 
 def test_unknown_names_are_refused(tiny_llama, tiny_tokenizer):
@@ -227,19 +217,24 @@ def transcription(layers, C, L, H, I, accept):
 def test_the_pointer_moves_as_algorithm_1_says(layers, C, L, H, I, accept):
     H = min(H, layers)
     expected, count = transcription(layers, C, L, H, I, accept)
-    moves, turns = pointer(layers, C, L, H, I), []
-    try:
-        l, K = next(moves)
-        while True:
-            accepted = accept[len(turns) % len(accept)]
-            turns.append((l, K, accepted))
-            l, K = moves.send(accepted)
-    except StopIteration:
-        pass
+    turns = moved(pointer(layers, C, L, H, I), lambda turn, K: accept[turn % len(accept)])
     assert turns == expected
     # What the search relies on: the pointer only falls, so nothing below it has changed, and K is never 0.
     assert all(a[0] > b[0] for a, b in zip(turns, turns[1:])) and all(K >= 1 for _, K, _ in turns)
     assert layers - sum(K for _, K, accepted in turns if accepted) == count
+
+
+def moved(moves, verdict):
+    """Let the pointer move by `verdict(number of turns, K)`: every (l, K, accepted)."""
+    turns = []
+    try:
+        l, K = next(moves)
+        while True:
+            accepted = verdict(len(turns), K)
+            turns.append((l, K, accepted))
+            l, K = moves.send(accepted)
+    except StopIteration:
+        return turns
 
 
 def counts_left(layers, C, L, H, I):
@@ -261,19 +256,23 @@ def counts_left(layers, C, L, H, I):
     return counts, full
 
 
+def layers_left(verdicts, layers, C, I):
+    """The number of layers that these verdicts leave, of which none leaves fewer than two."""
+    count = layers
+
+    def verdict(turn, K):
+        nonlocal count
+        accepted = verdicts[turn] and count - K >= 2
+        count -= K * accepted
+        return accepted
+
+    moved(pointer(layers, C, 1, layers, I), verdict)
+    return count
+
+
 @pytest.mark.parametrize("layers, C, I", [(5, 2, 1), (7, 2, 2), (7, 3, 1), (8, 4, 3), (9, 3, 2), (9, 6, 1)])
 def test_what_can_be_reached_is_what_some_verdicts_leave(layers, C, I):
-    left = set()
-    for verdicts in itertools.product((False, True), repeat=layers):
-        moves, count, answers = pointer(layers, C, 1, layers, I), layers, iter(verdicts)
-        try:
-            _, K = next(moves)
-            while True:
-                accepted = next(answers) and count - K >= 2
-                count -= K * accepted
-                _, K = moves.send(accepted)
-        except StopIteration:
-            left.add(count)
+    left = {layers_left(verdicts, layers, C, I) for verdicts in itertools.product((False, True), repeat=layers)}
     assert reachable(layers, C, I) == sorted(left)
 
 
@@ -352,7 +351,7 @@ def test_a_collapse_that_accepts_nothing_changes_nothing(tiny, tiny_tokenizer):
     collapsed = collapse(tiny, tiny_tokenizer, SENTENCES, C=3, T=1.0, I=1)
     assert collapsed.removed == [] and collapsed.layers == 6
     assert not any(attempt.accepted for attempt in collapsed.trace)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in tiny.state_dict().items())
+    assert not changed_weights(tiny, before)
 
 
 def test_removed_layers_are_original_indices_in_order_of_removal(tiny_llama, tiny_tokenizer):
@@ -387,18 +386,16 @@ def test_bad_settings_are_refused_in_one_line(tiny_llama, tiny_tokenizer, change
 
 
 def test_a_patched_model_is_refused(tiny_llama, tiny_tokenizer, make_patch):
-    from common.hooks import attach_patch
-
     attach_patch(tiny_llama, 3, make_patch(0.1))
     with pytest.raises(UserError, match="test.shift patch"):
         collapse(tiny_llama, tiny_tokenizer, SENTENCES, C=3, T=0.5)
 
 
-# A wanted number of layers
+# A number of layers in place of a threshold
 
 
 @pytest.mark.parametrize("merge", ["paper", "code"])
-def test_the_found_threshold_is_the_highest_that_leaves_so_many_layers(make_tiny, tiny_tokenizer, merge):
+def test_the_threshold_that_is_searched_is_the_highest_that_leaves_so_many_layers(make_tiny, tiny_tokenizer, merge):
     setting = {"C": 2, "I": 1, "merge": merge}
     model = make_tiny()
     collapsed = collapse_to(model, tiny_tokenizer, SENTENCES, 4, **setting)
@@ -406,7 +403,7 @@ def test_the_found_threshold_is_the_highest_that_leaves_so_many_layers(make_tiny
     again = make_tiny()
     direct = collapse(again, tiny_tokenizer, SENTENCES, T=collapsed.threshold, **setting)
     assert direct.removed == collapsed.removed and direct.trace == collapsed.trace
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
+    assert not changed_weights(again, weights(model))
     for T in torch.linspace(collapsed.threshold + 1e-6, 1, 12).tolist():
         assert collapse(make_tiny(), tiny_tokenizer, SENTENCES, T=T, **setting).layers != 4
 
@@ -415,20 +412,19 @@ def test_an_unreachable_number_of_layers_leaves_the_model_as_it_was(tiny_llama, 
     before = weights(tiny_llama)
     with pytest.raises(UserError, match="no threshold leaves 5 layers .* thresholds for .*6"):
         collapse_to(tiny_llama, tiny_tokenizer, SENTENCES, 5, C=4, I=2, L=2)
-    assert Decoder(tiny_llama).num_layers == 6
-    assert all(torch.equal(tensor, before[name]) for name, tensor in tiny_llama.state_dict().items())
+    assert Decoder(tiny_llama).num_layers == 6 and not changed_weights(tiny_llama, before)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("search", "wanted"), [(collapse, {"T": -1.0}), (collapse_to, {"layers": 4})])
-def test_the_layers_that_merge_are_told_while_the_model_is_whole(tiny_llama, tiny_tokenizer, ids, search, wanted):
+@pytest.mark.parametrize(("search", "goal"), [(collapse, {"T": -1.0}), (collapse_to, {"layers": 4})])
+def test_the_layers_that_merge_are_told_while_the_model_is_whole(tiny_llama, tiny_tokenizer, ids, search, goal):
     before, seen = tiny_llama(ids, use_cache=False).logits, []
 
     def chosen(removed):
         seen.append(removed)
         assert torch.equal(tiny_llama(ids, use_cache=False).logits, before)
 
-    collapsed = search(tiny_llama, tiny_tokenizer, SENTENCES, C=3, I=1, merge="code", chosen=chosen, **wanted)
+    collapsed = search(tiny_llama, tiny_tokenizer, SENTENCES, C=3, I=1, merge="code", chosen=chosen, **goal)
     assert seen == [collapsed.removed] and len(tiny_llama.model.layers) == 6 - len(collapsed.removed) < 6
 
 
@@ -452,8 +448,6 @@ def test_sentences_are_plain_whole_and_drawn_by_seed():
 
 
 def test_sentences_of_two_corpora_are_equally_many(monkeypatch):
-    from common.calibration import corpora
-
     texts = {
         "english": ["This is one plain sentence, and it has words enough."] * 9,
         "chinese": ["北京是中华人民共和国的首都和直辖市。"] * 9,

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
+from weights import changed_weights, weights
 
+from common.calibration import corpora
 from common.models import checkpoint
 from common.training.finetuning import trainer
 from common.utils.errors import UserError
@@ -124,11 +126,9 @@ def test_shuffled_layers_keep_their_singular_values_and_lose_what_they_share(tin
 
 @torch.no_grad()
 def test_uncorrelated_outputs_are_those_of_a_model_with_shuffled_followers(tiny, tiny_tokenizer):
-    before = {name: tensor.clone() for name, tensor in tiny.state_dict().items()}
+    before = weights(tiny)
     similarities = uncorrelated_outputs(tiny, tiny_tokenizer, SENTENCES, followers=2, seed=3)
-    assert len(similarities) == 4 and all(
-        torch.equal(tensor, before[name]) for name, tensor in tiny.state_dict().items()
-    )
+    assert len(similarities) == 4 and not changed_weights(tiny, before)
     model, generator = copy.deepcopy(tiny), torch.Generator().manual_seed(3)
     for layer in (1, 2):
         model.model.layers[layer] = shuffled(tiny.model.layers[layer], generator)
@@ -166,8 +166,6 @@ def test_four_gpus_take_the_32_sequences_of_appendix_b():
 
 
 def test_posttraining_learns_and_continues(write_checkpoint, tmp_path, monkeypatch):
-    from common.calibration import corpora
-
     text = ["the layers of a model are removed and the stream is scaled"] * 60
     monkeypatch.setattr(corpora, "texts", lambda name: text)
     source = write_checkpoint(tmp_path / "dense")
@@ -196,8 +194,6 @@ def test_posttraining_learns_and_continues(write_checkpoint, tmp_path, monkeypat
     ],
 )
 def test_posttraining_refuses_in_one_line(write_checkpoint, tmp_path, monkeypatch, capsys, changed, message):
-    from common.calibration import corpora
-
     monkeypatch.setattr(corpora, "texts", lambda name: ["the layers of a model"])
     source = str(write_checkpoint(tmp_path / "dense"))
     command = ["--checkpoint", source, "--corpus", "c4-train", "--out", str(tmp_path / "out"), *changed]

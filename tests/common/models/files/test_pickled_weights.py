@@ -13,6 +13,7 @@ import pytest
 import torch
 from huggingface_hub import Discussion, constants
 from safetensors.torch import load_file
+from weights import changed_weights, weights
 
 from common.models import loading
 from common.models.files import hub, pickled_weights
@@ -119,8 +120,7 @@ def refused():
 
 def assert_same(loaded, model):
     assert loaded.dtype == torch.bfloat16
-    assert loaded.state_dict().keys() == model.state_dict().keys()
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in loaded.state_dict().items())
+    assert not changed_weights(loaded, weights(model))
 
 
 def test_in_the_mirror(write_pickled, tmp_path, monkeypatch):
