@@ -6,6 +6,8 @@ import weakref
 import pytest
 import torch
 from heads import watch_head
+from naive_scores import counted, naive_loss, naive_taylor, without
+from weights import changed_weights, weights
 
 from common.forward import losses
 from common.hooks import scale_stream
@@ -15,28 +17,12 @@ from common.pruning import importance
 from common.utils.errors import UserError
 
 
-def counted(layer, norms=True):
-    """Every weight of a layer by name, as its checkpoint has them."""
-    return {n: p for n, p in layer.named_parameters() if not n.endswith("bias") and (norms or "norm" not in n)}
-
-
-def naive_taylor(model, crops, norms=True):
-    """A whole-model backward pass that keeps every gradient; [N]."""
-    model(input_ids=crops, labels=crops, use_cache=False).loss.backward()
-    scores = [
-        sum((p * p.grad).abs().sum().item() for p in counted(layer, norms).values() if p.grad is not None)
-        for layer in model.model.layers
-    ]
-    return torch.tensor(scores, dtype=torch.float64)
-
-
 def test_taylor_is_the_naive_backward_pass(tiny, crops):
     expected = naive_taylor(tiny, crops)
-    tiny.zero_grad()
-    before = {name: p.detach().clone() for name, p in tiny.named_parameters()}
+    before = weights(tiny)
     scores = importance.taylor(Decoder(tiny), crops, micro_batch=2)
     torch.testing.assert_close(scores, expected, rtol=2e-3, atol=1e-5)
-    assert all(p.grad is None and p.requires_grad and torch.equal(p, before[n]) for n, p in tiny.named_parameters())
+    assert all(p.grad is None and p.requires_grad for p in tiny.parameters()) and not changed_weights(tiny, before)
 
 
 def test_taylor_does_not_depend_on_the_micro_batch(tiny_llama, crops):
@@ -49,7 +35,6 @@ def test_taylor_without_norms_and_of_a_model_with_layers_left_out(tiny_llama, cr
     decoder = Decoder(tiny_llama)
     without = importance.taylor(decoder, crops, norms=False)
     torch.testing.assert_close(without, naive_taylor(tiny_llama, crops, norms=False), rtol=1e-3, atol=0)
-    tiny_llama.zero_grad()
     of_four_layers = importance.taylor(decoder, crops, layers=[0, 1, 3, 5])
     remove_layers(tiny_llama, [2, 4])
     torch.testing.assert_close(of_four_layers, naive_taylor(tiny_llama, crops), rtol=1e-3, atol=0)
@@ -87,7 +72,6 @@ def test_gradients_of_one_layer_exist_at_a_time(tiny_llama, crops, monkeypatch):
 def test_the_loss_gradient_needs_few_positions_logits_at_a_time(tiny, crops, monkeypatch):
     monkeypatch.setattr(losses, "ROWS", 7)
     expected = naive_taylor(tiny, crops)
-    tiny.zero_grad()
     rows, alive = watch_head(tiny)
     scores = importance.taylor(Decoder(tiny), crops, micro_batch=5)
     torch.testing.assert_close(scores, expected, rtol=2e-3, atol=1e-5)
@@ -111,9 +95,7 @@ def test_gains_are_factors_on_the_stream(tiny, crops):
     decoder, gains = Decoder(tiny), {2: 1.5, 5: 0.5}
     with scale_stream(tiny, 2, 1.5), scale_stream(tiny, 5, 0.5):
         expected = naive_taylor(tiny, crops)
-        with torch.no_grad():
-            losses = [naive_loss_without(tiny, layer, crops) for layer in (1, 3)]
-    tiny.zero_grad()
+        losses = [naive_loss(without(tiny, [layer]), crops) for layer in (1, 3)]  # the hooks come along
     scores = importance.taylor(decoder, crops, micro_batch=2, gains=gains)
     torch.testing.assert_close(scores, expected, rtol=2e-3, atol=1e-5)
     trials = importance.losses_without_each(decoder, crops, list(range(6)), [1, 3], gains=gains)
@@ -133,12 +115,6 @@ def test_matrices_on_the_stream_carry_gradients_back(tiny_llama, crops):
     torch.testing.assert_close(scores, naive_taylor(plain, crops), rtol=2e-3, atol=0)
 
 
-def naive_loss_without(model, layer, crops) -> float:
-    model = copy.deepcopy(model)  # the hooks of `scale_stream` come along
-    remove_layers(model, [layer])
-    return model(input_ids=crops, labels=crops, use_cache=False).loss.item()
-
-
 def test_inputs_that_do_not_fit_are_run_again(tiny_llama, crops, monkeypatch):
     expected = importance.taylor(Decoder(tiny_llama), crops, micro_batch=2)
     monkeypatch.setattr(importance, "STATE_BYTES", 2 * crops.numel() * 64 * 4)  # of 7: every fourth
@@ -149,14 +125,16 @@ def test_inputs_that_do_not_fit_are_run_again(tiny_llama, crops, monkeypatch):
 
 def test_magnitude_is_a_plain_sum_over_the_state_dict(tiny):
     decoder = Decoder(tiny)
-    every = [list(counted(layer).values()) for layer in tiny.model.layers]
-    l1 = torch.tensor([sum(w.abs().sum().item() for w in weights) for weights in every], dtype=torch.float64)
-    l2 = torch.tensor([sum((w**2).sum().item() for w in weights) for weights in every], dtype=torch.float64)
-    rooted = torch.tensor([sum(w.norm().item() for w in weights) for weights in every], dtype=torch.float64)
-    torch.testing.assert_close(importance.magnitude(decoder), l1, rtol=1e-5, atol=0)
-    torch.testing.assert_close(importance.magnitude(decoder, 2), l2, rtol=1e-5, atol=0)
-    torch.testing.assert_close(importance.magnitude(decoder, 2, root=True), rooted, rtol=1e-5, atol=0)
-    assert (importance.magnitude(decoder, norms=False) < l1).all()
+    for options, of_weight in (
+        ({}, lambda weight: weight.abs().sum()),
+        ({"power": 2}, lambda weight: (weight**2).sum()),
+        ({"power": 2, "root": True}, lambda weight: weight.norm()),
+        ({"norms": False}, lambda weight: weight.abs().sum()),
+    ):
+        layers = [counted(layer, options.get("norms", True)) for layer in tiny.model.layers]
+        expected = [sum(of_weight(weight).item() for weight in layer) for layer in layers]
+        scores = importance.magnitude(decoder, **options)
+        torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=0)
 
 
 def test_magnitude_with_factors_is_that_of_the_scaled_weights(tiny):

@@ -115,11 +115,8 @@ def test_what_belongs_to_named_pairs_is_found_again_on_disk(small, prepared, pas
     for pair in ((1, 3), (0, 2)):
         alone = collect(Decoder(prepared().model), crops, span=2, matrices=[pair], elementwise=[(2, 4)])
         moments, moments_alone = statistics.moments[pair], alone.moments[pair]
-        assert (moments.scalar(), moments.target, moments.tokens) == (
-            moments_alone.scalar(),
-            moments_alone.target,
-            moments_alone.tokens,
-        )
+        first, second = ((m.scalar(), m.target, m.tokens) for m in (moments, moments_alone))
+        assert first == second
         assert all(torch.equal(moments.channels(rotated), moments_alone.channels(rotated)) for rotated in (False, True))
         assert not moments.matrices or torch.equal(moments.matrix(), moments_alone.matrix())
         assert torch.equal(statistics.ratio(2, 4, "elementwise", True), alone.ratio(2, 4, "elementwise", True))
@@ -133,12 +130,10 @@ def test_what_belongs_to_named_pairs_is_found_again_on_disk(small, prepared, pas
 def test_a_file_says_how_many_first_tokens_are_in_none_of_it(tiny_llama, crops, tmp_path, skip):
     """Else statistics without first tokens would be taken for those of all of them."""
     written = collect(Decoder(tiny_llama), crops, span=2, skip=skip)
-    (tmp_path / "found").write_bytes(written.to_bytes(0))
-    statistics = Statistics.read(tmp_path / "found")
-    assert [statistics.holds([], span=2, kinds=("token",), skip=skipped) for skipped in (0, 2)] == [
-        skip == 0,
-        skip == 2,
-    ]
+    (tmp_path / "statistics").write_bytes(written.to_bytes(0))
+    statistics = Statistics.read(tmp_path / "statistics")
+    for skipped in (0, 2):
+        assert statistics.holds([], span=2, kinds=("token",), skip=skipped) == (skip == skipped)
     same(statistics, written, 2)
 
 

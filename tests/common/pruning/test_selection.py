@@ -1,48 +1,30 @@
 """Scores and selections against naive loops on models that really lose the layers."""
 
-import copy
 import math
 import random
 
 import pytest
 import torch
 from heads import watch_head
+from naive_scores import naive_loss, without
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from common.calibration import collect
 from common.forward import losses
 from common.models.decoder import Decoder
-from common.models.surgery import remove_layers
 from common.pruning import importance, selection
 from common.pruning.pipeline import around
 from common.pruning.steps import WindowLoss
 from common.utils.errors import UserError
 
 
-@torch.no_grad()
-def naive_loss(model, ids) -> float:
-    return sum(model(input_ids=row[None], labels=row[None], use_cache=False).loss.item() for row in ids) / len(ids)
-
-
-def without(model, layers):
-    model = copy.deepcopy(model)
-    remove_layers(model, layers)
-    return model
-
-
-def test_perplexity_importance_is_the_loss_without_each_layer(tiny, crops):
-    scores = importance.perplexity_importance(Decoder(tiny), crops, batch_size=2)
-    expected = [naive_loss(without(tiny, [layer]), crops) for layer in range(6)]
-    torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("starts", [[0, 4], [3, 1, 2]])
 def test_losses_without_windows_are_those_of_models_that_lost_them(tiny, crops, starts):
-    losses = importance.losses_without_windows(Decoder(tiny), crops, 2, starts, batch_size=2)
-    assert list(losses) == sorted(starts)
-    for start, losses_ in losses.items():
+    trials = importance.losses_without_windows(Decoder(tiny), crops, 2, starts, batch_size=2)
+    assert list(trials) == sorted(starts)
+    for start, by_sequence in trials.items():
         model = without(tiny, [start, start + 1])
-        assert losses_.tolist() == pytest.approx([naive_loss(model, row[None]) for row in crops], abs=1e-5)
+        assert by_sequence.tolist() == pytest.approx([naive_loss(model, row[None]) for row in crops], abs=1e-5)
 
 
 def test_window_trials_share_what_leads_to_the_windows(tiny_llama, crops):
@@ -54,8 +36,9 @@ def test_window_trials_share_what_leads_to_the_windows(tiny_llama, crops):
 @torch.no_grad()
 def test_a_trial_given_the_dense_stream_where_its_window_ends_is_the_dense_model(tiny_llama, crops):
     options = {"entering": lambda trial, dense: dense, "batch_size": 2}
-    for losses_ in importance.losses_without_windows(Decoder(tiny_llama), crops, 2, [1, 3], **options).values():
-        assert losses_.tolist() == pytest.approx([naive_loss(tiny_llama, row[None]) for row in crops], abs=1e-5)
+    trials = importance.losses_without_windows(Decoder(tiny_llama), crops, 2, [1, 3], **options)
+    for by_sequence in trials.values():
+        assert by_sequence.tolist() == pytest.approx([naive_loss(tiny_llama, row[None]) for row in crops], abs=1e-5)
 
 
 @pytest.mark.parametrize("samples", [1, 8])
@@ -143,16 +126,9 @@ def test_runs_are_maximal_and_half_open():
 
 def test_a_trial_that_overflows_is_not_chosen(crops):
     """In float16 layers 1 and 3 write 50,000 and 2 and 4 take it back: without 2 alone the stream is infinite."""
-    config = LlamaConfig(
-        vocab_size=320,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=6,
-        num_attention_heads=4,
-        mlp_bias=True,
-        pad_token_id=None,
-    )
+    sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6}
     torch.manual_seed(0)
+    config = LlamaConfig(**sizes, num_attention_heads=4, mlp_bias=True, pad_token_id=None)
     model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         for layer, written in ((1, 5e4), (2, -5e4), (3, 5e4), (4, -5e4)):
