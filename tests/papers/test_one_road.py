@@ -115,6 +115,11 @@ def test_samplers_draw_as_the_official_codes(source, sampler, seed, begin, end):
         (("--variant", "S"), BlockInfluence(2), LinearPatchRepair()),
         (("--patch", "matrix"), Window(2), LinearPatchRepair("matrix", "least-squares")),
         (("--patch", "scalar", "--cosine", "channel"), Window(2, "channel"), LinearPatchRepair("scalar")),
+        (
+            ("--patch", "diagonal", "--cosine", "channel", "--estimator", "least-squares"),
+            Window(2, "channel"),
+            LinearPatchRepair("diagonal", "least-squares"),
+        ),
     ],
 )
 def test_linearpatch(source, tool, table, options, selection, patch):
@@ -150,9 +155,11 @@ def test_prunecomp(source, tool, table, options, step):
     same(by_tool, table(selection=step, calibration=PRUNECOMP), tensors(model))
 
 
-@pytest.mark.parametrize("merge", ["code", "paper"])
-def test_laco(source, tool, table, merge):
-    by_tool, report = tool("laco", "--remove", "2", "--merge", merge)
+@pytest.mark.parametrize(
+    "options, merge", [((), "code"), (("--merge", "code"), "code"), (("--merge", "paper"), "paper")]
+)
+def test_laco(source, tool, table, options, merge):
+    by_tool, _ = tool("laco", "--remove", "2", *options)
     C = 3  # the paper's for two layers
     by_table = table(selection=LayerCollapse(C, merge=merge, layers=4), calibration=SENTENCES)
     model, tokenizer = loading.load(str(source.model))

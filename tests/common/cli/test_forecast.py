@@ -1,7 +1,6 @@
 """The forecast of a tool: counted, within seconds, from no weights; what --quick changes, and that it says so."""
 
 import json
-import os
 import re
 from types import SimpleNamespace
 
@@ -14,77 +13,79 @@ from common.models.architectures import layer_list
 from tests.tiny_models import LAYERS, tiny_model
 from tests.tools import TOOLS, method_of, module_of, paragraphs
 
+pytestmark = pytest.mark.usefixtures("short")
 RATES = forecast.Rates(token=1e-3, step=1e-2, logits=1e-4, operations=1e9, layer_bytes=1000, edge_bytes=500)
 
 
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A text with room for a part that is held out."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(paragraphs(400))
+    return path
+
+
 @pytest.fixture
-def command(tmp_path, write_checkpoint, short):
-    (tmp_path / "text.txt").write_text(paragraphs(400))
-    return ["--model", str(write_checkpoint(tmp_path / "tiny")), "--text", str(tmp_path / "text.txt"), "--remove", "2"]
+def seconds(tool, monkeypatch):
+    """`seconds(paper, *options)` -> {stage: seconds} that a plan forecasts at a fixed rate."""
+
+    def forecasted(paper, *options):
+        parts, line = {}, forecast.Forecast.line
+        with monkeypatch.context() as patch:
+            patch.setattr(forecast, "rates", lambda job: RATES)
+            patch.setattr(forecast.Forecast, "line", lambda self: parts.update(self.parts) or line(self))
+            run = tool(paper, *options, "--plan")
+        assert run.status == 0 and "no forecast" not in run.stderr
+        return parts
+
+    return forecasted
 
 
-def seconds(tool, monkeypatch, command, *more):
-    """{stage: seconds} that are forecast at a fixed rate."""
-    parts, line = {}, forecast.Forecast.line
-    with monkeypatch.context() as patch:
-        patch.setattr(forecast, "rates", lambda job: RATES)
-        patch.setattr(forecast.Forecast, "line", lambda self: parts.update(self.parts) or line(self))
-        assert main(method_of(tool), [*command, "--length", "32", "--windows", "4", *more, "--plan"]) == 0
-    return parts
-
-
-@pytest.mark.parametrize("tool", TOOLS)
-def test_a_plan_reads_no_weights_and_writes_nothing(tool, command, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("paper", TOOLS)
+def test_a_plan_reads_no_weights_and_writes_nothing(paper, tool, tmp_path, monkeypatch):
     monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the weights are read"))
-    before = sorted(os.listdir(tmp_path))
-    own = ["--finetune", "none"] if tool.endswith("reassessing") else []
-    assert main(method_of(tool), [*command, "--samples", "4", "--length", "32", "--windows", "4", *own, "--plan"]) == 0
-    printed = capsys.readouterr().out
-    total, *parts = [
-        60 * int(m) + int(s) for m, s in re.findall(r"\b(\d+):(\d\d)\b", printed.split("time: ")[1].split("\n")[0])
-    ]
-    assert total == sum(parts) and len(parts) > 3 and "(starting " in printed
-    plan = f"plan: python -m {module_of(tool)} "
-    for part in (plan, "time: about ", "memory: about ", "disk: ", "nothing was written"):
-        assert part in printed
-    assert sorted(os.listdir(tmp_path)) == before
+    plan = tool(paper, "--remove", 2, "--plan")
+    times = re.findall(r"\b(\d+):(\d\d)\b", plan.stdout.split("time: ")[1].split("\n")[0])
+    total, *parts = [60 * int(minutes) + int(seconds) for minutes, seconds in times]
+    assert plan.status == 0 and total == sum(parts) and len(parts) > 3 and "(starting " in plan.stdout
+    command = f"plan: python -m {module_of(paper)} "
+    for part in (command, "time: about ", "memory: about ", "disk: ", "nothing was written"):
+        assert part in plan.stdout
+    assert not list(tmp_path.iterdir())
 
 
-def test_time_is_counted_from_tokens_and_layers(command, monkeypatch):
-    few = seconds("linearpatch", monkeypatch, command, "--samples", "4")
-    many = seconds("linearpatch", monkeypatch, command, "--samples", "8")
+def test_time_is_counted_from_tokens_and_layers(seconds):
+    few = seconds("linearpatch", "--remove", 2)
+    many = seconds("linearpatch", "--remove", 2, "--samples", 8)
     evaluation = 4 * 32 * (4 * RATES.token + RATES.logits)  # four of six layers are left
     assert few["result"] == pytest.approx(evaluation)
     assert few["original"] == pytest.approx(4 * 32 * (6 * RATES.token + RATES.logits))
     assert few["prune"] == pytest.approx(4 * 32 * 6 * RATES.token + evaluation)
     assert many["prune"] - few["prune"] == pytest.approx(4 * 32 * 6 * RATES.token)
-    trained = seconds("linearpatch", monkeypatch, command, "--samples", "4", "--distill", "8")
+    trained = seconds("linearpatch", "--remove", 2, "--distill", 8)
     assert trained["prune"] - few["prune"] == pytest.approx(4 * 8 * 32 * 6 * RATES.token)
 
 
-def test_a_search_that_tries_every_layer_is_forecast_to_take_longer(command, monkeypatch):
-    cheap = seconds("prunecomp", monkeypatch, command, "--samples", "4")
-    dear = seconds("prunecomp", monkeypatch, command, "--samples", "4", "--metric", "ppl")
-    assert dear["prune"] > 2 * cheap["prune"]
+def test_a_search_that_tries_every_layer_is_forecast_to_take_longer(seconds):
+    cheap = seconds("prunecomp", "--remove", 2)
+    assert seconds("prunecomp", "--remove", 2, "--metric", "ppl")["prune"] > 2 * cheap["prune"]
 
 
-def test_a_search_for_the_number_of_layers_is_forecast_by_its_trials(command, monkeypatch, capsys):
+def test_a_search_for_the_number_of_layers_is_forecast_by_its_trials(seconds, tool):
     """Of the numbers 1 to 4 halving tries at most three; each reads the model, prunes it and reads the held-out text."""
-    assert command[-2:] == ["--remove", "2"]
-    bound = ["--samples", "4", "--max-perplexity-increase", "10%"]
-    expected = seconds("linearpatch", monkeypatch, command[:-2], *bound)
+    options = ["--max-perplexity-increase", "10%"]
+    expected = seconds("linearpatch", *options)
     held_out = 4 * 32 * (6 * RATES.token + RATES.logits)
     pruning = 4 * 32 * 6 * RATES.token
     assert expected["search"] == pytest.approx(held_out + 3 * (expected["read"] + pruning + held_out))
-    printed = capsys.readouterr()
-    assert "(starting " in printed.out and "searching for the number of layers" in printed.out
-    assert "--max-perplexity-increase 0.1" in printed.out and "--remove" not in printed.out
-    assert "no forecast" not in printed.err
+    plan = tool("linearpatch", *options, "--plan")
+    assert "(starting " in plan.stdout and "searching for the number of layers" in plan.stdout
+    assert "--max-perplexity-increase 0.1" in plan.stdout and "--remove" not in plan.stdout
 
 
-def test_the_rate_of_a_layer_is_measured(command, monkeypatch, capsys):
-    assert main(method_of("linearpatch"), [*command, "--samples", "4", "--length", "32", "--plan"]) == 0
-    assert "no forecast" not in capsys.readouterr().err
+def test_the_rate_of_a_layer_is_measured(tool):
+    plan = tool("linearpatch", "--remove", 2, "--plan")
+    assert plan.status == 0 and "no forecast" not in plan.stderr
 
 
 @pytest.mark.parametrize(
@@ -115,16 +116,17 @@ def test_the_time_left_follows_what_the_stages_took(monkeypatch, capsys):
     ]
 
 
-def test_quick_sets_what_was_not_given_and_is_marked(command, tmp_path, capsys):
+def test_quick_sets_what_was_not_given_and_is_marked(model, text, tmp_path, capsys):
     method, out = method_of("linearpatch"), tmp_path / "out"
-    options = parsed(method.options, [*command, "--quick", "--windows", "4", "--plan"])
+    command = ["--model", str(model), "--text", str(text), "--remove", "2", "--quick", "--windows", "4"]
+    options = parsed(method.options, [*command, "--plan"])
     assert (options.samples, options.length, options.windows) == (QUICK["samples"], QUICK["length"], 4)
-    assert main(method, [*command, "--quick", "--windows", "4", "--out", str(out)]) == 0
+    assert main(method, [*command, "--out", str(out)]) == 0
     assert "quick run: 16 calibration sequences and 4 test sequences of 256 tokens" in capsys.readouterr().out
     assert "**Quick run.** 16 calibration sequences" in (out / "README.md").read_text()
     assert json.loads((out / "pruning.json").read_text())["quick"] is True
 
 
-def test_measure_alone_is_refused(command, capsys):
-    assert main(method_of("linearpatch"), [*command, "--measure", "--out", "out"]) == 2
-    assert "--measure adds to --plan" in capsys.readouterr().err
+def test_measure_alone_is_refused(tool):
+    run = tool("linearpatch", "--remove", 2, "--measure")
+    assert run.status == 2 and "--measure adds to --plan" in run.stderr

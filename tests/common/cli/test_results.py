@@ -23,7 +23,6 @@ from safetensors.torch import load_file, save_file
 from tools import method_of, module_of
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
 
-from common import calibration
 from common.calibration import massive_activations
 from common.cli import Job, main, measure, sweep
 from common.cli.card import card as card_of
@@ -34,7 +33,7 @@ from common.models import loading as models
 from common.models.surgery import remove_layers
 from common.utils.errors import UserError
 from common.utils.signs import signed
-from papers import linearpatch, prunecomp
+from papers import prunecomp
 from papers.laco import merge_layers
 from papers.linearpatch import tool as linearpatch_tool
 from papers.prunecomp.search import Search
@@ -417,31 +416,12 @@ def test_distillation_changes_the_patch_and_nothing_else(tool, tmp_path):
     assert any(note.startswith("distilled on 6 sequences") for note in distilled.report["notes"])
 
 
-def test_cosine_and_estimator_reach_the_method(tool, model, text):
-    options = ["--cosine", "channel", "--estimator", "least-squares", "--patch", "diagonal"]
-    run = tool("linearpatch", "--remove", 2, *options)
-    expected, tokenizer = checkpoint.load(model)
-    ids = torch.tensor(tokenizer(text.read_text())["input_ids"])
-    crops = calibration.sample_crops(ids, length=32, count=4, seed=2)
-    linearpatch.prune(expected, crops, 2, cosine="channel", estimator="least-squares", kind="diagonal")
-    first, second = (detach_patches(m)[0] for m in (expected, run.model))
-    assert first.position == second.position and torch.equal(first.module.weight, second.module.weight)
-
-
 def test_laco_takes_a_threshold_in_place_of_a_number(tool, tmp_path):
     run = tool("laco", "--threshold", -1, "--combine", 2)
     removed = run.report["facts"]["removed"]
     assert run.report["facts"]["threshold"] == -1 and run.report["layers"]["after"] == 6 - len(removed) < 6
     run = tool("laco", "--threshold", 1, out=tmp_path / "none")
     assert run.status == 2 and "no merge is so similar (the most similar was" in run.stderr
-
-
-def test_laco_merges_as_the_official_code_by_default(tool, tmp_path):
-    default, code, paper = (
-        tool("laco", "--layers", "2-3", *more, out=tmp_path / str(index)).model.model.layers[1].mlp.up_proj.weight
-        for index, more in enumerate(([], ["--merge", "code"], ["--merge", "paper"]))
-    )
-    assert torch.equal(default, code) and not torch.equal(default, paper)
 
 
 def test_the_card_has_what_the_hub_reads(tool, tmp_path, write_checkpoint, monkeypatch):
