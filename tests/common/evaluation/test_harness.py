@@ -10,7 +10,6 @@ from hub_mirror import QUESTIONS, TASKS, write_rows
 from lm_eval.models.huggingface import HFLM
 
 from common.evaluation import harness
-from common.evaluation.multiple_choice import SharedContextLM
 from common.models.files import hub
 from common.toy.tasks import COLUMNS as TOY_TASKS
 from common.utils.errors import NoData, UserError
@@ -69,28 +68,29 @@ def test_without_a_hub_the_error_is_quick_and_one_line(task, tiny_llama, tiny_to
     assert "\n" not in str(caught.value)
 
 
-def test_gsm8k_keeps_its_shots_and_both_ways_to_read_an_answer(
-    mirror, tmp_path, tiny_llama, tiny_tokenizer, monkeypatch
-):
+@pytest.fixture
+def gsm8k(mirror, tmp_path):
+    """`gsm8k(count)` puts six questions and so many solved examples into the mirror."""
     rows = [{"question": f"what is {i} plus 1?", "answer": f"It is more.\n#### {i + 1}"} for i in range(6)]
-    for split in ("train", "test"):
-        write_rows(tmp_path / "hub", "openai/gsm8k", "main", split, rows)
-    prompts = []
 
-    def generate(lm, requests, disable_tqdm=False):
-        prompts.extend(request.args[0] for request in requests)
-        return [" #### 1", " so 2", " #### 7"]
+    def put(count):
+        for split, split_rows in (("train", rows[:count]), ("test", rows)):
+            write_rows(tmp_path / "hub", "openai/gsm8k", "main", split, split_rows)
 
-    monkeypatch.setattr(SharedContextLM, "generate_until", generate)
+    return put
+
+
+def test_gsm8k_keeps_its_shots_and_both_ways_to_read_an_answer(gsm8k, tiny_llama, tiny_tokenizer, answering):
+    gsm8k(6)
+    asked = answering(" #### 1", " so 2", " #### 7")
     scores = harness.evaluate(tiny_llama, tiny_tokenizer, ["gsm8k"], limit=3)["gsm8k"]
     assert (scores["strict"], scores["flexible"], scores["n"]) == pytest.approx((1 / 3, 2 / 3, 3))
-    assert prompts[0].count("Question:") == 6 and prompts[0].endswith("what is 0 plus 1?\nAnswer:")
+    prompt, _ = asked[0]
+    assert prompt.count("Question:") == 6 and prompt.endswith("what is 0 plus 1?\nAnswer:")
 
 
-def test_a_prompt_whose_solved_examples_are_not_there_is_no_data(mirror, tmp_path, tiny_llama, tiny_tokenizer):
-    rows = [{"question": f"what is {i} plus 1?", "answer": f"It is more.\n#### {i + 1}"} for i in range(6)]
-    for split, split_rows in (("train", rows[:1]), ("test", rows)):
-        write_rows(tmp_path / "hub", "openai/gsm8k", "main", split, split_rows)
+def test_a_prompt_whose_solved_examples_are_not_there_is_no_data(gsm8k, tiny_llama, tiny_tokenizer):
+    gsm8k(1)
     for ask in (
         lambda: harness.check(["gsm8k"]),
         lambda: harness.evaluate(tiny_llama, tiny_tokenizer, ["gsm8k"], limit=1),
@@ -111,18 +111,11 @@ def test_groups_hold_lm_evals_subjects():
 
 def test_outcomes_are_kept_for_every_metric_and_filter():
     """GSM8K has two filters, each with a sample an item; LaCo's scores may lie between right and wrong."""
-    answers = [
-        ("strict-match", 1, 1.0),
-        ("strict-match", 0, 0.0),
-        ("flexible-extract", 0, 1.0),
-        ("flexible-extract", 1, 1.0),
-    ]
+    strict, flexible = "strict-match", "flexible-extract"
+    answers = [(strict, 1, 1.0), (strict, 0, 0.0), (flexible, 0, 1.0), (flexible, 1, 1.0)]
     samples = [{"doc_id": item, "filter": kind, "exact_match": value} for kind, item, value in answers]
-    outcomes = harness._items(samples)
-    assert {key: values.tolist() for key, values in outcomes.items()} == {
-        "strict": [False, True],
-        "flexible": [True, True],
-    }
+    outcomes = {key: values.tolist() for key, values in harness._items(samples).items()}
+    assert outcomes == {"strict": [False, True], "flexible": [True, True]}
     scores = [{"doc_id": item, "filter": "none", "score": value} for item, value in ((0, 0.25), (1, 1.0))]
     assert harness._items(scores)["score"].tolist() == [0.25, 1.0]
 

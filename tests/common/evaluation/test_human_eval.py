@@ -4,7 +4,6 @@ import pytest
 from hub_mirror import write_rows
 
 from common.evaluation import harness, human_eval
-from common.evaluation.multiple_choice import SharedContextLM
 from common.utils.errors import UserError
 
 ITEM = {
@@ -45,16 +44,10 @@ def test_programs_have_little_room(allowed, tmp_path, monkeypatch):
     assert not human_eval.runs("b'0' * (8 << 30)")
 
 
-def test_lm_evals_prompts_and_stops_with_our_check(allowed, mirror, tmp_path, tiny_llama, tiny_tokenizer, monkeypatch):
+def test_lm_evals_prompts_and_stops_with_our_check(allowed, mirror, tmp_path, tiny_llama, tiny_tokenizer, answering):
     write_rows(tmp_path / "hub", "openai/openai_humaneval", None, "test", [ITEM, ITEM])
-    seen = []
-
-    def generate(lm, requests, disable_tqdm=False):
-        seen.extend(request.args for request in requests)
-        return ["    return 2 * x\n", "    return 3\n"]
-
-    monkeypatch.setattr(SharedContextLM, "generate_until", generate)
+    asked = answering("    return 2 * x\n", "    return 3\n")
     scores = harness.evaluate(tiny_llama, tiny_tokenizer, ["humaneval"])["humaneval"]
     assert scores["pass_at_1"] == 0.5 and scores["n"] == 2 and scores["pass_at_1_stderr"] is not None
-    prompt, options = seen[0]
+    prompt, options = asked[0]
     assert prompt == ITEM["prompt"] and "\ndef" in options["until"] and options["max_gen_toks"] == 1024

@@ -42,9 +42,7 @@ def requests(seed: int = 0, items: int = 6) -> list[Instance]:
         pairs += [(f"{stem} {option} is", " scaled by one") for option in ("model", "stream")]
     pairs += [("the answer is", choice) for choice in ("a", "b", "c", "d")]
     pairs += [("", "the stream is scaled"), ("", "the stream is removed"), ("the answer is", "a")]
-    return [
-        Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=index) for index, pair in enumerate(pairs)
-    ]
+    return instances(pairs)
 
 
 def reference(model, tokenizer, requests, **options):
@@ -52,10 +50,13 @@ def reference(model, tokenizer, requests, **options):
     return lm.loglikelihood(requests, disable_tqdm=True)
 
 
-def compare(ours, expected):
-    assert len(ours) == len(expected)
+def instances(pairs) -> list[Instance]:
+    return [Instance("loglikelihood", {}, pair, index) for index, pair in enumerate(pairs)]
+
+
+def compare(ours, expected, error=1e-4):
     for (ours_ll, ours_greedy), (their_ll, their_greedy) in zip(ours, expected, strict=True):
-        assert ours_ll == pytest.approx(their_ll, abs=1e-4)
+        assert ours_ll == pytest.approx(their_ll, abs=error)
         assert ours_greedy is their_greedy
 
 
@@ -80,22 +81,16 @@ def test_real_models_of_packages_score_as_with_hflm(name):
         ("The trophy didn't fit into the suitcase because the trophy was too", " large."),
         ("", "The capital of France is Paris."),
     ]
-    instances = [
-        Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=index) for index, pair in enumerate(pairs)
-    ]
-    ours = SharedContextLM(model, tokenizer).loglikelihood(instances)
-    for (value, greedy), (expected, expected_greedy) in zip(ours, reference(model, tokenizer, instances), strict=True):
-        assert value == pytest.approx(expected, abs=2e-3) and greedy is expected_greedy
+    ours = SharedContextLM(model, tokenizer).loglikelihood(instances(pairs))
+    compare(ours, reference(model, tokenizer, instances(pairs)), error=2e-3)
 
 
 @pytest.mark.parametrize("position", [3, 4])
 def test_pruned_and_patched_models_score_as_with_hflm(tiny, tiny_tokenizer, make_patch, position):
     remove_layers(tiny, [2, 3])
     attach_patch(tiny, position, make_patch(0.5))
-    compare(
-        SharedContextLM(tiny, tiny_tokenizer).loglikelihood(requests(1)),
-        reference(tiny, tiny_tokenizer, requests(1)),
-    )
+    ours = SharedContextLM(tiny, tiny_tokenizer).loglikelihood(requests(1))
+    compare(ours, reference(tiny, tiny_tokenizer, requests(1)))
 
 
 def test_what_tells_massive_tokens_from_others_is_not_misled_by_padding(tiny_llama, tiny_tokenizer):
@@ -122,9 +117,8 @@ def test_greedy_continuations_are_recognised(tiny, tiny_tokenizer):
     lm = SharedContextLM(tiny, tiny_tokenizer)
     prompt, continuation = ids[0, :-3].tolist(), ids[0, -3:].tolist()
     other = [*continuation[:2], (continuation[2] + 1) % 300]
-    answers = lm._loglikelihood_tokens(
-        [(("c", "a"), prompt, continuation), (("c", "b"), prompt, other)], disable_tqdm=True
-    )
+    asked = [(("c", "a"), prompt, continuation), (("c", "b"), prompt, other)]
+    answers = lm._loglikelihood_tokens(asked, disable_tqdm=True)
     assert [greedy for _, greedy in answers] == [True, False]
 
 
@@ -134,12 +128,11 @@ def test_left_truncation_is_that_of_hflm(tiny, tiny_tokenizer):
 
 
 def test_rolling_log_likelihood_is_that_of_hflm(tiny_llama, tiny_tokenizer):
-    instances = [Instance("loglikelihood_rolling", {}, (text(random.Random(i), 30),), i) for i in range(2)]
-    ours = SharedContextLM(tiny_llama, tiny_tokenizer, max_length=16).loglikelihood_rolling(
-        instances, disable_tqdm=True
-    )
+    asked = [Instance("loglikelihood_rolling", {}, (text(random.Random(i), 30),), i) for i in range(2)]
+    lm = SharedContextLM(tiny_llama, tiny_tokenizer, max_length=16)
     hflm = HFLM(pretrained=tiny_llama, tokenizer=tiny_tokenizer, backend="causal", max_length=16, batch_size=2)
-    assert ours == pytest.approx(hflm.loglikelihood_rolling(instances, disable_tqdm=True), abs=1e-3)
+    ours, expected = (model.loglikelihood_rolling(asked, disable_tqdm=True) for model in (lm, hflm))
+    assert ours == pytest.approx(expected, abs=1e-3)
 
 
 def test_answers_follow_changed_weights(tiny_llama, tiny_tokenizer):
@@ -155,24 +148,22 @@ def test_answers_follow_changed_weights(tiny_llama, tiny_tokenizer):
 @pytest.mark.parametrize("options", [{}, {"add_bos_token": True}, {"add_bos_token": False}])
 def test_texts_encoded_together_are_lm_evals_tokens(tiny_llama, tiny_tokenizer, monkeypatch, options):
     pairs = [("the layers ", "of a"), ("the layers", " of"), ("<s>the layers", " of"), ("  ", "zebra"), ("", "zebra")]
-    instances = [
-        Instance("loglikelihood", {}, pair, index) for index, pair in enumerate([*pairs, ("the layers", " are")])
-    ]
+    asked = instances([*pairs, ("the layers", " are"), ("odd é ü 你好", "\n\t  two  spaces ")])
     seen, calls = [], []
     ours = SharedContextLM(tiny_llama, tiny_tokenizer, **options)
     for lm in (ours, HFLM(pretrained=tiny_llama, tokenizer=tiny_tokenizer, backend="causal", **options)):
         monkeypatch.setattr(lm, "_loglikelihood_tokens", lambda new, **_: seen.append(new) or [])
-        lm.loglikelihood(instances, disable_tqdm=True)
-    assert seen[0] == seen[1] and len(seen[0]) == 6
+        lm.loglikelihood(asked, disable_tqdm=True)
+    assert seen[0] == seen[1] and len(seen[0]) == 7
     monkeypatch.setattr(HFLM, "tok_encode", lambda self, text, *_: calls.append(text) or [1, 2, 3])
-    ours.loglikelihood(instances, disable_tqdm=True)
+    ours.loglikelihood(asked, disable_tqdm=True)
     assert set(calls) <= {"<s>the layers", "<s>the layers of", "zebra"}
 
 
 def test_texts_are_encoded_once_for_models_that_are_asked_the_same(tiny_llama, tiny_tokenizer, monkeypatch):
     """Of one tokenizer and of an equal one; another tokenizer, and other texts, are encoded by themselves."""
-    instances = requests(7)
-    expected = SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(instances, disable_tqdm=True)
+    asked = requests(7)
+    expected = SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(asked, disable_tqdm=True)
     calls, encode = [], SharedContextLM._token_ids
 
     def counted(self, texts, **options):
@@ -182,12 +173,12 @@ def test_texts_are_encoded_once_for_models_that_are_asked_the_same(tiny_llama, t
     monkeypatch.setattr(SharedContextLM, "_token_ids", counted)
     equal, other = copy.deepcopy(tiny_tokenizer), copy.deepcopy(tiny_tokenizer)
     for tokenizer in (tiny_tokenizer, equal):
-        assert SharedContextLM(tiny_llama, tokenizer).loglikelihood(instances, disable_tqdm=True) == expected
+        assert SharedContextLM(tiny_llama, tokenizer).loglikelihood(asked, disable_tqdm=True) == expected
     assert not calls
     other.backend_tokenizer.normalizer = normalizers.Replace("model", "zebra")
-    changed = SharedContextLM(tiny_llama, other).loglikelihood(instances, disable_tqdm=True)
+    changed = SharedContextLM(tiny_llama, other).loglikelihood(asked, disable_tqdm=True)
     assert calls and changed != expected
-    compare(changed, reference(tiny_llama, other, instances))
+    compare(changed, reference(tiny_llama, other, asked))
 
 
 def test_remembered_texts_are_bounded(tiny_llama, tiny_tokenizer, monkeypatch):
@@ -221,10 +212,11 @@ def test_trees_are_the_sets_of_distinct_prefixes():
                 assert set(allowed[node].nonzero().flatten().tolist()) == set(path[: depth + 1])
 
 
-def test_a_tree_stops_growing():
+def test_a_tree_stops_growing_and_holds_no_unrelated_requests():
     sequences = [[1, 2, 3, 4, first, 9] for first in range(10)]
     assert [len(tree) for tree in grow(sequences, max_tree=8)] == [8] * 5
     assert len(grow(sequences)) == 1
+    assert len(grow([[1, *range(10, 30)], [1, *range(40, 60)]])) == 2
 
 
 def test_the_same_input_twice_is_read_once_however_long_it_is():
@@ -254,10 +246,6 @@ def test_batches_are_the_cheapest_of_all_ways_to_cut():
         best = min(cost((*way, len(lengths))) for way in ways)
         assert cost(cheapest_cuts(lengths, tokens, most, pass_cost)) == best
     assert cheapest_cuts([], 10, 2, 1) == []
-
-
-def test_unrelated_requests_are_not_packed_together():
-    assert len(grow([[1, *range(10, 30)], [1, *range(40, 60)]])) == 2
 
 
 def test_flash_attention_goes_hflms_way(tiny_llama, tiny_tokenizer, monkeypatch):
@@ -299,12 +287,12 @@ def test_off_a_terminal_scoring_says_how_far_it_is(tiny_llama, tiny_tokenizer, m
 def test_off_a_terminal_generating_says_how_far_it_is(tiny_llama, tiny_tokenizer, monkeypatch, capsys):
     monkeypatch.setattr(progress, "MINUTE", 0.0)
     options = {"until": ["\n"], "max_gen_toks": 3}
-    instances = [Instance("generate_until", {}, (text, options), i) for i, text in enumerate(("one two", "three"))]
+    asked = [Instance("generate_until", {}, (text, options), i) for i, text in enumerate(("one two", "three"))]
     lm = SharedContextLM(tiny_llama, tiny_tokenizer, batch_size=1)
-    answers = lm.generate_until(instances)
+    answers = lm.generate_until(asked)
     lines = [line for line in capsys.readouterr().err.splitlines() if line]
     assert [line.split(",")[0] for line in lines] == ["generating: answer 1 of 2", "generating: answer 2 of 2"]
-    assert lm.generate_until(instances, disable_tqdm=True) == answers
+    assert lm.generate_until(asked, disable_tqdm=True) == answers
     assert "generating" not in capsys.readouterr().err
 
 
@@ -319,12 +307,10 @@ def test_scores_that_are_not_finite_are_refused(tiny_llama, tiny_tokenizer):
 
 def test_as_many_answers_are_generated_together_as_their_keys_and_values_have_room(tiny_llama):
     """LLaMA-2-13B in float16: 0.82 MB a token, so 3.36 GB a sequence of 4,096; in half of 60 GB there are eight."""
-    large = type(tiny_llama.config)(
-        hidden_size=5120, num_hidden_layers=40, num_attention_heads=40, num_key_value_heads=40
-    )
-    assert multiple_choice.generated_together(large, 2, 4096, 60 * 10**9, 64) == 8
-    assert multiple_choice.generated_together(large, 2, 4096, 10**9, 64) == 1
-    assert multiple_choice.generated_together(large, 2, 256, 60 * 10**9, 64) == 64
+    heads = {"num_attention_heads": 40, "num_key_value_heads": 40}
+    large = type(tiny_llama.config)(hidden_size=5120, num_hidden_layers=40, **heads)
+    for tokens, room, answers in ((4096, 60 * 10**9, 8), (4096, 10**9, 1), (256, 60 * 10**9, 64)):
+        assert multiple_choice.generated_together(large, 2, tokens, room, 64) == answers
     cache = tiny_llama(torch.ones(1, 7, dtype=torch.long), use_cache=True).past_key_values
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     assert multiple_choice.generated_together(tiny_llama.config, 4, 7, 2 * 5 * held, 64) == 5
@@ -343,33 +329,27 @@ def test_long_contexts_with_other_frequencies_score_as_alone(tiny_tokenizer):
     shared = text(rng, 9)
     pairs = [(f"{shared} {text(rng, words)}", " river") for words in (1, 2, 4, 6, 9, 14)]
     pairs += [(shared, " river" * times) for times in (1, 3, 30)]
-    instances = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
     lengths = [len(tiny_tokenizer("".join(pair))["input_ids"]) - 1 for pair in pairs]
     assert min(lengths) < 60 and max(lengths) > 70
     alone = HFLM(pretrained=model, tokenizer=tiny_tokenizer, backend="causal", batch_size=1)
-    compare(
-        SharedContextLM(model, tiny_tokenizer).loglikelihood(instances, disable_tqdm=True),
-        alone.loglikelihood(instances),
-    )
+    ours = SharedContextLM(model, tiny_tokenizer).loglikelihood(instances(pairs), disable_tqdm=True)
+    compare(ours, alone.loglikelihood(instances(pairs)))
 
 
 def test_a_second_model_is_asked_the_same_batches_and_answers_as_alone(make_tiny, tiny_tokenizer, monkeypatch):
-    requests = [("a b c", f" layer {word}") for word in "uvwxyz"] + [
-        ("the stream", " is"),
-        ("the stream", " of layers"),
-    ]
-    instances = [Instance("loglikelihood", {}, pair, index) for index, pair in enumerate(requests)]
+    pairs = [("a b c", f" layer {word}") for word in "uvwxyz"]
+    asked = instances([*pairs, ("the stream", " is"), ("the stream", " of layers")])
     models = [make_tiny("llama"), make_tiny("llama")]
     with torch.no_grad():
         models[1].lm_head.weight.mul_(-0.5)
     alone = []
     for model in models:
         monkeypatch.setattr(multiple_choice, "_planned", {})
-        alone.append(SharedContextLM(model, tiny_tokenizer).loglikelihood(instances))
+        alone.append(SharedContextLM(model, tiny_tokenizer).loglikelihood(asked))
     monkeypatch.setattr(multiple_choice, "_planned", {})
     grown = []
     monkeypatch.setattr(multiple_choice, "grow", lambda *args, **options: grown.append(1) or grow(*args, **options))
-    together = [SharedContextLM(model, tiny_tokenizer).loglikelihood(instances) for model in models]
+    together = [SharedContextLM(model, tiny_tokenizer).loglikelihood(asked) for model in models]
     assert together == alone and together[0] != together[1] and len(grown) == 1
 
 
@@ -378,13 +358,5 @@ def test_planned_batches_are_bounded(tiny_llama, tiny_tokenizer, monkeypatch):
     for bound, plans in ((0, 0), (10**6, 3)):
         monkeypatch.setattr(multiple_choice, "REMEMBERED_BYTES", bound)
         for word in ("one", "two", "three"):
-            pair = [Instance("loglikelihood", {}, (word, " layer"), 0)]
-            SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(pair)
+            SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(instances([(word, " layer")]))
         assert len(multiple_choice._planned) == plans
-
-
-@pytest.mark.parametrize("special", [True, False])
-def test_texts_are_encoded_as_the_tokenizer_does(tiny_llama, tiny_tokenizer, special):
-    texts = ["the layers", " of a model", "", "<s>odd </s> é ü 你好", "\n\t  two  spaces "]
-    encoded = SharedContextLM(tiny_llama, tiny_tokenizer)._token_ids(texts, add_special_tokens=special)
-    assert encoded == [tiny_tokenizer(text, add_special_tokens=special)["input_ids"] for text in texts]

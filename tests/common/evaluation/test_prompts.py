@@ -30,25 +30,16 @@ ARC_E = {**ARC, "choices": {"text": ["leaf", "root", "seed"], "label": ["1", "2"
 ARC_PROMPT = "Question: Which part of a plant takes up water?\nAnswer:"
 BOOLQ = {"question": "is the tower open at night", "passage": "The tower shuts at six.", "idx": 0, "label": 0}
 COPA = {
-    "premise": "The lamp went out.",
-    "choice1": "The oil was used up.",
-    "choice2": "The door was shut.",
-    "question": "cause",
-    "idx": 0,
-    "label": 0,
-}
+    "premise": "The lamp went out.", "choice1": "The oil was used up.", "choice2": "The door was shut.",
+    "question": "cause", "idx": 0, "label": 0,
+}  # fmt: skip
 HELLASWAG = {
-    "ind": 4,
+    "ind": 4, "source_id": "wikihow~1", "split": "val", "split_type": "indomain",
     "activity_label": "How to plane a board",
     "ctx_a": "[header] How to plane a board [title] Fix the board. [step] Use a vice.",
-    "ctx_b": "then YOU",
-    "ctx": "not read",
-    "endings": ["plane it. [substeps] Slowly.", "eat  it.", "sell it [title] At once.", "go."],
-    "source_id": "wikihow~1",
-    "split": "val",
-    "split_type": "indomain",
-    "label": "3",
-}
+    "ctx_b": "then YOU", "ctx": "not read",
+    "endings": ["plane it. [substeps] Slowly.", "eat  it.", "sell it [title] At once.", "go."], "label": "3",
+}  # fmt: skip
 # marks leave one space of two; capitalize() lowers what follows
 HELLASWAG_PROMPT = "How to plane a board: How to plane a board. Fix the board. Use a vice. Then you"
 PIQA = {"goal": "to dry a boot,", "sol1": "fill it with paper.", "sol2": "fill it with water.", "label": 0}
@@ -64,15 +55,10 @@ RACE_PROMPT = (
 )
 WINOGRANDE = {"option1": "cup", "option2": "box", "answer": "1"}
 WSC = {
-    "text": "The dog chased the cat, but its legs were too short.",
-    "pronoun": "its",
-    "pronoun_loc": 28,
-    "quote": "its legs were too short",
-    "quote_loc": 28,
-    "options": ["The dog", "The cat"],
-    "label": 0,
+    "text": "The dog chased the cat, but its legs were too short.", "pronoun": "its", "pronoun_loc": 28,
+    "quote": "its legs were too short", "quote_loc": 28, "options": ["The dog", "The cat"], "label": 0,
     "source": "made up",
-}
+}  # fmt: skip
 OPENBOOKQA = {
     "id": "7-1",
     "question_stem": "A shadow is longest",

@@ -4,8 +4,10 @@ import datasets
 import pytest
 import torch
 from hub_mirror import LACO_TASKS, RACE, write_rows
+from lm_eval.api.instance import Instance
 
 from common.evaluation import harness
+from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.tasks.laco import laco
 from common.utils.errors import UserError
 
@@ -49,10 +51,8 @@ def test_options_are_whole_texts(laco_mirror):
     texts, target = options("laco_race_h")[1]
     assert texts[1] == "Article: The model is pruned.\nIt is one now ." and target == 1
     assert options("laco_race_h")[0][0][2] == "Article: The model is pruned.\nQuestion: What is it ?\nAnswer: a layer"
-    assert options("laco_race_m")[3] == (
-        [f"Article: The model is pruned.\nThe model is {o}  ." for o in RACE["options"]],
-        3,
-    )
+    texts = [f"Article: The model is pruned.\nThe model is {option}  ." for option in RACE["options"]]
+    assert options("laco_race_m")[3] == (texts, 3)
     assert options("laco_hellaswag")[1][0][1] == "Pruning: A model is cut. The stream is removed now."
     assert options("laco_piqa")[1] == (["cut 1\nremove layers", "cut 1\na"], 1)
     texts, target = options("laco_wsc_p")[1]
@@ -63,39 +63,23 @@ def test_options_are_whole_texts(laco_mirror):
     assert [target for _, target in options("laco_cmnli")] == [0, 1, 2]
 
 
-class Says:
-    """Stands in for generation: every answer is given."""
-
-    def __init__(self, monkeypatch, answers):
-        from common.evaluation.multiple_choice import SharedContextLM
-
-        self.prompts = []
-
-        def generate(lm, requests, disable_tqdm=False):
-            self.prompts += [request.args[0] for request in requests]
-            return list(answers)
-
-        monkeypatch.setattr(SharedContextLM, "generate_until", generate)
-
-
-def test_generated_letters_are_compared(laco_mirror, tiny_llama, tiny_tokenizer, monkeypatch):
-    answers = Says(monkeypatch, [" A. 一心一意", "选E。", "I think C"])
+def test_generated_letters_are_compared(laco_mirror, tiny_llama, tiny_tokenizer, answering):
+    asked = answering(" A. 一心一意", "选E。", "I think C")
     scores = harness.evaluate(tiny_llama, tiny_tokenizer, ["laco_chid"])["laco_chid"]
     assert scores["n"] == 3 and scores["score"] == pytest.approx(2 / 3)  # 'I' is a letter of an idiom too
-    assert answers.prompts[0].startswith("他____地工作，——。\n") and "\nC. 五颜六色\n" in answers.prompts[0]
-    assert answers.prompts[1].startswith("他——地工作，____。\n")
-    Says(monkeypatch, ["B", "A", "Answer: B", "no letter"])
+    first, second, _ = (prompt for prompt, _ in asked)
+    assert first.startswith("他____地工作，——。\n") and "\nC. 五颜六色\n" in first
+    assert second.startswith("他——地工作，____。\n")
+    answering("B", "A", "Answer: B", "no letter")
     assert harness.evaluate(tiny_llama, tiny_tokenizer, ["laco_wsc_g"])["laco_wsc_g"]["score"] == 0.75
 
 
-def test_summaries_are_scored_by_rouge(laco_mirror, tiny_llama, tiny_tokenizer, monkeypatch):
-    answers = Says(monkeypatch, ["\n a model is cut\nand more", "nothing of that"])
+def test_summaries_are_scored_by_rouge(laco_mirror, tiny_llama, tiny_tokenizer, answering):
+    asked = answering("\n a model is cut\nand more", "nothing of that")
     scores = harness.evaluate(tiny_llama, tiny_tokenizer, ["laco_xsum"])["laco_xsum"]
     assert scores["score"] == pytest.approx(0.5)
-    assert (
-        answers.prompts[1]
-        == "Document: the model 1 is cut\nBased on the previous text, provide a brief single summary:"
-    )
+    question = "Based on the previous text, provide a brief single summary:"
+    assert asked[1][0] == f"Document: the model 1 is cut\n{question}"
 
 
 @pytest.mark.parametrize("name", ["laco_wsc_g", "laco_xsum"])
@@ -105,10 +89,6 @@ def test_generation_itself_runs(laco_mirror, tiny_llama, tiny_tokenizer, name):
 
 
 def test_the_end_of_a_long_text_is_lost(make_tiny, tiny_tokenizer):
-    from lm_eval.api.instance import Instance
-
-    from common.evaluation.multiple_choice import SharedContextLM
-
     text = "the layers of a model are removed and the stream is scaled " * 3
     ids = tiny_tokenizer(text)["input_ids"]
     for architecture in ("llama", "gemma2", "qwen3"):

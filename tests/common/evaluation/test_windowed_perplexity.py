@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
+from hub_mirror import write_rows
 
 import papers
 from common.calibration import corpora
@@ -191,8 +192,6 @@ def test_toy_domains_are_measured_in_windows_of_256(name, make_tiny, tiny_tokeni
 
 @torch.no_grad()
 def test_reassessing_reads_windows_of_128(tmp_path, monkeypatch, tiny_llama, tiny_tokenizer):
-    from hub_mirror import write_rows
-
     sentences = [f"the stream of layer {i} is scaled" for i in range(60)]
     folder = "penn_treebank"
     write_rows(tmp_path, "ptb-text-only/ptb_text_only", folder, "validation", [{"sentence": s} for s in sentences])
