@@ -57,16 +57,6 @@ def test_scale_and_patch_act_at_their_boundary(tiny, ids, boundary, make_patch):
     assert torch.equal(decoder.logits(decoder.run(decoder.embed_tokens(ids))), patched)
 
 
-@torch.no_grad()
-def test_cached_generation_with_a_patch(tiny, ids, make_patch, greedy):
-    plain = greedy(tiny, ids, use_cache=False)
-    attach_patch(tiny, 3, make_patch(1.0))
-    attach_patch(tiny, 6, make_patch(0.5))
-    cached = greedy(tiny, ids, use_cache=True)
-    assert torch.equal(cached, greedy(tiny, ids, use_cache=False))
-    assert not torch.equal(cached, plain)
-
-
 def test_a_patch_is_no_part_of_the_plain_model(tiny_llama, ids, make_patch):
     keys, count = list(tiny_llama.state_dict()), tiny_llama.num_parameters()
     patch = make_patch(0.1)

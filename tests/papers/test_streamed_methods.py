@@ -17,11 +17,6 @@ from papers.linearpatch.patch import patch_interfaces
 from papers.prunecomp import prune_and_compensate
 
 
-@pytest.fixture
-def crops():
-    return torch.randint(3, 320, (5, 20), generator=torch.Generator().manual_seed(5))
-
-
 def linearpatch(model, crops):
     statistics = collect(Decoder(model), crops, span=2, batch_size=2)
     patch_interfaces(model, statistics, list(range(*best_window(statistics, 2))))
@@ -69,12 +64,6 @@ def test_same_checkpoint(name, method, write_checkpoint, tmp_path, crops, ids):
     assert len(again.model.layers) == len(streamed.model.layers) == 4
 
 
-def test_what_needs_the_whole_model_is_refused(write_checkpoint, tmp_path, crops):
-    streamed, _ = checkpoint.load(write_checkpoint(tmp_path / "model", "llama"), stream=0)
-    with pytest.raises(UserError, match="'taylor\\+' needs the whole model in memory"):
-        prune_and_compensate(streamed, crops, 2, metric="taylor+", protected=[0, 5])
-
-
 def drop_half(model, crops):
     sublayers.drop_halves(model, [(2, "attention")])
 
@@ -91,7 +80,11 @@ def score_by_gradients(model, crops):
     importance.taylor(Decoder(model), crops)
 
 
-@pytest.mark.parametrize("work", [drop_half, slice_model, prune_heads, score_by_gradients])
+def prune_by_gradients(model, crops):
+    prune_and_compensate(model, crops, 2, metric="taylor+", protected=[0, 5])
+
+
+@pytest.mark.parametrize("work", [drop_half, slice_model, prune_heads, score_by_gradients, prune_by_gradients])
 def test_what_changes_parts_of_layers_or_needs_gradients_is_refused(work, write_checkpoint, tmp_path, crops, ids):
     """It would leave another model than in memory."""
     streamed, _ = checkpoint.load(write_checkpoint(tmp_path / "model", "llama"), stream=0)

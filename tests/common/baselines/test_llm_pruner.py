@@ -30,7 +30,7 @@ def left(config):
     return 48 if config.model_type == "mixtral" else 43
 
 
-def naive_kept(model, layer, ratio):
+def naive_choice(model, layer, ratio):
     """(key heads, channels) that stay, by loops over a whole backward pass; [experts] lists of channels for a mixture."""
     model = copy.deepcopy(model)
     model(input_ids=IDS, labels=IDS, use_cache=False).loss.backward()
@@ -49,8 +49,8 @@ def naive_kept(model, layer, ratio):
     inner = config.intermediate_size
 
     def channels(gate, up, down):
-        found = [float(gate[c].sum() + up[c].sum() + down[:, c].sum()) for c in range(inner)]
-        return sorted(sorted(range(inner), key=lambda c: -found[c])[: left(config)])
+        sums = [float(gate[c].sum() + up[c].sum() + down[:, c].sum()) for c in range(inner)]
+        return sorted(sorted(range(inner), key=lambda c: -sums[c])[: left(config)])
 
     if config.model_type == "mixtral":
         both, down = salience(module.mlp.experts.gate_up_proj), salience(module.mlp.experts.down_proj)
@@ -78,7 +78,7 @@ def zeroed(model, chosen):
 
 
 def test_sliced_is_masked_by_a_naive_choice_and_survives_saving(tiny, tmp_path, greedy):
-    chosen = {layer: naive_kept(tiny, layer, RATIO) for layer in (1, 2, 3)}
+    chosen = {layer: naive_choice(tiny, layer, RATIO) for layer in (1, 2, 3)}
     expected = logits(zeroed(tiny, chosen))
     report = llm_pruner.prune(tiny, IDS, RATIO, first=1, last=2)
     assert report["layers"] == [1, 2, 3]

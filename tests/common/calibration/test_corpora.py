@@ -1,12 +1,14 @@
 """Corpora from a local mirror in the hub's layout, from loose files, and the errors without a hub."""
 
 import gzip
+import hashlib
 import json
 import time
 
 import datasets
 import pytest
 import torch
+from huggingface_hub import constants
 
 from common.calibration import corpora
 from common.models.files import hub
@@ -109,11 +111,8 @@ def test_a_missing_split_is_one_line(mirror):
     with pytest.raises(UserError, match="could not fetch dataset Salesforce/wikitext from the mirror: ") as caught:
         corpora.texts("wikitext2-train")
     message = str(caught.value)
-    assert (
-        "\n" not in message
-        and ".;" not in message
-        and message.endswith("complete its copy there, or unset LAYERLAB_HUB")
-    )
+    assert "\n" not in message and ".;" not in message
+    assert message.endswith("complete its copy there, or unset LAYERLAB_HUB")
 
 
 @pytest.mark.parametrize("name", ["wikitext2-test", "ptb-validation", "c4-validation"])
@@ -126,8 +125,6 @@ def test_without_a_hub_the_error_is_quick_and_one_line(no_hub, name):
 
 
 def test_the_offline_switch_is_put_back(no_hub):
-    from huggingface_hub import constants
-
     before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
     with pytest.raises(UserError):
         corpora.texts("wikitext2-test")
@@ -150,9 +147,6 @@ def test_toy_corpora_need_no_hub(no_hub):
 
 def test_a_digest_names_the_joined_text(mirror):
     rows("text", "a", "b").to_parquet(mirror("Salesforce/wikitext") / "test.parquet")
-    # sha256 of "a\n\nb"
-    import hashlib
-
     assert corpora.digest("wikitext2-test") == hashlib.sha256(b"a\n\nb").hexdigest()
 
 

@@ -150,19 +150,6 @@ def test_what_was_not_collected_is_named(states):
         statistics.spread(0, 1)
 
 
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 30])
-def test_systems_are_solved_in_place_block_by_block(size, monkeypatch):
-    monkeypatch.setattr(cholesky, "BLOCK", 8)
-    rows = torch.randn(40, size, dtype=torch.float64, generator=torch.Generator().manual_seed(size))
-    matrix, right = rows.T @ rows + 0.1 * torch.eye(size, dtype=torch.float64), rows[:5].T.clone()
-    expected, gained = torch.linalg.solve(matrix, right), (right * torch.linalg.solve(matrix, right)).sum().item()
-    factor, solution = matrix.clone(), right.clone()
-    assert cholesky.factor_(factor)
-    assert cholesky.solve_(factor, solution) == pytest.approx(gained, rel=1e-9)
-    torch.testing.assert_close(solution, expected, rtol=1e-8, atol=1e-10)
-    torch.testing.assert_close(factor.tril(), torch.linalg.cholesky(matrix), rtol=1e-10, atol=1e-12)
-
-
 def test_what_is_not_positive_definite_is_told(monkeypatch):
     monkeypatch.setattr(cholesky, "BLOCK", 2)
     assert not cholesky.factor_(torch.diag(torch.tensor([1.0, 2.0, 3.0, -1.0, 5.0], dtype=torch.float64)))

@@ -135,16 +135,3 @@ def test_layers_outside_the_model_are_refused(tiny_llama, ids, start, stop, laye
     decoder = Decoder(tiny_llama)
     with pytest.raises(UserError, match="cannot run layers"):
         decoder.run(decoder.embed_tokens(ids), start, stop, layers=layers)
-
-
-@torch.no_grad()
-def test_what_the_halves_add_makes_the_layer(tiny, ids):
-    decoder = Decoder(tiny)
-    mask = torch.ones_like(ids)
-    mask[1, :5] = 0  # padding, on the left
-    hidden = decoder.embed_tokens(ids)
-    for layer in range(decoder.num_layers):
-        after = decoder.run(hidden, layer, layer + 1, attention_mask=mask)
-        middle = hidden + decoder.added(hidden, layer, "attention", mask)
-        torch.testing.assert_close(middle + decoder.added(middle, layer, "mlp"), after, rtol=1e-5, atol=1e-5)
-        hidden = after

@@ -15,15 +15,8 @@ from tests.tiny_models import tiny_model
 @pytest.fixture
 def tiny():
     torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=24,
-        intermediate_size=40,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=50,
-    )
-    return LlamaForCausalLM(config).eval()
+    sizes = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "vocab_size": 50}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
 
 
 def test_multiply_adds_are_what_hooks_count_in_a_forward_pass(tiny):
@@ -82,11 +75,9 @@ def test_memory_of_table_7_to_the_printed_digit_and_the_least_of_four_bits():
     pruned = shape_only.prepare(recipes.recipe("llama-3.1-8b-instruct", 8))
     assert f"{shape_only.benchmark(pruned, 'memory')[0]['allocated_mib']:.2f}" == "11988.40"
     quantized = shape_only.prepare(recipes.recipe("llama-3.1-8b-instruct", 8, None, {"method": "gptq", "bits": 4}))
-    matrices = 24 * (218_112_000 - 2 * 4096)
-    rest = 2 * 128256 * 4096 + 49 * 4096
-    assert (
-        shape_only.benchmark(quantized, "memory")[0]["weights_mib"] == (matrices / 2 + 2 * rest) / 2**20 > 3 * 1326.93
-    )
+    matrices, rest = 24 * (218_112_000 - 2 * 4096), 2 * 128256 * 4096 + 49 * 4096
+    size = shape_only.benchmark(quantized, "memory")[0]["weights_mib"]
+    assert size == (matrices / 2 + 2 * rest) / 2**20 > 3 * 1326.93
 
 
 def test_blocks_of_an_allocator():

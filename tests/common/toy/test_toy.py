@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from killed import raising_at
 
 from common.toy import corpus, tasks, train
 from common.toy.corpus import Document
@@ -40,10 +41,8 @@ def test_split_shares_are_the_stated_ones():
 
 
 def test_exact_repeats_are_dropped_and_the_first_stays():
-    remaining = corpus.without_duplicates(
-        [document(sentence(1), "train", module="a"), document(sentence(1), "train", module="b")]
-    )
-    assert [d.module for d in remaining] == ["a"]
+    twice = [document(sentence(1), "train", module=module) for module in "ab"]
+    assert [d.module for d in corpus.without_duplicates(twice)] == ["a"]
 
 
 def test_near_duplicates_leave_the_held_out_split_but_not_training():
@@ -117,17 +116,8 @@ def test_unknown_task_is_named():
         tasks.build("docstring_wrod")
 
 
-TINY = train.Setting(
-    layers=2,
-    hidden=32,
-    heads=2,
-    feed_forward=64,
-    vocabulary=300,
-    window=32,
-    batch=2,
-    tokens=32 * 2 * 20,
-    warmup_steps=4,
-)
+SIZES = {"layers": 2, "hidden": 32, "heads": 2, "feed_forward": 64, "vocabulary": 300}
+TINY = train.Setting(**SIZES, window=32, batch=2, tokens=32 * 2 * 20, warmup_steps=4)
 
 
 @pytest.fixture
@@ -136,24 +126,12 @@ def tiny_corpus(monkeypatch):
     monkeypatch.setattr(corpus, "split_documents", lambda split, domain=None: texts)
 
 
-class Killed(Exception):
-    pass
-
-
 def test_a_killed_training_resumes_to_the_same_weights(tiny_corpus, monkeypatch, tmp_path):
     options = {"compiled": False, "save_every": 6, "eval_every": 5}
     whole = train.train(TINY, tmp_path / "whole", **options).state_dict()
-    batch = train.Windows.batch
-
-    def dies(self, step):
-        if step == 9:
-            raise Killed
-        return batch(self, step)
-
-    monkeypatch.setattr(train.Windows, "batch", dies)
-    with pytest.raises(Killed):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train.Windows, "batch", raising_at(10, train.Windows.batch))
         train.train(TINY, tmp_path / "parts", **options)
-    monkeypatch.setattr(train.Windows, "batch", batch)
     parts = train.train(TINY, tmp_path / "parts", **options).state_dict()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / "log.jsonl").read_text().splitlines()]

@@ -17,6 +17,7 @@ import torch
 from killed import killed_at
 from safetensors.torch import load_file
 from torch.nn import functional as F
+from weights import changed_weights, weights
 
 from common.models import registry
 from common.models.decoder import Decoder
@@ -60,27 +61,22 @@ def learner(model, boundary=0):
     return Learner(model, methods.Attached(dict(model.named_parameters()), boundary, lambda: None))
 
 
-def weights(model):
-    return {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def trained_names(architecture, model, last):
+def trained_names(model, last):
     layers = range(model.config.num_hidden_layers - last, model.config.num_hidden_layers)
     prefixes = ("lm_head.", "model.norm.", *(f"model.layers.{layer}." for layer in layers))
     return {name for name in model.state_dict() if name.startswith(prefixes)}
 
 
 @pytest.mark.parametrize("last", [0, 2])
-def test_partial_trains_head_norm_and_last_layers_and_nothing_else(architecture, tiny, last):
+def test_partial_trains_head_norm_and_last_layers_and_nothing_else(tiny, last):
     remove_layers(tiny, [4])
-    before = weights(tiny)
-    expected = trained_names(architecture, tiny, last)
+    before, expected = weights(tiny), trained_names(tiny, last)
     tiny, report = finetune(tiny, None, rows(4), settings=Settings(method="partial", last=last, max_steps=2, **QUICK))
-    after = weights(tiny)
-    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    changed = changed_weights(tiny, before)
+    assert not tiny.config.tie_word_embeddings  # Gemma 2's head had been the embedding
     unused = {name for name in expected - changed if "experts" in name}  # an expert that no token chose
     assert changed | unused == expected
-    assert report["trainable"] == sum(after[name].numel() for name in expected)
+    assert report["trainable"] == sum(before[name].numel() for name in expected)
     assert not tiny.training and all(p.requires_grad and p.grad is None for p in tiny.parameters())
 
 
@@ -89,34 +85,22 @@ def test_partial_may_train_layers_that_are_not_the_last(tiny_llama):
     before = weights(tiny_llama)
     settings = Settings(method="partial", last=2, first=1, max_steps=2, **QUICK)
     model, report = finetune(tiny_llama, None, rows(4), settings=settings)
-    after = weights(model)
-    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    changed = changed_weights(model, before)
     trained = ("lm_head.", "model.norm.", "model.layers.1.", "model.layers.2.")
-    assert changed == {name for name in after if name.startswith(trained)}
-    assert report["trainable"] == sum(after[name].numel() for name in changed)
+    assert changed == {name for name in before if name.startswith(trained)}
+    assert report["trainable"] == sum(before[name].numel() for name in changed)
     layers = model.config.num_hidden_layers
     for first in (layers - 1, -1, "cut"):
         with pytest.raises(UserError, match=f"cannot fine-tune 2 layers from {first} on"):
             finetune(model, None, rows(4), settings=replace(settings, first=first))
 
 
-def test_a_tied_head_is_untied_before_it_trains(make_tiny):
-    model = make_tiny("gemma2")
-    assert model.lm_head.weight is model.model.embed_tokens.weight
-    before = model.lm_head.weight.detach().clone()
-    model, _ = finetune(model, None, rows(4), settings=Settings(method="partial", last=0, max_steps=2, **QUICK))
-    assert torch.equal(model.model.embed_tokens.weight, before)
-    assert not torch.equal(model.lm_head.weight, before)
-    assert not model.config.tie_word_embeddings
-
-
 def test_a_tied_head_may_stay_as_it_is(make_tiny):
     model = make_tiny("gemma2")
     before, size = weights(model), sum(p.numel() for p in model.parameters())
     model, report = finetune(model, None, rows(8), settings=Settings(method="partial", last=1, untie=False, **QUICK))
-    after = weights(model)
-    changed = {name for name in after if not torch.equal(after[name], before[name])}
-    assert changed == {name for name in after if name.startswith(("model.norm.", "model.layers.5."))}
+    trained = {name for name in before if name.startswith(("model.norm.", "model.layers.5."))}
+    assert changed_weights(model, before) == trained
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert sum(p.numel() for p in model.parameters()) == size and report["trainable"] < size
 
@@ -158,12 +142,8 @@ def test_losses_and_weights_are_those_of_a_plain_loop(make_tiny, method):
     steps, data = 5, rows(6)
     options = {"learning_rate": 2e-3, "warmup_steps": 2, "betas": (0.9, 0.95), "clip": 0.5}
     options["epsilon"] = 1e-4  # Adam's step of a gradient near zero would show nothing but its rounding
-    model, report = finetune(
-        make_tiny(),
-        None,
-        data,
-        settings=Settings(method=method, last=1, epochs=steps, batch=6, micro_batch=2, **options),
-    )
+    settings = Settings(method=method, last=1, epochs=steps, batch=6, micro_batch=2, **options)
+    model, report = finetune(make_tiny(), None, data, settings=settings)
     plain = make_tiny().train()
     if method == "partial":
         chosen = [plain.lm_head, plain.model.norm, plain.model.layers[-1]]
@@ -184,8 +164,7 @@ def test_losses_and_weights_are_those_of_a_plain_loop(make_tiny, method):
         expected.append(loss.item())
     assert report["losses"] == pytest.approx(expected, rel=1e-5)
     assert expected[-1] < expected[0]
-    for name, value in plain.state_dict().items():
-        torch.testing.assert_close(model.state_dict()[name], value, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(model.state_dict(), plain.state_dict(), atol=2e-5, rtol=1e-4)
 
 
 def test_a_padded_batch_has_the_loss_of_its_rows(tiny):
@@ -199,11 +178,11 @@ def test_a_padded_batch_has_the_loss_of_its_rows(tiny):
 
 
 def test_plain_text_rows_learn_every_token_but_the_first(tiny_llama):
-    row = {"input_ids": list(range(5, 15)), "labels": list(range(5, 15))}
-    batch = collate([row, {"input_ids": [3] * 13, "labels": [3] * 13}])
+    data = [{"input_ids": ids, "labels": ids} for ids in (list(range(5, 15)), [3] * 13)]
+    batch = collate(data)
     assert (batch["labels"][0] != -100).sum() == 9  # padding predicts nothing either
     with torch.no_grad():
-        expected = plain_loss(tiny_llama, [row, {"input_ids": [3] * 13, "labels": [3] * 13}])
+        expected = plain_loss(tiny_llama, data)
         assert learner(tiny_llama)(**batch)["loss"].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
@@ -214,8 +193,7 @@ def test_the_prefix_store_changes_cost_and_not_the_losses(make_tiny, tmp_path, k
     trained_model, report = finetune(make_tiny(), None, train, valid, Settings(**shared, store=kind), tmp_path)
     assert report["losses"] == pytest.approx(without["losses"], rel=1e-5)
     assert [loss for _, loss in report["validation"]] == pytest.approx([x for _, x in without["validation"]], rel=1e-5)
-    for name, value in anew.state_dict().items():
-        torch.testing.assert_close(trained_model.state_dict()[name], value, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(trained_model.state_dict(), anew.state_dict(), atol=1e-5, rtol=1e-4)
     assert [epoch["layer_executions"] for epoch in without["epochs"]] == [24, 24, 24]  # 4 micro-batches of 6 layers
     assert [epoch["layer_executions"] for epoch in report["epochs"]] == [24, 8, 8]  # then 2 layers each
     tokens = sum(len(row["input_ids"]) for row in train + valid)
@@ -245,9 +223,7 @@ def test_a_store_on_disk_leaves_the_checkpoints_their_room(make_tiny, tmp_path, 
 
 def test_lora_trains_its_adapters_alone_and_merges_them_exactly(make_tiny, architecture, tmp_path, ids, caplog):
     settings = Settings(method="lora", rank=3, alpha=6, epochs=2, **QUICK)
-    dense = make_tiny(architecture)
-    before = weights(dense)
-    adapted = make_tiny(architecture)
+    before, adapted = weights(make_tiny(architecture)), make_tiny(architecture)
     attached = methods.attach(adapted, settings)
     assert attached.parameters and all(".lora_" in name for name in attached.parameters)
     model, report = finetune(make_tiny(architecture), None, rows(4), settings=settings, folder=tmp_path)
@@ -305,8 +281,7 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(make_tiny, tmp_pat
     again, resumed = finetune(make_tiny(), None, train, valid, settings, tmp_path / "killed")
     assert resumed["losses"] == report["losses"] and resumed["validation"] == report["validation"]
     assert resumed["steps"] == report["steps"] == len(report["losses"]) == 6
-    for name, value in model.state_dict().items():
-        assert torch.equal(again.state_dict()[name], value), name
+    assert not changed_weights(again, weights(model))
     assert [e["layer_executions"] for e in resumed["epochs"]] == [e["layer_executions"] for e in report["epochs"]]
 
 
@@ -322,7 +297,7 @@ def test_a_training_killed_at_any_use_of_the_disk_ends_as_if_uninterrupted(make_
             break
         again, resumed = finetune(make_tiny(), None, train, valid, settings, folder)
         assert resumed["losses"] == report["losses"] and resumed["validation"] == report["validation"], moment
-        assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items()), moment
+        assert not changed_weights(again, weights(model)), moment
         left = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
         assert left == ["plan.json", "report.json", "trained.safetensors"], moment
     assert moment > 50  # so often was it killed, up to then
@@ -340,7 +315,7 @@ def test_a_checkpoint_that_cannot_be_read_does_not_count(make_tiny, tmp_path, mo
         again, resumed = finetune(make_tiny(), None, train, (), settings, folder)
         assert f"training continues from {folder / 'checkpoint-2'}" in capsys.readouterr().err
         assert resumed["losses"] == report["losses"]
-        assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
+        assert not changed_weights(again, weights(model))
 
 
 @pytest.mark.parametrize("name", ["trained.safetensors", "report.json"])
@@ -384,15 +359,6 @@ def test_the_disk_that_is_foretold_is_the_most_that_a_training_held(make_tiny, t
         finetune(make_tiny(), None, rows(32), (), settings, tmp_path / "other")
 
 
-def test_a_killed_training_with_a_store_fills_it_again(make_tiny, tmp_path, monkeypatch):
-    train, settings = rows(8), Settings(method="partial", last=2, epochs=3, store="disk", **QUICK)
-    model, report = finetune(make_tiny(), None, train, (), settings)
-    interrupted(monkeypatch, 4, make_tiny(), train, (), settings, tmp_path / "killed")
-    again, resumed = finetune(make_tiny(), None, train, (), settings, tmp_path / "killed")
-    assert resumed["losses"] == pytest.approx(report["losses"], rel=1e-5)
-    assert resumed["steps"] == 6
-
-
 def test_a_finished_training_is_loaded_and_another_one_is_refused(make_tiny, tmp_path, monkeypatch):
     settings = Settings(method="lora", max_steps=2, **QUICK)
     model, report = finetune(make_tiny(), None, rows(4), settings=settings, folder=tmp_path)
@@ -400,7 +366,7 @@ def test_a_finished_training_is_loaded_and_another_one_is_refused(make_tiny, tmp
     monkeypatch.setattr(training, "_train", lambda *unused: pytest.fail("trained again"))
     again, loaded = finetune(make_tiny(), None, rows(4), settings=settings, folder=tmp_path)
     assert loaded == report == json.loads(json.dumps(report))
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
+    assert not changed_weights(again, weights(model))
     with pytest.raises(UserError, match="holds a training with other data"):
         finetune(make_tiny(), None, rows(5), settings=settings, folder=tmp_path)
     other = make_tiny()
@@ -422,15 +388,13 @@ def test_the_best_validated_state_is_kept(make_tiny):
 
 
 def test_a_training_that_diverges_stops_with_the_last_good_state(make_tiny, tmp_path):
-    wild = {**QUICK, "learning_rate": 1e18, "warmup_steps": 0}
-    dense = make_tiny()
-    model, report = finetune(make_tiny(), None, rows(8), (), Settings(method="full", epochs=9, **wild), tmp_path)
+    settings = Settings(method="full", epochs=9, **QUICK | {"learning_rate": 1e18, "warmup_steps": 0})
+    model, report = finetune(make_tiny(), None, rows(8), (), settings, tmp_path)
     assert report["status"] == "diverged" and "last good state is kept" in report["reason"]
     assert report["kept_step"] == 0 and len(report["losses"]) < 18
-    assert all(torch.equal(value, dense.state_dict()[name]) for name, value in model.state_dict().items())
+    assert not changed_weights(model, weights(make_tiny()))
     json.dumps(report, allow_nan=False)
-    _, again = finetune(make_tiny(), None, rows(8), (), Settings(method="full", epochs=9, **wild), tmp_path)
-    assert again == report
+    assert finetune(make_tiny(), None, rows(8), (), settings, tmp_path)[1] == report
 
 
 @pytest.mark.parametrize("method", ["partial", "lora", "qlora"])
@@ -438,12 +402,12 @@ def test_a_half_precision_model_trains_in_float32_and_keeps_its_dtype(make_tiny,
     model = make_tiny().to(torch.bfloat16)
     before = weights(model)
     model, report = finetune(model, None, rows(4), settings=Settings(method=method, last=1, max_steps=3, **QUICK))
-    after = weights(model)
-    assert report["status"] == "ok" and {value.dtype for value in after.values()} == {torch.bfloat16}
-    changed = {name for name in after if not torch.equal(after[name], before[name])}
-    last = trained_names("llama", model, 1)
-    assert changed <= last if method == "partial" else not changed & {"lm_head.weight", "model.norm.weight"}
-    assert changed
+    changed = changed_weights(model, before)
+    assert report["status"] == "ok" and {value.dtype for value in model.state_dict().values()} == {torch.bfloat16}
+    if method == "partial":
+        assert changed and changed <= trained_names(model, 1)
+    else:
+        assert changed and not changed & {"lm_head.weight", "model.norm.weight"}
 
 
 def test_bad_input_is_named(make_tiny):
@@ -511,16 +475,14 @@ def test_nothing_is_printed_to_stdout(make_tiny, capsys, caplog):
 def test_large_models_recompute_and_take_rows_one_at_a_time(make_tiny, monkeypatch):
     """The same training but for rounding, in less memory; what settings say for themselves stays."""
     options = {"method": "full", "max_steps": 2, "store": "off"} | QUICK
-    reports = {}
-    for large in (1e12, 1.0):
+    trained = []
+    for large, expected in ((1e12, (2, None)), (1.0, (1, True))):
         monkeypatch.setattr(memory, "LARGE", large)
         model, report = finetune(make_tiny(), None, rows(8), settings=Settings(**options))
-        reports[large] = weights(model)
-        expected = (2, None) if large > 1 else (1, True)
+        trained.append(weights(model))
         assert (report["settings"]["micro_batch"], report["settings"]["checkpointing"]) == expected
         assert not model.is_activation_checkpointing
-    for name in reports[1.0]:
-        torch.testing.assert_close(reports[1.0][name], reports[1e12][name], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(*trained, rtol=1e-4, atol=1e-5)
     chosen = Settings(checkpointing=False)
     assert memory.sized(chosen, 1e12) == chosen
 

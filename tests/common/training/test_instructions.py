@@ -5,6 +5,7 @@ import random
 import datasets
 import pytest
 
+from common.toy import corpus
 from common.training import instructions
 from common.training.instructions import IGNORE, Example
 from common.utils.errors import UserError
@@ -56,9 +57,8 @@ def test_a_long_response_is_cut_and_has_no_end(tiny_tokenizer):
 def test_rows_without_room_for_a_response_are_left_out(tiny_tokenizer):
     short, long = Example("Say a number.", "", "12"), Example("Say a number." + "z" * 200, "", "12")
     cutoff = len(tiny_tokenizer(WITHOUT_INPUT)["input_ids"]) + 5
-    assert instructions.rows(tiny_tokenizer, [long, short], cutoff) == instructions.rows(
-        tiny_tokenizer, [short], cutoff
-    )
+    both, alone = (instructions.rows(tiny_tokenizer, examples, cutoff) for examples in ([long, short], [short]))
+    assert both == alone
     with pytest.raises(UserError, match="raise the cutoff"):
         instructions.rows(tiny_tokenizer, [long], cutoff)
 
@@ -109,13 +109,8 @@ def test_alpaca_is_read_from_the_mirror(mirror, tmp_path, tiny_tokenizer):
 
 def test_alpaca_is_split_before_empty_responses_are_left_out(monkeypatch):
     """As the official code draws the held-out rows, which trains on empty responses."""
-    table = datasets.Dataset.from_dict(
-        {
-            "instruction": [str(number) for number in range(40)],
-            "input": [""] * 40,
-            "output": ["" if number % 4 == 0 else "x" for number in range(40)],
-        }
-    )
+    rows = [{"instruction": str(n), "input": "", "output": "" if n % 4 == 0 else "x"} for n in range(40)]
+    table = datasets.Dataset.from_list(rows)
     monkeypatch.setattr(instructions.corpora, "open_dataset", lambda *_: table)
     drawn = table.train_test_split(test_size=12, shuffle=True, seed=42)
     answered = {part: [row["instruction"] for row in drawn[part] if row["output"]] for part in drawn}
@@ -127,18 +122,13 @@ def test_alpaca_is_split_before_empty_responses_are_left_out(monkeypatch):
 
 
 def test_the_toys_instructions_come_from_its_training_documents(tiny_tokenizer, monkeypatch):
-    from common.toy import corpus
-
     def document(name, split, kind="function"):
         text = f"Return the {name}.\n\nMore about it."
         return corpus.Document(text, "numpy", "numerical", "numpy", name, kind, split, ("self", "a", "b"))
 
-    examples = (
-        document("one", "train"),
-        document("two", "test"),
-        document("three", "valid"),
-        document("C", "train", "class"),
-    )
+    examples = [
+        document(*of) for of in (("one", "train"), ("two", "test"), ("three", "valid"), ("C", "train", "class"))
+    ]
     monkeypatch.setattr(corpus, "documents", lambda: examples)
     train, valid = instructions.load(tiny_tokenizer, "standin", cutoff=1000)
     (text,) = [tiny_tokenizer.decode(row["input_ids"]) for row in train]

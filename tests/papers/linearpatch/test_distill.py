@@ -7,6 +7,8 @@ import signal
 
 import pytest
 import torch
+from killed import raising_at
+from weights import changed_weights, weights
 
 from common.calibration import collect
 from common.hadamard import hadamard_matrix
@@ -54,14 +56,12 @@ def test_the_official_code_keeps_half_the_logits_and_trains_a_matrix_for_a_diago
 @pytest.mark.parametrize("trainable", distillation.TRAINABLE)
 @pytest.mark.parametrize("target", ["logits", "output"])
 def test_only_the_patch_changes_and_the_loss_falls(tiny_llama, trainable, target):
-    before = {name: value.clone() for name, value in tiny_llama.state_dict().items()}
-    patch = patch_for(trainable)
-    settings = DistillationSettings(
-        trainable, target, top_k=9, fitting=Fitting(learning_rate=1e-2, batch_size=2, epochs=6)
-    )
+    before, patch = weights(tiny_llama), patch_for(trainable)
+    how = Fitting(learning_rate=1e-2, batch_size=2, epochs=6)
+    settings = DistillationSettings(trainable, target, top_k=9, fitting=how)
     report = distill(tiny_llama, {RUN: patch}, WINDOWS, settings)
     assert report["status"] == "finished" and report["losses"][-1] < report["losses"][0]
-    assert all(torch.equal(value, before[name]) for name, value in tiny_llama.state_dict().items())
+    assert not changed_weights(tiny_llama, before)
     assert all(parameter.requires_grad for parameter in tiny_llama.parameters())
     assert not patch.weight.requires_grad
     kinds = {"diagonal": "hadamard", "plain-diagonal": "diagonal"}
@@ -162,15 +162,8 @@ def test_a_model_in_half_precision_trains_a_patch_in_float32(tiny_llama, dtype, 
     report = distill(model, {RUN: whole}, WINDOWS, settings)
     assert whole.weight.dtype == torch.float32 and whole.weight.isfinite().all()
     assert sum(report["losses"][-2:]) < sum(report["losses"][:2])
-    honest, calls = Distillation.loss, iter(range(100))
-
-    def dying(self, samples):
-        if next(calls) == 7:
-            raise KeyboardInterrupt
-        return honest(self, samples)
-
     with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Distillation, "loss", dying)
+        patched.setattr(Distillation, "loss", raising_at(8, Distillation.loss))
         distill(model, {RUN: parts}, WINDOWS, settings, folder=tmp_path)
     parts = patch_for()
     distill(model, {RUN: parts}, WINDOWS, settings, folder=tmp_path)

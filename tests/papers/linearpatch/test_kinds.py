@@ -15,6 +15,7 @@ from common.models import checkpoint
 from common.models.decoder import Decoder
 from common.utils.errors import UserError
 from papers import linearpatch
+from papers.linearpatch import method
 from papers.linearpatch.method import select, survey
 from papers.linearpatch.patch import KINDS
 
@@ -138,12 +139,17 @@ def test_the_matrix_of_a_computed_window_is_that_of_the_same_window_given(tiny_l
 
 
 def test_one_pass_serves_selection_and_least_squares(tiny_llama, crops, monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        "papers.linearpatch.method.collect", lambda *a, **k: seen.append(k) or collect(*a, **k), raising=True
-    )
+    passes = []
+    monkeypatch.setattr(method, "collect", lambda *given, **options: passes.append(1) or collect(*given, **options))
     linearpatch.prune(tiny_llama, crops, 2, estimator="least-squares")
-    assert len(seen) == 1
+    assert len(passes) == 1
+
+
+def spread_over_disk(model, on_disk, folder):
+    """The model with these layers on the disk, as accelerate spreads one that does not fit."""
+    places = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
+    places |= {f"model.layers.{i}": "disk" if i in on_disk else "cpu" for i in range(len(model.model.layers))}
+    return dispatch_model(model, places, main_device="cpu", offload_dir=folder, force_hooks=True)
 
 
 @pytest.mark.parametrize(
@@ -152,16 +158,13 @@ def test_one_pass_serves_selection_and_least_squares(tiny_llama, crops, monkeypa
 def test_a_patched_model_spread_by_device_map_is_the_same_model(
     layers, tiny_llama, crops, tiny_tokenizer, tmp_path, greedy
 ):
-    """Most of the layers lie on disk, as accelerate spreads a model that does not fit."""
     linearpatch.prune(tiny_llama, crops, len(layers), layers=layers)
     prompt = crops[:1, :6]
     expected, written = logits(tiny_llama, crops), greedy(tiny_llama, prompt, True)
     checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "pruned")
     placed, _ = checkpoint.load(tmp_path / "pruned", device="auto")
     assert torch.equal(logits(placed, crops), expected) and len(patches(placed)) == len(patches(tiny_llama))
-    places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
-    places |= {f"model.layers.{i}": "disk" if i else "cpu" for i in range(6 - len(layers))}
-    spread = dispatch_model(tiny_llama, places, main_device="cpu", offload_dir=tmp_path / "disk", force_hooks=True)
+    spread = spread_over_disk(tiny_llama, range(1, 6 - len(layers)), tmp_path / "disk")
     torch.testing.assert_close(logits(spread, crops), expected)
     assert any(parameter.is_meta for parameter in spread.model.layers[2].parameters())
     for cached in (True, False):
@@ -171,9 +174,7 @@ def test_a_patched_model_spread_by_device_map_is_the_same_model(
 def test_a_model_spread_by_device_map_can_be_pruned(tiny_llama, crops, tmp_path):
     whole = copy.deepcopy(tiny_llama)
     linearpatch.prune(whole, crops, 2, layers=[2, 3])
-    places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
-    places |= {f"model.layers.{i}": "cpu" if i < 3 else "disk" for i in range(6)}
-    spread = dispatch_model(tiny_llama, places, main_device="cpu", offload_dir=tmp_path, force_hooks=True)
+    spread = spread_over_disk(tiny_llama, (3, 4, 5), tmp_path)
     linearpatch.prune(spread, crops, 2, layers=[2, 3])
     torch.testing.assert_close(logits(spread, crops), logits(whole, crops))
 

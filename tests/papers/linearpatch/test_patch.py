@@ -16,11 +16,6 @@ from papers import linearpatch
 
 
 @pytest.fixture
-def crops():
-    return torch.randint(3, 320, (4, 20), generator=torch.Generator().manual_seed(7))
-
-
-@pytest.fixture
 def scales():
     return torch.rand(64, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.5
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from heads import streams
 
-from common.calibration import collect
+from common.calibration import collect, corpora
 from common.hadamard import hadamard_matrix
 from common.hooks import patches
-from common.models import checkpoint
+from common.models import checkpoint, loading
 from common.models.decoder import Decoder
 from common.pruning.pipeline import Context, around, run_recipe
 from common.pruning.recipe import Calibration, Recipe
@@ -119,8 +119,6 @@ def test_skipped_tokens_count_in_nothing(estimator, loud, crops):
 
 
 def test_a_streamed_pass_skips_the_same_tokens(write_checkpoint, loud, crops, tmp_path):
-    from common.models import loading
-
     folder = write_checkpoint(tmp_path / "model", model=loud)
     streamed, _ = loading.load(str(folder), stream=10_000)
     whole, parts = (statistics(model, crops, skip=2) for model in (loud, streamed))
@@ -138,12 +136,8 @@ def test_the_whole_piece_is_the_patch_and_strength_0_the_cut_alone(loud, crops, 
 
     context, probed = logits(Probe())
     torch.testing.assert_close(probed, logits(LinearPatchRepair())[1], rtol=1e-4, atol=1e-4)
-    assert context.details["patches"][0] | {"diagonal": 0} == {
-        "run": [2, 4],
-        "position": 2,
-        "diagonal": 0,
-        "massive": [5, 40],
-    }
+    expected = {"run": [2, 4], "position": 2, "diagonal": 0, "massive": [5, 40]}
+    assert context.details["patches"][0] | {"diagonal": 0} == expected
     assert context.details["repair"]["calibration_tokens"] == crops.numel()
     torch.testing.assert_close(logits(Probe("d"))[1], logits(LinearPatchRepair("diagonal"))[1], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(logits(Probe(strength=0.0))[1], logits(None)[1], rtol=1e-4, atol=1e-4)
@@ -171,19 +165,17 @@ def test_massive_tokens_stay_as_they_are_or_change_alone(loud, crops, tmp_path, 
 
 
 def test_the_step_makes_the_same_patch_for_ordinary_tokens(loud, crops):
-    def made(**options):
+    def patch(**options):
         model = copy.deepcopy(loud)
         run_recipe(around(model, windows=crops, selection=Given((2, 3)), repair=LinearPatchRepair(**options)))
         return patches(model)[0].module
 
-    plain, spared = made(), made(acts_on="ordinary")
+    plain, spared = patch(), patch(acts_on="ordinary")
     assert torch.equal(plain.weight, spared.weight)
     assert (plain.options.get("acts_on"), spared.options["acts_on"]) == (None, "ordinary")
 
 
 def test_scales_may_come_from_another_text_than_the_choice(loud, tiny_tokenizer, monkeypatch):
-    from common.calibration import corpora
-
     texts = {"one": ["the layers of a model are removed "] * 30, "two": ["0 1 2 3 4 5 6 7 8 9 + - = ( ) "] * 30}
     monkeypatch.setattr(corpora, "joined_ids", lambda tokenizer, name: corpora.encode(tokenizer, "".join(texts[name])))
 

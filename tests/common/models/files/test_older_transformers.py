@@ -14,13 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from common.models import checkpoint, surgery
 from common.models.files import older_transformers
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 64}
 ROPES = {"plain": (1e5, None), "llama3": (5e5, LLAMA3), "linear": (2e4, {"rope_type": "linear", "factor": 2.0})}
 
 
@@ -40,12 +35,8 @@ def of_old(request, make_tiny, write_checkpoint, tmp_path):
     config.rope_parameters = {"rope_theta": base, **(scaling or {"rope_type": "default"})}
     path = write_checkpoint(tmp_path / "source", model=AutoModelForCausalLM.from_config(config))
     old_config = {k: v for k, v in read(path / "config.json").items() if k not in ("rope_parameters", "dtype")}
-    old_config |= {
-        "torch_dtype": "float32",
-        "rope_theta": base,
-        "rope_scaling": scaling,
-        "transformers_version": "4.40.0",
-    }
+    old_config |= {"torch_dtype": "float32", "rope_theta": base, "rope_scaling": scaling}
+    old_config["transformers_version"] = "4.40.0"
     (path / "config.json").write_text(json.dumps(old_config | {"authors_own": 1}))
     tokens = read(path / "tokenizer_config.json") | {"tokenizer_class": "PreTrainedTokenizerFast", "authors_own": 2}
     (path / "tokenizer_config.json").write_text(json.dumps(tokens))
@@ -56,7 +47,7 @@ def of_old(request, make_tiny, write_checkpoint, tmp_path):
 def test_a_pruned_model_keeps_the_words_of_what_it_was_read_from(of_old, ids, tmp_path):
     model, tokenizer = checkpoint.load(of_old)
     surgery.remove_layers(model, [1, 4])
-    saved = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
+    saved = checkpoint.save(model, tokenizer, tmp_path / "saved", source=of_old)
     assert read(saved / "config.json") == read(of_old / "config.json") | {"num_hidden_layers": 4}
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         assert (saved / name).read_bytes() == (of_old / name).read_bytes()
@@ -66,14 +57,14 @@ def test_a_pruned_model_keeps_the_words_of_what_it_was_read_from(of_old, ids, tm
 
 def test_another_type_is_said_by_the_name_that_the_source_has(of_old, tmp_path):
     model, tokenizer = checkpoint.load(of_old, dtype="bfloat16")
-    saved = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
+    saved = checkpoint.save(model, tokenizer, tmp_path / "saved", source=of_old)
     assert read(saved / "config.json") == read(of_old / "config.json") | {"torch_dtype": "bfloat16"}
     assert AutoModelForCausalLM.from_pretrained(saved).dtype == torch.bfloat16
 
 
 def test_without_a_source_the_old_names_stand_beside_the_new(tiny, tiny_tokenizer, tmp_path):
     tiny.config.rope_parameters |= {"rope_theta": 3e5} | (LLAMA3 if tiny.config.model_type == "llama" else {})
-    saved = checkpoint.save(tiny, tiny_tokenizer, tmp_path / "made")
+    saved = checkpoint.save(tiny, tiny_tokenizer, tmp_path / "saved")
     config = read(saved / "config.json")
     old = {name: value for name, value in config.items() if name not in ("rope_parameters", "dtype")}
     (tmp_path / "old").mkdir()
@@ -95,5 +86,5 @@ def test_an_architecture_of_somebody_elses_code_is_left_as_it_is(tmp_path):
 def test_a_word_that_would_change_the_model_is_not_written(of_old, tmp_path, monkeypatch):
     model, tokenizer = checkpoint.load(of_old)
     monkeypatch.setattr(older_transformers, "older_names", lambda config: config | {"rms_norm_eps": 0.5})
-    saved = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
+    saved = checkpoint.save(model, tokenizer, tmp_path / "saved", source=of_old)
     assert AutoConfig.from_pretrained(saved).rms_norm_eps == model.config.rms_norm_eps != 0.5
