@@ -93,27 +93,20 @@ def test_places_are_those_that_the_host_uses_least(make_tiny, ids):
     handle = mlp.down_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     model(ids, use_cache=False)
     handle.remove()
-    written = [  # the root mean square of what each neuron writes, one by one
-        (seen[0][..., n, None] * mlp.down_proj.weight[:, n]).square().sum(-1).mean().sqrt().item()
-        for n in range(model.config.intermediate_size)
-    ]
-    least = sorted(range(len(written)), key=written.__getitem__)[: len(PLANTED)]
+
+    def written(neuron):
+        """The root mean square of what a neuron writes."""
+        return (seen[0][..., neuron, None] * mlp.down_proj.weight[:, neuron]).square().sum(-1).mean().sqrt().item()
+
+    least = sorted(range(model.config.intermediate_size), key=written)[: len(PLANTED)]
     assert find(Decoder(model), ids, [WRITER, WRITER + 1]).places == least
 
 
 @pytest.mark.parametrize(
     ("neurons", "removed"), [((), [WRITER]), (PLANTED, [WRITER - 1]), (PLANTED, list(range(WRITER + 1)))]
 )
-def test_nothing_is_carried_over_without_a_writer_that_goes_and_a_layer_before_it(neurons, removed, make_tiny, ids):
+def test_nothing_is_grafted_without_a_writer_that_is_removed_and_a_layer_before_it(neurons, removed, make_tiny, ids):
     assert find(Decoder(planted(make_tiny("llama"), neurons)), ids, removed) is None
-
-
-def test_nothing_is_carried_over_to_where_it_would_not_fire(make_tiny, ids):
-    """With a norm before the host's MLP that hides the channel from it."""
-    model = planted(make_tiny("llama"))
-    with torch.no_grad():
-        model.model.layers[HOST].post_attention_layernorm.weight[0] = 0.0
-    assert find(Decoder(model), ids, [WRITER]) is None
 
 
 def test_a_refit_with_a_graft_is_the_refit_of_a_model_that_has_it_towards_the_dense_one(make_tiny, ids):
@@ -128,12 +121,11 @@ def test_a_refit_with_a_graft_is_the_refit_of_a_model_that_has_it_towards_the_de
     reports = refit.refit(model, ids, removed, graft=graft, **options)
     for report, expected_report in zip(reports, expected, strict=True):
         assert (report["layer"], report["matrix"]) == (expected_report["layer"], expected_report["matrix"])
-        assert [report["error"], report["left"]] == pytest.approx(
-            [expected_report["error"], expected_report["left"]], rel=1e-5
-        )
+        for name in ("error", "left"):
+            assert report[name] == pytest.approx(expected_report[name], rel=1e-5)
     assert reports[0]["error"] < 0.9 * plain[0]["error"]
-    for (name, report), expected_report in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
-        assert torch.allclose(report, expected_report, rtol=1e-4, atol=1e-5), name
+    for name, value in other.state_dict().items():
+        assert torch.allclose(model.state_dict()[name], value, rtol=1e-4, atol=1e-5), name
 
 
 def test_a_recipe_refits_with_a_graft(make_tiny, ids):
@@ -181,14 +173,25 @@ def beginning(model, tokenizer, text):
     return model
 
 
-def arguments(source, text):
-    return ["--model", str(source), "--text", str(text), "--samples", "8", "--length", "16", "--windows", "8"]
+@pytest.fixture
+def run_tool(write_checkpoint, tiny_tokenizer, tmp_path):
+    """`run_tool(model, *options)` -> the report of the tool on a text in which every third token is the one that is known."""
+
+    def run(model, *options):
+        source = write_checkpoint(tmp_path / "model", model=beginning(model, tiny_tokenizer, tmp_path / "text.txt"))
+        fixed = ["--model", source, "--text", tmp_path / "text.txt", "--out", tmp_path / "out", "--force"]
+        sizes = ["--samples", "8", "--length", "16", "--windows", "8"]
+        assert main(tool.METHOD, [*map(str, fixed), *sizes, *options]) in (0, 3)
+        return json.loads((tmp_path / "out" / "pruning.json").read_text())
+
+    return run
 
 
-def test_what_cannot_be_carried_over_counts_for_no_choice(make_tiny, ids):
+def test_what_cannot_be_grafted_where_it_would_not_fire_counts_for_no_choice(make_tiny, ids):
     able, unable = (Observed(Decoder(kind(make_tiny("llama"))), ids) for kind in (planted, deaf))
     assert (able.norms.writer, able.carrier) == (unable.norms.writer, WRITER) == (WRITER, WRITER)
     assert unable.carrier is None and unable.graft([WRITER]) is None
+    assert find(Decoder(deaf(make_tiny("llama"))), ids, [WRITER]) is None
     removed = []
     for option in ({}, {"carried": True}):
         selection = {"method": "least-left", "count": 2, "shape": "set"} | option
@@ -207,24 +210,15 @@ def test_what_cannot_be_carried_over_counts_for_no_choice(make_tiny, ids):
         (["--layers", "4"], False),
     ],
 )
-def test_the_tool_carries_over_unless_told_otherwise(
-    more, carried, write_checkpoint, make_tiny, tiny_tokenizer, tmp_path
-):
-    """Of a text in which every third token is the one that is known, so that some windows begin with it."""
-    model = beginning(planted(make_tiny("llama")), tiny_tokenizer, tmp_path / "text.txt")
-    options = arguments(write_checkpoint(tmp_path / "model", model=model), tmp_path / "text.txt") + more
-    assert main(tool.METHOD, [*options, "--out", str(tmp_path / "out")]) in (0, 3)
-    report = json.loads((tmp_path / "out" / "pruning.json").read_text())
+def test_the_tool_grafts_unless_told_otherwise(more, carried, run_tool, make_tiny, tmp_path):
+    report = run_tool(planted(make_tiny("llama")), *more)
     notes = [note for note in report["notes"] if "were grafted" in note]
     assert bool(notes) == bool(report["facts"].get("graft")) == carried
     for note in notes:
         assert note.startswith(f"2 neurons of layer {WRITER}") and note in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_the_tool_says_what_cannot_be_carried_over(write_checkpoint, make_tiny, tiny_tokenizer, tmp_path):
-    model = beginning(deaf(make_tiny("llama")), tiny_tokenizer, tmp_path / "text.txt")
-    options = arguments(write_checkpoint(tmp_path / "model", model=model), tmp_path / "text.txt")
-    for layer in (WRITER, WRITER + 1):
-        assert main(tool.METHOD, [*options, "--layers", str(layer), "--out", str(tmp_path / str(layer))]) in (0, 3)
-        notes = json.loads((tmp_path / str(layer) / "pruning.json").read_text())["notes"]
-        assert any(note.startswith("no layer before the pruning interface") for note in notes) == (layer == WRITER)
+@pytest.mark.parametrize("layer", [WRITER, WRITER + 1])
+def test_the_tool_says_what_cannot_be_grafted(layer, run_tool, make_tiny):
+    notes = run_tool(deaf(make_tiny("llama")), "--layers", str(layer))["notes"]
+    assert any(note.startswith("no layer before the pruning interface") for note in notes) == (layer == WRITER)

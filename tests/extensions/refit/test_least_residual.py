@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from heads import streams
+from least_squares import ridge_solution, share, stream
 
 from common.models.decoder import Decoder
 from common.pruning.pipeline import around, run_recipe
@@ -15,23 +16,14 @@ from extensions.refit import least_residual
 from tests.massive_model import FIRST, WRITER, planted
 
 
-@pytest.fixture(scope="module")
-def ids():
-    return torch.randint(5, 300, (6, 24), generator=torch.Generator().manual_seed(0))
-
-
-def left_over(h, missing, ridge=1e-3):
-    """The squared error of the map from h to what is missing, by one augmented least-squares problem."""
-    penalty = (ridge * h.square().sum() / h.shape[1]).sqrt() * torch.eye(h.shape[1], dtype=torch.float64)
-    targets = torch.cat([missing, missing.new_zeros(h.shape[1], missing.shape[1])])
-    return (missing - h @ torch.linalg.lstsq(torch.cat([h, penalty]), targets).solution).square().sum()
+def left_over(h, missing, target, ridge=1e-3):
+    """What the map from h to what is missing leaves, as a share of the target."""
+    return share(missing - h @ ridge_solution(h, missing, ridge), target)
 
 
 def naive(model, ids, a, b, ridge=1e-3):
-    """The share over all tokens."""
-    x = streams(model, ids)
-    one, two = (x[boundary].flatten(0, 1).double() for boundary in (a, b))
-    return (left_over(one, two - one, ridge) / two.square().sum()).item()
+    one, two = (stream(model, ids, boundary) for boundary in (a, b))
+    return left_over(one, two - one, two, ridge)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +34,8 @@ def test_every_run_is_scored_by_what_its_repair_leaves(kind, options, ids, make_
     model = make_tiny(kind)
     errors = least_residual.leftovers(Decoder(model), ids, [1, 2, 3], batch_size=4, **options)
     assert sorted(errors) == [(a, a + n) for a in range(1, 5) for n in (1, 2, 3) if a + n < 6]
-    for run, share in errors.items():
-        assert share == pytest.approx(naive(model, ids, *run, **options), rel=2e-3, abs=1e-7)
+    for run, left in errors.items():
+        assert left == pytest.approx(naive(model, ids, *run, **options), rel=2e-3, abs=1e-7)
 
 
 def test_passes_that_hold_less_find_the_same(ids, tiny_llama, monkeypatch):
@@ -60,12 +52,8 @@ def test_the_set_is_the_best_of_all_sets(seed):
     generator = torch.Generator().manual_seed(seed)
     runs = [(a, a + n) for a in range(1, 8) for n in range(1, 5) if a + n < 9]
     shares = dict(zip(runs, torch.rand(len(runs), generator=generator).tolist(), strict=True))
-    best = min(
-        (sum(shares[run] for run in runs_of(layers)), runs_of(layers))
-        for layers in itertools.combinations(range(1, 8), 4)
-    )
-    chosen = least_residual.least_set(shares, 4)
-    assert chosen == best[1]
+    sets = [runs_of(layers) for layers in itertools.combinations(range(1, 8), 4)]
+    assert least_residual.least_set(shares, 4) == min(sets, key=lambda runs: sum(shares[run] for run in runs))
 
 
 def test_steps_choose_by_the_scores(ids, make_tiny):
@@ -90,9 +78,8 @@ def test_one_by_one_the_layer_goes_without_which_least_is_left_and_the_rest_is_r
     refit.refit(by_hand, ids, [first[0]], following=1)
     left = {}
     for place in range(1, 4):
-        at = ((by_hand, place), (dense, alive[place + 1]))
-        s, x = (streams(net, ids)[boundary].flatten(0, 1).double() for net, boundary in at)
-        left[alive[place]] = (left_over(s, x - s) / x.square().sum()).item()
+        own, target = stream(by_hand, ids, place), stream(dense, ids, alive[place + 1])
+        left[alive[place]] = left_over(own, target - own, target)
     second = min(left, key=left.get)
     assert context.details["removed"] == [first[0], second]
     assert context.details["left"] == pytest.approx([scores[first], left[second]], rel=1e-3)
@@ -129,9 +116,9 @@ def test_with_the_neurons_carried_over_first_tokens_are_made_good(ids, make_tiny
     errors = least_residual.carried(Decoder(model), ids, [1, 2, 7], WRITER, batch_size=4)
     x = streams(model, ids)
     assert sorted(errors) == [(WRITER, WRITER + 1), (WRITER, WRITER + 2)]
-    for (a, b), share in errors.items():
+    for (a, b), left in errors.items():
         h, missing = (value[:, 1:].flatten(0, 1).double() for value in (x[a], x[b] - x[a]))
-        assert share == pytest.approx((left_over(h, missing) / x[b].double().square().sum()).item(), rel=2e-3)
+        assert left == pytest.approx(left_over(h, missing, x[b]), rel=2e-3)
     assert [least_residual.carried(Decoder(model), ids, [1, 2], none) for none in (None, 0)] == [{}, {}]
 
 

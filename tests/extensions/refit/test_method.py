@@ -5,34 +5,25 @@ import copy
 import pytest
 import torch
 from heads import streams
+from least_squares import recorded, ridge_solution, share, stream, weight
 
 from common.utils.errors import UserError
 from extensions import refit
 
 PLAIN = ("llama", "mistral", "qwen2", "qwen3")
-
-
-@pytest.fixture(scope="module")
-def ids():
-    return torch.randint(5, 300, (6, 24), generator=torch.Generator().manual_seed(0))
+BEFORE = "model.layers.1.mlp.down_proj"
 
 
 def by_least_squares(dense, ids, ridge):
-    """The change of layer 1's down_proj that makes up for layers 2 and 3, and what was missing and is left without them."""
-    seen = []
-    down = dense.model.layers[1].mlp.down_proj
-    handle = down.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    x = [state.double() for state in streams(dense, ids)]
-    handle.remove()
-    features, missing = seen[0].flatten(0, 1).double(), (x[4] - x[2]).flatten(0, 1)  # [tokens, features or channels]
-    r = ridge * features.square().sum() / features.shape[1]  # the trace of the Gram matrix over its size
-    stacked = torch.cat([features, r.sqrt() * torch.eye(features.shape[1], dtype=torch.float64)])
-    change = torch.linalg.lstsq(stacked, torch.cat([missing, missing.new_zeros(features.shape[1], 64)])).solution
-    errors = [(part.square().sum() / x[4].square().sum()).item() for part in (missing, missing - features @ change)]
-    return change.T, *errors
+    """The change of layer 1's down_proj that makes up for layers 2 and 3; what was missing and what is left without them."""
+    [(features, _)] = recorded(dense, ids, BEFORE)
+    target = stream(dense, ids, 4)
+    missing = target - stream(dense, ids, 2)
+    change = ridge_solution(features, missing, ridge)
+    return change.T, share(missing, target), share(missing - features @ change, target)
 
 
-@pytest.mark.parametrize("samples", [6, 2])  # more tokens than features, and fewer
+@pytest.mark.parametrize("samples", [8, 2])  # more tokens than features, and fewer
 @pytest.mark.parametrize("kind", PLAIN)
 def test_the_matrix_before_the_cut_is_the_ridge_regression_of_all_tokens_at_once(kind, samples, ids, make_tiny):
     model, ids = make_tiny(kind), ids[:samples]
@@ -40,15 +31,11 @@ def test_the_matrix_before_the_cut_is_the_ridge_regression_of_all_tokens_at_once
     dense, ridge = copy.deepcopy(model), 1e-2
     [report] = refit.refit(model, ids, [2, 3], following=0, ridge=ridge, batch_size=4)
     expected, error, left = by_least_squares(dense, ids, ridge)
-    change = (model.model.layers[1].mlp.down_proj.weight - dense.model.layers[1].mlp.down_proj.weight).double()
+    change = weight(model, BEFORE) - weight(dense, BEFORE)
     assert torch.allclose(change, expected, atol=1e-5 * expected.abs().max().item())
-    assert report == {
-        "layer": 1,
-        "matrix": "mlp.down_proj",
-        "error": pytest.approx(error, rel=1e-4),
-        "left": pytest.approx(left, rel=1e-3),
-    }
-    # nothing else changes, and the layers are gone
+    errors = {"error": pytest.approx(error, rel=1e-4), "left": pytest.approx(left, rel=1e-3)}
+    assert report == {"layer": 1, "matrix": "mlp.down_proj"} | errors
+    # nothing else changes, and the layers are removed
     assert len(model.model.layers) == dense.config.num_hidden_layers - 2
     assert torch.equal(model.model.layers[1].self_attn.o_proj.weight, dense.model.layers[1].self_attn.o_proj.weight)
 
@@ -76,13 +63,11 @@ def test_every_refit_brings_the_stream_nearer_to_the_dense_one(kind, ids, make_t
         ]
         assert all(report["left"] < report["error"] for report in reports)
         # the report of the last matrix is what a forward pass of the pruned model shows
-        last = reports[-1]["layer"]
-        ours = streams(model, ids)[last]  # one layer is gone: the boundary after dense layer `last`
-        target = streams(dense, ids)[last + 1] if following else streams(dense, ids)[3]
-        ours = ours if following else streams(model, ids)[2]
-        share = ((ours - target).double().square().sum() / target.double().square().sum()).item()
-        assert share == pytest.approx(reports[-1]["left"], rel=2e-2)
-        distances[following] = (streams(model, ids)[4] - streams(dense, ids)[5]).norm().item()
+        last = reports[-1]["layer"] if following else 2  # one layer is removed: the boundary after dense layer `last`
+        pruned, original = streams(model, ids), streams(dense, ids)
+        left = share(pruned[last] - original[last + 1], original[last + 1])
+        assert left == pytest.approx(reports[-1]["left"], rel=2e-2)
+        distances[following] = (pruned[4] - original[5]).norm().item()
     assert distances[2] < distances[1] < distances[0]
 
 
@@ -123,7 +108,7 @@ def test_the_result_is_a_plain_checkpoint(ids, reloaded, make_tiny):
         ("llama", {"removed": [77]}, "the model has layers"),
         ("llama", {"ridge": 0.0}, "ridge a positive number"),
         ("llama", {"following": -1}, "following must be 0 or more"),
-        ("llama", {"held_out": 6}, "held_out must be 0 to 5 of the 6 samples"),
+        ("llama", {"held_out": 8}, "held_out must be 0 to 7 of the 8 samples"),
         ("llama", {"share": 1.5}, "share must be 0 to 1"),
         ("llama", {"matrices": "all"}, "matrices"),
         ("llama", {"towards": "one"}, "unknown pull"),

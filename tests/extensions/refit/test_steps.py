@@ -2,13 +2,14 @@
 
 import argparse
 import copy
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from heads import streams
+from least_squares import recorded, ridge_solution, share, stream, weight
 from transformers import AutoModelForCausalLM
 
 from common.cli import Job, main
@@ -18,82 +19,57 @@ from common.models import checkpoint, loading  # noqa: F401 - steps: those that 
 from common.models.decoder import Decoder
 from common.pruning import steps  # noqa: F401 - steps: those that recipes name
 from common.pruning.pipeline import around, run_recipe
+from common.pruning.selection import runs as runs_of
 from common.utils.errors import UserError
 from extensions import refit
 from extensions.refit import tool
 from extensions.refit.cost import Cost
 from extensions.refit.least_residual import leftovers
 
-
-@pytest.fixture(scope="module")
-def ids():
-    return torch.randint(5, 300, (8, 24), generator=torch.Generator().manual_seed(0))
-
-
-def seen(model, ids, *paths):
-    """Inputs and outputs of modules, as rows [tokens, width], float64."""
-    inputs = {}
-    handles = [
-        model.get_submodule(path).register_forward_hook(lambda m, a, out, path=path: inputs.update({path: (a[0], out)}))
-        for path in paths
-    ]
-    with torch.no_grad():
-        model(ids, use_cache=False)
-    for handle in handles:
-        handle.remove()
-    return [tuple(value.flatten(0, 1).double() for value in inputs[path]) for path in paths]
-
-
-def stream(model, ids, boundary):
-    return streams(model, ids)[boundary].flatten(0, 1).double()
-
-
-def ridged(h, missing, ridge):
-    """argmin of the regularised problem, from one tall system."""
-    penalty = (ridge * h.square().sum() / h.shape[1]).sqrt() * torch.eye(h.shape[1], dtype=torch.float64)
-    rows, targets = torch.cat([h, penalty]), torch.cat([missing, missing.new_zeros(len(penalty), missing.shape[1])])
-    return torch.linalg.lstsq(rows, targets).solution
-
-
-def change(model, dense, mine, theirs):
-    return (model.get_submodule(mine).weight.double() - dense.get_submodule(theirs).weight.double()).T
-
-
 DOWN = "model.layers.1.mlp.down_proj"
 
 
-@pytest.fixture
-def pair(make_tiny):
-    model = make_tiny("llama")
-    return model, copy.deepcopy(model)
+def assert_change(model, dense, path, expected, scaled_atol=1e-4):
+    """Assert that a matrix has changed by what least squares give [in, out]."""
+    change = (weight(model, path) - weight(dense, path)).T
+    assert torch.allclose(change, expected, atol=scaled_atol * expected.abs().max().item())
+
+
+def left_in(model, dense, ids, place, boundary):
+    """The share of the original residual stream that the pruned model's misses."""
+    target = stream(dense, ids, boundary)
+    return share(stream(model, ids, place) - target, target)
+
+
+def equal_weights(one, other):
+    return all(torch.equal(*weights) for weights in zip(one.parameters(), other.parameters(), strict=True))
 
 
 def test_held_out_samples_choose_the_ridge_and_all_samples_solve(pair):
     model, dense = pair
     ids = torch.randint(5, 300, (40, 24), generator=torch.Generator().manual_seed(0))
     [report] = refit.refit(model, ids, [2, 3], following=0, held_out=8)
-    [(h, _)] = seen(dense, ids, DOWN)
-    missing, target = stream(dense, ids, 4) - stream(dense, ids, 2), stream(dense, ids, 4)
-    cut = 32 * ids.shape[1]
-    lefts = {}
-    for ridge in refit.RIDGES:
-        solved = 0 * h[:1].T @ missing[:1] if ridge == float("inf") else ridged(h[:cut], missing[:cut], ridge)
-        lefts[ridge] = ((missing[cut:] - h[cut:] @ solved).square().sum() / target[cut:].square().sum()).item()
+    [(h, _)] = recorded(dense, ids, DOWN)
+    target = stream(dense, ids, 4)
+    missing = target - stream(dense, ids, 2)
+    fitted, held_out = slice(0, 32 * ids.shape[1]), slice(32 * ids.shape[1], None)
+    lefts = {float("inf"): share(missing[held_out], target[held_out])}
+    for ridge in set(refit.RIDGES) - {float("inf")}:
+        solved = ridge_solution(h[fitted], missing[fitted], ridge)
+        lefts[ridge] = share(missing[held_out] - h[held_out] @ solved, target[held_out])
     best = min(lefts, key=lefts.get)
     assert report["ridge"] == best and report["held_out"] == pytest.approx(lefts[best], rel=1e-3)
     assert best not in (refit.RIDGES[0], refit.RIDGES[-1])
-    expected = ridged(h, missing, best)
-    assert torch.allclose(change(model, dense, DOWN, DOWN), expected, atol=1e-4 * expected.abs().max().item())
+    assert_change(model, dense, DOWN, ridge_solution(h, missing, best))
 
 
-def test_where_nothing_helps_held_out_samples_the_matrix_stays(make_tiny, ids, monkeypatch):
-    model = make_tiny("llama")
-    dense = copy.deepcopy(model)
+def test_where_nothing_helps_held_out_samples_the_matrix_stays(pair, ids, monkeypatch):
+    model, dense = pair
     # One sample of 24 tokens, fitted without a ridge
     monkeypatch.setattr(refit.method, "RIDGES", (1e-12, float("inf")))
     [report] = refit.refit(model, ids[:2], [2, 3], following=0, held_out=1)
     assert report["ridge"] == float("inf") and report["left"] == pytest.approx(report["error"])
-    assert change(model, dense, DOWN, DOWN).abs().max() == 0
+    assert torch.equal(weight(model, DOWN), weight(dense, DOWN))
 
 
 def test_a_refit_of_a_refitted_model_is_towards_the_dense_one(pair, ids):
@@ -102,32 +78,26 @@ def test_a_refit_of_a_refitted_model_is_towards_the_dense_one(pair, ids):
     refit.refit(model, ids, [3], alive=range(6), **options)
     once = copy.deepcopy(dense)
     refit.refit(once, ids, [3], following=1, ridge=1e-4)
-    assert all(torch.equal(*pair) for pair in zip(model.parameters(), once.parameters(), strict=True))
+    assert equal_weights(model, once)
     reports = refit.refit(model, ids, [2], alive=[0, 1, 2, 4, 5], **options)
     assert [(r["layer"], r["matrix"]) for r in reports] == [(1, refit.MLP), (4, refit.ATTENTION), (4, refit.MLP)]
     assert len(model.model.layers) == 4
     for place, boundary, report in ((2, 4, reports[0]), (3, 5, reports[2])):
-        target = stream(dense, ids, boundary)
-        left = ((stream(model, ids, place) - target).square().sum() / target.square().sum()).item()
-        assert left == pytest.approx(report["left"], rel=1e-2)
+        assert report["left"] == pytest.approx(left_in(model, dense, ids, place, boundary), rel=1e-2)
 
 
 def test_a_cut_at_the_start_is_refitted_behind_it(pair, ids):
     model, dense = pair
     reports = refit.refit(model, ids, [0, 1], following=1)
     assert [(r["layer"], r["matrix"]) for r in reports] == [(2, refit.ATTENTION), (2, refit.MLP)]
-    target = stream(dense, ids, 3)
-    left = ((stream(model, ids, 1) - target).square().sum() / target.square().sum()).item()
-    assert left == pytest.approx(reports[-1]["left"], rel=1e-2)
+    assert reports[-1]["left"] == pytest.approx(left_in(model, dense, ids, 1, 3), rel=1e-2)
 
 
 def test_states_that_do_not_fit_into_memory_go_through_files(pair, ids, monkeypatch, tmp_path):
     model, other = pair
     expected = refit.refit(model, ids, [2, 3])
     monkeypatch.setattr(spill_buffer, "HELD_BYTES", 4 * ids.numel() * 64)  # one stream of the two, and no targets
-    assert refit.refit(other, ids, [2, 3]) == expected
-    for one, two in zip(model.parameters(), other.parameters(), strict=True):
-        assert torch.equal(one, two)
+    assert refit.refit(other, ids, [2, 3]) == expected and equal_weights(model, other)
 
 
 def test_what_is_held_is_counted_and_files_vanish(tmp_path):
@@ -143,15 +113,15 @@ def test_what_is_held_is_counted_and_files_vanish(tmp_path):
     assert torch.equal(pool.keep(4 * x), 4 * x) and pool.files == 1
 
 
-def test_a_recipes_options_reach_the_function(make_tiny, ids):
-    one, other = make_tiny("llama"), make_tiny("llama")
+def test_a_recipes_options_reach_the_function(pair, ids):
+    model, other = pair
     options = {"following": 1, "ridge": 0.01, "held_out": 2, "matrices": "attention", "share": 0.5}
     step = {"method": "refit"} | options
-    context = around(one, windows=ids, selection={"method": "given", "layers": [4, 2]}, repair=step)
+    context = around(model, windows=ids, selection={"method": "given", "layers": [4, 2]}, repair=step)
     assert context.recipe.step("repair").to_json() == step
     run_recipe(context)
     assert context.details["refitted"] == refit.refit(other, ids, [4, 2], **options)
-    assert all(torch.equal(*pair) for pair in zip(one.parameters(), other.parameters(), strict=True))
+    assert equal_weights(model, other)
     assert refit.Refit().to_json() == {"method": "refit", "following": 3, "ridge": 1e-3}  # as published
 
 
@@ -170,38 +140,43 @@ def test_of_the_following_layers_only_the_matrices_that_are_named_change(pair, i
 
 def test_o_proj_before_the_cut_takes_its_share_of_the_change_and_down_proj_the_rest(pair, ids):
     model, dense = pair
-    attention, ridge, share = "model.layers.1.self_attn.o_proj", 1e-2, 0.5
-    reports = refit.refit(model, ids, [2, 3], following=0, ridge=ridge, share=share, batch_size=4)
+    attention, ridge, part = "model.layers.1.self_attn.o_proj", 1e-2, 0.5
+    reports = refit.refit(model, ids, [2, 3], following=0, ridge=ridge, share=part, batch_size=4)
     assert [report["matrix"] for report in reports] == ["self_attn.o_proj", "mlp.down_proj"]
-    [(heads, _)] = seen(dense, ids, attention)
-    lacking = stream(dense, ids, 4) - stream(dense, ids, 2)
-    expected = ridged(heads, share * lacking, ridge)
-    assert torch.allclose(change(model, dense, attention, attention), expected, atol=1e-5 * expected.abs().max().item())
+    [(heads, _)] = recorded(dense, ids, attention)
+    missing = stream(dense, ids, 4) - stream(dense, ids, 2)
+    assert_change(model, dense, attention, ridge_solution(heads, part * missing, ridge), scaled_atol=1e-5)
     # down_proj, on what the changed attention feeds it
     between = copy.deepcopy(dense)
     between.get_submodule(attention).weight.data = model.get_submodule(attention).weight.data
-    [(features, _)] = seen(between, ids, DOWN)
-    expected = ridged(features, stream(dense, ids, 4) - stream(between, ids, 2), ridge)
-    assert torch.allclose(change(model, dense, DOWN, DOWN), expected, atol=1e-4 * expected.abs().max().item())
+    [(features, _)] = recorded(between, ids, DOWN)
+    missing = stream(dense, ids, 4) - stream(between, ids, 2)
+    assert_change(model, dense, DOWN, ridge_solution(features, missing, ridge))
 
 
-def checked(said, device="cpu", **sizes):
-    """The tool's own options after it has checked what was said, for a model of these sizes."""
+@pytest.mark.parametrize(
+    ("said", "device", "sizes", "expected"),
+    [
+        ((), "cpu", {}, {"held_out": 2, "choose": "best"}),
+        (("--ridge", "0.1"), "cpu", {}, {"held_out": 0}),
+        (("--held-out", "1"), "cpu", {}, {"held_out": 1}),
+        ((), "cpu", {"intermediate_size": 8192}, {"held_out": 0}),
+        ((), "cpu", {"hidden_size": 2048}, {"choose": "best"}),
+        ((), "cpu", {"hidden_size": 4096}, {"choose": "cosine"}),
+        ((), "cuda", {"hidden_size": 4096}, {"choose": "best"}),
+        (("--choose", "left"), "cpu", {"hidden_size": 4096}, {"choose": "left"}),
+        (("--cosine", "channel"), "cuda", {}, {"choose": "cosine"}),
+    ],
+)
+def test_what_the_tool_holds_out_and_how_it_selects_depends_on_what_is_said_and_the_width(
+    said, device, sizes, expected
+):
     fixed = ["--model", "nowhere", "--samples", "16", "--device", device]
     options = tool_parser(tool.METHOD.options).parse_args([*fixed, *said])
     config = argparse.Namespace(**{"model_type": "llama", "intermediate_size": 128, "hidden_size": 64} | sizes)
     job = {"options": options, "config": config, "source": Path("nowhere"), "windows": None, "named_layers": None}
     tool.check(argparse.Namespace(**job, refuse_patches=lambda remedy: None))
-    return options
-
-
-@pytest.mark.parametrize(
-    ("said", "width", "expected"),
-    [((), 128, 2), (("--ridge", "0.1"), 128, 0), (("--held-out", "1"), 128, 1), ((), 8192, 0)],
-)
-def test_the_tool_holds_windows_out_unless_told_otherwise_or_the_layers_are_wide(said, width, expected):
-    options = checked(said, intermediate_size=width)
-    assert options.held_out == expected
+    assert vars(options).items() >= expected.items()
 
 
 # What the cost reads of the tool's options, where nothing is said.
@@ -230,12 +205,14 @@ def test_the_cost_said_before_is_the_work_done(removed, following, room, ids, ma
 
 def run_tool(folder, *more):
     """The status of a run on a tiny model and text of its own."""
-    text, source = folder / "text.txt", folder / "tiny"
-    text.write_text(
-        "".join(f"{number} layers are removed, one after the other, and measured. " for number in range(400))
-    )
-    fixed = ["--model", str(source), "--text", str(text), "--samples", "40", "--length", "32", "--windows", "2"]
-    return main(tool.METHOD, [*fixed, "--out", str(folder / "out"), "--force", *more])
+    sentences = [f"{number} layers are removed, one after the other, and measured. " for number in range(400)]
+    (folder / "text.txt").write_text("".join(sentences))
+    fixed = ["--model", str(folder / "tiny"), "--text", str(folder / "text.txt"), "--out", str(folder / "out")]
+    return main(tool.METHOD, [*fixed, "--samples", "40", "--length", "32", "--windows", "2", "--force", *more])
+
+
+def report_of(folder):
+    return json.loads((folder / "out" / "pruning.json").read_text())
 
 
 def test_the_tool_removes_what_a_repair_leaves_least_of_if_told_so(write_checkpoint, tmp_path, monkeypatch):
@@ -245,16 +222,13 @@ def test_the_tool_removes_what_a_repair_leaves_least_of_if_told_so(write_checkpo
     choose = steps.Window.choose
     monkeypatch.setattr(steps.Window, "choose", lambda self, context: cosines.append(self) or choose(self, context))
     assert run_tool(tmp_path, "--remove", "3", "--choose", "left") in (0, 3)
-    report = json.loads((tmp_path / "out" / "pruning.json").read_text())
+    report = report_of(tmp_path)
     width = model.config.hidden_size
     assert len(drawn) == 1 and 0 <= drawn[0].numel() - tool.FEW * width < 32 and cosines == []
     errors = leftovers(Decoder(model.double()), drawn[0], [1, 2, 3])
-    sets = [[(a, b)] for a, b in errors if b - a == 3]
-    sets += [
-        [one, two] for one in errors for two in errors if two[0] > one[1] and two[1] - two[0] + one[1] - one[0] == 3
-    ]
-    best = min(sets, key=lambda runs: sum(errors[run] for run in runs))
-    assert report["facts"]["removed"] == [layer for run in best for layer in range(*run)]
+    sets = {layers: runs_of(layers) for layers in itertools.combinations(range(1, 5), 3)}
+    best = min(sets, key=lambda layers: sum(errors[run] for run in sets[layers]))
+    assert report["facts"]["removed"] == list(best)
     assert report["options"]["choose"] == "left"
     for more in (["--cosine", "channel"], ["--choose", "cosine"]):
         run_tool(tmp_path, "--remove", "2", *more)
@@ -287,11 +261,7 @@ def test_weights_that_are_not_in_memory_are_refused_and_the_others_stay(pair, id
     with pytest.raises(UserError, match="offloaded weights cannot be refitted"):
         refit.refit(model, ids, [2, 3], following=1)
     assert len(model.model.layers) == 6
-    for layer in (0, 2, 3, 4, 5):
-        for one, two in zip(
-            model.model.layers[layer].parameters(), dense.model.layers[layer].parameters(), strict=True
-        ):
-            assert torch.equal(one, two)
+    assert all(equal_weights(model.model.layers[layer], dense.model.layers[layer]) for layer in (0, 2, 3, 4, 5))
 
 
 def test_with_a_share_o_proj_is_refitted_before_each_interface_alone(pair, ids):
@@ -313,71 +283,66 @@ def test_the_cost_of_more_following_layers_than_there_are_is_that_of_all(make_ti
     assert cost(30) == cost(3) and cost(3).passes > cost(0).passes > 0 and cost(30).bytes > 0
 
 
+@pytest.fixture
+def calibrated(write_checkpoint, tmp_path, monkeypatch):
+    """The tool's model, and the sequences that its run draws to calibrate on."""
+    model = AutoModelForCausalLM.from_pretrained(write_checkpoint(tmp_path / "tiny", "llama"))
+    drawn, crops = [], Job.crops
+    monkeypatch.setattr(Job, "crops", lambda *a: drawn.append(crops(*a)) or drawn[-1])
+    return model, drawn
+
+
+def held_out_perplexity(dense, ids, run):
+    """The perplexity on the last 5 of 40 sequences of a model without a run of layers, refitted on the others."""
+    model = copy.deepcopy(dense)
+    refit.refit(model, ids[:35], list(range(*run)), held_out=4)
+    with torch.no_grad():
+        logits = model(ids[35:], use_cache=False).logits[:, :-1]
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[35:, 1:].flatten()).exp().item()
+
+
 @pytest.mark.parametrize(("worse", "taken"), [(tool.WORSE, (3, 5)), (0.5, (2, 4))])
 def test_a_choice_that_counts_on_neurons_is_taken_unless_it_is_so_much_worse_on_text_that_no_refit_read(
-    worse, taken, write_checkpoint, tmp_path, monkeypatch
+    worse, taken, calibrated, tmp_path, monkeypatch
 ):
     """Of a model this small the two are close, so half the perplexity is asked for to see the other one taken."""
     monkeypatch.setattr(tool, "WORSE", worse)
-    dense = AutoModelForCausalLM.from_pretrained(write_checkpoint(tmp_path / "tiny", "llama"))
-    own, promised, drawn, crops = (2, 4), (3, 5), [], Job.crops
-    monkeypatch.setattr(tool, "leftovers", lambda *a, **k: {own: 0.2, promised: 0.3})
-    monkeypatch.setattr(tool, "carried", lambda *a, **k: {promised: 0.1})
-    monkeypatch.setattr(Job, "crops", lambda *a: drawn.append(crops(*a)) or drawn[-1])
+    (dense, drawn), plain, with_graft = calibrated, (2, 4), (3, 5)
+    monkeypatch.setattr(tool, "leftovers", lambda *a, **k: {plain: 0.2, with_graft: 0.3})
+    monkeypatch.setattr(tool, "carried", lambda *a, **k: {with_graft: 0.1})
     assert run_tool(tmp_path, "--remove", "2", "--no-evaluation", "--choose", "left") == 0
     [ids] = drawn
-
-    def refitted(run, windows, held_out):
-        model = copy.deepcopy(dense)
-        reports = refit.refit(model, windows, list(range(*run)), held_out=held_out)
-        return model, reports
-
-    facts = json.loads((tmp_path / "out" / "pruning.json").read_text())["facts"]
-    losses = []
-    for run in (own, promised):
-        model, _ = refitted(run, ids[:35], 4)  # 5 of 40 are held out
-        with torch.no_grad():
-            logits = model(ids[35:], use_cache=False).logits[:, :-1]
-        losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[35:, 1:].flatten()))
-    assert [one["removed"] for one in facts["tried"]] == [list(range(*run)) for run in (own, promised)]
-    assert [one["perplexity"] for one in facts["tried"]] == pytest.approx(
-        [loss.exp().item() for loss in losses], rel=1e-4
-    )
-    best = own if losses[1].exp() > worse * losses[0].exp() else promised
+    facts = report_of(tmp_path)["facts"]
+    perplexities = [held_out_perplexity(dense, ids, run) for run in (plain, with_graft)]
+    assert [tried["removed"] for tried in facts["tried"]] == [[2, 3], [3, 4]]
+    assert [tried["perplexity"] for tried in facts["tried"]] == pytest.approx(perplexities, rel=1e-4)
+    best = plain if perplexities[1] > worse * perplexities[0] else with_graft
     assert best == taken and facts["removed"] == list(range(*best))
-    whole, reports = refitted(best, ids, 5)
-    assert [one["left"] for one in facts["refitted"]] == pytest.approx([one["left"] for one in reports], rel=1e-4)
+    reports = refit.refit(dense, ids, list(range(*best)), held_out=5)
+    assert [own["left"] for own in facts["refitted"]] == pytest.approx([own["left"] for own in reports], rel=1e-4)
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
-    assert all(torch.allclose(value, saved[name], atol=1e-5) for name, value in whole.state_dict().items())
+    assert all(torch.allclose(value, saved[name], atol=1e-5) for name, value in dense.state_dict().items())
 
 
 @pytest.mark.parametrize("block", [(1, 3), (2, 4), (3, 5)])
 def test_the_most_similar_block_is_taken_where_it_is_better_on_text_that_no_refit_read(
-    block, write_checkpoint, tmp_path, monkeypatch
+    block, calibrated, tmp_path, monkeypatch
 ):
-    dense = AutoModelForCausalLM.from_pretrained(write_checkpoint(tmp_path / "tiny", "llama"))
-    least, drawn, crops = (2, 4), [], Job.crops
+    (dense, drawn), least = calibrated, (2, 4)
     monkeypatch.setattr(tool, "leftovers", lambda *a, **k: {least: 0.2})
     monkeypatch.setattr(tool, "carried", lambda *a, **k: {})
     monkeypatch.setattr(steps.Window, "choose", lambda self, context: list(range(*block)))
-    monkeypatch.setattr(Job, "crops", lambda *a: drawn.append(crops(*a)) or drawn[-1])
     assert run_tool(tmp_path, "--remove", "2", "--no-evaluation") == 0
     [ids] = drawn
-    perplexity = {}
-    for run in {least, block}:
-        model = copy.deepcopy(dense)
-        refit.refit(model, ids[:35], list(range(*run)), held_out=4)
-        with torch.no_grad():
-            logits = model(ids[35:], use_cache=False).logits[:, :-1]
-        perplexity[run] = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[35:, 1:].flatten()).exp().item()
-    report = json.loads((tmp_path / "out" / "pruning.json").read_text())
+    perplexities = {run: held_out_perplexity(dense, ids, run) for run in {least, block}}
+    report = report_of(tmp_path)
     facts = report["facts"]
     assert report["options"]["choose"] == "best"
-    assert facts["removed"] == list(range(*min(perplexity, key=perplexity.get)))
+    assert facts["removed"] == list(range(*min(perplexities, key=perplexities.get)))
     assert ("tried" in facts) == (block != least)
-    for one in facts.get("tried", []):
-        run = (one["removed"][0], one["removed"][-1] + 1)
-        assert one["perplexity"] == pytest.approx(perplexity[run], rel=1e-4)
+    for tried in facts.get("tried", []):
+        run = (tried["removed"][0], tried["removed"][-1] + 1)
+        assert tried["perplexity"] == pytest.approx(perplexities[run], rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -415,18 +380,3 @@ def test_a_sweep_reads_once_what_a_repair_leaves(write_checkpoint, tmp_path, mon
     monkeypatch.setattr(tool, "leftovers", lambda *a, **k: read.append(a[2]) or leftovers(*a, **k))
     assert run_tool(tmp_path, "--sweep", "1-3") == 0
     assert read == [range(1, 4)]
-
-
-@pytest.mark.parametrize(
-    ("said", "device", "width", "expected"),
-    [
-        ((), "cpu", 2048, "best"),
-        ((), "cpu", 4096, "cosine"),
-        ((), "cuda", 4096, "best"),
-        (("--choose", "left"), "cpu", 4096, "left"),
-        (("--cosine", "channel"), "cuda", 64, "cosine"),
-    ],
-)
-def test_a_wide_model_on_a_cpu_has_its_layers_chosen_by_the_cosine(said, device, width, expected):
-    options = checked(said, device, hidden_size=width)
-    assert options.choose == expected
