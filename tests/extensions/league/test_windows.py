@@ -11,7 +11,6 @@ from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import around
-from extensions.league import rows
 from extensions.refit.graft import find
 from figures import windows as picture
 from reproductions import measurements  # noqa: F401 - steps: those that recipes name
@@ -33,14 +32,17 @@ def losses(model, ids) -> torch.Tensor:
     return torch.stack(each).double()
 
 
+def measure(model, ids, monkeypatch):
+    monkeypatch.setitem(PROTOCOLS, "tiny", SimpleNamespace(windows=lambda protocol, tokenizer: ids))
+    context = around(model, windows=ids, selection={"method": "observed-window", "count": 2, "cosine": "token"})
+    return measurements.measure(context, "windows@tiny")
+
+
 @pytest.fixture
 def measured(make_tiny, ids, monkeypatch):
     """The tiny model, the windows that are looked at (every other one), and what is found."""
     model = make_tiny("llama")
-    monkeypatch.setitem(PROTOCOLS, "tiny", SimpleNamespace(windows=lambda protocol, tokenizer: ids))
-    selection = {"method": "observed-window", "count": 2, "cosine": "token"}
-    context = around(model, windows=ids, selection=selection)
-    return model, ids[::2], measurements.measure(context, "windows@tiny")
+    return model, ids[::2], measure(model, ids, monkeypatch)
 
 
 def test_costs_are_those_of_models_that_lost_the_window(measured):
@@ -80,13 +82,10 @@ def test_the_first_tokens_state_is_the_dense_models_where_the_window_ends(measur
 def test_neurons_are_carried_over_where_their_layer_goes_and_the_model_stays_as_it_was(make_tiny, ids, monkeypatch):
     model = planted(make_tiny("llama"))
     ids[:, 0] = FIRST
-    monkeypatch.setitem(PROTOCOLS, "tiny", SimpleNamespace(windows=lambda protocol, tokenizer: ids))
     before = copy.deepcopy(model)
-    context = around(model, windows=ids, selection={"method": "observed-window", "count": 2, "cosine": "token"})
-    values, _, details, _ = measurements.measure(context, "windows@tiny")
-    assert all(
-        torch.equal(weight, other) for weight, other in zip(model.parameters(), before.parameters(), strict=True)
-    )
+    values, _, details, _ = measure(model, ids, monkeypatch)
+    weights = zip(model.parameters(), before.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in weights)
     looked, carried = ids[::2], {row["start"]: row["carried"] for row in details["rows"] if "carried" in row}
     assert set(carried) <= {WRITER - 1, WRITER} and WRITER in carried
     for start, row in carried.items():
@@ -101,14 +100,6 @@ def test_neurons_are_carried_over_where_their_layer_goes_and_the_model_stays_as_
         start = details["chosen"][key]
         same = math.exp(losses(model, looked).mean() + carried[start]["more"]) if start in carried else values[key]
         assert values[f"{key}_carried"] == pytest.approx(same, rel=1e-3)
-
-
-def test_rows_are_the_leagues_numbers_of_layers_and_linearpatchs():
-    row_by_sparsity = {row.sparsity: row for row in TABLE.rows(subjects.of_model("smollm2-135m-instruct"))}
-    assert list(row_by_sparsity) == ["3/30", "5/30", "7/30", "8/30", "9/30"]
-    assert all(row.recipe.calibration["length"] == 512 for row in row_by_sparsity.values())
-    assert [row.sparsity for row in TABLE.rows("standin")] == [f"{count}/16" for count in rows.TOY_COUNTS]
-    assert TABLE.rows("paper") == []
 
 
 def entry(chosen, writer=None):
@@ -152,7 +143,6 @@ def test_what_is_off_the_scale_stands_above_it_side_by_side_and_is_explained():
         (legend,) = drawn.legends
         return " ".join([legend.get_title().get_text(), *(text.get_text() for text in legend.get_texts())])
 
-    assert all(
-        word in explained(figure) for word in ("off the scale", "dense", "cosine", "least residual", "least loss")
-    )
+    words = ("off the scale", "dense", "cosine", "least residual", "least loss")
+    assert all(word in explained(figure) for word in words)
     assert "off the scale" not in explained(picture.draw([entry({})], "paper"))
