@@ -1,7 +1,8 @@
-"""Build once what several tests of the published results look at."""
+"""The published results and the site, built once; and `show` as a program reads it."""
 
 import contextlib
 import io
+import json
 import math
 import os
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from filelock import FileLock
 
 from common.console import progress
+from reproductions.__main__ import main
 from reproductions.render.evidence import Evidence, Loaded
 from reproductions.site import pages
 
@@ -49,3 +51,15 @@ def finished(evidence, tmp_path_factory):
         assert warnings.getvalue() == ""
 
     return _once(tmp_path_factory, "finished", write)
+
+
+@pytest.fixture
+def show_json(capsys):
+    """`show_json(*arguments)` -> what `show` prints of a target as JSON."""
+
+    def show(*arguments: str):
+        capsys.readouterr()
+        assert main(["show", *arguments, "--format", "json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return show

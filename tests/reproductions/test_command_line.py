@@ -16,6 +16,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from fake_measure import FakeMeasure
 from tools import measure_missing, status_of
 
 from common.records import results
@@ -27,68 +28,50 @@ from reproductions.engine import execute, runner
 from reproductions.spec import registry, shape_recipes, subjects
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
+TASK = "docstring_word@1"  # one of the toy model's
+QWEN = subjects.of_model("qwen2.5-coder-0.5b-instruct")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "message"),
     [
-        (["show", "table1-linearpach"], "unknown target 'table1-linearpach'; did you mean 'table1-linearpatch'"),
-        (["show", "table1-linearpatch", "--profile", "papr"], "unknown profile 'papr'; did you mean 'paper'?"),
-        (["show", "table1-linearpatch", "--format", "markdwn"], "unknown format 'markdwn'"),
-        (["run", "table1-linearpatch", "--row", "ShortGTP"], "unknown row 'ShortGTP'; did you mean 'ShortGPT'?"),
-        (["run", "table1-linearpatch", "--columns", "Form,Sumary"], "unknown column 'Sumary'; did you mean 'Summary'?"),
+        ("show table1-linearpach", "unknown target 'table1-linearpach'; did you mean 'table1-linearpatch'"),
+        ("show table1-linearpatch --profile papr", "unknown profile 'papr'; did you mean 'paper'?"),
+        ("show table1-linearpatch --format markdwn", "unknown format 'markdwn'"),
+        ("run table1-linearpatch --row ShortGTP", "unknown row 'ShortGTP'; did you mean 'ShortGPT'?"),
+        ("run table1-linearpatch --columns Form,Sumary", "unknown column 'Sumary'; did you mean 'Summary'?"),
+        ("show table11-linearpatch --columns StdLob", "unknown column 'StdLob'; did you mean 'StdLib'"),
+        ("run table1-linearpatch --profile paper --model llama2-7b", "did you mean 'llama-2-7b'"),
+        ("run table1-linearpatch --limit 1", "--limit 1: 1 item leaves no standard error"),
+        ("run table1-linearpatch --limit 2 --device qpu", "device 'qpu' cannot be used here; try 'cpu'"),
+        ("run table1-linearpatch --limit 2 --dtype floot16", "did you mean 'float16'?"),
+        ("show table1-linearpatch table11-linearpatch --row SLIB", "unknown row 'SLIB'; did you mean 'SLEB'?"),
         (
-            ["run", "table1-linearpatch", "--profile", "paper", "--model", "llama2-7b"],
-            "did you mean 'llama-2-7b'",
-        ),
-        (["run", "table1-linearpatch", "--limit", "1"], "--limit 1: 1 item leaves no standard error"),
-        (
-            ["run", "table1-linearpatch", "--limit", "2", "--device", "qpu"],
-            "device 'qpu' cannot be used here; try 'cpu'",
-        ),
-        (["run", "table1-linearpatch", "--limit", "2", "--dtype", "floot16"], "did you mean 'float16'?"),
-        (
-            ["show", "table1-linearpatch", "table11-linearpatch", "--row", "SLIB"],
-            "unknown row 'SLIB'; did you mean 'SLEB'?",
-        ),
-        (
-            ["run", "table5-linearpatch", "--profile", "standin", "--model", "llama-2-13b"],
+            "run table5-linearpatch --profile standin --model llama-2-13b",
             "unknown model in the toy profile 'llama-2-13b'; known: toy",
         ),
+        ("show table1-linearpatch --model ./nothing-there", "cannot load ./nothing-there: no such directory"),
         (
-            ["show", "table1-linearpatch", "--model", "./nothing-there"],
-            "cannot load ./nothing-there: no such directory",
-        ),
-        (
-            ["show", "table1-linearpatch", "--model", "baichuan2-13b", "--remove", "7"],
+            "show table1-linearpatch --model baichuan2-13b --remove 7",
             "baichuan2-13b cannot be loaded here: its positions are ALiBi's",
         ),
-        (["show", "table1-linearpatch", "--remove", "7"], "say which with --model"),
-        (["show", "table1-linearpatch", "--paper-budget"], "the toy model and the papers' own models have one size"),
-        (["show", "table1-linearpatch", "--full-test-sets"], "error: --full-test-sets reads all of what"),
-        (["show", "table8-linearpatch"], "table8-linearpatch is no target: the paper's holds download links"),
-        (["run", "figure2-laco"], "figure2-laco is no target: the paper's holds a drawing"),
-        (["show", "table1-linearpatch", "--model", "standin", "--remove", "7,x"], "--remove '7,x' is no list"),
-        (["show", "table1-linearpatch", "--model", "standin", "--remove", "15"], "15 of them cannot be removed"),
-        (
-            ["run", "table1-linearpatch", "--model", "llama-2-7b", "--row", "Dense"],
-            "6.7 B parameters, and there is no GPU",
-        ),
+        ("show table1-linearpatch --remove 7", "say which with --model"),
+        ("show table1-linearpatch --paper-budget", "the toy model and the papers' own models have one size"),
+        ("show table1-linearpatch --full-test-sets", "error: --full-test-sets reads all of what"),
+        ("show table1-linearpatch --whole", "error: --whole has a new name. Use --full-test-sets."),
+        ("show table1-linearpatch --full", "error: --full has a new name. Use --paper-budget."),
+        ("show table8-linearpatch", "table8-linearpatch is no target: the paper's holds download links"),
+        ("run figure2-laco", "figure2-laco is no target: the paper's holds a drawing"),
+        ("show table1-linearpatch --model standin --remove 7,x", "--remove '7,x' is no list"),
+        ("show table1-linearpatch --model standin --remove 15", "15 of them cannot be removed"),
+        ("run table1-linearpatch --model llama-2-7b --row Dense", "6.7 B parameters, and there is no GPU"),
     ],
 )
-def test_bad_input_is_one_line_that_names_it(arguments, message, capsys):
-    assert status_of(main, arguments) == 2
+def test_bad_input_is_one_line_that_names_it(command, message, capsys):
+    assert status_of(main, command.split()) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.startswith("error: ") and error.count("\n") == 1
-
-
-@pytest.mark.parametrize(("old", "new"), [("--whole", "--full-test-sets"), ("--full", "--paper-budget")])
-def test_an_old_name_of_an_option_is_refused_with_the_new_one(old, new, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["show", "table1-linearpatch", old])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: {old} has a new name. Use {new}.")
 
 
 def test_list_names_every_target(capsys):
@@ -98,10 +81,7 @@ def test_list_names_every_target(capsys):
 
 
 def test_listing_and_showing_load_no_model_library(tmp_path):
-    """A table and a drawn figure of each paper, for all published subjects; some for a model on its own.
-
-    Pictures are drawn, not written. The slow case of test_labels.py looks at every target (`tests/capitals.py`).
-    """
+    """A table and a drawn figure of each paper; the slow case of test_labels.py looks at every target."""
     few = {(table.paper, bool(table.draw)): name for name, table in registry.targets().items()}.values()
     code = (
         "import sys; from common.evaluation import significance; significance.REPLICATES = 50;"  # no number is looked at
@@ -117,28 +97,6 @@ def test_listing_and_showing_load_no_model_library(tmp_path):
     assert all(registry.get(name).title in " ".join(done.stdout.split()) for name in few)
 
 
-class FakeMeasure:
-    """Counts what it is asked; one benchmark can be made to fail."""
-
-    def __init__(self, failing=()):
-        self.failing, self.prepared, self.measured = set(failing), [], []
-
-    def held_together(self, recipe):
-        return 1
-
-    def prepare(self, recipe, **options):
-        self.prepared.append(recipe.hash)
-        work = runner.Work(recipe, "")
-        work.details, work.provenance = {}, {}
-        return work
-
-    def benchmark(self, prepared, name):
-        self.measured.append((prepared.recipe.hash, name))
-        if name in self.failing:
-            raise MemoryError
-        return {"acc": 0.5, "acc_norm": 0.5, "ratio": 0.2}, {"acc": 0.01, "acc_norm": 0.01}, {}
-
-
 @pytest.fixture
 def table(monkeypatch):
     monkeypatch.setattr(subjects, "toy_digest", lambda: "digest")
@@ -150,106 +108,69 @@ def store(tmp_path):
     return Store(tmp_path, None)
 
 
-def test_each_cell_is_measured_once_and_each_model_prepared_once(table, store):
+@pytest.fixture
+def measure_toy(table, store):
+    """Measure what the table lacks of the toy model, with a fake; return the number of cells that failed."""
+    return lambda fake, **chosen: measure_missing([table], store, "standin", fake, models=["standin"], **chosen)
+
+
+def test_each_cell_is_measured_once_and_each_model_prepared_once(table, store, measure_toy):
     first, second = FakeMeasure(), FakeMeasure()
     assert measure_missing([table, table], store, "standin", first, models=["standin"]) == 0
     assert len(first.prepared) == len(set(first.prepared)) == 13
     assert len(first.measured) == len(set(first.measured)) == 13 * 10
-    assert measure_missing([table], store, "standin", second, models=["standin"]) == 0
-    assert second.prepared == []
-    assert measure_missing([table], store, "standin", second, force=True, models=["standin"], pattern="sleb") == 0
-    assert len(second.prepared) == 2
-
-
-def test_a_forced_measurement_that_fails_leaves_the_record_that_was_there(table, store, tmp_path):
-    chosen = {"models": ["standin"], "pattern": "Dense"}
-    assert measure_missing([table], store, "standin", FakeMeasure(), **chosen) == 0
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
-    names = sorted(json.loads(content)["benchmark"] for content in before.values())
-    lacking = {"lacking": lambda recipe, benchmark: "no network" if benchmark == names[0] else None}
-    failing = FakeMeasure(failing=names)
-    assert measure_missing([table], store, "standin", failing, force=True, **chosen, **lacking) == len(names) - 1 > 1
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
+    assert measure_toy(second) == 0 and second.prepared == []
+    assert measure_toy(second, force=True, pattern="sleb") == 0 and len(second.prepared) == 2
 
 
 def test_what_was_trained_is_measured_before_the_next_model_is_prepared(store):
     """A kill during the next training loses nothing; the others are held together."""
-
-    class Together(FakeMeasure):
-        def __init__(self):
-            super().__init__()
-            self.done = []
-
-        def held_together(self, recipe):
-            return execute.held_together(recipe)
-
-        def prepare(self, recipe, **options):
-            self.done.append(("prepared", bool(recipe.training)))
-            return super().prepare(recipe, **options)
-
-        def benchmark(self, prepared, name):
-            self.done.append(("measured", bool(prepared.recipe.training)))
-            return super().benchmark(prepared, name)
-
-    measure = Together()
-    assert measure_missing([registry.get("table2-reassessing")], store, "standin", measure) == 0
-    order = [step for step, _ in itertools.groupby(measure.done)]
-    assert order.count(("prepared", False)) < len([step for step in measure.done if step == ("prepared", False)])
+    fake = FakeMeasure(held_together=execute.held_together)
+    assert measure_missing([registry.get("table2-reassessing")], store, "standin", fake) == 0
+    steps = [("measured" if benchmark else "prepared", bool(recipe.training)) for recipe, benchmark in fake.steps]
+    order = [step for step, _ in itertools.groupby(steps)]
+    assert order.count(("prepared", False)) < steps.count(("prepared", False))
+    assert order.count(("prepared", True)) == steps.count(("prepared", True)) > 1
     for place, step in enumerate(order):
         if step == ("prepared", True):
             assert order[place + 1] == ("measured", True)
-    assert (
-        sum(step == ("prepared", True) for step in order)
-        == sum(step == ("prepared", True) for step in measure.done)
-        > 1
-    )
 
 
-def test_only_the_named_columns_are_shown(capsys):
-    """By label or id, in either case; what does not fit is refused with the nearest name."""
-
-    def shown(columns):
-        command = ["show", "table11-linearpatch", "--model", "toy", "--format", "json"]
-        assert main([*command, *columns]) == 0
-        return json.loads(capsys.readouterr().out)["rows"]
-
-    whole, few = shown([]), shown(["--columns", "stdlib,ppl*"])
-    assert {tuple(row["cells"]) for row in few if row["subject"] == "standin"} == {("StdLib", "PPL AVG")}
-    assert [row["method"] for row in few] == [row["method"] for row in whole]
-    for narrowed_row, other in zip(few, whole, strict=True):
-        assert narrowed_row["cells"].items() <= other["cells"].items()
-    assert main(["show", "table11-linearpatch", "--columns", "StdLob"]) == 2
-    assert "unknown column 'StdLob'; did you mean 'StdLib'" in capsys.readouterr().err
+def test_only_the_named_columns_are_shown(show_json):
+    """By label or id, in either case."""
+    command = ["table11-linearpatch", "--model", "toy"]
+    whole, narrowed = show_json(*command)["rows"], show_json(*command, "--columns", "stdlib,ppl*")["rows"]
+    assert {tuple(row["cells"]) for row in narrowed if row["subject"] == "standin"} == {("StdLib", "PPL AVG")}
+    for narrowed_row, row in zip(narrowed, whole, strict=True):
+        assert narrowed_row["method"] == row["method"] and narrowed_row["cells"].items() <= row["cells"].items()
 
 
 @pytest.mark.parametrize("form", ["terminal", "md", "latex", "html"])
-def test_models_without_the_named_columns_are_not_shown(capsys, form):
-    def shown(columns):
-        assert main(["show", "table11-linearpatch", "--columns", columns, "--format", form]) == 0
-        return capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("column", "shown", "hidden"),
+    [
+        ("StdLib", "Measured on the toy model", "Measured on SmolLM2"),  # a text that the toy model alone reads
+        ("Ratio", "Measured on SmolLM2", "(measured)"),  # the original model has none
+    ],
+)
+def test_models_without_the_named_columns_are_not_shown(capsys, form, column, shown, hidden):
+    assert main(["show", "table11-linearpatch", "--columns", column, "--format", form]) == 0
+    text = capsys.readouterr().out
+    assert shown in text and hidden not in text and "not run" not in text
 
-    text = shown("StdLib")  # a text that the toy model alone reads
-    assert "Measured on the toy model" in text and "Measured on SmolLM2" not in text and "not run" not in text
-    text = shown("Ratio")  # the original model has none
-    assert "Measured on SmolLM2" in text and "(measured)" not in text and "not run" not in text
 
-
-def test_targets_without_the_named_columns_are_left_out_and_named(capsys):
+@pytest.mark.parametrize("more", [[], ["--alpha", "0.9"]])
+def test_targets_without_the_named_columns_are_left_out_and_named(capsys, more):
     targets = ["table1-linearpatch", "table11-linearpatch"]
-    assert main(["show", *targets, "--columns", "StdLib", "--format", "json"]) == 0
-    shown = capsys.readouterr()
-    assert [table["target"] for table in json.loads(shown.out)] == targets[1:]
-    assert shown.err == "table1-linearpatch is left out: it has no column StdLib\n"
-    assert main(["show", *targets, "--columns", "StdLib", "--alpha", "0.9", "--format", "json"]) == 0
-    shown = capsys.readouterr()
-    assert [table["target"] for table in json.loads(shown.out)] == targets[1:]
-    assert shown.err == "table1-linearpatch is left out: it has no column StdLib\n"
+    assert main(["show", *targets, "--columns", "StdLib", *more, "--format", "json"]) == 0
+    output = capsys.readouterr()
+    assert [table["target"] for table in json.loads(output.out)] == targets[1:]
+    assert output.err == "table1-linearpatch is left out: it has no column StdLib\n"
 
 
-def test_beside_a_change_each_model_has_its_own_columns(capsys):
+def test_beside_a_change_each_model_has_its_own_columns(show_json):
     def columns(*arguments):
-        assert main(["show", "table11-linearpatch", "--samples", "16", "--format", "json", *arguments]) == 0
-        tables = json.loads(capsys.readouterr().out)
+        tables = show_json("table11-linearpatch", "--samples", "16", *arguments)
         return {row["column"] for table in tables if table["subject"] == "standin" for row in table["rows"]}
 
     both = ["--model", "llama-2-7b", "--model", "toy"]
@@ -275,21 +196,17 @@ def test_a_label_with_a_comma_is_one_column(capsys, command, named, labels):
 def test_only_the_named_columns_are_measured(store):
     """Of every row, by labels in either case."""
     table = registry.get("table1-linearpatch")
-    qwen = subjects.of_model("qwen2.5-coder-0.5b-instruct")
-    work = runner.missing([table], store, qwen, columns=("copa", "wiki*"))
-    assert len(work) == len(table.rows(qwen))
+    work = runner.missing([table], store, QWEN, columns=("copa", "wiki*"))
+    assert len(work) == len(table.rows(QWEN))
     assert {tuple(entry.benchmarks) for entry in work} == {("copa", "perplexity@linearpatch-wikitext2@49152-tokens")}
 
 
-def test_of_a_derived_column_its_parts_are_measured(store):
+@pytest.mark.parametrize("column", ["avg", "RP"])
+def test_of_a_derived_column_its_parts_are_measured(store, column):
     """LinearPatch's AVG is over nine tasks, not its ratio nor texts."""
-    qwen = subjects.of_model("qwen2.5-coder-0.5b-instruct")
-    nine = {"arc_challenge", "arc_easy", "boolq", "copa", "hellaswag", "piqa", "race_v2", "winogrande", "wsc273"}
-    for name in ("avg", "RP"):
-        found = runner.missing([registry.get("table1-linearpatch")], store, qwen, columns=(name,))
-        assert {tuple(sorted(b.partition("@")[0] for b in entry.benchmarks)) for entry in found} == {
-            tuple(sorted(nine))
-        }
+    nine = ["arc_challenge", "arc_easy", "boolq", "copa", "hellaswag", "piqa", "race_v2", "winogrande", "wsc273"]
+    for entry in runner.missing([registry.get("table1-linearpatch")], store, QWEN, columns=(column,)):
+        assert sorted(benchmark.partition("@")[0] for benchmark in entry.benchmarks) == nine
 
 
 def test_a_column_of_another_model_asks_for_the_model(capsys):
@@ -313,11 +230,11 @@ def test_the_command_under_a_table_measures_the_same_part(capsys):
     assert main(["show", *part]) == 0
     text = " ".join(capsys.readouterr().out.split())  # wrapped at the terminal's width
     (command,) = re.findall(r"`python -m reproductions (.*?)`", text)
-    works = []
+    work = []
     for words in (shlex.split(command), ["run", *part]):
         assert main([*words, "--list-work"]) == 0
-        works.append(capsys.readouterr().out)
-    assert works[0] == works[1] != ""
+        work.append(capsys.readouterr().out)
+    assert work[0] == work[1] != ""
 
 
 @pytest.mark.parametrize(
@@ -326,78 +243,34 @@ def test_the_command_under_a_table_measures_the_same_part(capsys):
 )
 def test_what_takes_long_to_prepare_is_held_together_with_few(store, monkeypatch, seconds, device, sizes):
     """Of one row at four numbers of layers: the next model is prepared unless the first has waited for long."""
-    order, now = [], [0.0]
-    monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
-
-    class Together(FakeMeasure):
-        def held_together(self, recipe):
-            return execute.held_together(recipe)
-
-        def prepare(self, recipe, **options):
-            now[0] += seconds
-            order.append("prepared")
-            return super().prepare(recipe, **options)
-
-        def benchmark(self, prepared, name):
-            order.append("measured")
-            return super().benchmark(prepared, name)
-
-    subject = subjects.subject(subjects.of_model("smollm2-135m-instruct"))
-    measure_missing(
-        [registry.get("league")], store, subject, Together(), pattern="contiguous block, no repair", device=device
-    )
-    assert [len(list(steps)) for step, steps in itertools.groupby(order) if step == "prepared"] == sizes
+    fake = FakeMeasure(held_together=execute.held_together)
+    monkeypatch.setattr(runner.time, "monotonic", lambda: seconds * len(fake.prepared))
+    subject = subjects.of_model("smollm2-135m-instruct")
+    chosen = {"pattern": "contiguous block, no repair", "device": device}
+    measure_missing([registry.get("league")], store, subject, fake, **chosen)
+    groups = itertools.groupby(benchmark is None for _, benchmark in fake.steps)
+    assert [len(list(steps)) for prepared, steps in groups if prepared] == sizes
 
 
-def test_the_layers_of_a_row_that_has_records_are_handed_on_unless_it_is_measured_anew(table, store):
-    logged, details = [], {"removed": [7, 3]}
-
-    class Told(FakeMeasure):
-        def prepare(self, recipe, **options):
-            logged.append(options["recorded"])
-            prepared = super().prepare(recipe, **options)
-            prepared.details = details
-            return prepared
-
-    measure_missing(
-        [table], store, "standin", Told(["copa_like", "docstring_word@1"]), pattern="sleb", models=["standin"]
-    )
-    measure_missing([table], store, "standin", Told(), pattern="sleb", models=["standin"])
-    measure_missing([table], store, "standin", Told(), pattern="sleb", models=["standin"], force=True)
-    assert logged == [None, None, details, details, None, None]
+def test_the_layers_of_a_row_that_has_records_are_handed_on_unless_it_is_measured_anew(measure_toy):
+    details, recorded = {"removed": [7, 3]}, []
+    for failing, force in ((["copa_like", TASK], False), ([], False), ([], True)):
+        fake = FakeMeasure(failing, details=details)
+        measure_toy(fake, pattern="sleb", force=force)
+        recorded += fake.recorded
+    assert recorded == [None, None, details, details, None, None]
 
 
-def test_a_row_is_of_one_model_another_choice_is_refused_unless_it_is_measured_anew(table, store):
-    class Chosen(FakeMeasure):
-        removed = [7, 3]
+def test_a_row_is_of_one_model_another_choice_is_refused_unless_it_is_measured_anew(measure_toy, store):
+    def run(removed, failing=(), **options):
+        return measure_toy(FakeMeasure(failing, details={"removed": removed}), pattern="sleb", **options)
 
-        def prepare(self, recipe, **options):
-            prepared = super().prepare(recipe, **options)
-            prepared.details = {"removed": self.removed}
-            return prepared
-
-    def run(removed, broken=(), **options):
-        measure = Chosen(broken)
-        measure.removed = removed
-        return measure_missing([table], store, "standin", measure, pattern="sleb", models=["standin"], **options)
-
-    failed = run([7, 3], ["docstring_word@1"])
+    failed = run([7, 3], [TASK])
     assert failed > 0 and run([7, 5]) == failed
-    reasons = [json.loads(path.read_text()).get("reason") for path in store.user.rglob("docstring_word@1.json")]
+    reasons = [json.loads(path.read_text()).get("reason") for path in store.user.rglob(f"{TASK}.json")]
     assert reasons and all("removed [5, 7], is not that of this row's records, [3, 7]" in reason for reason in reasons)
     assert run([3, 7]) == 0  # in another order
     assert run([7, 5], force=True) == 0
-
-
-def test_a_failed_cell_is_recorded_and_tried_again(table, store):
-    failing = FakeMeasure(["docstring_word@1"])
-    assert measure_missing([table], store, "standin", failing, pattern="Dense") == 1
-    recipe = table.rows("standin", None)[0].recipe
-    record = store.get(recipe, "docstring_word@1")
-    assert record.status == "failed" and record.reason.startswith("out of memory; use")
-    again = FakeMeasure()
-    assert measure_missing([table], store, "standin", again, pattern="Dense") == 0
-    assert again.measured == [(recipe.hash, "docstring_word@1")]
 
 
 @pytest.mark.parametrize(
@@ -409,50 +282,33 @@ def test_a_failed_cell_is_recorded_and_tried_again(table, store):
     ],
     ids=["numpy", "tensor", "text"],
 )
-def test_a_value_that_a_record_cannot_hold_fails_its_cell_alone(value, reason, table, store):
+def test_a_value_that_a_record_cannot_hold_fails_its_cell_alone(value, reason, table, store, measure_toy):
     class Odd(FakeMeasure):
         def benchmark(self, prepared, name):
             outcome = super().benchmark(prepared, name)
-            return ({"acc": value}, {}, {}) if name == "docstring_word@1" else outcome
+            return ({"acc": value}, {}, {}) if name == TASK else outcome
 
     odd = Odd()
-    assert measure_missing([table], store, "standin", odd, pattern="Dense") == 1
+    assert measure_toy(odd, pattern="Dense") == 1
     recipe = table.rows("standin", None)[0].recipe
     records = {name: store.get(recipe, name) for _, name in odd.measured}
-    assert {record.status for name, record in records.items() if name != "docstring_word@1"} == {"ok"} and len(
-        records
-    ) > 5
-    assert (records["docstring_word@1"].status, records["docstring_word@1"].reason) == ("failed", reason)
+    failed = records.pop(TASK)
+    assert (failed.status, failed.reason) == ("failed", reason)
+    assert {record.status for record in records.values()} == {"ok"} and len(records) > 4
 
 
-def test_one_reason_for_many_cells_is_said_once(table, store, caplog):
+def test_one_reason_for_many_cells_is_said_once(table, store, measure_toy, caplog):
     class Unreachable(FakeMeasure):
         def prepare(self, recipe, **options):
             raise UserError("could not fetch it: no network")
 
-    assert measure_missing([table], store, "standin", Unreachable(), models=["standin"]) == 130
+    assert measure_toy(Unreachable()) == 130
     assert caplog.text.count("no network") == 1
-    record = store.get(table.rows("standin", None)[0].recipe, "parameters")
-    assert record.reason == "could not fetch it: no network"
+    assert store.get(table.rows("standin", None)[0].recipe, "parameters").reason == "could not fetch it: no network"
 
 
-def test_an_interrupted_run_goes_on_where_it_was(table, store):
-    class Stops(FakeMeasure):
-        def benchmark(self, prepared, name):
-            if len(self.measured) == 7:
-                raise KeyboardInterrupt
-            return super().benchmark(prepared, name)
-
-    stops, rest = Stops(), FakeMeasure()
-    with pytest.raises(KeyboardInterrupt):
-        measure_missing([table], store, "standin", stops, models=["standin"])
-    assert measure_missing([table], store, "standin", rest, models=["standin"]) == 0
-    assert not set(stops.measured) & set(rest.measured)
-    assert len(stops.measured) + len(rest.measured) == 130
-
-
-def test_one_model_is_held_at_a_time(table, store):
-    """A model that is gone when the next is loaded needs memory for one, not for two."""
+def test_one_model_is_held_at_a_time(measure_toy):
+    """The memory of a model is free again before the next one is loaded."""
 
     class Model:
         pass
@@ -466,8 +322,7 @@ def test_one_model_is_held_at_a_time(table, store):
             return context
 
     heavy = Heavy()
-    assert measure_missing([table], store, "standin", heavy, models=["standin"]) == 0
-    assert len(heavy.prepared) == 13
+    assert measure_toy(heavy) == 0 and len(heavy.prepared) == 13
 
 
 @pytest.mark.parametrize(
@@ -501,23 +356,21 @@ def measured_by(monkeypatch, tmp_path, table):
     return use
 
 
-class Stops(FakeMeasure):
-    """Interrupted at its fourth cell."""
-
-    def benchmark(self, prepared, name):
-        if len(self.measured) == 3:
-            raise KeyboardInterrupt
-        return super().benchmark(prepared, name)
+DENSE = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense"]
 
 
-def test_ctrl_c_keeps_what_is_finished(measured_by, capsys):
-    first_records = measured_by(Stops())
-    assert main(["run", "table1-linearpatch", "--limit", "2"]) == 130
+def test_ctrl_c_keeps_what_is_finished_and_the_next_run_goes_on_from_there(measured_by, capsys):
+    records = measured_by(interrupted := FakeMeasure(interrupted_after=3))
+    command = ["run", "table1-linearpatch", "--limit", "2", "--no-show"]
+    assert main(command) == 130
     output = capsys.readouterr()
     *begun, last = output.err.splitlines()
     assert last == "interrupted; finished measurements are kept, run the same command to continue" and not output.out
     assert " to measure: about " in begun[0] and all(line.startswith("measuring: ") for line in begun[1:])
-    assert first_records() == 3
+    assert records() == 3
+    measured_by(rest := FakeMeasure())
+    assert main(command) == 0 and records() == 130
+    assert not set(interrupted.measured) & set(rest.measured) and len(rest.measured) == 127
 
 
 def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_is_finished(measured_by, capsys, monkeypatch):
@@ -539,65 +392,58 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_is_finished(measured_
     assert records() == 3
 
 
-def test_a_failed_cell_is_said_and_the_command_fails(measured_by, capsys):
-    records = measured_by(FakeMeasure(["docstring_word@1"]))
-    assert main(["run", "table1-linearpatch", "--limit", "2", "--row", "Dense"]) == 1
-    assert "1 cell failed; the reasons are recorded and the next run tries again" in capsys.readouterr().err
-    assert records() == 10
-
-
 def test_a_value_that_cannot_be_measured_anew_is_said_to_be_kept(measured_by, capsys):
-    command = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense", "--no-show"]
     measured_by(FakeMeasure())
-    assert main(command) == 0
-    measured_by(FakeMeasure(["docstring_word@1"]))
-    assert main([*command, "--force"]) == 1
+    assert main([*DENSE, "--no-show"]) == 0
+    measured_by(FakeMeasure([TASK]))
+    assert main([*DENSE, "--no-show", "--force"]) == 1
     output = capsys.readouterr().err
     assert "1 cell failed; values of before are kept, and only --force tries those again" in output
-    measured_by(measure := FakeMeasure())
-    assert main(command) == 0 and not measure.measured  # the next run does not
+    measured_by(fake := FakeMeasure())
+    assert main([*DENSE, "--no-show"]) == 0 and not fake.measured  # the next run does not
 
 
 def test_a_recipe_that_no_table_has_is_refused_and_one_that_is_measured_is_not(measured_by, capsys):
-    measured_by(measure := FakeMeasure())
-    command = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense", "--no-show"]
-    assert main(command) == 0
-    ((key, _), *_) = measure.measured
-    assert main([*command, "--recipe", key]) == 0
+    measured_by(fake := FakeMeasure())
+    assert main([*DENSE, "--no-show"]) == 0
+    recipe_hash = fake.prepared[0]
+    assert main([*DENSE, "--no-show", "--recipe", recipe_hash]) == 0
     assert "nothing to measure" in capsys.readouterr().err
-    for key_ in ("0123456789abcdef", f"{key}:nonsense"):
-        assert main([*command, "--recipe", key_]) == 2
+    for unknown in ("0123456789abcdef", f"{recipe_hash}:nonsense"):
+        assert main([*DENSE, "--no-show", "--recipe", unknown]) == 2
         assert capsys.readouterr().err.startswith("error: unknown ")
 
 
 def test_measuring_anew_is_cut_off_as_the_help_says(measured_by, capsys):
     """With --force it begins anew, without the old records stay."""
-    command = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense", "--no-show"]
-    measured_by(FakeMeasure())
-    assert main(command) == 0
-    measured_by(Stops())
-    assert main([*command, "--force"]) == 130
-    counts = []
-    for more in ([], ["--force"]):
-        measured_by(measure := FakeMeasure())
-        assert main([*command, *more]) == 0
-        counts.append(len(measure.measured))
-    assert counts == [0, 10]
+    command = [*DENSE, "--no-show"]
+    for fake, more, status in (
+        (FakeMeasure(), [], 0),
+        (FakeMeasure(interrupted_after=3), ["--force"], 130),
+        (without := FakeMeasure(), [], 0),
+        (forced := FakeMeasure(), ["--force"], 0),
+    ):
+        measured_by(fake)
+        assert main([*command, *more]) == status
+    assert (len(without.measured), len(forced.measured)) == (0, 10)
     capsys.readouterr()
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     assert "if interrupted, give --force again to start over" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_run_ends_with_its_table(measured_by, capsys):
-    measured_by(FakeMeasure(["docstring_word@1"]))
-    command = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense"]
-    assert main([*command, "--format", "json"]) == 1  # a failed cell hides no other
-    row = json.loads(capsys.readouterr().out)["rows"][0]
-    assert row["cells"]["Continue"]["reproduced"] == 50 and row["cells"]["Word"]["status"].startswith("failed")
-    measured_by(FakeMeasure())
-    assert main([*command, "--no-show"]) == 0 and not capsys.readouterr().out
-    assert main(command) == 0  # nothing is left to measure
+def test_a_run_ends_with_its_table_and_says_what_failed(measured_by, capsys):
+    records = measured_by(FakeMeasure([TASK]))
+    assert main([*DENSE, "--format", "json"]) == 1 and records() == 10  # a failed cell hides no other
+    output = capsys.readouterr()
+    assert "1 cell failed; the reasons are recorded and the next run tries again" in output.err
+    cells = json.loads(output.out)["rows"][0]["cells"]
+    assert cells["Continue"]["reproduced"] == 50
+    assert cells["Word"]["status"].startswith("failed: out of memory; use")
+    measured_by(again := FakeMeasure())
+    assert main([*DENSE, "--no-show"]) == 0 and not capsys.readouterr().out
+    assert [benchmark for _, benchmark in again.measured] == [TASK]
+    assert main(DENSE) == 0  # nothing is left to measure
     output = capsys.readouterr()
     assert output.out.startswith("LinearPatch, Table 1") and "nothing to measure" in output.err
 
@@ -617,9 +463,8 @@ def test_several_targets_may_be_narrowed_to_rows_that_only_some_have(store, caps
     work = runner.missing(both, store, "paper", models=["llama-2-13b"])
     alone = runner.missing(both[:1], store, "paper", models=["llama-2-13b"])
     assert [entry.recipe.hash for entry in work] == [entry.recipe.hash for entry in alone]
-    assert (
-        main(["show", "table5-linearpatch", "table1-linearpatch", "--profile", "paper", "--model", "llama-2-13b"]) == 0
-    )
+    shown_for = ["--profile", "paper", "--model", "llama-2-13b"]
+    assert main(["show", "table5-linearpatch", "table1-linearpatch", *shown_for]) == 0
     shown = capsys.readouterr().out
     assert "Table 1:" in shown and "Table 5:" not in shown
 
@@ -640,17 +485,16 @@ def test_what_only_a_shape_has_is_never_asked_of_weights(store):
         assert any(entry.recipe.weights != shape_recipes.WEIGHTS for entry in work)
 
 
-def test_a_quick_look_never_passes_for_the_whole_measurement(table, store):
-    measure_missing([table], store, "standin", FakeMeasure(), limit=20)
+def test_a_quick_look_never_passes_for_the_whole_measurement(table, store, measure_toy):
+    measure_toy(FakeMeasure(), limit=20)
     whole = table.rows("standin", None)[0].recipe
     assert store.get(whole, "parameters") is None
     assert store.get(dataclasses.replace(whole, limit=20), "parameters").recipe["limit"] == 20
 
 
-def test_show_holds_the_stable_form(capsys, monkeypatch, tmp_path):
+def test_show_holds_the_stable_form(show_json, monkeypatch, tmp_path):
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path))
-    assert main(["show", "table1-linearpatch", "--format", "json"]) == 0
-    table = json.loads(capsys.readouterr().out)
+    table = show_json("table1-linearpatch")
     assert set(table) >= {"target", "profile", "title", "rows", "claims"}
     for row in table["rows"]:
         assert set(row) >= {"model", "sparsity", "method", "cells"}
@@ -663,10 +507,9 @@ def test_show_holds_the_stable_form(capsys, monkeypatch, tmp_path):
     assert all(set(c) >= {"text", "reported", "reproduced"} for c in table["claims"])
 
 
-def test_several_targets_are_one_list_and_one_table(capsys):
+def test_several_targets_are_one_list_and_one_table(show_json, capsys):
     both = ["table1-linearpatch", "table9-linearpatch"]
-    assert main(["show", *both, "--format", "json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = show_json(*both)
     assert [table["target"] for table in shown] == both
     assert main(["show", *both, "--format", "csv"]) == 0
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))

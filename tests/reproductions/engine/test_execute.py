@@ -7,6 +7,7 @@ from functools import partialmethod
 
 import pytest
 import torch
+from stored_records import put
 from tools import measure_missing
 
 from common.calibration import corpora
@@ -79,17 +80,21 @@ def test_steps_come_in_order_and_their_findings_reach_the_record(small, register
 
 
 def test_options_are_typed_and_what_is_left_out_or_unknown_is_named():
-    step = recipe(selection={"method": "sleb", "count": 2, "calibration": {"corpus": "a", "length": 8}}).step(
-        "selection"
-    )
+    selection = {"method": "sleb", "count": 2, "calibration": {"corpus": "a", "length": 8}}
+    step = recipe(selection=selection).step("selection")
     assert (step.count, step.calibration.length, step.calibration.seed) == (2, 8, None)
     assert list(step.reads()) == [("corpus", "a")]
-    with pytest.raises(UserError, match="unknown option of the selection sleb 'coutn'; did you mean 'count'"):
-        recipe(selection={"method": "sleb", "coutn": 2}).step("selection")
-    with pytest.raises(UserError, match="the selection sleb lacks 'calibration'"):
-        recipe(selection={"method": "sleb", "count": 2}).step("selection")
-    with pytest.raises(UserError, match="unknown option of the calibration 'text'"):
-        recipe(calibration={"corpus": "a", "text": "b"}).step("calibration")
+    for part, fields, message in (
+        (
+            "selection",
+            {"method": "sleb", "coutn": 2},
+            "unknown option of the selection sleb 'coutn'; did you mean 'count'",
+        ),
+        ("selection", {"method": "sleb", "count": 2}, "the selection sleb lacks 'calibration'"),
+        ("calibration", {"corpus": "a", "text": "b"}, "unknown option of the calibration 'text'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            recipe(**{part: fields}).step(part)
 
 
 def test_sleb_runs_as_many_samples_at_once_as_the_device_likes(small, monkeypatch):
@@ -107,21 +112,20 @@ def test_layers_that_the_recipes_records_name_are_not_searched_for_again(small, 
     """Every cell of a row describes one model, also where another machine would choose other layers."""
     monkeypatch.setattr(corpora, "digest", lambda _: "none")
 
-    def prepared(method, **options):
-        lines = {"corpus": "any", "length": 16, "count": 4, "seed": 0}
-        monkeypatch.setattr(loading, "load", lambda *a, **k: (copy.deepcopy(small), None))
-        row_recipe = recipe(
-            selection={"method": method, "count": 2} | ({"calibration": lines} if method == "sleb" else {})
-        )
-        return execute.prepare(row_recipe, **options)
+    monkeypatch.setattr(loading, "load", lambda *a, **k: (copy.deepcopy(small), None))
+    sleb = {"method": "sleb", "count": 2}
+    sleb |= {"calibration": {"corpus": "any", "length": 16, "count": 4, "seed": 0}}
 
-    context = prepared("sleb", recorded={"removed": [3, 1]})  # there is no text to search by
+    def prepared(selection, **options):
+        return execute.prepare(recipe(selection=selection), **options)
+
+    context = prepared(sleb, recorded={"removed": [3, 1]})  # there is no text to search by
     assert context.details == {"removed": [3, 1], "layers": len(small.model.layers), "layer_executions": 0}
     assert len(context.model.model.layers) == len(small.model.layers) - 2
     with pytest.raises(UserError, match="any"):
-        prepared("sleb")
-    with pytest.raises(UserError, match="calibration"):
-        prepared("bi", recorded={"removed": [3, 1]})  # of one pass, which a repair reads too
+        prepared(sleb)
+    with pytest.raises(UserError, match="calibration"):  # of one pass, which a repair reads too
+        prepared({"method": "bi", "count": 2}, recorded={"removed": [3, 1]})
 
 
 @pytest.mark.parametrize("options", [{"iterative": True}, {"iterative": False}, {"compensate": False}])
@@ -148,13 +152,6 @@ def test_an_unknown_step_is_named(small, step):
     fields = {"selection": {"method": "given", "layers": [1]}} | {step: {"method": "lineapatch", "layers": [1]}}
     with pytest.raises(UserError, match=f"unknown {step} 'lineapatch'"):
         execute.prepare(recipe(**fields))
-
-
-def test_long_work_keeps_one_folder_per_recipe(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
-    first, second = recipe(), recipe(fidelity="code")
-    folders = {Context(None, None, r, 0).folder for r in (first, first, second)}
-    assert len(folders) == 2 and all(folder.is_dir() and folder.is_relative_to(tmp_path) for folder in folders)
 
 
 def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_path, monkeypatch, tiny_llama, caplog):
@@ -216,10 +213,13 @@ def test_a_greedy_search_that_is_killed_goes_on_with_its_next_step(tmp_path, mon
     assert chosen(None, "killed") == (expected, 2)
 
 
-def test_measuring_anew_empties_a_folder_once(tmp_path, monkeypatch):
+def test_a_recipe_has_a_folder_of_its_own_which_measuring_anew_empties_once(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
     monkeypatch.setattr("common.pruning.pipeline._MADE", set())
-    (Context(None, None, recipe(), 0).folder / "earlier").touch()
+    folder, other = (Context(None, None, own, 0).folder for own in (recipe(), recipe(fidelity="code")))
+    assert folder == Context(None, None, recipe(), 0).folder != other
+    assert all(path.is_dir() and path.is_relative_to(tmp_path) for path in (folder, other))
+    (folder / "earlier").touch()
     monkeypatch.setattr("common.pruning.pipeline._MADE", set())
     again = Context(None, None, recipe(), 0, force=True)
     assert not list(again.folder.iterdir())
@@ -239,19 +239,14 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
         return plt.figure()
 
     monkeypatch.setattr(style, "draw_for_test", draw, raising=False)
-    given_recipe = recipe(selection={"method": "given", "layers": [2, 1]})
-    table = Table(
-        target="figure9-test",
-        paper="linearpatch",
-        number="figure 9",
-        title="",
-        declared=lambda subject, limit: [
-            Row("small", "small", "2/4", "given", dataclasses.replace(given_recipe, limit=limit))
-        ],
-        columns=lambda profile: [Column("layers", "removed", "removed", text=True), Column("n", "removed", "count")],
-        draw="figures.style:draw_for_test",
-    )
+    columns = [Column("layers", "removed", "removed", text=True), Column("n", "removed", "count")]
 
+    def rows(subject, limit):
+        given = recipe(selection={"method": "given", "layers": [2, 1]}, limit=limit)
+        return [Row("small", "small", "2/4", "given", given)]
+
+    drawing = {"draw": "figures.style:draw_for_test"}
+    table = Table("figure9-test", "linearpatch", "figure 9", "", rows, lambda profile: columns, **drawing)
     store, subject = Store(tmp_path, None), dataclasses.replace(subjects.PAPER, dtype="float32")
     assert show.drawn(table, store, subject) == []
     assert measure_missing([table], store, subject, execute) == 0
@@ -276,13 +271,9 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
 
 
 def test_a_record_without_what_a_figure_shows_is_named(tmp_path):
-    from common.records.results import Record
-    from reproductions.spec import registry
-
     table, store = registry.get("figure2-prunecomp"), Store(tmp_path, None)
     row = next(row for row in table.rows(subjects.TOY) if row.recipe)
-    store.put(Record({}, row.recipe.hash, "magnitude-gains", "ok", {"least": 1.0}, {}), row.recipe)
-    with pytest.raises(
-        UserError, match=r"cannot draw figure2-prunecomp: a record of .* has no details, not its 'gains'; measure"
-    ):
+    put(store, row.recipe, "magnitude-gains", {"least": 1.0})
+    problem = r"cannot draw figure2-prunecomp: a record of .* has no details, not its 'gains'; measure"
+    with pytest.raises(UserError, match=problem):
         show.drawn(table, store, subjects.TOY)

@@ -41,13 +41,10 @@ def test_a_gpus_seconds_count_only_where_no_cpu_has_measured(monkeypatch):
     assert expected_time._published(None, "smollm2-135m-instruct", "piqa")[0] == 1.0
 
 
-def test_what_was_never_measured_is_said_to_be_unknown():
+def test_what_was_never_measured_is_said_to_be_unknown_and_nothing_of_no_cell():
     work = [runner.Work(Recipe("standin", "standin"), "", ["no-such-benchmark"])]
     assert expected_time.expected(work, Store(NOWHERE)) == (0.0, 1)
     assert expected_time.summary(work, Store(NOWHERE)) == "1 cell to measure; nothing is known of their time"
-
-
-def test_where_no_cell_is_left_nothing_is_said_of_time():
     assert expected_time.summary([], Store(NOWHERE)) == "nothing is left to measure"
 
 
@@ -98,14 +95,24 @@ class Clock:
 
 @pytest.fixture
 def store(tmp_path):
-    store_ = Store(tmp_path, None)
-    store_.published = Published()
-    return store_
+    store = Store(tmp_path, None)
+    store.published = Published()
+    return store
 
 
-def work_of(recipes, benchmarks):
-    recipes_ = [Recipe("llama-2-7b", "paper", repair={"method": "shift"}, fidelity=f"f{n}") for n in range(recipes)]
-    return [runner.Work(recipe, f"row {n}", list(benchmarks)) for n, recipe in enumerate(recipes_)]
+def work_of(count, benchmarks):
+    recipes = [Recipe("llama-2-7b", "paper", repair={"method": "shift"}, fidelity=f"f{n}") for n in range(count)]
+    return [runner.Work(recipe, f"row {n}", list(benchmarks)) for n, recipe in enumerate(recipes)]
+
+
+def time_left(work, store, prepared=None, **measured):
+    """The time left of this work once its first model is prepared, and some of its cells are measured, in these seconds."""
+    left = expected_time.TimeLeft(work, store)
+    if prepared is not None:
+        left.prepared(work[0].recipe.hash, prepared)
+    for benchmark, seconds in measured.items():
+        left.measured(work[0].recipe.hash, benchmark, *([] if seconds is None else [seconds]))
+    return left
 
 
 def test_the_time_left_weighs_cells_by_what_they_are_expected_to_take(store, monkeypatch, capsys):
@@ -127,25 +134,18 @@ def test_the_time_left_weighs_cells_by_what_they_are_expected_to_take(store, mon
 
 
 def test_before_a_cell_is_measured_the_time_left_is_unknown(store):
-    [entry] = work_of(1, PUBLISHED)
-    left = expected_time.TimeLeft([entry], store)
-    left.prepared(entry.recipe.hash, 1.0)
-    assert left.seconds() is None
-    left.measured(entry.recipe.hash, "piqa")  # failed, or measured by another process: says nothing of the speed
-    assert left.seconds() is None
-    left.measured(entry.recipe.hash, "copa", 5.0)
-    assert left.seconds() == 500
+    work = work_of(1, PUBLISHED)
+    assert time_left(work, store, 1.0).seconds() is None
+    assert time_left(work, store, 1.0, piqa=None).seconds() is None  # failed, or measured by another process
+    assert time_left(work, store, 1.0, piqa=None, copa=5.0).seconds() == 500
 
 
 def test_a_cell_of_no_time_says_nothing_of_the_others(store, monkeypatch):
     """Counting parameters is expected to take 0.1 ms; the first time it takes a thousand times as long."""
     monkeypatch.setitem(PUBLISHED, "parameters", 1e-4)
-    [entry] = work_of(1, PUBLISHED)
-    left = expected_time.TimeLeft([entry], store)
-    left.prepared(entry.recipe.hash, 50.0)
-    left.measured(entry.recipe.hash, "parameters", 0.1)
-    assert left.seconds() is None
-    left.measured(entry.recipe.hash, "piqa", 20.0)
+    work = work_of(1, PUBLISHED)
+    assert time_left(work, store, 50.0, parameters=0.1).seconds() is None
+    left = time_left(work, store, 50.0, parameters=0.1, piqa=20.0)
     assert left.seconds() == pytest.approx(2 * (10 + 1000), rel=0.01)
 
 
@@ -161,17 +161,12 @@ def test_a_model_that_is_prepared_in_no_time_says_nothing_of_the_others(store, m
 
     monkeypatch.setattr(Published, "of_benchmark", of_benchmark)
     original = replace(first, recipe=Recipe("llama-2-7b", "paper"))
-    left = expected_time.TimeLeft([original, second], store)
-    left.prepared(original.recipe.hash, 5.0)
-    left.measured(original.recipe.hash, "piqa", 10.0)
-    assert left.seconds() == 10 + 50 + 10 + 10
+    assert time_left([original, second], store, 5.0, piqa=10.0).seconds() == 10 + 50 + 10 + 10
 
 
 def test_a_recipe_that_others_have_measured_is_not_prepared(store):
     first, second = work_of(2, ["piqa", "copa"])
-    left = expected_time.TimeLeft([first, second], store)
-    left.prepared(first.recipe.hash, 50.0)
-    left.measured(first.recipe.hash, "piqa", 10.0)
+    left = time_left([first, second], store, 50.0, piqa=10.0)
     assert left.seconds() == 10 + 50 + 10 + 10
     for benchmark in second.benchmarks:
         left.measured(second.recipe.hash, benchmark)
@@ -179,16 +174,9 @@ def test_a_recipe_that_others_have_measured_is_not_prepared(store):
 
 
 def test_a_cell_of_which_nothing_is_known_counts_as_the_mean_of_the_others(store):
-    [entry] = work_of(1, [*PUBLISHED, "new"])
-    left = expected_time.TimeLeft([entry], store)
-    left.prepared(entry.recipe.hash, 50.0)
-    left.measured(entry.recipe.hash, "piqa", 10.0)
+    left = time_left(work_of(1, [*PUBLISHED, "new"]), store, 50.0, piqa=10.0)
     assert left.seconds() == 10 + 1000 + (10 + 10 + 1000) / 3
-    unknown = work_of(1, ["a", "b", "c"])[0]
-    left = expected_time.TimeLeft([unknown], store)
-    left.prepared(unknown.recipe.hash, 7.0)
-    left.measured(unknown.recipe.hash, "a", 30.0)
-    assert left.seconds() == 60
+    assert time_left(work_of(1, ["a", "b", "c"]), store, 7.0, a=30.0).seconds() == 60
 
 
 def test_each_calibration_text_is_read_once(store, monkeypatch):
@@ -201,16 +189,5 @@ def test_each_calibration_text_is_read_once(store, monkeypatch):
     work = [runner.Work(recipe, "", ["piqa"]) for recipe in recipes]
     cells_and_preparing = 3 * (10 + 50)
     assert expected_time.expected(work, store) == (cells_and_preparing + 2 * 200, 0)
-    left = expected_time.TimeLeft(work, store)
-    left.prepared(recipes[0].hash, 250.0)
-    left.measured(recipes[0].hash, "piqa", 10.0)
+    left = time_left(work, store, 250.0, piqa=10.0)
     assert left.seconds() == 2 * 10 + 50 + 250  # the second reads nothing, the third another draw
-
-
-def test_reading_a_text_says_nothing_of_other_preparations(store, monkeypatch):
-    monkeypatch.setitem(PUBLISHED, expected_time._RUNNING, 100.0)
-    text = {"corpus": "wikitext2-train", "count": 48, "length": 2048}
-    reading = Recipe("llama-2-7b", "paper", calibration=text, repair={"method": "shift"})
-    unknown = Recipe("llama-2-7b", "paper", repair={"method": "other"})
-    left = expected_time.TimeLeft([runner.Work(recipe, "", ["piqa"]) for recipe in (reading, unknown)], store)
-    assert left._preparing.left == {reading.hash: 50 + 200, unknown.hash: 50}

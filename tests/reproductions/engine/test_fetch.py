@@ -5,6 +5,7 @@ import logging
 from dataclasses import replace
 
 import pytest
+from fake_measure import FakeMeasure
 
 from common.models.files import pickled_weights
 from common.records.results import Store
@@ -12,34 +13,18 @@ from common.utils.errors import NoData, UserError
 from reproductions.__main__ import main
 from reproductions.command_line import parser
 from reproductions.engine import execute, fetch, runner
-from reproductions.spec import registry
+from reproductions.spec import registry, subjects
 
 MODEL = "smollm2-360m"  # none of whose records is published
 COMMAND = ["run", "table1-linearpatch", "--model", MODEL, "--full-test-sets"]
-
-
-class Measured:
-    """In place of models: what was prepared and measured."""
-
-    def __init__(self):
-        self.prepared, self.cells = [], []
-
-    def prepare(self, recipe, **options):
-        self.prepared.append(recipe.hash)
-        work = runner.Work(recipe, "")
-        work.details, work.provenance = {}, {}
-        return work
-
-    def benchmark(self, prepared, name):
-        self.cells.append((prepared.recipe.hash, name))
-        values = dict.fromkeys(("acc", "acc_norm", "ratio", "perplexity"), 0.5)
-        return values, dict.fromkeys(values, 0.01), {}
+SUBJECT = replace(subjects.of_model(MODEL), full_test_sets=True)
 
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
+    """In place of models: what was prepared and measured."""
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "mine"))
-    fake = Measured()
+    fake = FakeMeasure()
     for name in ("prepare", "benchmark"):
         monkeypatch.setattr(execute, name, getattr(fake, name))
     return fake
@@ -64,6 +49,19 @@ def records(tmp_path):
     return [json.loads(path.read_text()) for path in (tmp_path / "mine").rglob("*.json")]
 
 
+def measurable_rows(target="table1-linearpatch"):
+    return [row for row in registry.get(target).rows(SUBJECT) if row.recipe]
+
+
+def texts_of(rows):
+    return {name for row in rows for _, name in fetch._texts(row.recipe)}
+
+
+def dense_hash(rows):
+    (recipe_hash,) = {row.recipe.hash for row in rows if row.dense}
+    return recipe_hash
+
+
 def test_a_benchmark_without_data_is_recorded_at_once(measured, data, tmp_path, capsys):
     absent, requested = data
     (race,) = {c.benchmark for c in registry.get("table1-linearpatch").columns("paper") if c.label == "Race-h"}
@@ -72,18 +70,16 @@ def test_a_benchmark_without_data_is_recorded_at_once(measured, data, tmp_path, 
     assert len(requested) == len(set(requested)) and {*absent, "piqa"} < set(requested)
     error = capsys.readouterr().err
     assert error.count("could not fetch") == 1
-    assert error.startswith(
-        f"warning: no data for Race-h, WIKI-2 (extension): could not fetch {race}: no network; fetch"
-    )
+    reason = f"could not fetch {race}: no network; fetch"
+    assert error.startswith(f"warning: no data for Race-h, WIKI-2 (extension): {reason}")
     statuses = {(r["recipe_hash"], r["benchmark"]): r["status"] for r in records(tmp_path)}
     assert {key[1] for key, status in statuses.items() if status == "no data"} == absent
-    assert {key for key, status in statuses.items() if status == "ok"} == set(measured.cells)
-    assert not {name for _, name in measured.cells} & absent
+    assert {key for key, status in statuses.items() if status == "ok"} == set(measured.measured)
+    assert not {name for _, name in measured.measured} & absent
 
 
 def test_rows_without_calibration_text_are_recorded_without_a_model(measured, data, tmp_path, capsys):
-    absent, _ = data
-    rows = [row for row in registry.get("table1-linearpatch").rows(_subject()) if row.recipe]
+    (absent, _), rows = data, measurable_rows()
     absent.add("c4-train")
     assert main(COMMAND) == 0
     free = {row.recipe.hash for row in rows if ("corpus", "c4-train") not in fetch._texts(row.recipe)}
@@ -93,47 +89,32 @@ def test_rows_without_calibration_text_are_recorded_without_a_model(measured, da
     assert statuses == {True: {"ok"}, False: {"no data"}}
 
 
-def test_where_no_other_row_can_be_measured_the_original_model_is_not_either(measured, data, tmp_path, capsys):
+@pytest.mark.parametrize(("target", "dense_row"), [("table1-linearpatch", "Dense"), ("table1-laco", "Dense*")])
+def test_where_no_other_row_can_be_measured_the_original_model_is_not_either(
+    target, dense_row, measured, data, tmp_path, capsys
+):
     """Its tasks would take most of an hour, and nothing would be compared with them."""
-    absent, _ = data
-    rows = [row for row in registry.get("table1-linearpatch").rows(_subject()) if row.recipe]
-    absent.update(name for row in rows for _, name in fetch._texts(row.recipe))
-    assert main(COMMAND) == 2
+    (absent, _), rows, command = data, measurable_rows(target), ["run", target, *COMMAND[2:]]
+    absent.update(texts_of(rows))
+    assert main(command) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: nothing can be measured: no data for the rows that read ")
-    assert error.rstrip().endswith("--row 'Dense' measures the original model alone")
+    assert error.rstrip().endswith(f"--row '{dense_row}' measures the original model alone")
     assert not measured.prepared and not records(tmp_path)
-    assert main([*COMMAND, "--row", "Dense"]) == 0
-    (dense,) = {row.recipe.hash for row in rows if row.dense}
-    assert set(measured.prepared) == {dense} and "piqa" in {name for _, name in measured.cells}
+    assert main([*command, "--row", dense_row]) == 0
+    assert set(measured.prepared) == {dense_hash(rows)} and measured.measured
 
 
-def test_the_advice_names_the_row_as_its_table_does(measured, data, capsys):
-    """LaCo's original model is the row Dense*."""
-    absent, _ = data
-    command = ["run", "table1-laco", *COMMAND[2:]]
-    rows = [row for row in registry.get("table1-laco").rows(_subject()) if row.recipe]
-    absent.update(name for row in rows for _, name in fetch._texts(row.recipe))
-    assert main(command) == 2
-    assert capsys.readouterr().err.rstrip().endswith("--row 'Dense*' measures the original model alone")
-    assert main([*command, "--row", "Dense*"]) == 0
-    (dense,) = {row.recipe.hash for row in rows if row.dense}
-    assert set(measured.prepared) == {dense}
-
-
-def test_the_original_model_is_measured_on_what_other_rows_have_values_of(
-    measured, data, monkeypatch, tmp_path, capsys
-):
-    """One command measures two columns of a row; then its text is gone, and the original model lacks all columns."""
-    absent, _ = data
-    rows = [row for row in registry.get("table1-linearpatch").rows(_subject()) if row.recipe]
-    (dense,) = {row.recipe.hash for row in rows if row.dense}
+def test_the_original_model_is_measured_on_what_other_rows_have_values_of(measured, data, capsys):
+    """One command measures two columns of a row; then its text is missing, and the original model lacks all columns."""
+    (absent, _), rows = data, measurable_rows()
+    dense = dense_hash(rows)
     assert main([*COMMAND, "--row", "SLEB", "--columns", "PIQA,WG"]) == 0
     assert dense not in measured.prepared
-    absent.update(name for row in rows for _, name in fetch._texts(row.recipe))
-    measured.cells.clear()
+    absent.update(texts_of(rows))
+    measured.steps.clear()
     assert main(COMMAND) == 0
-    assert measured.cells == [(dense, "piqa"), (dense, "winogrande")]
+    assert measured.measured == [(dense, "piqa"), (dense, "winogrande")]
     assert "of the original model left out" in capsys.readouterr().err
 
 
@@ -141,9 +122,8 @@ def test_where_nothing_can_be_measured_one_line_says_why(measured, tmp_path, cap
     """The tests have neither hub nor mirror."""
     assert main(COMMAND) == 2
     error = capsys.readouterr().err
-    assert (
-        error.startswith("error: nothing can be measured: no data for ARC-c, ARC-e, BoolQ") and error.count("\n") == 1
-    )
+    assert error.startswith("error: nothing can be measured: no data for ARC-c, ARC-e, BoolQ")
+    assert error.count("\n") == 1
     assert "could not fetch dataset" in error and "LAYERLAB_HUB" in error and len(error) <= 600
     assert not measured.prepared and not records(tmp_path)
 
@@ -151,7 +131,7 @@ def test_where_nothing_can_be_measured_one_line_says_why(measured, tmp_path, cap
 def test_the_stand_in_looks_for_nothing(measured, data):
     _, requested = data
     assert main(["run", "table1-linearpatch", "--limit", "2"]) == 0
-    assert measured.cells and not requested
+    assert measured.measured and not requested
 
 
 @pytest.mark.parametrize("error", [UserError("the data has no column"), KeyError("text")], ids=["refused", "broken"])
@@ -161,7 +141,7 @@ def test_what_is_no_lack_of_data_is_left_to_its_cell(error, measured, data, monk
 
     monkeypatch.setitem(fetch._DATA, "benchmark", refuses)
     assert main(COMMAND) == 0
-    assert "piqa" in {name for _, name in measured.cells}
+    assert "piqa" in {name for _, name in measured.measured}
 
 
 def test_an_interrupted_look_leaves_the_librarys_log_as_it_was(data, monkeypatch, tmp_path):
@@ -171,7 +151,7 @@ def test_an_interrupted_look_leaves_the_librarys_log_as_it_was(data, monkeypatch
     before = logging.getLogger("datasets").level
     monkeypatch.setitem(fetch._DATA, "benchmark", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fetch.lacking(runner.missing([registry.get("table1-linearpatch")], Store(tmp_path, None), _subject()))
+        fetch.lacking(runner.missing([registry.get("table1-linearpatch")], Store(tmp_path, None), SUBJECT))
     assert logging.getLogger("datasets").level == before
 
 
@@ -184,9 +164,3 @@ def test_weights_are_converted_when_asked_for(data, monkeypatch, capsys):
         assert main(["fetch", "table1-linearpatch", "--model", "llama-2-7b", *more]) == 0
     assert requested == [("llama-2-7b", {"convert_weights": False}), ("llama-2-7b", {"convert_weights": True})]
     assert "model llama-2-7b: here" in capsys.readouterr().out
-
-
-def _subject():
-    from reproductions.spec import subjects
-
-    return replace(subjects.of_model(MODEL), full_test_sets=True)

@@ -2,9 +2,7 @@
 
 import collections
 import dataclasses
-import os
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -15,22 +13,11 @@ from reproductions.engine import expected_time, fetch, gpu_batch, workers
 from reproductions.engine.gpu_batch import Planned
 from reproductions.engine.runner import Work
 
-ROOT = Path(__file__).parents[3]
 SMALL, LARGE = gpu_batch.MODELS
 
 
 def cells(work):
     return [(entry.recipe.hash, name) for entry in work for name in entry.benchmarks]
-
-
-@pytest.fixture
-def stub(tmp_path, monkeypatch):
-    """Processes measure with `tests/stub_measure.py` into `tmp_path`; returns how to set its variables."""
-    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "records"))
-    monkeypatch.setenv("STUB_LOG", str(tmp_path / "log"))
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
-    monkeypatch.setattr(workers, "LOOK", 0.1)
-    return monkeypatch.setenv
 
 
 @pytest.fixture
@@ -54,12 +41,9 @@ def test_the_most_valuable_comes_first_and_nothing_is_planned_twice(nothing_meas
     assert len(set(missing)) == len(missing) == sum(stage.cells for stage in planned)
     trained = [any(entry.recipe.training for entry in stage.work) for stage in planned]
     assert trained == sorted(trained) and trained[-2:] == [True, True]
-    assert not any(
-        LARGE in names for names, stage in zip(models, planned, strict=True) if stage.title.startswith("league")
-    )
-    removed = {
-        entry.recipe.selection["count"] for entry in planned[6].work if "count" in (entry.recipe.selection or {})
-    }
+    for names, stage in zip(models, planned, strict=True):
+        assert LARGE not in names or not stage.title.startswith("league")
+    removed = {(entry.recipe.selection or {}).get("count") for entry in planned[6].work}
     assert {5, 7} <= removed and not removed & {2, 3, 4}  # the papers' shares of 24 layers
 
 
@@ -79,11 +63,8 @@ def test_cells_without_data_take_no_time_and_are_counted(tmp_path):
     (whole,) = gpu_batch.timed(planned, store, 2.0, lambda recipe, benchmark: None)
     (part,) = gpu_batch.timed(planned, store, 2.0, lambda recipe, name: "none" if name == "copa" else None)
     (none,) = gpu_batch.timed(planned, store, 2.0, lambda recipe, benchmark: "none")
-    assert [stage.lacking for stage in (whole, part, none)] == [
-        0,
-        2,
-        3,
-    ] and whole.seconds > part.seconds > none.seconds == 0
+    assert [stage.lacking for stage in (whole, part, none)] == [0, 2, 3]
+    assert whole.seconds > part.seconds > none.seconds == 0
     first = Work(work[0].recipe, "row", ["piqa"])
     assert part.seconds == expected_time.expected([first], store)[0] / 2
     assert "(2 cells without data here)" in gpu_batch.forecast([part], 1, 9.0)
@@ -115,24 +96,23 @@ def batch():
     return [Planned("short", short, 1.0), Planned("long", long, 1.0)]
 
 
-def test_stages_are_measured_one_after_another(stub, tmp_path):
+def test_stages_are_measured_one_after_another(stub):
     planned = batch()
     assert gpu_batch.run(planned, device="cpu", workers=1, measure="stub_measure", ends=time.time() + 3600) == 5
-    store = Store(tmp_path / "records", None)
     for stage in planned:
         for entry in stage.work:
-            assert all(store.get(entry.recipe, name).status == "ok" for name in entry.benchmarks)
-    begun = [line.split()[2] for line in (tmp_path / "log").read_text().splitlines()]
+            assert all(stub.store.get(entry.recipe, name).status == "ok" for name in entry.benchmarks)
+    begun = [line.split()[2] for line in (stub.folder / "log").read_text().splitlines()]
     assert collections.Counter(begun[:3]) == {"copa": 2, "wsc273": 1} and sorted(begun[3:]) == ["boolq", "hellaswag"]
 
 
-def test_when_the_time_is_over_no_process_is_left_and_the_next_batch_goes_on(stub, tmp_path, monkeypatch, capsys):
-    stub("STUB_SECONDS", "600")
+def test_when_the_time_is_over_no_process_is_left_and_the_next_batch_goes_on(stub, tmp_path, capsys):
+    stub.set("STUB_SECONDS", "600")
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     assert gpu_batch.run(batch(), device="cpu", workers=2, measure="stub_measure", ends=time.time() + 5) == 0
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before and p.status() != "zombie"]
     assert not left
     assert "ended early" not in capsys.readouterr().err
     assert not list((tmp_path / "records").rglob("*.json"))
-    stub("STUB_SECONDS", "0")
+    stub.set("STUB_SECONDS", "0")
     assert gpu_batch.run(batch(), device="cpu", workers=1, measure="stub_measure", ends=time.time() + 3600) == 5

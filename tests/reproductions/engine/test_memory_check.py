@@ -19,14 +19,16 @@ def card(monkeypatch):
     monkeypatch.setattr(loading, "load", lambda *a, **k: pytest.fail("loaded"))
 
 
-def test_70_b_needs_several_cards_or_streaming(card):
-    with pytest.raises(UserError, match="70.6 B parameters, 141 GB, and cuda has 80 GB: .*--device auto.*--stream"):
-        execute.prepare(Recipe("llama-3-70b", "paper", dtype="float16"), device="cuda")
-
-
-def test_mixtral_needs_them_too(card):
-    with pytest.raises(UserError, match="46.7 B parameters, 93 GB"):
-        memory_check.check(Recipe("mixtral-8x7b", "paper", dtype="bfloat16"), "cuda")
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("llama-3-70b", "70.6 B parameters, 141 GB, and cuda has 80 GB: .*--device auto.*--stream"),
+        ("mixtral-8x7b", "46.7 B parameters, 93 GB"),
+    ],
+)
+def test_large_models_need_several_cards_or_streaming(card, model, message):
+    with pytest.raises(UserError, match=message):
+        execute.prepare(Recipe(model, "paper", dtype="bfloat16"), device="cuda")
 
 
 def test_lacos_training_is_refused_before_loading(card, monkeypatch):

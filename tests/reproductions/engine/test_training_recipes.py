@@ -29,27 +29,21 @@ def tokens(monkeypatch, tmp_path):
 
 @pytest.fixture
 def repaired(make_tiny, tiny_tokenizer):
-    def repair(removed=(2, 3), limit=None, fidelity="paper", **wanted):
-        recipe = Recipe(
-            model="tiny",
-            profile="standin",
-            weights="fixed",
-            selection=Given(tuple(removed)),
-            calibration={"corpus": "some", "count": 4},
-            repair=wanted,
-            limit=limit,
-            fidelity=fidelity,
-        )
+    """`repaired(**repair)` -> the context of a recipe that removes layers 2 and 3."""
+
+    def carry_out(limit=None, fidelity="paper", **repair):
+        fields = {"selection": Given((2, 3)), "repair": repair, "calibration": {"corpus": "some", "count": 4}}
+        recipe = Recipe("tiny", "standin", "fixed", **fields, limit=limit, fidelity=fidelity)
         context = Context(make_tiny("llama"), tiny_tokenizer, recipe, 1)
         for part in ("selection", "repair"):
             recipe.step(part).apply(context)
         return context
 
-    return repair
+    return carry_out
 
 
 @pytest.mark.parametrize(
-    "wanted, layers, parameters",
+    "repair, layers, parameters",
     [
         ({"method": "linearpatch-distilled", "top_k": 9}, 4, 64 * 64),
         ({"method": "linearpatch-distilled", "top_k": 9, "teacher": "online", "trainable": "diagonal"}, 4, 64 * 64),
@@ -59,8 +53,8 @@ def repaired(make_tiny, tiny_tokenizer):
         ({"method": "streamline-layer"}, 5, 0),
     ],
 )
-def test_a_recipe_is_carried_out_and_found_again(repaired, wanted, layers, parameters):
-    context = repaired(**wanted, **TRAINED)
+def test_a_recipe_is_carried_out_and_found_again(repaired, repair, layers, parameters):
+    context = repaired(**repair, **TRAINED)
     assert Decoder(context.model).num_layers == layers
     assert sum(p.numel() for p in patch_parameters(context.model)) == parameters
     training = context.details["training"]
@@ -68,7 +62,7 @@ def test_a_recipe_is_carried_out_and_found_again(repaired, wanted, layers, param
     assert training["losses"][-1] < training["losses"][0]
     assert training["loss"] == ("mse" if training["target"] == "output" else "kl")
     json.dumps(context.details, allow_nan=False)
-    again = repaired(**wanted, **TRAINED)
+    again = repaired(**repair, **TRAINED)
     assert again.details == context.details  # seconds included: nothing was trained a second time
     for parameter, other in zip(patch_parameters(context.model), patch_parameters(again.model), strict=True):
         assert torch.equal(parameter, other)
@@ -110,7 +104,7 @@ def test_a_long_curve_is_thinned_to_means():
 
 
 @pytest.mark.parametrize(
-    "wanted, message",
+    "repair, message",
     [
         ({"method": "linearpatch-distilled", "samples": 4, "trainabel": "matrix"}, "unknown option of the repair"),
         ({"method": "linearpatch-distilled", "samples": 4, "teacher": "offline"}, "unknown teacher"),
@@ -120,6 +114,6 @@ def test_a_long_curve_is_thinned_to_means():
         ({"method": "streamline-ffn", "samples": 4, "order": "random"}, "unknown order"),
     ],
 )
-def test_bad_recipes_are_named(repaired, wanted, message):
+def test_bad_recipes_are_named(repaired, repair, message):
     with pytest.raises(UserError, match=message):
-        repaired(**wanted)
+        repaired(**repair)

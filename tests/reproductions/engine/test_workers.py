@@ -1,6 +1,5 @@
 """A grid over processes: whatever is killed and whoever submits, every record is there once."""
 
-import collections
 import multiprocessing
 import os
 import pickle
@@ -16,10 +15,11 @@ import psutil
 import pytest
 import stub_measure
 import submitit
+from stored_records import put
 
 from common.console import progress
 from common.pruning.recipe import Recipe
-from common.records.results import ROOT, Record, Store
+from common.records.results import ROOT
 from common.utils import locks
 from common.utils.errors import UserError
 from reproductions.command_line import main, parser
@@ -38,9 +38,9 @@ workers.local(pickle.loads(Path(sys.argv[1]).read_bytes()), 2, Path(sys.argv[2])
 """
 
 
-def grid(recipes=6, benchmarks=BENCHMARKS):
-    recipes_ = [Recipe("llama-2-7b", "paper", fidelity=f"f{number}") for number in range(recipes)]
-    return [Work(entry, f"row {number}", list(benchmarks)) for number, entry in enumerate(recipes_)]
+def grid(count=6, benchmarks=BENCHMARKS):
+    recipes = [Recipe("llama-2-7b", "paper", fidelity=f"f{number}") for number in range(count)]
+    return [Work(recipe, f"row {number}", list(benchmarks)) for number, recipe in enumerate(recipes)]
 
 
 def worker(work, **options):
@@ -51,43 +51,17 @@ def cells(work):
     return sorted((entry.recipe.hash, benchmark) for entry in work for benchmark in entry.benchmarks)
 
 
-@pytest.fixture
-def stub(tmp_path, monkeypatch):
-    """Where processes leave their records, and what they began: `begun()` -> {(recipe, benchmark): times}."""
-    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "records"))
-    monkeypatch.setenv("STUB_LOG", str(tmp_path / "log"))
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
-    monkeypatch.setattr(workers, "LOOK", 0.1)
-    monkeypatch.setattr(runner, "PAUSE", 0.01)
-
-    def begun():
-        lines = (tmp_path / "log").read_text().splitlines() if (tmp_path / "log").exists() else []
-        return collections.Counter(tuple(line.split()[1:]) for line in lines)
-
-    return SimpleNamespace(
-        store=Store(tmp_path / "records", None), begun=begun, folder=tmp_path, set=monkeypatch.setenv
-    )
-
-
-def recorded(store, work):
-    records = {(e.recipe.hash, b): store.get(e.recipe, b) for e in work for b in e.benchmarks}
-    for path in store.user.rglob(".lock"):
+def assert_recorded(stub, work, times=1):
+    """Each cell has a result and was begun so many times (None: whatever number), and nobody measures any more."""
+    for path in stub.store.user.rglob(".lock"):
         lock = locks.take(path)
         assert lock is not None, "somebody still measures"
         lock.release()
-    return sorted(key for key, record in records.items() if record is not None and record.status == "ok")
-
-
-def test_two_at_once_measure_each_cell_once(stub):
-    work = grid()
-    stub.set("STUB_SECONDS", "0.01")
-    both = [threading.Thread(target=runner.measured, args=(work, stub.store, stub_measure)) for _ in range(2)]
-    for thread in both:
-        thread.start()
-    for thread in both:
-        thread.join()
-    assert recorded(stub.store, work) == cells(work)
-    assert stub.begun() == dict.fromkeys(cells(work), 1)
+    for entry in work:
+        for benchmark in entry.benchmarks:
+            record = stub.store.get(entry.recipe, benchmark)
+            assert record is not None and record.status == "ok"
+    assert times is None or stub.begun() == dict.fromkeys(cells(work), times)
 
 
 def test_who_has_no_patience_leaves_what_another_measures(stub):
@@ -97,7 +71,7 @@ def test_who_has_no_patience_leaves_what_another_measures(stub):
     assert set(stub.begun()) == set(cells(work[1:]))
     lock.release()
     assert runner.measured(work, stub.store, stub_measure) == 0
-    assert recorded(stub.store, work) == cells(work) and set(stub.begun().values()) == {1}
+    assert_recorded(stub, work)
 
 
 def test_what_another_measures_is_waited_for_and_taken_over_if_it_gives_up(stub, caplog):
@@ -110,7 +84,7 @@ def test_what_another_measures_is_waited_for_and_taken_over_if_it_gives_up(stub,
     assert not stub.begun()
     lock.release()
     waiting.join()
-    assert recorded(stub.store, [work]) == cells([work]) and set(stub.begun().values()) == {1}
+    assert_recorded(stub, [work])
 
 
 def test_measuring_anew_is_done_once_for_each_request(stub):
@@ -118,56 +92,63 @@ def test_measuring_anew_is_done_once_for_each_request(stub):
     request_time = time.time_ns()
     for _ in range(2):
         runner.measured(work, stub.store, stub_measure, force=True, since=request_time)
-    assert set(stub.begun().values()) == {1}
+    assert_recorded(stub, work, times=1)
     runner.measured(work, stub.store, stub_measure, force=True)
-    assert set(stub.begun().values()) == {2}
+    assert_recorded(stub, work, times=2)
 
 
-def test_a_failure_is_not_tried_again_for_the_same_request(stub):
+@pytest.fixture
+def failing():
+    """Stands for a measuring that fails in each benchmark; its `tries` are noted."""
+    tries = []
+
+    def benchmark(prepared, name):
+        tries.append(name)
+        raise MemoryError
+
+    return SimpleNamespace(**vars(stub_measure) | {"benchmark": benchmark}, tries=tries)
+
+
+def test_a_failure_is_not_tried_again_for_the_same_request(stub, failing):
     (work,) = grid(1, ["piqa"])
-    failing = SimpleNamespace(**vars(stub_measure))
-    failing.benchmark = lambda *_: stub.begun() or (_ for _ in ()).throw(MemoryError)
     request_time = time.time_ns()
     assert runner.measured([work], stub.store, failing, since=request_time) == 1
     assert runner.measured([work], stub.store, stub_measure, since=request_time) == 1 and not stub.begun()
     assert runner.measured([work], stub.store, stub_measure) == 0 and stub.begun()
 
 
-def broken(*_):
-    raise MemoryError
-
-
 def outcome(work, since):
     return workers._outcome(workers.Worker(tuple(work), since, force=True))
 
 
-def test_a_value_that_is_not_measured_anew_is_kept_and_counts_as_failed(stub):
+def test_a_value_that_is_not_measured_anew_is_kept_and_counts_as_failed(stub, failing):
     """Several processes try it once for a request; who asked for it is told, and nothing is left beside the record."""
     (work,) = grid(1, ["piqa", "copa"])
     runner.measured([work], stub.store, stub_measure)
     before = stub.store.get(work.recipe, "copa")
-    tries = []
-    stops = SimpleNamespace(**vars(stub_measure))
-    stops.benchmark = lambda prepared, name: broken(tries.append(name))
     (work,) = work.without(["piqa"])
-    files = sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir())
-    request_time = time.time_ns()
+
+    def measured(measure, **options):
+        return runner.measured([work], stub.store, measure, force=True, **options)
+
+    def files():
+        return sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir())
+
+    files_before, request_time = files(), time.time_ns()
     for _ in range(2):
-        assert runner.measured([work], stub.store, stops, force=True, since=request_time) == 1
-    assert tries == ["copa"] and stub.store.get(work.recipe, "copa") == before
-    assert outcome([work], request_time) == 1
-    assert sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir()) == files
-    assert runner.measured([work], stub.store, stops, force=True) == 1  # a request of one process leaves no trace
-    assert sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir()) == files
-    lacking = {"lacking": lambda recipe, benchmark: "no network"}
+        assert measured(failing, since=request_time) == 1
+    assert failing.tries == ["copa"] and stub.store.get(work.recipe, "copa") == before
+    assert outcome([work], request_time) == 1 and files() == files_before
+    assert measured(failing) == 1  # a request of one process leaves no trace
+    assert files() == files_before
     request_time = time.time_ns()
-    assert runner.measured([work], stub.store, stops, force=True, since=request_time, **lacking) == 0
+    assert measured(failing, since=request_time, lacking=lambda recipe, benchmark: "no network") == 0
     assert outcome([work], request_time) == 0  # what has no data is no failure
+    assert stub.store.get(work.recipe, "copa") == before
     request_time = time.time_ns()
-    runner.measured([work], stub.store, stops, force=True, since=request_time)
-    runner.measured([work], stub.store, stub_measure, force=True)
-    assert sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir()) == files
-    assert outcome([work], request_time) == 0
+    measured(failing, since=request_time)
+    measured(stub_measure)
+    assert files() == files_before and outcome([work], request_time) == 0
 
 
 def test_what_killed_processes_were_to_measure_anew_counts_as_failed(stub, monkeypatch, caplog):
@@ -181,12 +162,11 @@ def test_what_killed_processes_were_to_measure_anew_counts_as_failed(stub, monke
     assert workers.spread(options, stub.store, work, lambda *_: None) == 0
 
 
-def test_the_bar_is_full_where_values_are_kept(stub, monkeypatch):
+def test_the_bar_is_full_where_values_are_kept(stub, failing, monkeypatch):
     (work,) = grid(1)
     runner.measured([work], stub.store, stub_measure)
-    stops = SimpleNamespace(**vars(stub_measure) | {"benchmark": broken})
     request_time = time.time_ns()
-    runner.measured([work], stub.store, stops, force=True, since=request_time)
+    runner.measured([work], stub.store, failing, force=True, since=request_time)
     counted = []
     monkeypatch.setattr("common.console.progress.track.update", lambda bar, count=1: counted.append(count))
     workers._watch(workers.Worker((work,), request_time, force=True), {}, None)
@@ -211,8 +191,7 @@ def test_the_time_left_is_divided_among_the_processes_that_work(stub, monkeypatc
     monkeypatch.setattr(workers, "track", track)
     work = grid(3, ("first", "second"))
     provenance = {"seconds": 30.0, "preparing_seconds": 8.0}
-    recipe = work[0].recipe
-    stub.store.put(Record(vars(recipe), recipe.hash, "first", "ok", {"acc": 0.5}, provenance=provenance), recipe)
+    put(stub.store, work[0].recipe, "first", {"acc": 0.5}, provenance=provenance)
     workers._watch(worker(work), {Process(): stub.folder / str(number) for number in range(2)}, ends=0)
     assert tracked["left"]() == (5 * 30 + 2 * 8) / 2
 
@@ -228,7 +207,7 @@ def test_a_task_does_all_of_it_and_is_queued_again_as_it_was(stub):
         assert submitit.DebugExecutor(stub.folder / "jobs").submit(again).result() == 0
     finally:
         sys.path[:] = before
-    assert recorded(stub.store, work) == cells(work)
+    assert_recorded(stub, work)
 
 
 def test_a_killed_processes_cells_are_taken_over_by_the_others(stub, capsys):
@@ -237,7 +216,7 @@ def test_a_killed_processes_cells_are_taken_over_by_the_others(stub, capsys):
     stub.set("STUB_KILLS", " ".join(victim))
     stub.set("STUB_SECONDS", "0.2")
     workers.local(worker(work), 2, stub.folder / "jobs")
-    assert recorded(stub.store, work) == cells(work)
+    assert_recorded(stub, work, times=None)
     assert stub.begun() == dict.fromkeys(cells(work), 1) | {victim: 2}
     assert "ended early (SIGKILL); see" in capsys.readouterr().err
 
@@ -264,24 +243,32 @@ def test_a_process_that_ends_by_an_error_says_which_and_where_its_log_is(stub, c
     assert warning.endswith(f" ended early (common.utils.errors.UserError: no such device); see {log}")
 
 
+def submitter(stub, work, **options):
+    """A process that submits the work to two processes of its own."""
+    (stub.folder / "work").write_bytes(pickle.dumps(worker(work)))
+    command = [sys.executable, "-c", SUBMIT, str(stub.folder / "work"), str(stub.folder / "jobs")]
+    return subprocess.Popen(command, cwd=ROOT, text=True, **options)
+
+
+def wait_until(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 @pytest.mark.slow
 def test_a_killed_submitter_loses_nothing_and_a_second_one_repeats_nothing(stub):
     work = grid(8)
     stub.set("STUB_SECONDS", "0.5")
-    (stub.folder / "work").write_bytes(pickle.dumps(worker(work)))
-    command = [sys.executable, "-c", SUBMIT, str(stub.folder / "work"), str(stub.folder / "jobs")]
-    first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    first = submitter(stub, work, stdout=subprocess.PIPE)
     assert int(first.stdout.readline()) == first.pid
-    deadline = time.monotonic() + 300
-    while not stub.begun() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(stub.begun, 300)
     first.kill()
     first.wait()
     first.stdout.close()
     assert 0 < len(stub.begun()) < len(cells(work))
     workers.local(worker(work), 1, stub.folder / "jobs")
-    assert recorded(stub.store, work) == cells(work)
-    assert stub.begun() == dict.fromkeys(cells(work), 1)
+    assert_recorded(stub, work)
 
 
 @pytest.mark.slow
@@ -295,15 +282,10 @@ def test_a_submitter_that_is_told_to_end_leaves_no_process_behind(stub, number, 
         signal.signal(signal.SIGINT, ctrl_c)
         signal.signal(number, signal.SIG_DFL)
 
-    work = grid(2)
     stub.set("STUB_SECONDS", "90")
-    (stub.folder / "work").write_bytes(pickle.dumps(worker(work)))
-    command = [sys.executable, "-c", SUBMIT, str(stub.folder / "work"), str(stub.folder / "jobs")]
     with (stub.folder / "errors").open("w") as errors:
-        first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=errors, preexec_fn=answers)
-    deadline = time.monotonic() + 120
-    while len(stub.begun()) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+        first = submitter(stub, grid(2), stdout=subprocess.DEVNULL, stderr=errors, preexec_fn=answers)
+    wait_until(lambda: len(stub.begun()) >= 2, 120)
     measuring = {int(line.split()[0]) for line in (stub.folder / "log").read_text().splitlines()}
     assert len(measuring) == 2
     first.send_signal(number)
@@ -320,9 +302,8 @@ def test_listed_commands_ask_for_each_cell_once(stub):
     assert len(lines) == len(work)
     requested = []
     for line in lines:
-        words = subprocess.run(
-            ["sh", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True
-        ).stdout.splitlines()
+        shell = ["sh", "-c", f"printf '%s\\n' {line}"]
+        words = subprocess.run(shell, capture_output=True, text=True).stdout.splitlines()
         options = parser().parse_args(words[3:])
         assert (options.model, options.limit, options.workers, options.no_show) == (["a b"], 7, None, True)
         assert options.full_test_sets and not options.paper_budget
@@ -359,9 +340,9 @@ def test_what_cannot_be_spread_is_said(arguments, message):
 
 def test_a_recipe_that_no_table_has_is_said():
     every = grid()
-    for key_ in ("nonsense", "0123456789abcdef"):
-        with pytest.raises(UserError, match=f"unknown recipe '{key_}'"):
-            workers.chosen(every, [key_], every)
+    for name in ("nonsense", "0123456789abcdef"):
+        with pytest.raises(UserError, match=f"unknown recipe '{name}'"):
+            workers.chosen(every, [name], every)
     left = [Work(every[0].recipe, "row 0", ["copa", "boolq"]), *every[2:]]
     assert workers.chosen(left, [every[1].recipe.hash], every) == []  # measured by now
     assert workers.chosen(left, [every[3].recipe.hash, every[0].recipe.hash], every) == [left[0], left[2]]
@@ -411,20 +392,19 @@ def test_what_there_is_is_divided_by_the_workers_that_are_started(stub, monkeypa
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
-def test_slurm_options_have_short_names():
-    assert workers.slurm_options("partition=gpu,gpus=1,array=8,minutes=90,account=a") == {
-        "partition": "gpu",
-        "gpus_per_node": 1,
-        "array_parallelism": 8,
-        "time": 90,
-        "account": "a",
-    }
-
-
-def test_slurm_options_are_numbers_where_slurm_has_numbers_and_may_be_lists():
-    options = workers.slurm_options("account=00123,nodelist=n1, n2,n[4,6],cpus_per_task=08,qos=7,mem=64,exclude=n3")
-    assert options["account"] == "00123" and options["nodelist"] == "n1,n2,n[4,6]" and options["cpus_per_task"] == 8
-    assert (options["qos"], options["mem"], options["exclude"]) == ("7", "64", "n3")
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("partition=gpu,account=a", {"partition": "gpu", "account": "a"}),
+        ("gpus=1", {"gpus_per_node": 1}),
+        ("account=00123,cpus_per_task=08", {"account": "00123", "cpus_per_task": 8}),  # numbers where SLURM has numbers
+        ("qos=7,mem=64", {"qos": "7", "mem": "64"}),
+        ("nodelist=n1, n2,n[4,6],exclude=n3", {"nodelist": "n1,n2,n[4,6]", "exclude": "n3"}),
+    ],
+)
+def test_slurm_options(text, options):
+    short = {"array_parallelism": 8, "time": 90}
+    assert workers.slurm_options(f"array=8,minutes=90,{text}") == short | options
 
 
 @pytest.mark.parametrize(("asked", "name"), [("", "reproductions"), ("job_name=mine", "mine")])

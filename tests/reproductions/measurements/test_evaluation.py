@@ -3,12 +3,13 @@
 import pytest
 import torch
 from hub_mirror import write_mmlus, write_rows
+from stored_records import put
 
 from common.evaluation import generation, harness, mmlu, scores
 from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.models.files import hub
 from common.pruning.pipeline import Context
-from common.records.results import Recipe, Record, Store
+from common.records.results import Recipe, Store
 from common.utils.errors import UserError
 from reproductions import measurements
 from reproductions.engine import execute, fetch
@@ -73,13 +74,12 @@ def test_normalised_accuracy_is_asked_of_tasks_that_have_it():
     assert plain == {"mmlu", "winogrande"}
 
 
-def test_laco_averages_cover_every_score_once():
-    for profile in ("paper", "standin"):
-        labels = [column.label for column in columns.laco(profile)]
-        average, retained, *groups = columns.laco_averages(profile)
-        assert list(average.of) == list(retained.of) == labels
-        assert [label for group in groups for label in group.of] == labels
-        assert [group.label for group in groups] == ["Reas.", "Lang.", "Know.", "Exam.", "Unde."]
+@pytest.mark.parametrize("profile", ["paper", "standin"])
+def test_laco_averages_cover_every_score_once(profile):
+    labels = [column.label for column in columns.laco(profile)]
+    average, retained, *groups = columns.laco_averages(profile)
+    assert list(average.of) == list(retained.of) == labels == [label for group in groups for label in group.of]
+    assert [group.label for group in groups] == ["Reas.", "Lang.", "Know.", "Exam.", "Unde."]
 
 
 @pytest.mark.parametrize("model", ["LLaMA-2-7B", "LLaMA-2-13B", "Baichuan2-7B", "Baichuan2-13B"])
@@ -124,8 +124,8 @@ def test_a_broken_model_has_a_perplexity_that_diverged(prepared, tmp_path):
     values, errors, details, _ = execute.benchmark(prepared, "perplexity@standin-numerical-thin")
     assert values["nll"] > 700 and values["perplexity"] == float("inf")
     store, recipe = Store(tmp_path, None), prepared.recipe
-    path = store.put(Record({}, recipe.hash, "perplexity", "ok", values, errors, details), recipe)
-    assert '"perplexity": "Infinity"' in path.read_text()
+    put(store, recipe, "perplexity", values, errors, details=details)
+    assert '"perplexity": "Infinity"' in store.path(recipe, "perplexity").read_text()
     assert store.get(recipe, "perplexity").values == values
 
 
@@ -148,9 +148,8 @@ def test_fetch_knows_what_each_benchmark_reads(subjects, tmp_path, monkeypatch):
 
 def test_reassessings_suite_runs_from_a_mirror(subjects, tmp_path, tiny_llama, tiny_tokenizer):
     choices = {"text": ["a layer", "a model", "the stream", "one"], "label": list("ABCD")}
-    rows = [
-        {"id": str(i), "question_stem": f"cut {i} is", "choices": choices, "answerKey": "ABCD"[i]} for i in range(4)
-    ]
+    question = {"question_stem": "cut is", "choices": choices}
+    rows = [question | {"id": str(i), "answerKey": "ABCD"[i]} for i in range(4)]
     for split in ("train", "test"):
         write_rows(tmp_path / "hub", "allenai/openbookqa", "main", split, rows)
     results = harness.evaluate(tiny_llama, tiny_tokenizer, list(TASKS.values()))

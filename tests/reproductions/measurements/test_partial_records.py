@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from hub_mirror import TASKS, write_rows
+from stored_records import put
 
 from common.calibration import corpora
 from common.evaluation.windowed_perplexity import PROTOCOLS
@@ -99,11 +100,10 @@ def test_an_older_record_that_lacks_what_a_part_needs_tells_nothing_of_it(tmp_pa
 
     def known(details, provenance):
         values = {"nll": 2.0, "perplexity": 7.4}
-        record = Record(vars(RECIPE), RECIPE.hash, TEXT, "ok", values, {}, details, provenance)
-        store.put(record, RECIPE, {"nll": np.full(600, 2.0)})
-        return [
-            partial_records.part(store, RECIPE, name) is not None for name in (subsets.smaller(TEXT), "training-cost")
-        ]
+        outcomes = {"nll": np.full(600, 2.0)}
+        put(store, RECIPE, TEXT, values, outcomes=outcomes, details=details, provenance=provenance)
+        parts = (subsets.smaller(TEXT), "training-cost")
+        return [partial_records.part(store, RECIPE, name) is not None for name in parts]
 
     assert known(details, provenance) == [True, True]
     assert known({key: details[key] for key in ("removed", "training")}, provenance) == [False, True]
@@ -112,17 +112,15 @@ def test_an_older_record_that_lacks_what_a_part_needs_tells_nothing_of_it(tmp_pa
 
 def asking(benchmark):
     """A table of one row that asks one benchmark."""
-    row = Row("small", "small", "0/6", "Dense", RECIPE, dense=True)
-    return Table(
-        "t", "linearpatch", "none", "", lambda *_: [row], lambda _: [Column("PIQA", benchmark, "acc")], full=True
-    )
+    row, column = Row("small", "small", "0/6", "Dense", RECIPE, dense=True), Column("PIQA", benchmark, "acc")
+    return Table("t", "linearpatch", "none", "", lambda *_: [row], lambda _: [column], full=True)
 
 
 def test_a_part_is_taken_anew_where_the_user_has_measured_its_whole_anew(measuring, tmp_path):
     store = Store(tmp_path / "mine", tmp_path / "published")
     small = dataclasses.replace(subjects.of_model("smollm2-135m-instruct"), dtype=RECIPE.dtype)
 
-    def made(right, time):
+    def record_of(right, time):
         record = Record(vars(RECIPE), RECIPE.hash, "piqa", "ok", {"acc": float(right)}, {}, {}, {"measured_at": time})
         return record, {"acc": np.full(13, right)}
 
@@ -132,11 +130,11 @@ def test_a_part_is_taken_anew_where_the_user_has_measured_its_whole_anew(measuri
         return len(work), store.get(RECIPE, "piqa@first-500").values["acc"]
 
     measuring.done.clear()
-    publish(tmp_path / "published", [made(True, "1")])
+    publish(tmp_path / "published", [record_of(True, "1")])
     assert taken() == (1, 1.0)
-    publish(tmp_path / "published", [made(False, "2")])  # what is published is left as it is
+    publish(tmp_path / "published", [record_of(False, "2")])  # what is published is left as it is
     assert taken() == (0, 1.0)
-    record, items = made(False, "3")
+    record, items = record_of(False, "3")
     store.put(record, RECIPE, items)
     assert taken() == (1, 0.0) and taken() == (0, 0.0)
 
@@ -171,57 +169,56 @@ def test_which_layers_went_is_known_from_whatever_was_measured(tmp_path, tiny_ll
     assert derived.details == {"removed": [3, 1], "layers": 6} and derived.details.items() <= expected.details.items()
 
 
-def test_what_training_took_is_taken_from_any_record_and_is_what_it_would_be_by_itself(measuring, tmp_path):
-    report = {
-        "trainable": 12,
-        "seconds": 3.5,
-        "peak_memory_bytes": 2**30,
-        "epochs": [{"layer_executions": n} for n in (5, 7)],
-    }
-    prepare = measuring.prepare
+@pytest.fixture
+def derived_and_measured(measuring, tmp_path):
+    """`derived_and_measured(name, training)` -> a benchmark of a model taken from PIQA's record, and measured."""
 
-    def trained(recipe, **options):
-        context = prepare(recipe, **options)
-        context.details |= {"removed": [2], "training": report}
-        return context
+    def both(name, training):
+        prepare = measuring.prepare
 
-    measuring.prepare = trained
-    alone, both = Store(tmp_path / "alone", None), Store(tmp_path / "both", None)
-    assert run(alone, measuring, "training-cost") == ["training-cost"]
-    assert run(both, measuring, "piqa") == ["piqa"] and run(both, measuring, "training-cost") == []
-    expected, derived = (store.get(RECIPE, "training-cost") for store in (alone, both))
-    assert (
-        derived.values == expected.values == {"trainable": 12, "seconds": 3.5, "peak_gib": 1.0, "layer_executions": 12}
-    )
-    assert (
-        derived.details["training"] == expected.details["training"]
-        and derived.details["device"] == expected.details["device"]
-    )
-    assert derived.provenance["part_of"] == "piqa"
+        def prepared(recipe, **options):
+            context = prepare(recipe, **options)
+            context.details |= {"removed": [2]} | ({} if training is None else {"training": training})
+            return context
+
+        measuring.prepare = prepared
+        alone, whole = Store(tmp_path / "alone", None), Store(tmp_path / "whole", None)
+        assert run(alone, measuring, name) == [name]
+        assert run(whole, measuring, "piqa") == ["piqa"] and run(whole, measuring, name) == []
+        derived, measured = (store.get(RECIPE, name) for store in (whole, alone))
+        assert derived.values == measured.values and derived.provenance["part_of"] == "piqa"
+        return derived, measured
+
+    return both
 
 
-def test_where_training_ended_is_taken_from_any_record(measuring, tmp_path):
+def test_what_training_took_is_taken_from_any_record_and_is_what_it_would_be_by_itself(derived_and_measured):
+    took = {"trainable": 12, "seconds": 3.5}
+    epochs = [{"layer_executions": count} for count in (5, 7)]
+    training = took | {"peak_memory_bytes": 2**30, "epochs": epochs}
+    derived, measured = derived_and_measured("training-cost", training)
+    assert derived.values == took | {"peak_gib": 1.0, "layer_executions": 12}
+    for name in ("training", "device"):
+        assert derived.details[name] == measured.details[name]
+
+
+HELD_OUT = {"validation": [[2, 3.5], [4, 2.5], [6, 2.75]], "kept_step": 4, "validation_rows": 8}
+
+
+@pytest.mark.parametrize(
+    ("training", "values", "reason"),
+    [
+        (HELD_OUT, {"loss": 2.5}, None),
+        (HELD_OUT | {"kept_step": 6}, {"loss": 2.75}, None),
+        ({"validation": []}, {}, "not validated"),
+        (None, {}, "none"),
+    ],
+)
+def test_where_training_ended_is_taken_from_any_record(training, values, reason, derived_and_measured):
     """Of the state that was kept; a model that was not trained says so."""
-    report = {"validation": [[2, 3.5], [4, 2.5], [6, 2.75]], "kept_step": 4, "validation_rows": 8}
-    prepare, trained = measuring.prepare, {}
-
-    def prepared(recipe, **options):
-        context = prepare(recipe, **options)
-        context.details |= {"removed": [2], **trained}
-        return context
-
-    measuring.prepare = prepared
-    for number, report_ in enumerate((report, report | {"kept_step": 6}, {"validation": []}, None)):
-        trained = {} if report_ is None else {"training": report_}
-        alone, both = Store(tmp_path / f"alone{number}", None), Store(tmp_path / f"both{number}", None)
-        run(alone, measuring, "held-out-loss")
-        assert run(both, measuring, "piqa") == ["piqa"] and run(both, measuring, "held-out-loss") == []
-        expected, derived = (store.get(RECIPE, "held-out-loss") for store in (alone, both))
-        values = [{"loss": 2.5}, {"loss": 2.75}, {}, {}][number]
-        assert derived.values == expected.values == values and derived.provenance["part_of"] == "piqa"
-        if not values:
-            reason = "none" if report_ is None else "not validated"
-            assert derived.details["status"] == expected.details["status"] == reason
+    derived, measured = derived_and_measured("held-out-loss", training)
+    assert derived.values == values
+    assert reason is None or derived.details["status"] == measured.details["status"] == reason
 
 
 def test_a_record_without_training_tells_nothing_of_its_cost(tmp_path, measuring):

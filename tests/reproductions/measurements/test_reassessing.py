@@ -19,15 +19,9 @@ from reproductions.measurements import reassessing as benchmark
 
 LINES = [f"the layers of a model {n} are removed and the stream is scaled" for n in range(40)]
 TEXT = corpora.Corpus("lines", domain="lines")
-QUICK = {
-    "method": "partial",
-    "last": 1,
-    "epochs": 2,
-    "batch": 4,
-    "micro_batch": 2,
-    "learning_rate": 1e-3,
-    "warmup_steps": 0,
-}
+QUICK = {"method": "partial", "last": 1, "epochs": 2, "batch": 4, "micro_batch": 2}
+QUICK |= {"learning_rate": 1e-3, "warmup_steps": 0}
+UP = "model.layers.{}.mlp.up_proj.weight"
 BLOCKS = {"corpus": "lines", "length": 12, "count": 6, "held_out": 2, "seed": 1}
 CROPS = {"corpus": "lines", "sampler": "line-crops", "count": 4, "length": 12, "seed": 3}
 
@@ -51,8 +45,13 @@ def recipe(**fields) -> Recipe:
     return Recipe(model="small", profile="paper", weights="none", **fields)
 
 
-def metric(name, count=2, **more):
-    return {"method": "metric", "metric": name, "count": count, **more}
+def metric(name, **more):
+    return {"method": "metric", "metric": name, "count": 2, **more}
+
+
+def tuned(**changes):
+    """A short fine-tuning."""
+    return {"method": "finetune", "settings": QUICK | changes, "data": BLOCKS}
 
 
 def test_a_metric_uses_the_recipes_calibration_seed_and_fidelity(small, tiny_tokenizer):
@@ -78,42 +77,31 @@ def test_windows_are_those_of_the_joined_text(small, tiny_tokenizer):
 
 
 def test_a_training_is_reported_and_found_again(small, monkeypatch):
-    needed_recipe = recipe(
-        selection=metric("reverse-order"), training={"method": "finetune", "settings": QUICK, "data": BLOCKS}
-    )
-    prepared = execute.prepare(needed_recipe)
+    trained = recipe(selection=metric("reverse-order"), training=tuned())
+    prepared = execute.prepare(trained)
     report = prepared.details["training"]
     assert prepared.details["removed"] == [5, 4]
     assert report["rows"] == 6 and report["validation_rows"] == 2 and len(report["losses"]) == 4
     assert report["epochs"][1]["layer_executions"] < report["epochs"][0]["layer_executions"]
     json.dumps(prepared.details, allow_nan=False)
-    before = small().state_dict()
-    after = prepared.model.state_dict()
-    assert torch.equal(after["model.layers.2.mlp.up_proj.weight"], before["model.layers.2.mlp.up_proj.weight"])
-    assert not torch.equal(after["model.layers.3.mlp.up_proj.weight"], before["model.layers.3.mlp.up_proj.weight"])
+    before, after = small().state_dict(), prepared.model.state_dict()
+    assert torch.equal(after[UP.format(2)], before[UP.format(2)])
+    assert not torch.equal(after[UP.format(3)], before[UP.format(3)])
     monkeypatch.setattr("common.training.finetuning.training._train", lambda *unused: pytest.fail("trained again"))
-    again = execute.prepare(needed_recipe)
+    again = execute.prepare(trained)
     assert again.details["training"] == report
     assert all(torch.equal(value, after[name]) for name, value in again.model.state_dict().items())
 
 
 def test_the_layers_behind_the_first_cut_may_train(small):
-    removed = metric("random", seed=7)
-    settings = QUICK | {"first": "cut"}
-    prepared = execute.prepare(
-        recipe(selection=removed, training={"method": "finetune", "settings": settings, "data": BLOCKS})
-    )
-    gone = sorted(prepared.details["removed"])
-    left = [layer for layer in range(6) if layer not in gone]
-    behind = next(layer for layer in left if layer > gone[0])
+    prepared = execute.prepare(recipe(selection=metric("random", seed=7), training=tuned(first="cut")))
+    removed = sorted(prepared.details["removed"])
+    left = [layer for layer in range(6) if layer not in removed]
     before, after = small().state_dict(), prepared.model.state_dict()
-    name = "model.layers.{}.mlp.up_proj.weight"
     changed = [
-        layer
-        for place, layer in enumerate(left)
-        if not torch.equal(after[name.format(place)], before[name.format(layer)])
+        layer for place, layer in enumerate(left) if not torch.equal(after[UP.format(place)], before[UP.format(layer)])
     ]
-    assert changed == [behind] != [left[-1]]
+    assert changed == [next(layer for layer in left if layer > removed[0])] != [left[-1]]
 
 
 def test_iterative_pruning_trains_in_every_cycle(small):

@@ -57,9 +57,8 @@ def test_removed_layers_by_place_and_costs_from_the_trainings_report(prepared):
     epochs = [{"layer_executions": 10}, {"layer_executions": 3}]
     report = {"trainable": 7, "seconds": 1.5, "peak_memory_bytes": 2**30, "epochs": epochs}
     prepared.details["training"] = report
-    assert measure(prepared, "training-cost")[0] == {
-        "trainable": 7, "seconds": 1.5, "peak_gib": 1.0, "layer_executions": 13
-    }  # fmt: skip
+    costs = {"trainable": 7, "seconds": 1.5, "peak_gib": 1.0, "layer_executions": 13}
+    assert measure(prepared, "training-cost")[0] == costs
 
 
 def test_memory_of_a_plain_model_is_sixteen_bits_a_number(prepared):
