@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from scipy.stats import norm
+from stored_records import put, put_outcomes
 
 from common.evaluation import significance
 from common.pruning.recipe import Recipe
-from common.records.results import Record, Store
+from common.records.results import Store
 from reproductions.claims import flips
 from reproductions.claims.bootstrap import Resampled
 from reproductions.claims.derived_columns import Score
@@ -20,18 +21,19 @@ COLUMNS += [Column("flips", derived="flips", of=TASKS), Column("AVG", derived="a
 
 def rows(store, outcomes):
     """Rows of a store with these outcomes by method and task; None: a record without outcomes."""
-    rows_ = []
+    shown = []
     for place, (method, by_task) in enumerate(outcomes.items()):
         recipe = Recipe("standin", "standin", selection={"method": "given", "layers": [place]} if place else None)
-        row = Row("standin", "standin", "1/9", method, recipe, dense=method == "Dense")
         scores = {}
-        for task, values in by_task.items():
-            value = 0.5 if values is None else float(np.mean(values))
-            record = Record(vars(recipe), recipe.hash, task, "ok", {"acc": value}, {"acc": 0.01})
-            store.put(record, recipe, items=None if values is None else {"acc": np.array(values, bool)})
-            scores[task] = Score(100 * value, 1.0)
-        rows_.append((row, subjects.TOY, scores))
-    return rows_
+        for task, right in by_task.items():
+            if right is None:
+                put(store, recipe, task, {"acc": 0.5}, {"acc": 0.01})
+            else:
+                put_outcomes(store, recipe, task, {"acc": np.array(right, bool)})
+            scores[task] = Score(100 * float(np.mean(right or 0.5)), 1.0)
+        row = Row("standin", "standin", "1/9", method, recipe, dense=method == "Dense")
+        shown.append((row, subjects.TOY, scores))
+    return shown
 
 
 def test_flips_are_answers_that_one_model_alone_has_right(tmp_path):
@@ -44,12 +46,8 @@ def test_flips_are_answers_that_one_model_alone_has_right(tmp_path):
     assert rows_by_name[1][2]["flips"].value == pytest.approx(100 * (2 / 5 + 1 / 4) / 2)
     replicates = Resampled(store, rows_by_name, COLUMNS)("standin", "1/9", "pruned", "flips")
     assert replicates.mean() == pytest.approx(100 * (2 / 5 + 1 / 4) / 2, abs=0.5)
-    error = (
-        100
-        * np.hypot(np.sqrt(0.4 * 0.6 / 5) * significance.spread(5), np.sqrt(0.25 * 0.75 / 4) * significance.spread(4))
-        / 2
-    )
-    assert replicates.std() == pytest.approx(error, rel=0.03)
+    errors = [np.sqrt(share * (1 - share) / n) * significance.spread(n) for share, n in ((0.4, 5), (0.25, 4))]
+    assert replicates.std() == pytest.approx(100 * np.hypot(*errors) / 2, rel=0.03)
 
 
 def test_no_outcomes_are_no_value(tmp_path):

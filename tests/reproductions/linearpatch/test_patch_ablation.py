@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from stored_records import put_outcomes
 
 from common.evaluation.windowed_perplexity import PROTOCOLS, joined_windows
-from common.records.results import Record, Store
+from common.records.results import Store
 from figures.patch_ablation import NO_REPAIR, changes
 from reproductions import measurements
 from reproductions.linearpatch import patch_ablation as declared
@@ -59,10 +60,7 @@ def store(tmp_path):
     (column,) = registry.get(TARGET).columns_for(SMOLLM)
     for row in registry.get(TARGET).rows(SMOLLM):
         if row.method in losses:
-            nll = losses[row.method].astype(np.float32)
-            values = {"nll": float(nll.mean()), "perplexity": math.exp(nll.mean(dtype=np.float64))}
-            record = Record(dict(vars(row.recipe)), row.recipe.hash, column.benchmark, "ok", values, dict(values))
-            store.put(record, row.recipe, {"nll": nll})
+            put_outcomes(store, row.recipe, column.benchmark, {"nll": losses[row.method]})
     return store, losses
 
 

@@ -1,16 +1,20 @@
 """A row with a user's changes: another recipe with records of its own, shown beside the unchanged row."""
 
-import json
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from stored_records import put_outcomes
 from tools import status_of
 
+from common.calibration import collect
+from common.models.decoder import Decoder
 from common.pruning.recipe import Recipe
-from common.records.results import Record, Store
+from common.records.results import Store
 from common.utils.errors import UserError
+from papers.linearpatch.patch import patch_values
 from reproductions.command_line import main
 from reproductions.engine import runner
 from reproductions.spec import registry
@@ -86,31 +90,31 @@ def test_a_change_that_cannot_be_made_is_named(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_yours_stands_beside_the_published_with_the_paired_difference(tmp_path, capsys, monkeypatch):
+def test_yours_stands_beside_the_published_with_the_paired_difference(tmp_path, show_json, capsys, monkeypatch):
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path))
     store, table = Store(tmp_path), registry.get(TABLE)
     subject = replace(settings.TOY, changes=Changes(seed=3))
-    [row] = [row for row in table.rows(subject) if (row.sparsity, row.method) == ("4/16", "LinearPatch[S]")]
-    [plain] = [row for row in table.rows(settings.TOY) if (row.sparsity, row.method) == ("4/16", "LinearPatch[S]")]
+    row, plain = (
+        {(row.sparsity, row.method): row for row in table.rows(own)}["4/16", "LinearPatch[S]"]
+        for own in (subject, settings.TOY)
+    )
     column = next(column for column in table.columns_for(subject) if column.label == "Continue")
     published = store.get(plain.recipe, column.benchmark)
     right = store.items(plain.recipe, column.benchmark)[column.key].astype(bool)
     changed = right.copy()
     changed[np.flatnonzero(~right)[:24]] = True  # 24 of 240 items more
-    record = Record(row.recipe.__dict__, row.recipe.hash, column.benchmark, "ok", {column.key: float(changed.mean())})
-    record = replace(record, stderr={column.key: 0.03})
-    store.put(record, row.recipe, {column.key: changed})
-    assert main(["show", TABLE, "--seed", "3", "--row", "LinearPatch[S]", "--format", "json"]) == 0
-    [content] = json.loads(capsys.readouterr().out)
+    put_outcomes(store, row.recipe, column.benchmark, {column.key: changed})
+    command = [TABLE, "--seed", "3", "--row", "LinearPatch[S]"]
+    [content] = show_json(*command)
     [cell] = [r for r in content["rows"] if r["yours"] is not None]
     assert content["origin"] == "published" and cell["column"] == "Continue"
     assert cell["unchanged"] == pytest.approx(100 * published.values[column.key])
     assert cell["difference"] == pytest.approx(100 * 24 / len(right))
     assert cell["interval"][0] > 0  # no item is lost, 24 are won
-    assert main(["show", TABLE, "--seed", "3", "--row", "LinearPatch[S]"]) == 0
+    assert main(["show", *command]) == 0
     shown = capsys.readouterr().out
     assert "Yours" in shown and "Published" in shown and "+10.00 [+" in shown
-    assert main(["show", TABLE, "--seed", "3", "--row", "LinearPatch[S]", "--format", "latex"]) == 0
+    assert main(["show", *command, "--format", "latex"]) == 0
     shown = capsys.readouterr().out
     assert r"\begin{tabular}{lllrrr}" in shown and "& +10.00 [+" in shown
 
@@ -130,12 +134,6 @@ def test_rows_of_both_selections_say_which_and_whose_they_are(tmp_path, capsys, 
 
 
 def test_alpha_multiplies_the_patch(tiny_llama):
-    import torch
-
-    from common.calibration import collect
-    from common.models.decoder import Decoder
-    from papers.linearpatch.patch import patch_values
-
     crops = torch.randint(3, 320, (4, 40), generator=torch.Generator().manual_seed(7))
     statistics = collect(Decoder(tiny_llama), crops, span=2)
     for kind in ("hadamard", "diagonal", "scalar"):

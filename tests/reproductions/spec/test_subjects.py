@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from hub_mirror import TASKS, saved_llama, write_rows, write_wikitext
+from stored_records import put
 
 from common.models import checkpoint, loading
 from common.records.results import Recipe, Store
@@ -14,6 +15,7 @@ from reproductions.__main__ import main
 from reproductions.render import show
 from reproductions.spec import registry, reported, shared_recipes
 from reproductions.spec import subjects as settings
+from reproductions.spec.statuses import REFUSED, REPORTED, TOO_FEW
 
 
 def test_float32_is_how_recipes_were_spelled_before_there_was_a_type():
@@ -35,6 +37,18 @@ def test_rows_and_columns_of_the_paper_profile_are_the_printed_ones(table):
     assert {(row.label, row.sparsity, row.method) for row in rows} == printed and len(rows) == len(printed)
     shown = [column.label for column in table.columns("paper") if not column.hidden]
     assert set(reported.columns(table.paper, table.number)) <= set(shown) and len(shown) == len(set(shown))
+
+
+@pytest.mark.parametrize("profile", settings.PROFILES)
+@pytest.mark.parametrize(
+    "table", [table for table in PRINTED if table.paper in ("linearpatch", "laco")], ids=lambda table: table.target
+)
+def test_an_extension_says_so_and_a_row_without_a_recipe_says_why(table, profile):
+    printed = {key[2] for number in reported.tables(table.paper) for key in reported.cells(table.paper, number)}
+    for row in table.rows(profile, None):
+        assert row.method in printed or row.extension
+        assert not row.extension or "(extension)" in row.name
+        assert row.recipe or row.status in (REFUSED, TOO_FEW) or (row.method, row.status.id) == ("Dense", REPORTED.id)
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"])
@@ -63,27 +77,31 @@ def test_every_target_has_rows_for_any_model(target, name):
 def test_shares_are_rounded_and_what_is_said_wins():
     subject = settings.of_model("smollm2-135m-instruct")
     assert subject.counts((9, 32), (7, 32), toy=(5, 4)) == (8, 7)
-    for name, counts in (("qwen2.5-coder-0.5b-instruct", (5, 7)), ("qwen2.5-coder-1.5b-instruct", (6, 8))):
-        qwen = settings.of_model(name)
+    for size, counts in (("0.5b", (5, 7)), ("1.5b", (6, 8))):
+        qwen = settings.of_model(f"qwen2.5-coder-{size}-instruct")
         assert qwen.counts((7, 32), (9, 32), toy=1) == counts and qwen.text == "wikitext2-tokenised-validation"
     assert subject.counts((7, 32), (7, 32), toy=1) == (7,)  # several that round to one are one
     assert settings.TOY.counts((9, 32), (7, 32), toy=(5, 4)) == (5, 4)
-    subject_ = settings.of_model("smollm2-135m-instruct", remove=(3, 9))
-    assert subject_.counts((9, 32), toy=(5, 4)) == (3, 9)
-    rows = registry.get("table1-linearpatch").rows(subject_)
+    chosen = settings.of_model("smollm2-135m-instruct", remove=(3, 9))
+    assert chosen.counts((9, 32), toy=(5, 4)) == (3, 9)
+    rows = registry.get("table1-linearpatch").rows(chosen)
     assert {row.sparsity for row in rows} == {"0/30", "3/30", "9/30"}
     assert sum(row.dense for row in rows) == 1
-    with pytest.raises(UserError, match="30 layers: 29 of them cannot be removed"):
-        registry.get("table1-linearpatch").rows(settings.of_model("smollm2-135m-instruct", remove=(29,)))
-    for count in (0, -1):
-        with pytest.raises(
-            UserError, match=f"30 layers: {count} of them cannot be removed; at least one has to be removed$"
-        ):
-            settings.of_model("smollm2-135m-instruct", remove=(count,)).counts((9, 32), toy=1)
-    with pytest.raises(
-        UserError, match="1 layer: 0 of them cannot be removed; a table's share of so few rounds to none"
-    ):
-        dataclasses.replace(subject, layers=1).counts((9, 32), toy=1)
+
+
+@pytest.mark.parametrize(
+    ("layers", "remove", "message"),
+    [
+        (30, (29,), "30 layers: 29 of them cannot be removed"),
+        (30, (0,), "30 layers: 0 of them cannot be removed; at least one has to be removed$"),
+        (30, (-1,), "30 layers: -1 of them cannot be removed; at least one has to be removed$"),
+        (1, (), "1 layer: 0 of them cannot be removed; a table's share of so few rounds to none"),
+    ],
+)
+def test_a_number_of_layers_that_cannot_be_removed_is_refused(layers, remove, message):
+    subject = dataclasses.replace(settings.of_model("smollm2-135m-instruct", remove=remove), layers=layers)
+    with pytest.raises(UserError, match=message):
+        registry.get("table1-linearpatch").rows(subject)
 
 
 def test_the_profile_follows_from_the_model():
@@ -100,28 +118,24 @@ def mirrored(tmp_path, tiny_tokenizer, monkeypatch):
     monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
-    folder = saved_llama(
-        tmp_path / "hub" / "models" / "somebody" / "small", tiny_tokenizer, hidden=64, layers=8, seed=0
-    )
-    write_wikitext(tmp_path / "hub")
+    hub = tmp_path / "hub"
+    folder = saved_llama(hub / "models" / "somebody" / "small", tiny_tokenizer, hidden=64, layers=8, seed=0)
+    write_wikitext(hub)
     hub_id, config, split, make = TASKS["piqa"]
     for name in ("train", split):
-        write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(4)])
+        write_rows(hub, hub_id, config, name, [make(i) for i in range(4)])
     monkeypatch.setattr("common.models.files.hub.unreachable_because", lambda *_: "no network")
-    monkeypatch.setitem(
-        shared_recipes.CALIBRATION, "paper", shared_recipes.CALIBRATION["paper"] | {"length": 48, "count": 4}
-    )
+    few = shared_recipes.CALIBRATION["paper"] | {"length": 48, "count": 4}
+    monkeypatch.setitem(shared_recipes.CALIBRATION, "paper", few)
     return folder
 
 
 @pytest.mark.parametrize("by", ["hub id", "directory"])
-def test_a_table_is_made_for_a_model_from_the_hub_and_for_a_directory(by, mirrored, capsys):
+def test_a_table_is_made_for_a_model_from_the_hub_and_for_a_directory(by, mirrored, show_json, capsys):
     name = "somebody/small" if by == "hub id" else str(mirrored)
     command = ["table1-linearpatch", "--model", name, "--remove", "2", "--row", "*n*", "--dtype", "float32"]
     assert main(["run", "--no-show", *command]) == 0
-    capsys.readouterr()
-    assert main(["show", *command, "--format", "json"]) == 0
-    table = json.loads(capsys.readouterr().out)
+    table = show_json(*command)
     own = [row for row in table["rows"] if row["subject"] != "paper"]
     assert {row["sparsity"] for row in own} == {"0/8", "2/8"}
     assert all(row["cells"]["ARC-c"]["status"].startswith("no data: ") for row in own if row["method"] != "LLM-Pruner")
@@ -148,10 +162,8 @@ def test_a_directory_is_known_by_its_weights(tmp_path, tiny_llama, tiny_tokenize
     with pytest.raises(UserError, match="a/model and .*b/model would both be local/model.*measure one at a time"):
         loading.load("local/model")  # the records of one would have the numbers of the other
     checkpoint.save(tiny_llama, tiny_tokenizer, first_folder)
-    assert loading.describe(str(first_folder)).weights == second.weights and loading.resolve("local/model") in (
-        first_folder,
-        second_folder,
-    )
+    assert loading.describe(str(first_folder)).weights == second.weights
+    assert loading.resolve("local/model") in (first_folder, second_folder)
 
 
 def test_directories_of_one_name_are_shown_one_at_a_time_and_one_named_twice_once(
@@ -184,15 +196,12 @@ def test_parameters_are_counted_without_reading_a_directorys_weights(tmp_path, t
 
 def test_what_is_published_comes_before_the_stand_in(tmp_path):
     """A real model is shown where there are records of its rows, not where those of the dense row are all there is."""
-    from common.records.results import Record
-
     table, store = registry.get("table1-linearpatch"), Store(tmp_path, None)
     assert [subject.name for subject in show.published(table, store)] == ["standin"]
     dense, pruned, *_ = (row.recipe for row in table.rows(settings.of_model("smollm2-135m-instruct")) if row.recipe)
     for recipe, share in ((dense, 0.64), (pruned, 0.6)):
         assert [subject.name for subject in show.published(table, store)] == ["standin"]
-        record = Record(dict(vars(recipe)), recipe.hash, "piqa", "ok", {"acc_norm": share}, {"acc_norm": 0.01})
-        store.put(record, recipe)
+        put(store, recipe, "piqa", {"acc_norm": share}, {"acc_norm": 0.01})
     subjects = show.published(table, store)
     assert [subject.name for subject in subjects] == ["smollm2-135m-instruct", "standin"]
     content = show.build(table, store, subjects)

@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hub_mirror import TASKS, write_mmlus, write_rows
+from stored_records import put
 
 from common.evaluation import harness
 from common.pruning.pipeline import Context
-from common.records.results import Recipe, Record, Store
-from reproductions.engine import execute, fetch
+from common.records.results import Recipe, Store
+from reproductions.engine import execute, fetch, runner
 from reproductions.engine.runner import Work, missing
-from reproductions.render import show
+from reproductions.render import show, tables
 from reproductions.spec import columns, coverage, registry, subsets
 from reproductions.spec import subjects as settings
 from reproductions.spec.registry import Column, Row
@@ -79,11 +80,8 @@ def test_full_test_sets_are_the_papers_models_and_table_1s():
         papers, toy = (asked(target, subject) for subject in (settings.PAPER, settings.TOY))
         assert not any(name and name != subsets.whole(name) for name in [*papers.values(), *toy.values()])
         for label, name in asked(target, SMOLLM).items():
-            assert (
-                name is None
-                or name.startswith("perplexity") == name.endswith(subsets.TOKENS_MARK)
-                or name == subsets.whole(name)
-            )
+            if name is not None and name != subsets.whole(name):
+                assert name.startswith("perplexity") == name.endswith(subsets.TOKENS_MARK)
             assert label not in papers or name is None or subsets.whole(name) == papers[label]
     qwen = settings.of_model("qwen2.5-coder-0.5b-instruct")  # of so large a model parts, there, too
     assert asked("table1-linearpatch", qwen)["ARC-e"] == "arc_easy@first-500"
@@ -115,28 +113,21 @@ def test_a_choice_reads_less_of_a_model_that_is_not_the_papers():
 
 
 def test_a_full_record_is_not_that_of_the_first_items(tmp_path):
-    from common.records.results import Record, Store
-
     store, table = Store(tmp_path, None), registry.get("table2-prunecomp")
     dense = next(row for row in table.rows(SMOLLM) if row.dense).recipe
 
     def left():
         return next(w.benchmarks for w in missing([table], store, SMOLLM) if w.recipe == dense)
 
-    def put(benchmark, value):
-        store.put(Record(dict(vars(dense)), dense.hash, benchmark, "ok", {"acc_norm": value}, {}), dense)
-
-    put("piqa", 0.7)
+    put(store, dense, "piqa", {"acc_norm": 0.7})
     assert "piqa@first-500" in left()
-    put("piqa@first-500", 0.6)
+    put(store, dense, "piqa@first-500", {"acc_norm": 0.6})
     assert "piqa@first-500" not in left()
     full, cut = (show.build(registry.get(t), store, SMOLLM) for t in ("table1-linearpatch", "table2-prunecomp"))
     for content, value, size in ((full, 70, ""), (cut, 60, "first 500 items of each task")):
         row = next(row for row in content["rows"] if row["dense"] and row["subject"] == SMOLLM.name)
         assert row["cells"]["PIQA"]["reproduced"] == pytest.approx(value)
         assert content["subjects"][0]["size"] == size
-    from reproductions.render import tables
-
     for form in ("terminal", "md"):
         assert "first 500 items of each task" in tables.render(cut, form)
         assert "first 500 items" not in tables.render(full, form)
@@ -148,24 +139,20 @@ def test_a_full_record_is_not_that_of_the_first_items(tmp_path):
 
 
 def test_a_table_reads_a_task_whole_once_all_that_answered_it_did(tmp_path):
-    from common.records.results import Record, Store
-
     store, table = Store(tmp_path, None), registry.get("table2-prunecomp")
     rows = [row for row in table.rows(SMOLLM) if row.sparsity in ("0/30", "7/30")][:3]
 
-    def put(row, benchmark, value):
-        recipe = row.recipe
-        store.put(Record(dict(vars(recipe)), recipe.hash, benchmark, "ok", {"acc_norm": value}, {}), recipe)
+    def measure(row, benchmark, value):
+        put(store, row.recipe, benchmark, {"acc_norm": value})
 
     def shown():
         content = show.build(table, store, SMOLLM)
         lines = {(row["sparsity"], row["method"]): row["cells"]["PIQA"]["reproduced"] for row in content["rows"]}
         names = [(row.sparsity, row.method) for row in rows]
-        entry = next(e for e in show.entries(table, store, SMOLLM, rows) if (e["sparsity"], e["method"]) == names[1])
-        benchmark = next(
-            column.benchmark for column in coverage.columns(table, store, SMOLLM) if column.label == "PIQA"
-        )
-        assert entry["scores"]["PIQA"] == lines[names[1]] and benchmark in entry["records"]
+        entries = {(e["sparsity"], e["method"]): e for e in show.entries(table, store, SMOLLM, rows)}
+        benchmarks = {column.label: column.benchmark for column in coverage.columns(table, store, SMOLLM)}
+        entry = entries[names[1]]
+        assert entry["scores"]["PIQA"] == lines[names[1]] and benchmarks["PIQA"] in entry["records"]
         return [lines[name] for name in names], content["subjects"][0]["size"]
 
     def forced():
@@ -173,13 +160,13 @@ def test_a_table_reads_a_task_whole_once_all_that_answered_it_did(tmp_path):
         return {name for entry in work for name in entry.benchmarks if "piqa" in name}
 
     for row in rows:
-        put(row, "piqa@first-500", 0.25)
-    put(rows[0], "piqa", 0.75)
-    put(rows[1], "piqa", 0.5)
+        measure(row, "piqa@first-500", 0.25)
+    measure(rows[0], "piqa", 0.75)
+    measure(rows[1], "piqa", 0.5)
     assert shown() == ([25, 25, 25], "first 500 items of each task") and forced() == {"piqa@first-500"}
-    put(rows[2], "piqa", 0.125)
+    measure(rows[2], "piqa", 0.125)
     assert shown() == ([75, 50, 12.5], "") and forced() == {"piqa"}  # what is measured anew is what is shown
-    put(rows[1], "hellaswag@first-500", 0.5)
+    measure(rows[1], "hellaswag@first-500", 0.5)
     assert shown()[1] == "first 500 items of HeSw"
 
 
@@ -190,20 +177,19 @@ def test_rows_that_answered_more_are_compared_by_all_that_they_answered_alike(tm
     rows = [Row("m", "m", "4/16", name, recipe, dense=name == "D") for name, recipe in recipes.items()]
     for label, names in answered.items():
         for name in f"D{names}":
-            store.put(Record({}, recipes[name].hash, label, "ok", {"acc": 0.5}, {}), recipes[name])
+            put(store, recipes[name], label, {"acc": 0.5})
     comparable = coverage.more_items([Column(label, label + subsets.MARK, "acc") for label in answered], rows, store)
     columns_by_methods = {
-        "".join(row.method for row in own): {n: column.benchmark for n, column in by.items()} for by, own in comparable
+        "".join(row.method for row in own): {label: column.benchmark for label, column in by_label.items()}
+        for by_label, own in comparable
     }
     assert columns_by_methods == {"Dabc": {"A": "A"}, "Dbcd": {"B": "B"}, "Dbc": {"A": "A", "B": "B"}}
     assert len(comparable[-1][1]) == 3  # what fewer rows have answered comes last
 
 
 def test_what_reads_a_benchmarks_name_knows_its_size(monkeypatch):
-    assert columns.chance(["piqa", "piqa@first-500", "perplexity@linearpatch-ptb"]) == {
-        "piqa": 0.5,
-        "piqa@first-500": 0.5,
-    }
+    two_choices = ["piqa", "piqa@first-500"]
+    assert columns.chance([*two_choices, "perplexity@linearpatch-ptb"]) == dict.fromkeys(two_choices, 0.5)
     mmlu = ["mmlu", "mmlu@hendrycks", "mmlu@hendrycks@first-500", "mmlu@standin-options-1"]
     assert columns.chance([*mmlu, "docstring_generation@1"]) == dict.fromkeys(mmlu, 0.25)
     assert subsets.share("perplexity@linearpatch-ptb@49152-tokens") == pytest.approx(0.49, abs=0.01)
@@ -220,20 +206,13 @@ def test_what_reads_a_benchmarks_name_knows_its_size(monkeypatch):
 def test_every_task_that_tables_ask_has_a_known_size():
     """A task that is neither counted nor known to be small would be asked in full unnoticed."""
     small = {"copa", "humaneval", "laco_wsc_g", "laco_wsc_p", "openbookqa", "openbookqa_written", "wsc273"}
-    expected_ = {
-        (c.benchmark or "").partition("@")[0]
-        for table in registry.targets().values()
-        for c in table.columns(settings.PAPER.profile)
-        if c.benchmark
-    }
-    tasks = {name for name in expected_ if name.endswith("mmlu") or harness._folder(name)}
+    asked = [column for table in registry.targets().values() for column in table.columns(settings.PAPER.profile)]
+    names = {column.benchmark.partition("@")[0] for column in asked if column.benchmark}
+    tasks = {name for name in names if name.endswith("mmlu") or harness._folder(name)}
     assert tasks - small == tasks & subsets.ITEMS.keys()
 
 
 def test_work_is_measured_under_the_name_that_was_asked(few, mirror, tmp_path, prepared, monkeypatch):
-    from common.records.results import Store
-    from reproductions.engine import runner
-
     hub_id, config, split, make = TASKS["piqa"]
     for name in {"train", split}:
         write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(8)])
@@ -260,8 +239,7 @@ def test_what_is_trained_of_another_model_sees_less_and_what_is_at_hand():
         arm = trained("table2-reassessing", "Reverse-order +LoRA", subject).training
         assert (arm["settings"].get("learning_rate"), arm["data"].get("count")) == (rate or 1e-5, rows)
         assert arm["data"]["source"] == "standin"  # Alpaca is not at hand for it
-    assert trained("table2-reassessing", "Reverse-order +LoRA", replace(SMOLLM, text=None)).training["data"][
-        "source"
-    ] == ("alpaca-cleaned")
+    without_text = trained("table2-reassessing", "Reverse-order +LoRA", replace(SMOLLM, text=None)).training
+    assert without_text["data"]["source"] == "alpaca-cleaned"
     data = trained("table3-laco", "LaCo +post train", SMOLLM).training["data"]
     assert (data["corpus"], data["validation"]) == ("wikitext2-tokenised-validation", "ptb-validation")
