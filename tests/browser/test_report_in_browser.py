@@ -25,16 +25,16 @@ WIDTHS = (360, 900, 1600)
 STORE = Store(NOWHERE)
 TOY = [one for one in STORE.published if one["recipe"]["model"] == "standin"]
 OUTCOMES = Counter(one["recipe_hash"] for one in TOY if one["stderr"])
-KEPT = sorted(OUTCOMES, key=lambda name: (-OUTCOMES[name], name))  # those with most to compare first
+MOST_OUTCOMES = sorted(OUTCOMES, key=lambda name: (-OUTCOMES[name], name))  # those with most to compare first
 KINDS = {
     "front": "index.html",
     "paper": "papers/prunecomp/README.html",
     "table": "targets/table1-linearpatch.html",
     "figure": "targets/figure1-prunecomp.html",
-    "recipe": f"recipes/{KEPT[0]}.html",
+    "recipe": f"recipes/{MOST_OUTCOMES[0]}.html",
     "audit": "audit.html",
     "records": "records.html",
-    "compare": f"compare.html#a={KEPT[0]}&b={KEPT[1]}",
+    "compare": f"compare.html#a={MOST_OUTCOMES[0]}&b={MOST_OUTCOMES[1]}",
     "document": "docs/comparing.html",
     "notebook": "papers/laco/laco.html",
     "reference": "api/papers.laco.html",
@@ -49,11 +49,11 @@ def browser():
     with playwright.sync_playwright() as running:
         try:
             # no sandbox: tests may run as root, and the pages are ours
-            found = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            chromium = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
         except playwright.Error as error:
             pytest.skip(f"no Chromium starts ({str(error).splitlines()[0]}): {HOW}")
-        yield found
-        found.close()
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +108,10 @@ def test_axe_finds_nothing_serious(opened, kind, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=f"no axe: {HOW}")
     page = opened(KINDS[kind], 1200, scheme)
     page.wait_for_timeout(300)
-    # Else it asks for files itself
-    found = axe.Axe().run(page, "article", options={"preload": False}).response["violations"]
-    serious = [f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found if v["impact"] in ("serious", "critical")]
-    assert not serious
+    # without the option it asks for files itself
+    violations = axe.Axe().run(page, "article", options={"preload": False}).response["violations"]
+    serious = [violation for violation in violations if violation["impact"] in ("serious", "critical")]
+    assert not serious, [f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in serious]
 
 
 def test_tabs_by_mouse_and_by_keyboard(opened):
@@ -133,7 +133,7 @@ def test_a_column_sorts_both_ways(opened):
     for _ in range(2):
         head.get_by_role("button").click()
         texts = table.locator(f"tbody tr > :nth-child({at + 1})").all_inner_texts()
-        values.append([float(found[0]) for text in texts if (found := re.findall(r"^\d+\.\d+", text))])
+        values.append([float(number[0]) for text in texts if (number := re.findall(r"^\d+\.\d+", text))])
     assert values[0] == sorted(values[0]) and values[1] == sorted(values[0], reverse=True) and len(values[0]) > 5
     assert head.get_attribute("aria-sort") == "descending"
 
@@ -223,14 +223,12 @@ def test_all_records_search_sort_and_page(opened):
 def test_comparing_gives_the_paired_interval(opened):
     page = opened(KINDS["compare"])
     page.locator("#compare tbody tr").first.wait_for()
-    first, second = (
-        {
-            one["benchmark"]: STORE.items(Recipe(**one["recipe"]), one["benchmark"])
-            for one in TOY
-            if one["recipe_hash"] == name and one["stderr"]
-        }
-        for name in KEPT[:2]
-    )
+    first, second = {}, {}
+    for record in TOY:
+        for outcomes, recipe_hash in zip((first, second), MOST_OUTCOMES):
+            if record["recipe_hash"] == recipe_hash and record["stderr"]:
+                recipe = Recipe(**record["recipe"])
+                outcomes[record["benchmark"]] = STORE.items(recipe, record["benchmark"])
     rows = {tuple(r.split("\t")[:2]): r.split("\t") for r in page.locator("#compare tbody tr").all_inner_texts()}
     checked = 0
     for name in first.keys() & second.keys():
@@ -242,18 +240,15 @@ def test_comparing_gives_the_paired_interval(opened):
                 cells = rows[name, "perplexity"]
                 expected = np.exp([middle, *ends])
             else:
-                benchmark = name
-                cells = rows[benchmark, key]
-                expected = (100 if is_share(benchmark, key) else 1) * np.array([middle, *ends])
+                cells = rows[name, key]
+                expected = (100 if is_share(name, key) else 1) * np.array([middle, *ends])
                 assert cells[6].startswith("paired")
-            found = [
-                float(t.replace("−", "-").replace("+", "")) for t in re.findall(r"[−+]?\d+\.\d+", " ".join(cells[4:6]))
-            ]
-            assert found == pytest.approx(expected, abs=0.006)
+            shown = re.findall(r"-?\d+\.\d+", " ".join(cells[4:6]).replace("−", "-"))
+            assert list(map(float, shown)) == pytest.approx(expected, abs=0.006)
             checked += 1
     assert checked > 3
     page.get_by_role("button", name="Swap").click()
-    page.wait_for_url(f"**#a={KEPT[1]}&b={KEPT[0]}")
+    page.wait_for_url(f"**#a={MOST_OUTCOMES[1]}&b={MOST_OUTCOMES[0]}")
 
 
 def test_the_theme_follows_the_system(opened):
@@ -275,9 +270,10 @@ def test_the_search_finds_pages_from_disk(opened, words, page):
     opened_page.locator("input.sidebar-search").fill(words)
     opened_page.keyboard.press("Enter")
     opened_page.wait_for_url("**/search.html*")
-    found = opened_page.locator("#search-results li a")
-    found.first.wait_for()
-    assert any(href.startswith(page) for href in found.evaluate_all("all => all.map(one => one.getAttribute('href'))"))
+    results = opened_page.locator("#search-results li a")
+    results.first.wait_for()
+    links = results.evaluate_all("all => all.map(one => one.getAttribute('href'))")
+    assert any(link.startswith(page) for link in links)
 
 
 def test_pages_read_without_a_script(browser, site):

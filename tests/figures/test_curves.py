@@ -7,13 +7,12 @@ from figures import curves, style
 
 def entry(method, losses, **training):
     details = {"training": {"losses": losses, **training}} if losses is not None else {}
-    return {
-        "model": "m",
-        "sparsity": "5/16",
-        "method": method,
-        "name": method,
-        "records": {"removed": {"details": details}},
-    }
+    names = {"model": "m", "sparsity": "5/16", "method": method, "name": method}
+    return names | {"records": {"removed": {"details": details}}}
+
+
+def labels_of(axis):
+    return [line.get_label() for line in axis.lines if line.get_label()[0] != "_"]
 
 
 def lines_of(axis):
@@ -29,9 +28,7 @@ def test_one_panel_per_loss_and_one_line_per_trained_row():
     ]
     figure = curves.draw(rows, "standin")
     panels = {axis.get_ylabel(): axis for axis in figure.axes}
-    labels = {
-        name: [line.get_label() for line in axis.lines if line.get_label()[0] != "_"] for name, axis in panels.items()
-    }
+    labels = {name: labels_of(axis) for name, axis in panels.items()}
     assert labels == {curves.NAMES["kl"]: ["A", "C (diverged)"], curves.NAMES["mse"]: ["B"]}
     raw = panels[curves.NAMES["mse"]].lines[0]
     assert list(raw.get_xdata()) == [5, 10] and list(raw.get_ydata()) == [9.0, 4.0]
@@ -68,11 +65,8 @@ def test_equal_validation_losses_stand_beside_one_another_at_their_step():
 
 def test_losses_against_those_of_one_row_leave_out_what_the_batches_share():
     shared = [5.0, 9.0, 4.0, 8.0, 3.0, 7.0]
-    rows = [
-        entry("+base", shared),
-        entry("+lower", [loss - 0.5 for loss in shared]),
-        entry("+longer", [loss + 0.25 for loss in (*shared, 6.0)]),
-    ]
+    lower, longer = [loss - 0.5 for loss in shared], [loss + 0.25 for loss in (*shared, 6.0)]
+    rows = [entry("+base", shared), entry("+lower", lower), entry("+longer", longer)]
     (axis,) = curves.draw(rows, "standin", against="+base").axes
     drawn = {line.get_label(): list(line.get_ydata()) for line in lines_of(axis)}
     assert drawn == {"+base": [0.0] * 6, "+lower": [-0.5] * 6, "+longer": [0.25] * 6}
@@ -90,11 +84,7 @@ def test_lines_on_one_another_are_marked_at_different_points():
 def test_groups_have_panels_of_their_own():
     rows = [entry(arm, [3.0, 2.0]) | {"of": of} for of, arm in [("A", "+x"), ("B", "+z"), ("B", "+x"), ("A", "+y")]]
     figure = curves.draw(rows, "standin", group=lambda row: row["of"])
-    shown = {
-        axis.get_title(): [line.get_label() for line in axis.lines if line.get_label()[0] != "_"]
-        for axis in figure.axes
-    }
-    assert shown == {"A": ["+x", "+y"], "B": ["+z", "+x"]}
+    assert {axis.get_title(): labels_of(axis) for axis in figure.axes} == {"A": ["+x", "+y"], "B": ["+z", "+x"]}
     colours = [{line.get_color() for line in axis.lines if line.get_label() == "+x"} for axis in figure.axes]
     assert colours[0] == colours[1] and len(colours[0]) == 1
     assert len({line.get_color() for axis in figure.axes for line in lines_of(axis)}) == 3
@@ -107,22 +97,18 @@ def test_rows_of_several_settings_say_which():
     assert {"A, m 5/16", "A, m 4/16"} <= set(labels)
 
 
-def test_smoothing_keeps_a_straight_line_and_the_length():
-    smooth = curves._smoothed([float(i) for i in range(100)], False)
-    assert smooth[20:80] == [float(i) for i in range(20, 80)] and len(smooth) == 100
-
-
 def test_where_nothing_was_trained_there_is_no_picture():
     assert curves.draw([entry("A", None), entry("B", [])], "standin") is None
 
 
 def test_a_smoothed_line_begins_with_the_first_loss_and_no_spike_lifts_it():
+    def drawn(name, losses, **training):
+        axis = curves.draw([entry(name, losses, **training)], "standin").axes[0]
+        return {line.get_label(): list(line.get_ydata()) for line in axis.lines}[name]
+
     steep = [100.0 / (step + 1) for step in range(40)]
-    (line,) = [one for one in lines_of(curves.draw([entry("A", steep)], "standin").axes[0]) if one.get_label() == "A"]
-    assert line.get_ydata()[0] == steep[0] and line.get_ydata()[1] == pytest.approx(sum(steep[:3]) / 3)
-    assert line.get_ydata()[-1] == pytest.approx(sum(steep[-3:]) / 3)
+    line = drawn("A", steep)
+    assert line[0] == steep[0] and line[1] == pytest.approx(sum(steep[:3]) / 3)
+    assert line[-1] == pytest.approx(sum(steep[-3:]) / 3)
     spiked = [20.0] * 20 + [2000.0] + [20.0] * 19
-    (line,) = [
-        one for one in curves.draw([entry("B", spiked, loss="mse")], "standin").axes[0].lines if one.get_label() == "B"
-    ]
-    assert max(line.get_ydata()) == pytest.approx(20 * 100 ** (1 / 5))  # the geometric mean of five
+    assert max(drawn("B", spiked, loss="mse")) == pytest.approx(20 * 100 ** (1 / 5))  # the geometric mean of five

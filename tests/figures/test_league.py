@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from stored_records import put_outcomes
 
-from common.records.results import Record, Store
+from common.records.results import Store
 from extensions.league import rows
 from figures import league, style
 from reproductions.render import show
@@ -49,10 +50,7 @@ def store(tmp_path):
             continue  # not measured yet
         for at, name in enumerate(TEXTS):
             own = hard[at] + adds + np.random.default_rng(removed).normal(0, 0.15, 40)
-            value = {"perplexity": float(np.exp(own.mean())), "nll": float(own.mean())}
-            error = {"perplexity": float(np.exp(own.mean()) * own.std(ddof=1) / 40**0.5)}
-            record = Record(row.recipe.__dict__, row.recipe.hash, name, "ok", value, error)
-            results.put(record, row.recipe, {"nll": own})
+            put_outcomes(results, row.recipe, name, {"nll": own})
     return results
 
 
@@ -130,17 +128,14 @@ def test_every_papers_repair_has_a_line_and_ours_where_measured_throughout_and_n
 
 def test_colours_tell_whose_a_repair_is_and_without_a_dense_model_there_is_no_picture():
     def row(spec, value, count=2):
-        return {"model": "m", "spec": spec, "sparsity": f"{count}/16", "dense": spec is None} | {
-            "scores": {league.COLUMN: value},
-            "replicates": lambda _: None,
-        }
+        line = {"model": "m", "spec": spec, "sparsity": f"{count}/16", "dense": spec is None}
+        return line | {"scores": {league.COLUMN: value}, "replicates": lambda _: None}
 
     specs = [Named("l", "none"), Named("l", "a"), Named("l", "b", trained=True), Named("l", "c", own_repair=True)]
     shown = [row(spec, 10.0 + at) for at, spec in enumerate(specs)]
     (axes,) = league.draw([row(None, 5.0, 0), *shown], "standin").axes
     looks = {line.get_ydata()[0]: line.get_color() for line in marked(axes)}
-    assert [looks[place] for place in range(4)] == [
-        league.KINDS[kind]["color"] for kind in ("no repair", "published", "published, trained", "extension")
-    ]
+    kinds = ("no repair", "published", "published, trained", "extension")
+    assert [looks[place] for place in range(4)] == [league.KINDS[kind]["color"] for kind in kinds]
     assert marks(axes) == {place: pytest.approx((10 + place) / 5) for place in range(4)}
     assert league.draw(shown, "standin") is None

@@ -6,17 +6,25 @@ from figures import reassessing
 from reproductions.reassessing.specs import LORA, ArmSpec
 
 
-def test_rates_draw_one_panel_a_task_and_their_mean_from_the_dense_model_on():
-    def entry(spec, removed, first, second):
-        records = {"task_one@1": {"values": {"acc": first}}, "task_two@1": {"values": {"acc": second}}}
-        records["perplexity@x"] = {"values": {"perplexity": 9.0}}
-        return {"model": "m", "sparsity": f"{removed}/16", "spec": spec, "records": records, "dense": not removed}
+def rate_entry(spec, removed, errors=(), **shares):
+    """A row's accuracies by task, as shares, and their standard errors."""
+    records = {name: {"values": {"acc": share}} for name, share in shares.items()}
+    for record, error in zip(records.values(), errors, strict=False):
+        record["stderr"] = {"acc": error}
+    records["perplexity@x"] = {"values": {"perplexity": 9.0}}
+    return {"model": "m", "sparsity": f"{removed}/16", "spec": spec, "records": records, "dense": not removed}
 
+
+def test_rates_draw_one_panel_a_task_and_their_mean_from_the_dense_model_on():
+    rows = [
+        (None, 0, 0.8, 0.6),
+        (ArmSpec("Taylor"), 8, 0.3, 0.2),
+        (ArmSpec("Taylor"), 4, 0.5, 0.4),
+        (ArmSpec("Reverse-order", LORA), 4, 0.7, 0.2),
+    ]
     entries = [
-        entry(None, 0, 0.8, 0.6),
-        entry(ArmSpec("Taylor"), 8, 0.3, 0.2),
-        entry(ArmSpec("Taylor"), 4, 0.5, 0.4),
-        entry(ArmSpec("Reverse-order", LORA), 4, 0.7, 0.2),
+        rate_entry(spec, removed, **{"task_one@1": first, "task_two@1": second})
+        for spec, removed, first, second in rows
     ]
     panels = {axes.get_title(): axes for axes in reassessing.rates(entries, "standin").axes if axes.get_title()}
     assert list(panels) == ["task one", "task two", "mean"]
@@ -28,20 +36,14 @@ def test_rates_draw_one_panel_a_task_and_their_mean_from_the_dense_model_on():
 
 
 def test_rates_have_standard_errors_and_the_chance_level():
-    def entry(spec, removed, first, second):
-        records = {
-            "one": {"values": {"acc": first}, "stderr": {"acc": 0.03}},
-            "two": {"values": {"acc": second}, "stderr": {"acc": 0.04}},
-        }
-        line = {"model": "m", "sparsity": f"{removed}/16", "spec": spec, "records": records, "dense": not removed}
-        return line | {"chance": {"one": 0.5, "two": 0.25}}
-
-    figure = reassessing.rates([entry(None, 0, 0.8, 0.6), entry(ArmSpec("Taylor"), 4, 0.6, 0.5)], "standin")
+    chance = {"chance": {"one": 0.5, "two": 0.25}}
+    dense = rate_entry(None, 0, (0.03, 0.04), one=0.8, two=0.6)
+    pruned = rate_entry(ArmSpec("Taylor"), 4, (0.03, 0.04), one=0.6, two=0.5)
+    figure = reassessing.rates([dense | chance, pruned | chance], "standin")
     panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
-    levels = {
-        name: next(x for x in a.lines if x.get_label() == "chance level").get_ydata()[0] for name, a in panels.items()
-    }
-    assert levels == {"one": 50, "two": 25, "mean": 37.5}
+    for name, level in {"one": 50, "two": 25, "mean": 37.5}.items():
+        lines = {line.get_label(): line.get_ydata()[0] for line in panels[name].lines}
+        assert lines["chance level"] == level
     bars = {name: axes.collections[0].get_segments()[1][:, 1].tolist() for name, axes in panels.items()}
     assert bars["one"] == pytest.approx([57, 63]) and bars["two"] == pytest.approx([46, 54])
     assert bars["mean"] == pytest.approx([52.5, 57.5])  # sqrt(3^2 + 4^2) / 2

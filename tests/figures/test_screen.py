@@ -10,28 +10,25 @@ from reproductions.documents import findings
 from reproductions.render.claim_verdicts import ShownVerdict
 from reproductions.render.evidence import Loaded
 
+LONG_EFFECT = "1376.0 % higher, 95 % CI +1326.4 to +1428.0, limit −1"
 CASES = (
     ShownVerdict("supported", "all 17 comparisons support it, 17 significant"),
     ShownVerdict(
         "contradicted", "35 of 40 comparisons support it, not enough, 27 significant, 2 significantly against"
     ),
-    ShownVerdict(
-        "contradicted",
-        "8 of 10 comparisons support it, not enough",
-        "1376.0 % higher, 95 % CI +1326.4 to +1428.0, limit −1",
-        several=True,
-    ),
+    ShownVerdict("contradicted", "8 of 10 comparisons support it, not enough", LONG_EFFECT, several=True),
     ShownVerdict("inconclusive", effect="2.1 points more, 95 % CI −2.0 to +6.1"),
     ShownVerdict("no number"),
     ShownVerdict("not tested", reason="no results"),
 )
+SENTENCES = [line for group in findings.ABSTRACTS.values() for line in group]
 
 
 @pytest.fixture(scope="module")
 def published():
     """Every line of the published picture."""
-    built = findings._built_for([one for group in findings.ABSTRACTS.values() for one in group], Loaded())
-    return [findings.row(one, built) for group in findings.ABSTRACTS.values() for one in group]
+    built = findings._built_for(SENTENCES, Loaded())
+    return [findings.row(line, built) for line in SENTENCES]
 
 
 @pytest.fixture(params=["cases", pytest.param("published", marks=pytest.mark.slow)])
@@ -39,10 +36,9 @@ def lines(request):
     """Lines of findings: hand-written cases with every claim's sentence, and the published ones."""
     if request.param == "published":
         return request.getfixturevalue("published")
-    sentences = [one.sentence for group in findings.ABSTRACTS.values() for one in group]
     return [
-        findings.JudgedLine(sentence, CASES[at % 2], dict.fromkeys(findings.SHOWN, CASES[at % len(CASES)]), "t")
-        for at, sentence in enumerate(sentences)
+        findings.JudgedLine(line.sentence, CASES[at % 2], dict.fromkeys(findings.SHOWN, CASES[at % len(CASES)]), "t")
+        for at, line in enumerate(SENTENCES)
     ]
 
 
@@ -56,11 +52,8 @@ def figure(lines):
 
 def test_every_claim_and_verdict_is_drawn(figure, lines):
     texts = [" ".join(text.get_text().split()) for text in figure.axes[0].texts]
-    shown = [
-        side
-        for line in lines
-        for side in (line.printed, *(line.measured[m] for m in findings.subjects.PUBLISHED_MODELS))
-    ]
+    models = findings.subjects.PUBLISHED_MODELS
+    shown = [side for line in lines for side in (line.printed, *(line.measured[model] for model in models))]
     assert {without_number(line.sentence) for line in lines} <= set(texts)
     for side in shown:
         mark = screen.LOOKS[side.verdict][1] if side.tested else ""

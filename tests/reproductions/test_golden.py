@@ -42,6 +42,11 @@ def lines(subject: str) -> list[tuple[str, ...]]:
     return sorted({line(target, subject, row) for target, row in declared(subject)})
 
 
+def pinned() -> list[dict]:
+    with GOLDEN.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 @cache
 def published() -> list[dict]:
     """Every published record."""
@@ -54,11 +59,7 @@ def test_every_row_has_the_recipe_that_it_had(subject, loaded, monkeypatch):
     """With the steps, which spell what is left out, and without, as `list` and `show` build the rows."""
     if not loaded:
         monkeypatch.setattr("common.pruning.recipe._STEPS", {})
-    with GOLDEN.open(newline="") as file:
-        pinned = sorted(
-            tuple(row[name] for name in FIELDS) for row in csv.DictReader(file) if row["subject"] == subject
-        )
-    assert lines(subject) == pinned
+    assert lines(subject) == sorted(tuple(row.values()) for row in pinned() if row["subject"] == subject)
 
 
 def test_every_published_record_lies_where_its_recipe_says():
@@ -82,22 +83,17 @@ def test_all_published_records_of_a_recipe_are_of_one_model():
 
 def test_every_published_record_is_of_some_row():
     """What a row no longer stands for is found by nobody: it goes when the row changes."""
-    with GOLDEN.open(newline="") as file:
-        pinned = {row[name] for row in csv.DictReader(file) for name in ("recipe", "shape")}
-    assert {record["recipe_hash"] for record in published()} <= pinned
+    hashes = {row[name] for row in pinned() for name in ("recipe", "shape")}
+    assert {record["recipe_hash"] for record in published()} <= hashes
 
 
 def test_a_default_that_is_said_is_the_default_that_is_not():
     entry = {"corpus": "a", "sampler": "lines"}
-    short = Recipe(
-        "small",
-        "paper",
-        selection={"method": "window", "count": 2},
-        training={"method": "gptq", "bits": 4, "group_size": 8, "texts": 1, "tokens": 8, "corpus": "a"},
-        calibration=entry | {"seed": None},
-    )
-    usual = {"cosine": "token", "exclude_ends": False}
-    whole = Recipe(**vars(short) | {"selection": {"method": "window", "count": 2} | usual, "calibration": entry})
+    gptq = {"method": "gptq", "bits": 4, "group_size": 8, "texts": 1, "tokens": 8, "corpus": "a"}
+    window = {"method": "window", "count": 2}
+    short = Recipe("small", "paper", selection=window, training=gptq, calibration=entry | {"seed": None})
+    spelled = window | {"cosine": "token", "exclude_ends": False}
+    whole = Recipe(**vars(short) | {"selection": spelled, "calibration": entry})
     typed = Recipe(**vars(short) | {"selection": Window(2), "calibration": Calibration("a", "lines")})
     assert short == whole == typed and short.hash == whole.hash == typed.hash
     assert Recipe(**vars(short) | {"selection": Window(2, "channel")}).hash != short.hash
@@ -107,29 +103,22 @@ def test_a_recipe_of_before_its_steps_is_refused_where_they_spell_it_otherwise(m
     with monkeypatch.context() as patch:
         patch.setattr("common.pruning.recipe._STEPS", {})
         early = Recipe("small", "paper", selection={"method": "window", "count": 2})
-    with pytest.raises(
-        UserError, match='selection leaves out defaults; write {"method": "window", "count": 2, "cosine"'
-    ):
+    problem = 'selection leaves out defaults; write {"method": "window", "count": 2, "cosine"'
+    with pytest.raises(UserError, match=problem):
         execute.prepare(early)
 
 
-def read_and_written(recipe: Recipe) -> None:
-    for part in PARTS:
-        step, mapping = recipe.step(part), getattr(recipe, part)
-        assert (None if step is None else step.to_json()) == mapping, recipe
-
-
 def test_every_declared_and_every_published_recipe_is_read_into_typed_steps():
-    recipes = [
-        recipe for name in SUBJECTS for _, row in declared(name) for recipe in (row.recipe, row.shapes) if recipe
-    ]
+    rows = [row for name in SUBJECTS for _, row in declared(name)]
+    recipes = [recipe for row in rows for recipe in (row.recipe, row.shapes) if recipe]
     recipes += [Recipe(**record["recipe"]) for record in published()]
     by_hash = {recipe.hash: recipe for recipe in recipes}
     assert len(by_hash) > 500
     for recipe in by_hash.values():
-        read_and_written(recipe)
-        typed = Recipe(**vars(recipe) | {part: recipe.step(part) for part in PARTS})
-        assert typed.hash == recipe.hash
+        steps = {part: recipe.step(part) for part in PARTS}
+        for part, step in steps.items():
+            assert (None if step is None else step.to_json()) == getattr(recipe, part), recipe
+        assert Recipe(**vars(recipe) | steps).hash == recipe.hash
 
 
 if __name__ == "__main__":

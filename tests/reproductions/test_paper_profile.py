@@ -76,13 +76,9 @@ def _write_corpora(root):
     for split in ("train", "validation", "test"):
         texts = [{"text": f" {line} . \n"} for line in lines[: 20 if split == "validation" else None]]
         write_rows(root, "Salesforce/wikitext", "wikitext-2-raw-v1", split, texts)
-        write_rows(
-            root, "ptb-text-only/ptb_text_only", f"penn_treebank/{split}", split, [{"sentence": line} for line in lines]
-        )
-    chinese = [
-        {"text": f"\u6a21\u578b\u7684\u7b2c{i}\u5c42\u88ab\u5220\u9664\u4e86\u5e76\u4e14\u88ab\u7f29\u653e\u3002"}
-        for i in range(60)
-    ]
+        sentences = [{"sentence": line} for line in lines]
+        write_rows(root, "ptb-text-only/ptb_text_only", f"penn_treebank/{split}", split, sentences)
+    chinese = [{"text": f"模型的第{i}层被删除了并且被缩放。"} for i in range(60)]
     write_rows(root, "wikimedia/wikipedia", "20231101.zh", "train", chinese)
     alpaca = [{"instruction": f"Remove layer {i}.", "input": "", "output": f"the layer {i} is gone"} for i in range(8)]
     write_rows(root, "yahma/alpaca-cleaned", None, "train", alpaca)

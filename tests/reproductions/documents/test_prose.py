@@ -34,11 +34,8 @@ SIZES = {"0.5B": SMALLER, "1.5B": LARGER}
 ROW = re.compile(r"(?m)^\| (" + "|".join(map(re.escape, SIZES)) + r"), .*$")
 # File -> the heading that its results begin with.
 FILES = {paper: {f"papers/{paper}/README.md": "# "} for paper in registry.PAPERS}
-FILES[registry.LEAGUE] = {
-    "docs/league.md": "# ",
-    "docs/accuracy.md": "# ",
-    "extensions/refit/README.md": "## How well it works",
-}
+FILES[registry.LEAGUE] = dict.fromkeys(("docs/league.md", "docs/accuracy.md"), "# ")
+FILES[registry.LEAGUE] |= {"extensions/refit/README.md": "## How well it works"}
 NUMBER = re.compile(r"(?<![\w.:@-])(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?!\w|[.,]\d)")
 # A difference with its interval: "6.7 % [5.1, 8.4]", "−1.7 [−5.2, 1.4]", "by 8.0 points [2.0, 13.9]".
 EFFECT = re.compile(r"([+−]?\d+\.\d+)(?: %| points)?\s+\[([+−]?\d+\.\d+), ([+−]?\d+\.\d+)\]")
@@ -48,25 +45,14 @@ ASIDE = re.compile(
 )
 # Neither a record's value nor a printed one: settings, and what follows from several values by the words around it.
 OTHERWISE = {
-    "linearpatch": {
-        "8.06": "of the paper's shape",
-        "4096": "channels",
-        "10,042": "questions",
-        "49,152": "tokens",
-        "2.2": "about",
-        "2.6": "about",
-    },
+    "linearpatch": dict.fromkeys(("2.2", "2.6"), "about")
+    | {"8.06": "of the paper's shape", "4096": "channels", "10,042": "questions", "49,152": "tokens"},
     "prunecomp": {"49,152": "tokens", "14.8": "of two averages", "0.9": "about", "1.3": "about", "2.5": "about"},
     "laco": {"11008": "a shape", "4096": "a shape", "98,304": "tokens"},
     "reassessing": {"33.3": "chance level"} | dict.fromkeys((".82", ".74", ".93", ".98"), "LaCo's Figure 5a"),
-    "league": {
-        "1,536": "neurons",
-        "0.001": "a ridge",
-        "0.01": "a ridge",
-        "37.5": "chance level",
-        "2.5": "the original's less no repair's",
-        "5.8": "the original's less no repair's",
-    }
+    "league": {"1,536": "neurons", "37.5": "chance level"}
+    | dict.fromkeys(("0.001", "0.01"), "a ridge")
+    | dict.fromkeys(("2.5", "5.8"), "the original's less no repair's")
     | dict.fromkeys(("2017", "2022", "2025", "2026"), "a year"),
 }
 
@@ -91,10 +77,8 @@ def told(paper):
 def entries(name, subject):
     """The rows of a target that have been measured."""
     table = registry.get(name)
-    return [
-        entry | {"replicates": cache(entry["replicates"])}  # each is asked of many pairs
-        for entry in show.entries(table, STORE, subject, table.rows(subject))
-    ]
+    measured = show.entries(table, STORE, subject, table.rows(subject))
+    return [entry | {"replicates": cache(entry["replicates"])} for entry in measured]  # each is asked of many pairs
 
 
 def targets(paper):
@@ -132,11 +116,9 @@ def _repair(entry):
 
 def printed_forms(value):
     """How a value may be written: as it is or as a percentage, rounded to up to three digits, without a sign."""
-    return (
-        {f"{abs(scale * value):.{digits}f}" for scale in (1, 100) for digits in range(4)}
-        if np.isfinite(value)
-        else set()
-    )
+    if not np.isfinite(value):
+        return set()
+    return {f"{abs(scale * value):.{digits}f}" for scale in (1, 100) for digits in range(4)}
 
 
 def _held_out(entry):
@@ -169,9 +151,7 @@ def test_each_number_told_is_a_records_or_printed_by_the_paper(paper):
                 whole = "0" + number if number.startswith(".") else number
                 if whole not in known:
                     unknown.append(text[max(match.start() - 40, 0) : match.end()])
-        assert not unknown, f"{paper}, {[about_subject.name for about_subject in about]}: no record has\n" + "\n".join(
-            unknown
-        )
+        assert not unknown, "\n".join([f"{paper}, {[subject.name for subject in about]}: no record has", *unknown])
 
 
 @pytest.mark.slow
@@ -195,16 +175,15 @@ def test_each_interval_told_is_that_of_two_rows(paper):
 
 def _so_far_apart(paper, subject, difference):
     """The interval of every pair of rows that differ by so much, and what they are."""
-    for ends in _over_more(paper, subject, difference):
-        yield ends, None
+    for value, ends in _by_claims(paper, subject):
+        if abs(abs(value) - abs(difference)) <= 0.0501:
+            yield ends, None
     for name in targets(paper):
         sizes, pairs = differences(name, subject)
         first, last = np.searchsorted(sizes, (abs(difference) - 0.0501, abs(difference) + 0.0501))
         for row, other, column, unit in pairs[first:last]:
-            yield (
-                _interval(row["replicates"](column), other["replicates"](column), unit),
-                (row["method"], other["method"]),
-            )
+            ends = _interval(row["replicates"](column), other["replicates"](column), unit)
+            yield ends, (row["method"], other["method"])
 
 
 @cache
@@ -212,28 +191,19 @@ def _by_claims(paper, subject):
     """(difference, interval) of the comparisons that claims make over more items than the tables show."""
     built = [show.build(table, STORE, subject) for table in registry.targets().values() if table.paper == paper]
     judged = [claim["judged"].get(subject.name) for content in built for claim in content["claims"]]
-    compared = [
-        comparison
-        for verdict in judged
-        if verdict
-        for comparison in verdict["comparisons"]
+    compared = [comparison for verdict in judged if verdict for comparison in verdict["comparisons"]]
+    return [
+        (comparison["difference"], tuple(round(end, 1) for end in comparison["interval"]))
+        for comparison in compared
         if comparison["whole"] and comparison["interval"]
     ]
-    return [
-        (comparison["difference"], tuple(round(end, 1) for end in comparison["interval"])) for comparison in compared
-    ]
-
-
-def _over_more(paper, subject, difference):
-    """Intervals of such comparisons that differ by so much."""
-    return [ends for value, ends in _by_claims(paper, subject) if abs(abs(value) - abs(difference)) <= 0.0501]
 
 
 def _differences(value, other):
     """(unit, difference): in percent, in points, and of shares in points."""
-    return (
-        (("%", 100 * (value / other - 1)), ("points", value - other), ("share", 100 * (value - other))) if other else ()
-    )
+    if not other:
+        return ()
+    return ("%", 100 * (value / other - 1)), ("points", value - other), ("share", 100 * (value - other))
 
 
 def _interval(row, other, unit):
@@ -244,12 +214,9 @@ def _interval(row, other, unit):
     return tuple(round(float(end), 1) for end in interval(difference))
 
 
-FINDINGS = re.findall(
-    r"(?m)^- (.*(?:\n  .*)*)", (ROOT / "docs/findings.md").read_text().partition("## Findings of this")[2]
-)
-NAMED_TARGETS = [
-    (text, [name for name in re.findall(r"`([\w-]+)`", text) if name in registry.targets()]) for text in FINDINGS
-]
+OWN_FINDINGS = (ROOT / "docs/findings.md").read_text().partition("## Findings of this")[2]
+FINDINGS = re.findall(r"(?m)^- (.*(?:\n  .*)*)", OWN_FINDINGS)
+NAMED_TARGETS = [(text, sorted(registry.targets().keys() & set(re.findall(r"`([\w-]+)`", text)))) for text in FINDINGS]
 
 
 def _numbers(text):
@@ -266,7 +233,7 @@ def test_each_number_of_a_finding_is_a_records_of_the_tables_that_it_names(text,
     """As it is, in percent less, as a share of another row's or as a difference from it, its interval included."""
     numbers = set(_numbers(text))
     known = set() if "table2-laco" not in names else _above_chance()
-    about = {SMOLLM2}.union(*(found for word, found in SUBJECTS.items() if word in text))
+    about = {SMOLLM2}.union(*(named for word, named in SUBJECTS.items() if word in text))
     for name in names:
         for subject in about:
             for entry in entries(name, subject):
@@ -300,15 +267,12 @@ def _above_chance():
 def test_the_findings_name_tables_and_repeat_the_audits_numbers():
     assert len(FINDINGS) > 2 and sum(bool(names) for _, names in NAMED_TARGETS) > 1
     findings = audit.findings()
-    wrong, slips = (
-        [finding for finding in findings if finding.headline],
-        [finding for finding in findings if finding.verdict == SLIP],
-    )
+    wrong = [finding for finding in findings if finding.headline]
+    slips = [finding for finding in findings if finding.verdict == SLIP]
     numbers = sum(len(reported.numbers(paper, table)) for paper in registry.PAPERS for table in reported.tables(paper))
     first = re.sub(r"\s+", " ", FINDINGS[0])
-    for said in (f"checked {numbers} printed", f"has {len(findings)} findings", f"{len(slips)} of them slips"):
-        assert said in first
-    assert f"{len(wrong)} affect numbers" in first
+    counts = f"checked {numbers} printed", f"has {len(findings)} findings", f"{len(slips)} of them slips"
+    assert all(count in first for count in (*counts, f"{len(wrong)} affect numbers"))
     headlines = " ".join(finding.headline for finding in wrong if finding.name in ("PC-2", "LC-2", "RE-6"))
     assert all(number in headlines for number in re.findall(r"\d+\.\d+", first))
 
@@ -343,10 +307,8 @@ def test_what_readme_says_that_models_lost_stands_in_the_tables():
         of = re.match(r"(\d+) of (\d+), (no repair|refit)", removed)
         tables = []
         for name in names:
-            rows = [
-                entry for entry in entries(name, subject) if (entry["dense"] if not of else _is(entry, *of.groups()))
-            ]
-            tables += [[{form for value in row["scores"].values() for form in printed_forms(value)} for row in rows]]
+            rows = [row for row in entries(name, subject) if (_is(row, *of.groups()) if of else row["dense"])]
+            tables += [[set().union(*map(printed_forms, row["scores"].values())) for row in rows]]
             looked_at += bool(rows)
         expected = set(filter(None, numbers))
         assert any(expected <= set().union(*chosen) for chosen in product(*filter(None, tables))), line

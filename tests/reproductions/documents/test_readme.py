@@ -5,6 +5,7 @@ import re
 
 import pytest
 from audit_numbers import without_number
+from matplotlib.figure import Figure
 from tools import status_of
 
 from common.records.results import ROOT, Store
@@ -18,8 +19,9 @@ def test_counts_are_those_of_the_shown_table(evidence):
     store = evidence.store
     counts = readme.counts(table, store)
     assert counts["reported"] == len(reported.numbers("linearpatch", "1"))
-    toy = [r for r in show.build(table, store, "standin", claims=False)["rows"] if r["profile"] == "standin"]
-    own = [cell for row in toy if not row["dense"] for cell in row["cells"].values()]
+    rows = show.build(table, store, "standin", claims=False)["rows"]
+    pruned = [row for row in rows if row["profile"] == "standin" and not row["dense"]]
+    own = [cell for row in pruned for cell in row["cells"].values()]
     assert counts["toy model"] == sum(cell["reproduced"] is not None for cell in own) > 100
     assert counts["paper"] == 0  # ratios and counts follow from shapes: nothing is measured on the paper's models
 
@@ -30,9 +32,8 @@ def test_every_target_is_named_and_the_sums_add_up(tmp_path):
     for paper, (_, named, in_print, *measured) in zip(registry.PAPERS, lines, strict=True):
         own = {name: table for name, table in registry.targets().items() if table.paper == paper}
         assert set(written_out(paper, named)) == own.keys()
-        assert sum(len(reported.numbers(paper, table.number)) for table in own.values()) == int(
-            in_print.replace(",", "")
-        )
+        numbers = sum(len(reported.numbers(paper, table.number)) for table in own.values())
+        assert numbers == int(in_print.replace(",", ""))
         assert set(measured) == {"0"}
     rest = {table.paper for table in registry.targets().values()} - set(registry.PAPERS)
     assert rest == {registry.LEAGUE}
@@ -69,10 +70,8 @@ def test_every_sentence_of_the_screen_has_its_claims():
             for target in (line.target, *line.printed):
                 assert set(line.ids) <= {claim.id for claim in registry.get(target).claims}, (target, line.ids)
     for line in findings.OURS:  # about no paper's sentence: exactly one claim
-        assert len([claim for claim in registry.get(line.target).claims if claim.id in line.ids]) == 1, (
-            line.target,
-            line.ids,
-        )
+        claims = [claim for claim in registry.get(line.target).claims if claim.id in line.ids]
+        assert len(claims) == 1, (line.target, line.ids)
 
 
 def test_claim_ids_are_unique_and_stay_readable():
@@ -84,48 +83,26 @@ def test_claim_ids_are_unique_and_stay_readable():
 def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst(one_model):
     def judged(verdict, differences):
         counts = {"supported": sum(d > 1 for d in differences), "inconclusive": 0, "contradicted": 0}
+        common = {"unit": "points", "paired": True, "against": 1, "about": "a"}
         cells = [
-            {
-                "difference": d,
-                "interval": [d - 1, d + 1],
-                "unit": "points",
-                "paired": True,
-                "slack": d,
-                "verdict": "supported" if d > 0 else "contradicted",
-                "against": 1,
-                "about": "a",
-            }
+            common
+            | {"difference": d, "interval": [d - 1, d + 1], "slack": d}
+            | {"verdict": "supported" if d > 0 else "contradicted"}
             for d in differences
         ]
-        return {"verdict": verdict, "counts": counts, "comparisons": cells} | (
-            min(cells, key=lambda f: f["difference"])
-        )
+        worst = min(cells, key=lambda cell: cell["difference"])
+        return {"verdict": verdict, "counts": counts, "comparisons": cells} | worst
+
+    def claim(name, text, holds, *judgement):
+        reported_of = [[f"{name} {n}", hold, None] for n, hold in enumerate(holds)]
+        reported = {"reported": all(holds), "reported_counts": [sum(holds), len(holds)], "reported_of": reported_of}
+        return reported | {"id": f"p/t/{name}", "text": text, "judged": {"standin": judged(*judgement)}}
 
     empty = {"verdict": "not tested", "counts": {}, "comparisons": [], "reason": "no results"}
     claims = [
-        {
-            "id": "p/t/above-b",
-            "text": "a is above b",
-            "reported": True,
-            "reported_counts": [4, 4],
-            "reported_of": [[f"one {n}", True, None] for n in range(4)],
-            "judged": {"standin": judged("supported", [2, 3])},
-        },
-        {
-            "id": "p/t/above-c",
-            "text": "a is above c",
-            "reported": False,
-            "reported_counts": [3, 4],
-            "reported_of": [[f"two {n}", n > 0, None] for n in range(4)],
-            "judged": {"standin": judged("contradicted", [-5, 4])},
-        },
-        {
-            "id": "p/t/another",
-            "text": "another",
-            "reported": False,
-            "reported_counts": [0, 1],
-            "judged": {"standin": judged("contradicted", [-9])},
-        },
+        claim("above-b", "a is above b", [True] * 4, "supported", [2, 3]),
+        claim("above-c", "a is above c", [False, True, True, True], "contradicted", [-5, 4]),
+        claim("another", "another", [False], "contradicted", [-9]),
     ]
     for claim in claims:
         claim["judged"]["smollm2-135m-instruct"] = empty
@@ -150,10 +127,8 @@ def one_model(monkeypatch):
 
 def line_of(printed, *measured):
     """A line of the findings with these verdicts: in print, on SmolLM2, on the toy model."""
-    sides = map(claim_verdicts.ShownVerdict, measured)
-    return findings.JudgedLine(
-        "a", claim_verdicts.ShownVerdict(printed), dict(zip(findings.SHOWN, sides, strict=True)), "t"
-    )
+    sides = dict(zip(findings.SHOWN, map(claim_verdicts.ShownVerdict, measured), strict=True))
+    return findings.JudgedLine("a", claim_verdicts.ShownVerdict(printed), sides, "t")
 
 
 def test_a_group_counts_its_lines_by_verdict_on_every_side(one_model):
@@ -164,10 +139,9 @@ def test_a_group_counts_its_lines_by_verdict_on_every_side(one_model):
     ]
     assert findings.tally(rows) == ["2 supported", "1 contradicted, 1 inconclusive", "1 supported, 2 contradicted"]
     assert findings.tally([rows[1]]) == ["none tested", "none tested", "1 contradicted"]
-    assert findings.by_side(rows).startswith(
-        "the papers' own tables agree with **2** and contradict **0** (1 have no number)"
-    )
-    assert findings.by_side(rows).endswith("**1 contradicted, 1 inconclusive** (1 not tested)")
+    sentence = findings.by_side(rows)
+    assert sentence.startswith("the papers' own tables agree with **2** and contradict **0** (1 have no number)")
+    assert sentence.endswith("**1 contradicted, 1 inconclusive** (1 not tested)")
 
 
 def test_a_claim_is_supported_on_as_many_models_as_test_it(monkeypatch):
@@ -232,14 +206,10 @@ def test_readme_is_short_and_its_parts_are_known():
     for path in readme.FILES:
         text = path.read_text()
         names = readme.marked(text)
+        parts = {name: re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end", text, re.S)[1] for name in names}
         filled = readme.render(text, {name: f"what {name} says" for name in names})
-        assert [f"what {name} says" in filled for name in names] == [True] * len(names)
-        assert (
-            readme.render(
-                filled, {name: re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end", text, re.S)[1] for name in names}
-            )
-            == text
-        )
+        assert all(f"what {name} says" in filled for name in names)
+        assert readme.render(filled, parts) == text
 
 
 def test_the_picture_has_every_claim_of_the_papers_with_its_verdicts(one_model, tmp_path, monkeypatch):
@@ -247,14 +217,14 @@ def test_the_picture_has_every_claim_of_the_papers_with_its_verdicts(one_model, 
     drawn, lines = [], {}
 
     def judged(sentence, built):
-        lines[sentence.sentence] = line_of(
-            "supported", "not tested" if len(lines) % 2 else "contradicted", "inconclusive"
-        )
-        return dataclasses.replace(lines[sentence.sentence], sentence=sentence.sentence)
+        measured = "not tested" if len(lines) % 2 else "contradicted"
+        line = dataclasses.replace(line_of("supported", measured, "inconclusive"), sentence=sentence.sentence)
+        lines[sentence.sentence] = line
+        return line
 
     monkeypatch.setattr(findings, "_built_for", lambda *_: {})
     monkeypatch.setattr(findings, "row", judged)
-    monkeypatch.setattr("figures.screen.draw", lambda groups, sides: drawn.append((groups, sides)) or figure())
+    monkeypatch.setattr("figures.screen.draw", lambda groups, sides: drawn.append((groups, sides)) or Figure())
     findings.drawn(None, tmp_path)
     ((groups, sides),) = drawn
     shown = [line for group in groups.values() for line in group]
@@ -263,9 +233,3 @@ def test_the_picture_has_every_claim_of_the_papers_with_its_verdicts(one_model, 
         measured = judged_line.measured["smollm2-135m-instruct"].verdict
         assert len(line.sides) == len(sides)
         assert [verdict for verdict, _ in line.sides] == ["supported", measured.replace("not tested", ""), ""]
-
-
-def figure():
-    from matplotlib.figure import Figure
-
-    return Figure()

@@ -11,7 +11,6 @@ from reproductions.render import chance_levels
 from reproductions.spec import reported, subjects
 from reproductions.spec.columns import QUESTIONS, chance
 
-OF_LACO = next(source for source in chance_levels.SOURCES if source.paper == "laco")
 # Of four endings a quarter, of two a half.
 NINE = {"ARC-c": 25, "ARC-e": 25, "BoolQ": 50, "HeSw": 25, "PIQA": 50, "WG": 50, "WSC": 50, "Race-h": 25, "CoPa": 50}
 LACO = {"HeSw": 25, "PIQA": 50, "CHID": 10, "WSC_G": 0, "CSQA": 20, "BoolQ": 50, "MMLU": 25, "CMMLU": 25, "RaceH": 25}
@@ -27,27 +26,31 @@ def read(paper, table):
     return rows
 
 
+def share_above(own, dense, chance):
+    """Per cent of what the original model scores above chance level."""
+    return 100 * sum(own[t] - chance[t] for t in chance) / sum(dense[t] - chance[t] for t in chance)
+
+
+def source_of(paper):
+    return next(source for source in chance_levels.SOURCES if source.paper == paper)
+
+
 def test_linearpatchs_row_is_the_sum_of_what_its_scores_are_above_chance_level():
     rows = read("linearpatch", "1")
     own, dense = rows["LLaMA-3-8B", "5/32", "LinearPatch", "L"], rows["LLaMA-3-8B", "0/32", "Dense", ""]
-    expected = (
-        100 * (sum(own[t] for t in NINE) - sum(NINE.values())) / (sum(dense[t] for t in NINE) - sum(NINE.values()))
-    )
     keys = {(row.model, row.sparsity, row.id): row for row in chance_levels.printed(chance_levels.SOURCES[0])}
     llama_row = keys["LLaMA-3-8B", "5/32", "LinearPatch[L]"]
-    assert llama_row.above == pytest.approx(expected) and llama_row.retained == own["RP"]
+    assert llama_row.above == pytest.approx(share_above(own, dense, NINE)) and llama_row.retained == own["RP"]
     assert llama_row.chance_level == pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]))
 
 
 def test_of_laco_tasks_that_the_dense_model_guesses_are_left_out_and_its_own_dense_row_is_compared_with():
     rows = read("laco", "1")
-    own, dense = (
-        next(row for key, row in rows.items() if key[0] == "Baichuan2-7B" and key[2] == name)
-        for name in ("SliceGPT", "Dense*")
-    )
-    expected = 100 * sum(own[t] - LACO[t] for t in LACO) / sum(dense[t] - LACO[t] for t in LACO)
-    [row_] = [row for row in chance_levels.printed(OF_LACO) if (row.model, row.method) == ("Baichuan2-7B", "SliceGPT")]
-    assert row_.above == pytest.approx(expected) and expected < 0 < 40 < row_.retained
+    scores = {key[2]: row for key, row in rows.items() if key[0] == "Baichuan2-7B"}
+    expected = share_above(scores["SliceGPT"], scores["Dense*"], LACO)
+    printed = {(row.model, row.method): row for row in chance_levels.printed(source_of("laco"))}
+    row = printed["Baichuan2-7B", "SliceGPT"]
+    assert row.above == pytest.approx(expected) and expected < 0 < 40 < row.retained
 
 
 def test_a_guesser_keeps_nothing_the_dense_model_all_and_half_way_is_half():
@@ -66,9 +69,8 @@ def test_a_task_counts_where_the_dense_model_is_two_standard_errors_above_chance
 def test_every_task_of_the_tables_has_a_guess_and_written_answers_have_none():
     for source in chance_levels.SOURCES:
         assert chance(source.tasks.values()).keys() == set(source.tasks.values())
-    assert {
-        t: 100 * c for t, c in zip(QUESTIONS, chance(n for n, _ in QUESTIONS.values()).values(), strict=True)
-    } == NINE
+    levels = chance(name for name, _ in QUESTIONS.values()).values()
+    assert {task: 100 * level for task, level in zip(QUESTIONS, levels, strict=True)} == NINE
     assert chance(["laco_xsum"]) == {"laco_xsum": 0.0}
 
 
@@ -86,7 +88,7 @@ def test_pairs_are_of_one_model_and_size_and_change_their_order_where_the_two_me
 def test_a_measured_row_is_its_published_records_and_its_interval_holds_it():
     store = Store(NOWHERE)
     subject = subjects.of_model(subjects.PUBLISHED_MODELS[0])
-    rows = chance_levels.measured(OF_LACO, store, subject)
+    rows = chance_levels.measured(source_of("laco"), store, subject)
     assert rows and len({row.chance_level for row in rows}) == 1
     for row in rows:
         assert row.interval[0] < row.above < row.interval[1] and row.retained > row.above
@@ -108,26 +110,21 @@ def test_the_picture_has_every_printed_row_where_its_numbers_are(monkeypatch):
 
 
 def test_where_a_paper_prints_scores_alone_their_mean_share_is_what_is_retained():
-    source = next(source for source in chance_levels.SOURCES if source.paper == "reassessing")
     rows = read("reassessing", "4")
-    guess = {"PIQA": 0.5, "WinoGrande": 0.5} | dict.fromkeys(
-        ("HellaSwag", "OpenbookQA", "ARC-e", "ARC-c", "MMLU", "CMMLU"), 0.25
-    )
-    printed = chance_levels.printed(source)
+    guess = dict.fromkeys(("PIQA", "WinoGrande"), 0.5)
+    guess |= dict.fromkeys(("HellaSwag", "OpenbookQA", "ARC-e", "ARC-c", "MMLU", "CMMLU"), 0.25)
+    printed = chance_levels.printed(source_of("reassessing"))
     assert printed
     for row in printed:
         own = next(v for k, v in rows.items() if k[0] == row.model and reported.row_name(*k[2:]) == row.method)
         dense = next(v for k, v in rows.items() if k[0] == row.model and k[2] == "Dense")
         assert row.retained == pytest.approx(np.mean([100 * own[t] / dense[t] for t in guess]))
-        expected = 100 * sum(own[t] - guess[t] for t in guess) / sum(dense[t] - guess[t] for t in guess)
-        assert row.above == pytest.approx(expected)
+        assert row.above == pytest.approx(share_above(own, dense, guess))
 
 
 def test_a_guesser_retains_by_each_papers_own_measure():
     dense = read("prunecomp", "2")["LLaMA-3-8B", "0/32", "Dense", ""]
-    source = next(source for source in chance_levels.SOURCES if source.paper == "prunecomp")
-    row = next(row for row in chance_levels.printed(source) if row.model == "LLaMA-3-8B")
-    assert row.chance_level == pytest.approx(
-        100 * sum(NINE.values()) / sum(dense[t] for t in NINE)
-    )  # a share of the means
+    row = next(row for row in chance_levels.printed(source_of("prunecomp")) if row.model == "LLaMA-3-8B")
+    of_means = 100 * sum(NINE.values()) / sum(dense[t] for t in NINE)
+    assert row.chance_level == pytest.approx(of_means)
     assert row.chance_level != pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]), abs=0.05)

@@ -4,21 +4,18 @@ import math
 from dataclasses import replace
 
 import pytest
+from stored_records import put
 
 import reproductions.spec.steps  # noqa: F401 - recipes are spelled as these spell them, from whichever file is read first
-from common.records.results import NOWHERE, Recipe, Record, Store
+from common.records.results import NOWHERE, Recipe, Store
 from reproductions.linearpatch.trained import FFN_KL
 from reproductions.render import show, tables
 from reproductions.spec import registry, reported
 from reproductions.spec.registry import Column, Row, Table
 
 DENSE = Recipe(model="llama-2-7b", profile="paper", weights="w", dtype="float16")
-PRUNED = Recipe(
-    model="llama-2-7b", profile="paper", weights="w", dtype="float16", selection={"method": "bi", "count": 7}
-)
-OTHER = Recipe(
-    model="llama-3-8b", profile="paper", weights="w", dtype="float16", selection={"method": "bi", "count": 7}
-)
+PRUNED = replace(DENSE, selection={"method": "bi", "count": 7})
+OTHER = replace(PRUNED, model="llama-3-8b")
 SHAPE = Recipe(model="llama-2-7b", profile="paper", weights="shape only", selection={"method": "any", "count": 7})
 ROWS = [
     Row("llama-2-7b", "LLaMA-2-7B", "0/32", "Dense", DENSE, dense=True),
@@ -32,64 +29,64 @@ COLUMNS = [
 ]
 
 
+def table_of(rows, columns) -> Table:
+    return Table("t", "linearpatch", "1", "title", lambda *_: rows, lambda _: columns)
+
+
 def shown(tmp_path, dense: float, *, ratio: float = 0.2102, pruned: bool = True) -> dict:
-    """LinearPatch's Table 1 in part, with these measurements: (model, sparsity, method) -> row."""
+    """LinearPatch's Table 1 in part, with these measurements, and LLaMA-2-7B's rows by method."""
     store = Store(tmp_path, None)
     values = [(DENSE, "piqa", {"acc_norm": dense}), (OTHER, "piqa", {"acc_norm": 0.5})]
     values += [(PRUNED, "piqa", {"acc_norm": 0.704})] if pruned else []
     values += [(SHAPE, "parameters", {"ratio": ratio})]
     for recipe, benchmark, value in values:
-        record = Record(dict(recipe.__dict__), recipe.hash, benchmark, "ok", value, dict.fromkeys(value, 0.01))
-        store.put(record, recipe)
-    table = Table("t", "linearpatch", "1", "title", lambda profile, limit: ROWS, lambda profile: COLUMNS)
-    content = show.build(table, store, "paper")
-    return content | {"by_row": {(r["model"], r["sparsity"], r["method"]): r for r in content["rows"]}}
+        put(store, recipe, benchmark, value, dict.fromkeys(value, 0.01))
+    content = show.build(table_of(ROWS, COLUMNS), store, "paper")
+    by_method = {"Dense": ("LLaMA-2-7B", "0/32", "Dense"), "ShortGPT": ("LLaMA-2-7B", "7/32", "ShortGPT")}
+    by_key = {(row["model"], row["sparsity"], row["method"]): row for row in content["rows"]}
+    return content | {name: by_key[key] for name, key in by_method.items()}
 
 
 def test_where_the_dense_model_matches_rows_are_compared(tmp_path):
     content = shown(tmp_path, 0.7911)  # as printed
-    rows = content["by_row"]
-    assert rows["LLaMA-2-7B", "0/32", "Dense"]["cells"]["PIQA"]["status"] == "match"
-    assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["PIQA"]["status"] == "match"
+    assert content["Dense"]["cells"]["PIQA"]["status"] == "match"
+    assert content["ShortGPT"]["cells"]["PIQA"]["status"] == "match"
     assert not any("gate" in row for row in content["rows"])
 
 
 def test_where_the_dense_model_differs_every_measured_row_of_it_says_so(tmp_path):
     content = shown(tmp_path, 0.75)  # 4 standard errors away
-    rows = content["by_row"]
-    assert rows["LLaMA-2-7B", "0/32", "Dense"]["cells"]["PIQA"]["status"] == "differs"
-    assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["gate"] == "not comparable yet: the dense model differs in PIQA"
+    assert content["Dense"]["cells"]["PIQA"]["status"] == "differs"
+    assert content["ShortGPT"]["gate"] == "not comparable yet: the dense model differs in PIQA"
     # Nothing is claimed of rows without a measurement, of the dense row itself, or of other models.
-    assert [key for key, row in rows.items() if "gate" in row] == [("LLaMA-2-7B", "7/32", "ShortGPT")]
+    assert [row for row in content["rows"] if "gate" in row] == [content["ShortGPT"]]
     for form in ("terminal", "md"):
         text = tables.render(content, form)
         assert "the dense model differs in PIQA" in text and "per word instead of per token" in text
 
 
-def test_cells_that_need_no_weights_are_never_gated(tmp_path):
+@pytest.mark.parametrize(
+    ("dense", "options", "status"), [(0.75, {"pruned": False}, "match"), (0.7911, {"ratio": 0.5}, "differs")]
+)
+def test_cells_that_need_no_weights_are_never_gated(tmp_path, dense, options, status):
     """A row with only its ratio is comparable whatever the dense model scores, and a wrong ratio gates nothing."""
-    rows = shown(tmp_path, 0.75, pruned=False)["by_row"]
-    assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["Ratio"]["status"] == "match"
-    assert not any("gate" in row for row in rows.values())
-    rows = shown(tmp_path, 0.7911, ratio=0.5)["by_row"]
-    assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["Ratio"]["status"] == "differs"
-    assert not any("gate" in row for row in rows.values())
+    content = shown(tmp_path, dense, **options)
+    assert content["ShortGPT"]["cells"]["Ratio"]["status"] == status
+    assert not any("gate" in row for row in content["rows"])
 
 
-def test_a_dense_score_of_zero_leaves_the_rest_of_the_table_to_be_shown(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["retained", "retained-average"])
+def test_a_dense_score_of_zero_leaves_the_rest_of_the_table_to_be_shown(tmp_path, monkeypatch, kind):
     """As after a quick look at two items of each task."""
-    for kind in ("retained", "retained-average"):
-        monkeypatch.setitem(globals(), "COLUMNS", [*COLUMNS[:2], Column("RP", derived=kind, of=("PIQA",))])
-        rows = shown(tmp_path, 0.0)["by_row"]
-        assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["RP"]["status"] == "the dense model scores 0"
-        assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["PIQA"]["reproduced"] == pytest.approx(70.4)
-        retained = shown(tmp_path, 0.8)["by_row"]["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["RP"]["reproduced"]
-        assert retained == pytest.approx(88.0)
+    monkeypatch.setitem(globals(), "COLUMNS", [*COLUMNS, Column("RP", derived=kind, of=("PIQA",))])
+    cells = shown(tmp_path, 0.0)["ShortGPT"]["cells"]
+    assert cells["RP"]["status"] == "the dense model scores 0" and cells["PIQA"]["reproduced"] == pytest.approx(70.4)
+    assert shown(tmp_path, 0.8)["ShortGPT"]["cells"]["RP"]["reproduced"] == pytest.approx(88.0)
 
 
-def test_two_standard_errors_are_the_limit(tmp_path):
-    for dense, status in ((0.7911 - 0.0199, "match"), (0.7911 - 0.0201, "differs")):
-        assert shown(tmp_path, dense)["by_row"]["LLaMA-2-7B", "0/32", "Dense"]["cells"]["PIQA"]["status"] == status
+@pytest.mark.parametrize(("off", "status"), [(0.0199, "match"), (0.0201, "differs")])
+def test_two_standard_errors_are_the_limit(tmp_path, off, status):
+    assert shown(tmp_path, 0.7911 - off)["Dense"]["cells"]["PIQA"]["status"] == status
 
 
 def test_a_training_that_diverged_is_shown_as_such(tmp_path):
@@ -103,14 +100,11 @@ def test_a_training_that_diverged_is_shown_as_such(tmp_path):
             details = {"training": training if row.method == FFN_KL else {"status": "finished"}}
             for column in table.columns("paper"):
                 if row.recipe and column.benchmark:
-                    values = {column.key: 0.5}
-                    content = (dict(row.recipe.__dict__), row.recipe.hash, column.benchmark, "ok", values, {}, details)
-                    store.put(Record(*content), row.recipe)
+                    put(store, row.recipe, column.benchmark, {column.key: 0.5}, details=details)
         shown = show.build(table, store, "paper")
-        cells = next(row for row in shown["rows"] if row["method"] == FFN_KL)["cells"]
-        verdicts[status] = next(
-            c["reproduced"] for c in shown["claims"] if c["id"] == "linearpatch/t4/ffn-on-logits-diverges"
-        )
+        cells = {row["method"]: row["cells"] for row in shown["rows"]}[FFN_KL]
+        claims = {claim["id"]: claim["reproduced"] for claim in shown["claims"]}
+        verdicts[status] = claims["linearpatch/t4/ffn-on-logits-diverges"]
     assert verdicts == {"finished": False, "diverged": True}
     assert cells["WIKI-2"]["reproduced"] is None and cells["QA RP"]["status"] == "diverged: the loss of step 7 is nan"
     assert cells["Ratio"]["reproduced"] == 50  # needs no training
@@ -124,13 +118,12 @@ def test_a_value_that_is_not_finite_is_shown_as_diverged(tmp_path, profile):
     texts = {"WIKI-2": math.inf, "C4": math.nan, "PTB": 1e200, "StdLib": 12.5}
     for name, value in texts.items():
         error = {"perplexity": math.inf if name == "PTB" else 0.1}
-        store.put(Record({}, recipe.hash, f"perplexity@{name}", "ok", {"perplexity": value}, error), recipe)
+        put(store, recipe, f"perplexity@{name}", {"perplexity": value}, error)
     columns = [Column(name, f"perplexity@{name}", "perplexity", compare="perplexity") for name in texts]
     columns.append(Column("AVG", derived="average", of=("StdLib", "C4")))
     columns.append(Column("RP", derived="retained", of=("StdLib",)))
     rows = [ROWS[1], replace(ROWS[1], method="Dense", sparsity="0/32", dense=True)]
-    table = Table("t", "linearpatch", "1", "title", lambda *_: rows, lambda _: columns)
-    content = show.build(table, store, profile)
+    content = show.build(table_of(rows, columns), store, profile)
     cells = content["rows"][0]["cells"]
     diverged = [name for name, cell in cells.items() if cell["status"] == "diverged" and cell["reproduced"] is None]
     assert diverged == ["WIKI-2", "C4", "AVG"]
@@ -149,15 +142,15 @@ def test_averages_leave_out_what_only_the_dense_row_has_run(tmp_path):
     for name, shares in pairs.items():
         for recipe, share in zip((DENSE, PRUNED), shares, strict=True):
             if share is not None:
-                store.put(Record({}, recipe.hash, name, "ok", {"acc": share}, {"acc": 0.01}), recipe)
+                put(store, recipe, name, {"acc": share}, {"acc": 0.01})
     columns = [Column(name, name, "acc", scale=100) for name in pairs] + [Column("AVG", derived="average")]
-    table = Table("t", "linearpatch", "1", "title", lambda *_: ROWS[:2], lambda _: columns)
+    table = table_of(ROWS[:2], columns)
     content = show.build(table, store, "paper")
     averages = [row["cells"]["AVG"]["reproduced"] for row in content["rows"]]
     assert averages == pytest.approx([60, 50]) and content["subjects"][0]["over"] == {"AVG": 2}
     assert content["subjects"][0]["over_tasks"] == {"AVG": ["one", "two"]}
     assert "Averages on the paper's models: AVG over one and two." in tables.render(content)
-    store.put(Record({}, PRUNED.hash, "three", "ok", {"acc": 0.8}, {}), PRUNED)
+    put(store, PRUNED, "three", {"acc": 0.8})
     averages = [row["cells"]["AVG"]["reproduced"] for row in show.build(table, store, "paper")["rows"]]
     assert averages == pytest.approx([70, 60])
 
@@ -167,17 +160,17 @@ def test_a_task_that_few_rows_have_run_yet_takes_no_row_its_average(tmp_path):
     store = Store(tmp_path, None)
     recipes = [DENSE, *(replace(PRUNED, selection={"method": "reverse", "count": count}) for count in range(1, 6))]
     for recipe in recipes:
-        store.put(Record({}, recipe.hash, "short", "ok", {"acc": 0.5}, {"acc": 0.01}), recipe)
+        put(store, recipe, "short", {"acc": 0.5}, {"acc": 0.01})
     columns = [Column(name, name, "acc", scale=100) for name in ("short", "long")] + [Column("AVG", derived="average")]
     rows = [replace(ROWS[1], method=str(number), recipe=recipe) for number, recipe in enumerate(recipes)]
     rows[0] = replace(rows[0], dense=True)
-    table = Table("t", "linearpatch", "1", "title", lambda *_: rows, lambda _: columns)
+    table = table_of(rows, columns)
 
     def averages():
         return [row["cells"]["AVG"]["reproduced"] for row in show.build(table, store, "paper")["rows"]]
 
     for number, recipe in enumerate(recipes[:5]):
-        store.put(Record({}, recipe.hash, "long", "ok", {"acc": 0.7}, {"acc": 0.01}), recipe)
+        put(store, recipe, "long", {"acc": 0.7}, {"acc": 0.01})
         assert averages() == ([50] * 6 if number < 4 else [60] * 5 + [None])
 
 

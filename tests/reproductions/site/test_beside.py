@@ -42,14 +42,10 @@ def two(printed, measured, printed_columns=("acc",), measured_columns=("acc",)):
 
 
 def rows(metric):
-    return [
-        (
-            row.label,
-            row.printed,
-            [entry and (entry.cell.reported or entry.cell.reproduced).text for entry in row.entries],
-        )
-        for row in metric.rows
-    ]
+    def text(entry):
+        return entry and (entry.cell.reported or entry.cell.reproduced).text
+
+    return [(row.label, row.printed, [text(entry) for entry in row.entries]) for row in metric.rows]
 
 
 def test_rows_correspond_by_id_whatever_they_are_called():

@@ -24,6 +24,10 @@ LOADED = re.compile(
 FORMULAS = re.compile(r"\$\$.+?\$\$|\$[^$]+\$", re.S)
 
 
+def builds_the_site(test):
+    return pytest.mark.slow(pytest.mark.timeout(3000)(test))
+
+
 @cache
 def parsed(path: Path) -> BeautifulSoup:
     return BeautifulSoup(path.read_text(encoding="utf-8"), "lxml")
@@ -33,8 +37,7 @@ def navigation(page: Path) -> list[str]:
     return [link.get_text() for link in parsed(page).select(".sidebar-tree a")]
 
 
-def found(site: Path) -> dict:
-    """The index that the search reads."""
+def search_index(site: Path) -> dict:
     return json.loads(re.fullmatch(r"Search\.setIndex\((.*)\)", (site / "searchindex.js").read_text(), re.S)[1])
 
 
@@ -89,7 +92,7 @@ def test_every_page_has_the_same_navigation_and_search(small):
 
 
 def test_the_search_finds_documents_notebooks_and_results(small):
-    index = found(small)
+    index = search_index(small)
     assert {"Guide", "A table", "Book"} <= set(index["titles"])
     assert index["docnames"][index["terms"]["unmistak"]] == "targets/table"
     assert not any(name.startswith("recipes") for name in index["docnames"])
@@ -111,17 +114,14 @@ def test_formulas_are_drawn_by_the_browser(small):
 
 
 def test_links_of_documents_lead_to_pages_of_the_site(small):
-    links = {
-        link.get_text(): link["href"] for link in parsed(small / "docs" / "guide.html").select("article p a[href]")
-    }
+    guide = parsed(small / "docs" / "guide.html")
+    links = {link.get_text(): link["href"] for link in guide.select("article p a[href]")}
     assert links["this"] == "../code/common.hooks.html" and links["front"] == "../index.html"
     assert links["there"] == "#there" and "licence" not in links
-    assert "licence" in parsed(small / "docs" / "guide.html").article.get_text()
+    assert "licence" in guide.article.get_text()
     paper = parsed(small / "papers" / "laco" / "README.html").select_one("article p a")["href"]
-    for href, line in (
-        (links["common.hadamard.hadamard_matrix"], "def hadamard_matrix("),
-        (paper, "def merge_layers("),
-    ):
+    hadamard = links["common.hadamard.hadamard_matrix"]
+    for href, line in ((hadamard, "def hadamard_matrix("), (paper, "def merge_layers(")):
         page, _, anchor = href.rpartition("#")
         name = page.rpartition("/")[2].removesuffix(".html")
         source = (ROOT / f"{name.replace('.', '/')}.py").read_text().splitlines()
@@ -141,37 +141,31 @@ def test_a_missing_package_is_named_with_its_remedy(tmp_path, monkeypatch, packa
         pages.build(None, tmp_path / "report")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3000)  # who comes first builds the site
+@builds_the_site
 def test_every_link_of_the_finished_site_resolves(finished):
     checked, dead = followed(finished)
     assert dead == [] and checked > 20_000
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3000)  # who comes first builds the site
+@builds_the_site
 def test_the_finished_site_loads_nothing_from_elsewhere(finished):
     loads_nothing_from_elsewhere(finished)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3000)  # who comes first builds the site
+@builds_the_site
 def test_documents_results_and_the_api_reference_are_in_navigation_and_search(finished):
-    index = found(finished)
+    index = search_index(finished)
     documents = {f"docs/{path.stem}" for path in (ROOT / "docs").glob("*.md")}
     results = {f"targets/{name}" for name in registry.targets()} | {"records", "compare", "audit"}
     assert documents | results | {"api/papers.linearpatch", "papers/laco/laco"} <= set(index["docnames"])
     links = {link["href"] for link in parsed(finished / "index.html").select(".sidebar-tree a")}
     below = {f"{name}.html" for name in documents | {"records", "compare", "audit", "api/papers.linearpatch"}}
     assert below <= links
-    names = {
-        tag["id"].rpartition(".")[2] for tag in parsed(finished / "api" / "extensions.refit.html").select("dt[id]")
-    }
-    assert {"refit", "Refit"} <= names
+    documented = parsed(finished / "api" / "extensions.refit.html").select("dt[id]")
+    assert {"refit", "Refit"} <= {tag["id"].rpartition(".")[2] for tag in documented}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3000)  # who comes first builds the site
+@builds_the_site
 def test_the_formulas_of_notebooks_are_drawn_by_the_browser(finished):
     """Every formula of a notebook's source is MathML on its page, and no TeX is left in its text."""
     for book in ROOT.glob("papers/*/*.ipynb"):

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from bs4 import BeautifulSoup
 from site_links import followed
+from stored_records import put
 
 from common.pruning.recipe import SHAPE_ONLY
 from common.records.published import Published
@@ -53,13 +54,8 @@ def test_every_link_within_the_site_resolves(site):
 
 
 def test_the_first_page_judges_as_the_list_of_findings_does(site):
-    """Its lines are in Markdown, the page's in tables, and both are generated: the same verdicts and intervals."""
-    text = (
-        (ROOT / "docs" / "findings.md")
-        .read_text(encoding="utf-8")
-        .partition("<!-- findings -->")[2]
-        .partition("<!-- end findings -->")[0]
-    )
+    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    text = text.partition("<!-- findings -->")[2].partition("<!-- end findings -->")[0]
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
     verdicts, heads = {}, []  # sentence -> {model: verdict}
     for line in lines:
@@ -68,10 +64,8 @@ def test_the_first_page_judges_as_the_list_of_findings_does(site):
         elif line[0].isdigit():
             verdicts[line[1]] = {head: cell for head, cell in zip(heads, line, strict=True) if head.startswith("On ")}
     assert len(verdicts) == sum(line[0].isdigit() for line in lines)
-    page = {
-        row.th.get_text(" ", strip=True): row for row in parsed(site / "index.md").select("section.card tr") if row.th
-    }
-    compared = 0
+    rows = [row for row in parsed(site / "index.md").select("section.card tr") if row.th]
+    page, compared = {row.th.get_text(" ", strip=True): row for row in rows}, 0
     for sentence in verdicts.keys() & page.keys():
         for head, cell in verdicts[sentence].items():
             shown = page[sentence].select_one(f'td[data-label="o{head[1:]}"]').get_text(" ", strip=True)
@@ -95,7 +89,6 @@ def test_there_is_a_page_for_every_target_recipe_and_paper(site, evidence):
     assert {p.parent.name for p in (site / "papers").glob("*/README.md")} == set(registry.PAPERS)
     on_disk = {name.partition("/")[0] for name in published()}
     assert {p.stem for p in (site / "recipes").glob("*.html")} == on_disk
-    assert (site / "targets" / "league.html").exists() == ("league" in registry.targets())
 
 
 @cache
@@ -103,11 +96,8 @@ def spelled(record: str, digits: int | None) -> set[str]:
     """A record's values as they may be written with so many digits behind the point; None: with an exponent."""
     scales = (1, 100, 1e-6, 1e-9, 1e3, 1e15, 1 / 2**30, 1 / 2**20)
     values = [float(value) for value in published()[record]["values"].values() if math.isfinite(value)]
-    return {
-        f"{value * scale:.2e}" if digits is None else f"{value * scale:.{digits}f}"
-        for value in values
-        for scale in scales
-    }
+    form = ".2e" if digits is None else f".{digits}f"
+    return {f"{value * scale:{form}}" for value in values for scale in scales}
 
 
 def test_every_number_that_leads_to_a_recipe_is_in_its_record(site):
@@ -182,10 +172,8 @@ def test_values_as_csv_and_parquet_are_those_of_the_files(site):
 
 def handed_over(path: Path):
     """What a data script gives to the page's script."""
-    name, content = re.fullmatch(
-        r'layerlab\.data\("([^"]+)",(.*)\);\n', path.read_text(encoding="utf-8"), re.S
-    ).groups()
-    return name, json.loads(content)
+    match = re.fullmatch(r'layerlab\.data\("([^"]+)",(.*)\);\n', path.read_text(encoding="utf-8"), re.S)
+    return match[1], json.loads(match[2])
 
 
 def test_outcomes_per_item_survive_packing(site):
@@ -206,21 +194,21 @@ def test_outcomes_per_item_survive_packing(site):
     assert compared > 1000
 
 
-def test_outcomes_of_another_measurement_than_the_records_are_not_handed_over(tmp_path):
+@pytest.mark.parametrize(
+    ("right", "losses", "handed_over"),
+    [
+        ([False, False, True, False], [1.0, 2.0], {"nll"}),
+        ([True, True, False, True], [2.0, 3.0], {"acc"}),
+        ([True, True, False, True], [1.0, 2.0], {"acc", "nll"}),
+    ],
+)
+def test_outcomes_of_another_measurement_than_the_records_are_not_handed_over(tmp_path, right, losses, handed_over):
     """As they lie where an earlier version was killed between the two: they name no record that they belong to."""
     recipe, store = Recipe("standin", "standin"), Store(tmp_path, None)
-    right, losses = np.array([True, True, False, True]), np.array([1.0, 2.0])
-    values = {"acc": 0.75, "nll": 1.5, "perplexity": math.exp(1.5)}
-    record = Record(vars(recipe), recipe.hash, "b", "ok", values)
+    record = put(store, recipe, "b", {"acc": 0.75, "nll": 1.5, "perplexity": math.exp(1.5)})
+    np.savez(store.path(recipe, "b").with_suffix(".npz"), acc=np.array(right), nll=np.array(losses))
     evidence = SimpleNamespace(store=store, records={recipe.hash: {"b": record}}, recipe=lambda digest: recipe)
-    for others, removed_cells in (
-        ((~right, losses), {"nll"}),
-        ((right, losses + 1), {"acc"}),
-        ((right, losses), {"acc", "nll"}),
-    ):
-        path = store.put(record, recipe)
-        np.savez(path.with_suffix(".npz"), acc=others[0], nll=others[1])
-        assert data.items(evidence, recipe.hash)["b"].keys() == removed_cells
+    assert data.items(evidence, recipe.hash)["b"].keys() == handed_over
 
 
 def test_all_values_page_reads_back(site):
@@ -248,13 +236,21 @@ def test_a_recipe_page_says_what_was_removed_and_how_to_repeat_it(site):
         assert re.search(r"make \S+.*FORCE=1|No table shows this recipe", text)
 
 
-def test_every_picture_and_field_has_words(site):
+def test_headings_and_pictures_are_described(site):
+    """Every table heading has a scope; every picture has a text of its own, every drawing a title; a page has one title."""
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         assert all(re.search(r'\balt="[^"]', tag) for tag in re.findall(r"<img[^>]*>", text)), page
-        for svg in re.findall(r"<svg.*?</svg>", text, re.S):
-            assert "<title>" in svg, page
+        assert all("<title>" in svg for svg in re.findall(r"<svg.*?</svg>", text, re.S)), page
         assert len(re.findall(r"<h1[ >]", text)) == 1, page
+        assert all(re.search(r'\sscope="(col|row|colgroup)"', tag) for tag in re.findall(r"<th\b[^>]*>", text)), page
+        assert not re.search(r'<svg[^>]*\bclass="[^"]*\beffect\b', text), page
+        for figure in parsed(page).select("figure:has(img):has(figcaption)") if "<img" in text else ():
+            assert figure.img["alt"] != figure.figcaption.get_text(strip=True), page
+    books = [json.loads(book.read_text())["cells"] for book in (site / "papers").glob("*/*.ipynb")]
+    drawn = [cell for book in books for cell in book if "image/png" in str(cell.get("outputs"))]
+    words = [cell["metadata"]["mystnb"]["image"]["alt"] for cell in drawn]
+    assert words and not any(re.match(r"Output |Eq$", text) for text in words)
 
 
 def test_digits_line_up_at_the_point():
@@ -302,15 +298,15 @@ def test_what_is_being_done_is_said_and_what_libraries_log_is_not(tmp_path):
     """Of another process: a test's own handlers change what a log prints."""
     code = f"""
 import logging
-from reproductions.render import evidence
+from reproductions.render import evidence as records
 from reproductions.site import pages
 from reproductions.site.__main__ import main
 
-def build(found, folder):
+def build(evidence, folder):
     logging.getLogger("lm_eval.api.task").warning("a library's line")
     logging.getLogger("common.records").warning("a line of ours")
 
-evidence.gathered, pages.build = lambda own: None, build
+records.gathered, pages.build = lambda own: None, build
 main(["--out", {str(tmp_path / "out")!r}])
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -324,10 +320,8 @@ def test_bad_options_are_one_line(capsys, tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as stopped:
         main(["--prot", "1"])
     assert stopped.value.code == 2
-    assert {line.partition(": ")[0] for line in capsys.readouterr().err.splitlines()} == {
-        "reading the results",
-        "error",
-    }
+    beginnings = {line.partition(": ")[0] for line in capsys.readouterr().err.splitlines()}
+    assert beginnings == {"reading the results", "error"}
 
 
 def test_the_first_page_opens_with_the_readmes_words_and_its_headline(site):
@@ -338,9 +332,8 @@ def test_the_first_page_opens_with_the_readmes_words_and_its_headline(site):
     before, _, after = shown.partition("## What reproduced Of ")
     for paragraph in readme.partition("<!-- papers -->")[0].strip().split("\n\n")[1:]:
         assert " ".join(paragraph.split()) in before, paragraph
-    count, printed, *measured = (
-        re.search(r"(?m)^\| All (\d+) claims, as far as tested \|  \| (.*) \|$", readme).expand(r"\1 | \2").split(" | ")
-    )
+    sums = re.search(r"(?m)^\| All (\d+) claims, as far as tested \|  \| (.*) \|$", readme)
+    count, (printed, *measured) = sums[1], sums[2].split(" | ")
     headline = after.replace("*", "").partition("). ")[0]
     assert headline.startswith(f"{count} claims ") and len(measured) == len(PUBLISHED_MODELS)
     assert "agree with {} and contradict {} ".format(*re.findall(r"\d+", printed)) in headline
@@ -394,11 +387,11 @@ def test_a_picture_of_values_has_an_axis_with_numbers_at_their_places(values, lo
     def place(tag):
         return float(re.search(r"left:([\d.-]+)%", tag["style"])[1])
 
-    scale = (lambda value: np.log(value)) if log else float
-    low, high = min(values), max(values)
+    scale = np.log if log else float
+    low, high = scale(min(values)), scale(max(values))
 
     def expected(value):
-        return 100 * (scale(value) - scale(low)) / (scale(high) - scale(low))
+        return 100 * (scale(value) - low) / (high - low)
 
     ticks = {float(tick.get_text()): place(tick) for tick in page.select("li.scale b")}
     assert len(ticks) >= 3 and all(where == pytest.approx(expected(value), abs=0.06) for value, where in ticks.items())
@@ -414,19 +407,6 @@ def test_chance_level_has_its_line_in_a_picture_of_accuracies(site):
     assert f"chance level, {100 * (2 * 1 / 2 + 4 * 1 / 4) / 6:.2f}" in card.get_text()
     first = card.select_one("li .value").get_text()
     assert 30 < float(first.split()[0]) < 100  # in percent
-
-
-def test_every_heading_of_a_table_has_a_scope_and_every_picture_a_sentence_of_its_own(site):
-    for page in site.rglob("*.html"):
-        text = page.read_text(encoding="utf-8")
-        assert all(re.search(r'\sscope="(col|row|colgroup)"', tag) for tag in re.findall(r"<th\b[^>]*>", text)), page
-        assert not re.search(r'<svg[^>]*\bclass="[^"]*\beffect\b', text), page
-        for figure in parsed(page).select("figure:has(img):has(figcaption)") if "<img" in text else ():
-            assert figure.img["alt"] != figure.figcaption.get_text(strip=True), page
-    books = [json.loads(book.read_text())["cells"] for book in (site / "papers").glob("*/*.ipynb")]
-    drawn = [cell for cells_ in books for cell in cells_ if "image/png" in str(cell.get("outputs"))]
-    words = [cell["metadata"]["mystnb"]["image"]["alt"] for cell in drawn]
-    assert words and not any(re.match(r"Output |Eq$", text) for text in words)
 
 
 def test_every_paper_has_its_facts_and_the_entry_of_citation_cff(site):
@@ -478,11 +458,11 @@ def test_reported_and_measured_stand_in_one_row(site):
 
 def test_a_league_ranks_by_hand():
     def line(method, sparsity, *values, dense=False):
-        shown = tuple(
-            cells.Cell(reproduced=None if v is None else cells.number(v, 1, 1), sort="" if v is None else v)
-            for v in values
-        )
-        return cells.Line("m", sparsity, method, dense, "", "", shown)
+        shown = [
+            cells.Cell(sort="") if value is None else cells.Cell(reproduced=cells.number(value, 1, 1), sort=value)
+            for value in values
+        ]
+        return cells.Line("m", sparsity, method, dense, "", "", tuple(shown))
 
     headings = (
         cells.Heading("seconds", "seconds"),
@@ -511,14 +491,9 @@ def test_a_long_reason_does_not_push_the_value_out_of_view(site):
     assert re.search(r"\.reason \{[^}]*white-space: normal", style)
     recipe = Recipe("standin", "standin")
     record = Record(vars(recipe), recipe.hash, "b", "no data", reason="could not fetch " + "x" * 200)
-    evidence = SimpleNamespace(
-        records={recipe.hash: {"b": record}},
-        shown={},
-        recipe=lambda digest: recipe,
-        removed=lambda digest: (None, None),
-        method=lambda digest: "Dense",
-        share=lambda digest: "",
-    )
+    facts = {"recipe": recipe, "removed": (None, None), "method": "Dense", "share": ""}
+    answers = {name: lambda digest, fact=fact: fact for name, fact in facts.items()}
+    evidence = SimpleNamespace(records={recipe.hash: {"b": record}}, shown={}, **answers)
     view = recipes.view(evidence, recipe.hash, {})
     site_ = {"records": 1, "recipes": 1, "commit": ""}
     html = pages._environment().get_template("recipe.html").render(root="../", recipe=view, site=site_)
