@@ -87,17 +87,17 @@ def drawn(table: registry.Table, store: Loaded, subject: subjects.Subject) -> li
 
 def main(targets: list[str]) -> None:
     """Print target -> its JSON form, its text and its figures."""
-    store, found = Loaded(None, PUBLISHED), {}
+    store, shown_of = Loaded(None, PUBLISHED), {}
     significance.REPLICATES = 50  # two runs are compared, whose replicates are the same
     for target in targets or registry.targets():
         table = registry.get(target)
         shown = [*show.published(table, store), subjects.PAPER]
         content = show.build(table, store, shown)
         figures = {subject.name: drawn(table, store, subject) for subject in shown if table.draw}
-        found[target] = [content, tables.render(content, "md"), figures]
+        shown_of[target] = [content, tables.render(content, "md"), figures]
     loaded = {"torch", "transformers", "datasets", "lm_eval"} & set(sys.modules)
     assert not loaded, f"showing tables imports {loaded}"
-    json.dump(found, sys.stdout)
+    json.dump(shown_of, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -112,6 +112,12 @@ def _xsum(i):
 
 
 RACE = {"example_id": "high1.txt", "article": "The model is pruned.", "options": ["the model", "one", "a layer", "it"]}
+
+
+def _race_of(*questions):
+    return lambda i: {**RACE, "question": questions[i % len(questions)], "answer": "ABCD"[i]}
+
+
 IDIOMS = ["一心一意", "三心二意", "五颜六色", "七上八下", "十全十美", "百发百中", "千变万化", "万无一失"]
 CHID = {
     "idx": 0,
@@ -127,18 +133,8 @@ LACO_TASKS = {
     "laco_wsc_p": ("aps/super_glue", "wsc.fixed", "validation", _four(_wsc)),
     "laco_commonsense_qa": ("tau/commonsense_qa", None, "validation", _four(_commonsense)),
     "laco_boolq": ("aps/super_glue", "boolq", "validation", _four(_boolq)),
-    "laco_race_h": (
-        "ehovy/race",
-        "high",
-        "test",
-        [{**RACE, "question": ["What is it ?", "It is _ now ."][i % 2], "answer": "ABCD"[i]} for i in range(4)],
-    ),
-    "laco_race_m": (
-        "ehovy/race",
-        "middle",
-        "test",
-        [{**RACE, "question": "The model is  _  .", "answer": "ABCD"[i]} for i in range(4)],
-    ),
+    "laco_race_h": ("ehovy/race", "high", "test", _four(_race_of("What is it ?", "It is _ now ."))),
+    "laco_race_m": ("ehovy/race", "middle", "test", _four(_race_of("The model is  _  ."))),
     "laco_c3": ("clue/clue", "c3", "validation", _four(_c3)),
     "laco_wsc_g": ("aps/super_glue", "wsc.fixed", "validation", None),
     "laco_chid": ("clue/clue", "chid", "validation", [CHID]),
@@ -170,11 +166,13 @@ def write_subjects(root, hub_id, subjects):
 def write_mmlus(root, subjects):
     """MMLU and CMMLU with five examples and ``subjects[name]`` questions of each subject."""
     for hub_id, make in (("cais/mmlu", _mmlu), ("haonan-li/cmmlu", _cmmlu)):
-        made = {}
-        for subject, count in subjects.items():
-            sizes = {"dev": 5, "test": count}
-            made[subject] = {split: [make(subject, split, i) for i in range(sizes[split])] for split in sizes}
-        write_subjects(root, hub_id, made)
+        rows = {
+            subject: {
+                split: [make(subject, split, i) for i in range(size)] for split, size in (("dev", 5), ("test", count))
+            }
+            for subject, count in subjects.items()
+        }
+        write_subjects(root, hub_id, rows)
 
 
 @pytest.fixture(scope="session")
@@ -199,13 +197,9 @@ def mirror(rows_of_tasks, tmp_path, monkeypatch):
 def saved_llama(folder, tokenizer, *, hidden=32, layers=32, heads=4, seed=3):
     """Save a small random Llama with its tokenizer; returns the folder."""
     torch.manual_seed(seed)
-    sizes = {
-        "vocab_size": 320,
-        "hidden_size": hidden,
-        "intermediate_size": hidden * 3 // 2,
-        "num_hidden_layers": layers,
-    }
-    config = LlamaConfig(**sizes, num_attention_heads=heads, num_key_value_heads=heads, initializer_range=0.05)
+    sizes = {"vocab_size": 320, "hidden_size": hidden, "intermediate_size": hidden * 3 // 2}
+    counts = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads}
+    config = LlamaConfig(**sizes, **counts, initializer_range=0.05)
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

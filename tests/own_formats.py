@@ -73,61 +73,60 @@ def train(folder: Path, **options) -> Path:
     return folder / "tokenizer.model"
 
 
-def tensors_of(said: dict, vocab: int) -> dict[str, torch.Tensor]:
+def tensors_of(config: dict, vocab: int) -> dict[str, torch.Tensor]:
     """Random weights under the names that the models' own code gives them."""
-    layers = said.get("num_hidden_layers") or said["num_layers"]
+    layers = config.get("num_hidden_layers") or config["num_layers"]
+    if config["model_type"] == "baichuan":
+        shapes = {"model.embed_tokens.weight": (vocab, HIDDEN), "lm_head.weight": (vocab, HIDDEN)}
+        shapes["model.norm.weight"] = (HIDDEN,)
+        place, of_layer = (
+            "model.layers",
+            {
+                "self_attn.W_pack.weight": (3 * HIDDEN, HIDDEN),
+                "self_attn.o_proj.weight": (HIDDEN, HIDDEN),
+                "mlp.gate_proj.weight": (WIDTH, HIDDEN),
+                "mlp.up_proj.weight": (WIDTH, HIDDEN),
+                "mlp.down_proj.weight": (HIDDEN, WIDTH),
+                "self_attn.rotary_emb.inv_freq": (HIDDEN // HEADS // 2,),
+            },
+        )
+    else:
+        rows = HIDDEN + 2 * config["multi_query_group_num"] * config["kv_channels"]
+        shapes = {"transformer.embedding.word_embeddings.weight": (vocab, HIDDEN)}
+        shapes["transformer.rotary_pos_emb.inv_freq"] = (HIDDEN // HEADS // 4,)
+        shapes["transformer.encoder.final_layernorm.weight"] = (HIDDEN,)
+        shapes["transformer.output_layer.weight"] = (vocab, HIDDEN)
+        place, of_layer = (
+            "transformer.encoder.layers",
+            {
+                "self_attention.query_key_value.weight": (rows, HIDDEN),
+                "self_attention.query_key_value.bias": (rows,),
+                "self_attention.dense.weight": (HIDDEN, HIDDEN),
+                "mlp.dense_h_to_4h.weight": (2 * WIDTH, HIDDEN),
+                "mlp.dense_4h_to_h.weight": (HIDDEN, WIDTH),
+            },
+        )
+    of_layer |= {"input_layernorm.weight": (HIDDEN,), "post_attention_layernorm.weight": (HIDDEN,)}
+    shapes |= {f"{place}.{n}.{name}": shape for n in range(layers) for name, shape in of_layer.items()}
     generator = torch.Generator().manual_seed(5)
-
-    def drawn(*shape, mean=0.0):
-        return mean + 0.3 * torch.randn(*shape, generator=generator)
-
-    if said["model_type"] == "baichuan":
-        found = {"model.embed_tokens.weight": drawn(vocab, HIDDEN), "lm_head.weight": drawn(vocab, HIDDEN)}
-        found["model.norm.weight"] = drawn(HIDDEN, mean=1.0)
-        for layer in (f"model.layers.{number}." for number in range(layers)):
-            found[f"{layer}self_attn.W_pack.weight"] = drawn(3 * HIDDEN, HIDDEN)
-            found[f"{layer}self_attn.o_proj.weight"] = drawn(HIDDEN, HIDDEN)
-            found[f"{layer}mlp.gate_proj.weight"] = drawn(WIDTH, HIDDEN)
-            found[f"{layer}mlp.up_proj.weight"] = drawn(WIDTH, HIDDEN)
-            found[f"{layer}mlp.down_proj.weight"] = drawn(HIDDEN, WIDTH)
-            found[f"{layer}input_layernorm.weight"] = drawn(HIDDEN, mean=1.0)
-            found[f"{layer}post_attention_layernorm.weight"] = drawn(HIDDEN, mean=1.0)
-            found[f"{layer}self_attn.rotary_emb.inv_freq"] = drawn(HIDDEN // HEADS // 2)
-        return found
-    rows = HIDDEN + 2 * said["multi_query_group_num"] * said["kv_channels"]
-    found = {"transformer.embedding.word_embeddings.weight": drawn(vocab, HIDDEN)}
-    found["transformer.rotary_pos_emb.inv_freq"] = drawn(HIDDEN // HEADS // 4)
-    for layer in (f"transformer.encoder.layers.{number}." for number in range(layers)):
-        found[f"{layer}input_layernorm.weight"] = drawn(HIDDEN, mean=1.0)
-        found[f"{layer}self_attention.query_key_value.weight"] = drawn(rows, HIDDEN)
-        found[f"{layer}self_attention.query_key_value.bias"] = drawn(rows)
-        found[f"{layer}self_attention.dense.weight"] = drawn(HIDDEN, HIDDEN)
-        found[f"{layer}post_attention_layernorm.weight"] = drawn(HIDDEN, mean=1.0)
-        found[f"{layer}mlp.dense_h_to_4h.weight"] = drawn(2 * WIDTH, HIDDEN)
-        found[f"{layer}mlp.dense_4h_to_h.weight"] = drawn(HIDDEN, WIDTH)
-    found["transformer.encoder.final_layernorm.weight"] = drawn(HIDDEN, mean=1.0)
-    return found | {"transformer.output_layer.weight": drawn(vocab, HIDDEN)}
+    tensors = {name: 0.3 * torch.randn(*shape, generator=generator) for name, shape in shapes.items()}
+    return {name: tensor + 1.0 if "norm" in name else tensor for name, tensor in tensors.items()}
 
 
 def write(path: Path, name: str, pickled: bool = False, layers: int = LAYERS, **changes) -> dict[str, torch.Tensor]:
     """Write a tiny checkpoint of `MODELS` as it lies on the hub, its config changed (None: left out); return its tensors."""
     file = train(path, **(PLAIN if name != "chatglm2" else {"add_dummy_prefix": True}))
     vocab = sentencepiece.SentencePieceProcessor(model_file=str(file)).get_piece_size() + 9
-    sizes = (
-        {"num_layers": layers, "padded_vocab_size": vocab}
-        if name == "chatglm2"
-        else {"num_hidden_layers": layers, "vocab_size": vocab}
-    )
+    if name == "chatglm2":
+        family, sizes = "ChatGLM", {"num_layers": layers, "padded_vocab_size": vocab}
+    else:
+        family, sizes = "Baichuan", {"num_hidden_layers": layers, "vocab_size": vocab}
     tensors = tensors_of(MODELS[name] | sizes, vocab)
-    said = MODELS[name] | sizes | changes
-    (path / "config.json").write_text(json.dumps({key: value for key, value in said.items() if value is not None}))
-    family = "Baichuan" if name != "chatglm2" else "ChatGLM"
-    words = {
-        "tokenizer_class": f"{family}Tokenizer",
-        "add_bos_token": False,
-        "auto_map": {"AutoTokenizer": ["x.X", None]},
-    }
-    (path / "tokenizer_config.json").write_text(json.dumps(words))
+    config = MODELS[name] | sizes | changes
+    (path / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    of_tokenizer = {"tokenizer_class": f"{family}Tokenizer", "add_bos_token": False}
+    of_tokenizer |= {"auto_map": {"AutoTokenizer": ["x.X", None]}}
+    (path / "tokenizer_config.json").write_text(json.dumps(of_tokenizer))
     for module in ("modeling", "tokenization", "configuration"):
         (path / f"{module}_{family.lower()}.py").write_text("raise SystemExit('code of the repository was run')\n")
     if pickled:

@@ -15,10 +15,10 @@ def skipping(model, ids, removed):
         for index, layer in enumerate(layer_list(model))
         if index in removed
     ]
-    found = logits(model, ids)
+    skipped = logits(model, ids)
     for handle in handles:
         handle.remove()
-    return found
+    return skipped
 
 
 def silenced(model, halves):

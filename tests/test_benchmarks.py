@@ -67,10 +67,8 @@ def table(folder, number):
 def test_ratios_end_on_the_page_and_a_failure_is_a_row(folder):
     assert runner.run(ENTRIES, (), folder, MACHINE) == ["broken"]
     shown_rows = rows(folder)
-    assert shown_rows["one"] == [
-        ["passes", "2", "a bare pass", "≤ 1.5: missed"],
-        ["calls", "0.25", "a naive loop", "–"],
-    ]
+    calls = ["calls", "0.25", "a naive loop", "–"]
+    assert shown_rows["one"] == [["passes", "2", "a bare pass", "≤ 1.5: missed"], calls]
     assert shown_rows["two"][0][1:] == ["1", "a bare pass", "≤ 1.5: met"]
     assert [cells[0] for cells in shown_rows["broken"]] == ["failed: error: the text ends / too early"]
     assert shown_rows["large"][0][0].startswith("not run")
@@ -81,20 +79,19 @@ def test_ratios_end_on_the_page_and_a_failure_is_a_row(folder):
 
 def shown(folder, ratios):
     """Rows of the page for one script that hands over {name: (ratio, most)}."""
-    lines = [
+    lines = ["from common.utils.ratios import Ratio, hand_over"]
+    lines += [
         f'hand_over(Ratio({name!r}, "", {ratio}, "a pass", most={most}))' for name, (ratio, most) in ratios.items()
     ]
-    (folder / "one.py").write_text("\n".join(["from common.utils.ratios import Ratio, hand_over", *lines]))
+    (folder / "one.py").write_text("\n".join(lines))
     runner.run(ENTRIES, ("one",), folder, MACHINE)
     return rows(folder)["one"]
 
 
 def test_many_rows_of_a_kind_are_one_with_their_median_and_missed_goals_are_apart(folder):
     name = "reassessing, Table {}, Reverse-order +lm_head & last {}: training time s"
-    ratios = {
-        name.format(*one): (ratio, 3)
-        for ratio, one in zip((3, 1, 9, 2, 0.5, 2.5), ("31", "32", "E3", "E4", "E5", "E6"))
-    }
+    rows = {"31": 3, "32": 1, "E3": 9, "E4": 2, "E5": 0.5, "E6": 2.5}
+    ratios = {name.format(*row): (ratio, 3) for row, ratio in rows.items()}
     assert shown(folder, ratios) == [
         ["reassessing, Table …: training time s (5)", "2 (0.5 to 3)", "a pass", "≤ 3: met"],
         ["reassessing, Table E, Reverse-order +lm_head & last 3: training time s", "9", "", "≤ 3: missed"],
@@ -102,9 +99,8 @@ def test_many_rows_of_a_kind_are_one_with_their_median_and_missed_goals_are_apar
 
 
 def test_a_few_rows_of_a_kind_are_one_with_all_names_and_ratios(folder):
-    loop = {
-        f"Prune&Comp's loop by {metric}: time": (ratio, None) for metric, ratio in (("bi", 2), ("ppl", 1), ("mag+", 3))
-    }
+    metrics = {"bi": 2, "ppl": 1, "mag+": 3}
+    loop = {f"Prune&Comp's loop by {metric}: time": (ratio, None) for metric, ratio in metrics.items()}
     tools = {f"{tool}, llama-2-7b's shape, 3 GB allowed: memory": (2, 4) for tool in ("linearpatch", "refit")}
     assert shown(folder, loop | tools) == [
         ["Prune&Comp's loop by bi, ppl and mag+: time", "2, 1, 3", "a pass", "–"],

@@ -39,28 +39,12 @@ NAMED = re.compile(
 )
 NUMBER = re.compile(r"(?<![\w.-])[+−]?\.?\d+(?:[.,]\d+)*(?:e\d+)?(?![\w])")
 OLD_WORDS = re.compile(
-    "|".join(
-        (
-            r"(?<!residual )\bstream\b",
-            r"\bthe cuts?\b",
-            r"\bcut alone\b",
-            r"\bgone\b",
-            r"\bleast left\b",
-            r"\bcarried over\b",
-            r"\bstand-in\b",
-            r"\bthe screen\b",
-            r"\b(?:beyond|within) (?:the )?noise\b",
-            r"\btold apart\b",
-            r"\bguess(?:es|ing|er|er's)?\b",
-            r"\brefitted, ",
-            r"\(ours\)",
-            r"\b\d+/\d+ layers\b",
-            r"\bwindows? of (?:text|tokens|layers|\d)",
-            r"\b(?:answers?|answering) (?:more|fewer|less)\b",
-            r"\bby (?:questions|answers)\b",
-            r"\[[LS]\]",
-        )
-    )
+    r"""(?<!residual\ )\bstream\b | \bthe\ cuts?\b | \bcut\ alone\b | \bgone\b | \bleast\ left\b | \bcarried\ over\b
+    | \bstand-in\b | \bthe\ screen\b | \b(?:beyond|within)\ (?:the\ )?noise\b | \btold\ apart\b
+    | \bguess(?:es|ing|er|er's)?\b | \brefitted,\  | \(ours\) | \b\d+/\d+\ layers\b
+    | \bwindows?\ of\ (?:text|tokens|layers|\d) | \b(?:answers?|answering)\ (?:more|fewer|less)\b
+    | \bby\ (?:questions|answers)\b | \[[LS]\]""",
+    re.X,
 )
 # What defines an old word, or shows how old tables write, needs it.
 DEFINED = {"docs/glossary.md", "docs/python-api.md"}
@@ -84,27 +68,27 @@ def prose(text):
 
 def sentences(text):
     """The sentences of `prose`."""
-    found = []
+    sentences = []
     for paragraph in prose(text):
         start = ""
         for piece in re.split(r"(?<=[.!?])[\"')*]*\s+", paragraph):
             start = f"{start} {piece}".strip()
             if not SHORTENED.search(start):
-                found.append(start)
+                sentences.append(start)
                 start = ""
-        found += [start] if start else []
-    return [one for one in found if re.search(r"[A-Za-z]", one)]
+        sentences += [start] if start else []
+    return [sentence for sentence in sentences if re.search(r"[A-Za-z]", sentence)]
 
 
 def anchors(text):
     """The ids that GitHub gives to headings, and those that are written."""
-    found, seen = set(re.findall(r'\bid="([^"]+)"', text)), {}
+    ids, seen = set(re.findall(r'\bid="([^"]+)"', text)), {}
     for title in re.findall(r"(?m)^#{1,6} +(.+?) *$", FENCE.sub("", text)):
         title = LINK.sub(lambda m: m[2], title).replace("`", "").lower()
         slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
-        found.add(slug + (f"-{seen[slug]}" if slug in seen else ""))
+        ids.add(slug + (f"-{seen[slug]}" if slug in seen else ""))
         seen[slug] = seen.get(slug, 0) + 1
-    return found
+    return ids
 
 
 def test_sentences_are_taken_apart():
@@ -138,12 +122,8 @@ Generated. No sentence.
 
 
 def test_anchors_are_those_of_github():
-    assert anchors("# What, where?\n## `x.y` and Z\n## What, where?\n<a id='a'></a>\n<a id=\"b\"></a>") == {
-        "what-where",
-        "xy-and-z",
-        "what-where-1",
-        "b",
-    }
+    text = "# What, where?\n## `x.y` and Z\n## What, where?\n<a id='a'></a>\n<a id=\"b\"></a>"
+    assert anchors(text) == {"what-where", "xy-and-z", "what-where-1", "b"}
 
 
 @pytest.mark.parametrize("path", PROSE)

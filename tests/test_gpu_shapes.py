@@ -85,15 +85,14 @@ def test_times_are_held_against_loras_of_the_same_run():
 
 
 def test_what_it_hands_over_is_against_the_print_or_says_what_it_is_against():
+    baseline = "the patch: 8.06 by multiply-adds"
     cells = [
         gpu_shapes.row("linearpatch", "6", ("LLaMA-2-7B", "", "LinearPatch"), "Time cost (s)", 0.001152),
-        gpu_shapes.row(
-            "linearpatch", "6", ("", "", "FFN / patch"), gpu_shapes.RATIO, 8.5, "the patch: 8.06 by multiply-adds"
-        ),
+        gpu_shapes.row("linearpatch", "6", ("", "", "FFN / patch"), gpu_shapes.RATIO, 8.5, baseline),
         gpu_shapes.row("reassessing", "D", ("", "", ""), "seconds per 64 tokens (extension)", 0.02),
     ]
     ratios = list(gpu_shapes.ratios(cells))
     assert [(one.ratio, one.baseline) for one in ratios] == [
         (pytest.approx(0.001152 / 0.000576), "as printed, on another GPU"),
-        (8.5, "the patch: 8.06 by multiply-adds"),
+        (8.5, baseline),
     ]

@@ -56,15 +56,15 @@ def sources() -> dict[str, Path]:
 
 def imports(path: Path, modules: Container[str]) -> set[str]:
     """The modules of ours that a file imports, inside functions too."""
-    found = set()
+    imported = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in modules else node.module for name in names}
-    return {name for name in found if name.split(".")[0] in ROOTS}
+            imported |= {name if name in modules else node.module for name in names}
+    return {name for name in imported if name.split(".")[0] in ROOTS}
 
 
 @pytest.fixture(scope="module")
@@ -123,15 +123,12 @@ def test_conda_and_pip_users_get_the_same_versions():
 
 
 def test_the_lock_has_what_the_project_asks_for():
-    lock = {
-        line.split("==")[0].lower().replace("_", "-"): line for line in pins((ROOT / "requirements.lock").read_text())
-    }
+    locked = dict(pin.lower().replace("_", "-").split("==") for pin in pins((ROOT / "requirements.lock").read_text()))
     project = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[0]
-    wanted = re.findall(r'^    "([A-Za-z0-9_-]+)((?:==[0-9.]+)?)",$', project, re.M)
-    assert len(wanted) > 10
-    for name, version in wanted:
-        pinned = lock[name.lower().replace("_", "-")]
-        assert not version or pinned.split("==")[1] == version.removeprefix("=="), pinned
+    requirements = re.findall(r'^    "([A-Za-z0-9_-]+)(?:==([0-9.]+))?",$', project, re.M)
+    assert len(requirements) > 10
+    for name, version in requirements:
+        assert locked[name.lower().replace("_", "-")] == version or not version, name
 
 
 def test_every_target_has_a_makefile_rule():
@@ -145,13 +142,12 @@ def test_every_target_has_a_makefile_rule():
 
 def test_no_two_classes_share_a_name():
     places = {}
-    for package in ("common", "papers", "extensions", "reproductions", "figures"):
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ClassDef):
-                    places.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    for module, path in sources().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
     assert len(places) > 200
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 
 def test_nothing_in_the_repository_names_a_machine_path():
@@ -162,15 +158,14 @@ def test_nothing_in_the_repository_names_a_machine_path():
 
 def spoken(tree: ast.AST) -> list[str]:
     """Every name and string in code: docstrings are citations and do not count."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    docstrings = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and node.body
-                  and isinstance(node.body[0], ast.Expr)}  # fmt: skip
-    found = []
+    documented = [node for node in ast.walk(tree) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
+    docstrings = {id(node.body[0].value) for node in documented if node.body and isinstance(node.body[0], ast.Expr)}
+    texts = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            found.append(node.value)
-        found += [getattr(node, field) for field in ("id", "attr", "name", "arg") if hasattr(node, field)]
-    return [text for text in found if isinstance(text, str)]
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            texts.append(node.value)
+        texts += [getattr(node, field) for field in ("id", "attr", "name", "arg") if hasattr(node, field)]
+    return [text for text in texts if isinstance(text, str)]
 
 
 def test_what_all_papers_share_names_none():
