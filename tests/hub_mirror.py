@@ -149,6 +149,13 @@ def write_rows(root, hub_id, config, split, rows):
     datasets.Dataset.from_list(rows).to_parquet(folder / f"{split}-00000-of-00001.parquet")
 
 
+def write_task(root, task, count):
+    """One of the nine tasks with so many rows in its training and its test split."""
+    hub_id, config, split, make = TASKS[task]
+    for name in {"train", split}:
+        write_rows(root, hub_id, config, name, [make(i) for i in range(count)])
+
+
 def write_subjects(root, hub_id, subjects):
     """A dataset of several configs, ``{subject: {split: rows}}``, with the card that names its splits.
 
@@ -179,9 +186,8 @@ def write_mmlus(root, subjects):
 def rows_of_tasks(tmp_path_factory):
     """The nine tasks' datasets in the hub's layout, written once."""
     folder = tmp_path_factory.mktemp("rows") / "hub"
-    for hub_id, config, split, make in TASKS.values():
-        for name in {"train", split}:
-            write_rows(folder, hub_id, config, name, [make(i) for i in range(QUESTIONS)])
+    for task in TASKS:
+        write_task(folder, task, QUESTIONS)
     return folder
 
 

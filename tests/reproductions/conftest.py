@@ -12,6 +12,8 @@ import pytest
 from filelock import FileLock
 
 from common.console import progress
+from common.pruning.pipeline import Context
+from common.pruning.recipe import Recipe
 from reproductions.__main__ import main
 from reproductions.render.evidence import Evidence, Loaded
 from reproductions.site import pages
@@ -63,3 +65,9 @@ def show_json(capsys):
         return json.loads(capsys.readouterr().out)
 
     return show
+
+
+@pytest.fixture
+def prepared(tiny_llama, tiny_tokenizer) -> Context:
+    """The tiny Llama as the runner prepares an original model."""
+    return Context(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper"), 1)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import datasets
 import pytest
 import torch
-from hub_mirror import LACO_TASKS, QUESTIONS, TASKS, write_mmlus, write_rows
+from hub_mirror import LACO_TASKS, QUESTIONS, TASKS, write_mmlus, write_rows, write_task
 from own_formats import write as write_own
 from safetensors.torch import load_file
 from tools import measure_missing
@@ -57,10 +57,10 @@ def _openbookqa(i):
 
 
 def _write_tasks(root):
-    makers = [*TASKS.values(), ("allenai/openbookqa", "main", "test", _openbookqa)]
-    for hub_id, config, split, make in makers:
-        for name in {"train", split}:
-            write_rows(root, hub_id, config, name, [make(i) for i in range(QUESTIONS)])
+    for task in TASKS:
+        write_task(root, task, QUESTIONS)
+    for split in ("train", "test"):
+        write_rows(root, "allenai/openbookqa", "main", split, [_openbookqa(i) for i in range(QUESTIONS)])
     for hub_id, config, split, rows in LACO_TASKS.values():
         if rows:
             write_rows(root, hub_id, config, split, rows)

@@ -8,8 +8,7 @@ from stored_records import put
 from common.evaluation import generation, harness, mmlu, scores
 from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.models.files import hub
-from common.pruning.pipeline import Context
-from common.records.results import Recipe, Store
+from common.records.results import Store
 from common.utils.errors import UserError
 from reproductions import measurements
 from reproductions.engine import execute, fetch
@@ -17,11 +16,6 @@ from reproductions.reassessing.columns import TASKS
 from reproductions.spec import columns, registry, reported
 
 SUBJECTS = {"anatomy": 2, "virology": 5}
-
-
-@pytest.fixture
-def prepared(tiny_llama, tiny_tokenizer):
-    return Context(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper"), 1)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hub_mirror import TASKS, write_rows
+from hub_mirror import write_task
 from stored_records import put
 
 from common.calibration import corpora
@@ -28,9 +28,7 @@ def measuring(tiny_llama, tiny_tokenizer, mirror, tmp_path, monkeypatch):
     monkeypatch.setattr(subsets, "FIRST", 6)
     monkeypatch.setattr(subsets, "TOKENS", 3 * 128)
     monkeypatch.setattr(subsets, "TOKENS_MARK", "@384-tokens")
-    hub_id, config, split, make = TASKS["piqa"]
-    for name in {"train", split}:
-        write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(13)])
+    write_task(tmp_path / "hub", "piqa", 13)
     tokens = torch.randint(3, 300, (1, 11 * 128), generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(corpora, "joined_ids", lambda tokenizer, source: tokens)
     monkeypatch.setattr(corpora, "digest", lambda source: "0")

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from hub_mirror import TASKS, saved_llama, write_rows, write_wikitext
+from hub_mirror import saved_llama, write_task, write_wikitext
 from stored_records import put
 
 from common.models import checkpoint, loading
@@ -121,9 +121,7 @@ def mirrored(tmp_path, tiny_tokenizer, monkeypatch):
     hub = tmp_path / "hub"
     folder = saved_llama(hub / "models" / "somebody" / "small", tiny_tokenizer, hidden=64, layers=8, seed=0)
     write_wikitext(hub)
-    hub_id, config, split, make = TASKS["piqa"]
-    for name in ("train", split):
-        write_rows(hub, hub_id, config, name, [make(i) for i in range(4)])
+    write_task(hub, "piqa", 4)
     monkeypatch.setattr("common.models.files.hub.unreachable_because", lambda *_: "no network")
     few = shared_recipes.CALIBRATION["paper"] | {"length": 48, "count": 4}
     monkeypatch.setitem(shared_recipes.CALIBRATION, "paper", few)

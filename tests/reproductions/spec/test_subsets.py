@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hub_mirror import TASKS, write_mmlus, write_rows
+from hub_mirror import write_mmlus, write_task
 from stored_records import put
 
 from common.evaluation import harness
@@ -28,16 +28,9 @@ def few(monkeypatch):
     monkeypatch.setattr(subsets, "FIRST", 6)
 
 
-@pytest.fixture
-def prepared(tiny_llama, tiny_tokenizer):
-    return Context(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper"), 1)
-
-
 @pytest.mark.parametrize("task", ["piqa", "arc_easy"])
 def test_the_first_items_are_those_that_the_full_set_begins_with(task, mirror, tmp_path, prepared, few):
-    hub_id, config, split, make = TASKS[task]
-    for name in {"train", split}:
-        write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(13)])
+    write_task(tmp_path / "hub", task, 13)
     whole_values, _, whole_details, whole = execute.benchmark(prepared, task)
     values, errors, details, outcomes = execute.benchmark(prepared, subsets.smaller(task))
     documents = harness.load_tasks([task])[task].eval_docs
@@ -213,9 +206,7 @@ def test_every_task_that_tables_ask_has_a_known_size():
 
 
 def test_work_is_measured_under_the_name_that_was_asked(few, mirror, tmp_path, prepared, monkeypatch):
-    hub_id, config, split, make = TASKS["piqa"]
-    for name in {"train", split}:
-        write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(8)])
+    write_task(tmp_path / "hub", "piqa", 8)
     monkeypatch.setattr(execute, "prepare", lambda recipe, **options: prepared)
     store, name = Store(tmp_path / "own", None), "piqa@first-500"
     assert runner.measured([Work(prepared.recipe, "row", [name])], store, execute) == 0
