@@ -41,11 +41,19 @@ def register_patch(kind: str, loader: PatchLoader) -> None:
 
 
 def patch_loader(kind: str) -> PatchLoader | None:
-    """Return the loader of a kind of patch, including those of `common.baselines` and the papers; None if unknown."""
+    """Return the loader of a kind of patch, None if it is unknown.
+
+    Modules that register loaders are imported when they are needed: those of `common.baselines`, and of a kind
+    ``my-kind`` also ``papers/my_kind.py`` or ``papers/my_kind/patch.py``.
+    """
     if kind not in PATCH_LOADERS:
         import_modules("common.baselines")
-    if kind not in PATCH_LOADERS and kind.isidentifier() and find_spec(f"papers.{kind}"):
-        importlib.import_module(f"papers.{kind}.patch")
+    if kind not in PATCH_LOADERS and (name := kind.replace("-", "_")).isidentifier():
+        method = find_spec(f"papers.{name}")
+        if method is not None and method.submodule_search_locations is not None:
+            method = find_spec(f"papers.{name}.patch")
+        if method is not None:
+            importlib.import_module(method.name)
     return PATCH_LOADERS.get(kind)
 
 

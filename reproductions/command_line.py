@@ -248,7 +248,7 @@ def _named(options: NarrowingOptions, tables: list) -> list[tuple]:
             subjects.append((subject, ()))
     subjects = list(dict.fromkeys(subjects))  # who is named twice is shown once
     if remove and not options.model:
-        raise UserError("--remove says how many layers a model loses: say which with --model (make: MODEL=)")
+        raise UserError("--remove needs a model: say which with --model (make: MODEL=)")
     if paper_models or (profile and not options.model):
         subjects.insert(0, (settings.subject("paper" if paper_models else profile), tuple(paper_models)))
     return subjects
@@ -518,7 +518,7 @@ def _draw(options: RunCommand | ShowCommand, store, pictures: list, models: list
         except show.NotWritten as error:
             print(one_line(f"no pictures: {error}"), file=sys.stderr)
             return
-        print("\n".join(map(str, paths)) or "nothing measured yet: no picture", file=sys.stderr)
+        print("\n".join(map(str, paths)) or "no picture: it needs results of more rows or columns", file=sys.stderr)
 
 
 def _fetch(options: FetchCommand) -> int:

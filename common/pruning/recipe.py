@@ -254,7 +254,8 @@ def read(part: str, mapping: Mapping, family: str = "weights") -> Step:
     """
     steps = registered_steps(part, family)
     if mapping.get("method") not in steps:
-        raise unknown(part, mapping.get("method"), steps)
+        error = unknown(part, mapping.get("method"), steps)
+        raise UserError(f"{error}. Steps of modules that are not imported are unknown: import reproductions.spec.steps")
     options = {name: value for name, value in mapping.items() if name != "method"}
     return super(Step, steps[mapping["method"]]).from_json(options)
 

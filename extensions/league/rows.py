@@ -192,13 +192,13 @@ class LeagueSpec:
 
     @property
     def selected(self) -> str:
-        """Return the label of the selection of layers."""
-        return SELECTIONS.get(self.selection, "")
+        """Return the label of the selection of layers (default: its id)."""
+        return SELECTIONS.get(self.selection, self.selection)
 
     @property
     def repaired(self) -> str:
-        """Return the label of the repair."""
-        return LABELS[self.repair]
+        """Return the label of the repair (default: its id)."""
+        return LABELS.get(self.repair, self.repair)
 
     @property
     def label(self) -> str:

@@ -1,4 +1,4 @@
-"""The grid, ours: every metric with every repair, one-shot and iterative, in one table that no paper has."""
+"""Extension: the grid, every metric with every repair, one-shot and iterative, in one table that no paper has."""
 
 import itertools
 from collections.abc import Iterator

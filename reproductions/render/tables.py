@@ -8,6 +8,7 @@ paper's models come last. `common.console.text_tables` lays out the tables.
 import html
 import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -358,16 +359,26 @@ def headline(table: dict) -> list[str]:
     return [f"Measured on the paper's own models: {own['measured']} of {own['cells']} cells."]
 
 
+def _of_row(given: str, method: str) -> str:
+    """Return the options of a command with ``method`` in place of its pattern of rows, if it has one."""
+    words = shlex.split(given)
+    if "--row" in words:
+        words[words.index("--row") + 1] = method
+    return shlex.join(words)
+
+
 def _notes(table: dict, given: str) -> list[str]:
     lines = [table["note"]] if table.get("note") else []
     for subject in table["subjects"]:
         lines += averaged(subject) + left_out_at_chance(subject)
     for subject in table["subjects"]:
         own_rows = [row for row in table["rows"] if row["subject"] == subject["name"] != PAPER]
-        if any(cell["status_id"] == "not-run" for row in own_rows for cell in row["cells"].values()):
+        lacking = [row for row in own_rows if any(cell["status_id"] == "not-run" for cell in row["cells"].values())]
+        if lacking:
+            narrowed = _of_row(given, lacking[0]["method"]) if all(row.get("dense") for row in lacking) else given
             name = TOY if subject["profile"] == "standin" else subject["name"]
             model = f"--model {name}" if given or name != TOY else ""
-            command = f"`{' '.join(filter(None, ('python -m reproductions run', table['target'], model, given)))}`"
+            command = f"`{' '.join(filter(None, ('python -m reproductions run', table['target'], model, narrowed)))}`"
             lines.append(f"·: no result on {_phrase(subject)}. {command} measures it where its data can be had.")
     printed = [cell for row in table["rows"] if row["subject"] == PAPER for cell in row["cells"].values()]
     if any(cell["reproduced"] is not None for cell in printed):

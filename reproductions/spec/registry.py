@@ -16,7 +16,7 @@ from reproductions.spec.subjects import Subject
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
 SHARES = ("acc", "acc_norm")  # keys of values that are shares of 1
 BETTER = {"kl": "lower", "same_top": "higher"}  # of keys that are compared exactly
-LEAGUE = "league"  # ours alone, of no paper
+LEAGUE = "league"  # an extension, of no paper
 MODULES = (*(f"reproductions.{name}" for name in PAPERS), "extensions.league")
 
 # A claim looks cells up by (group, sparsity, method, column's id) and gets None where there is no number.

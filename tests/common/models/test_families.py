@@ -1,5 +1,7 @@
 """The contract of every further family, on one tiny model of each: Hugging Face's own forward pass is the oracle."""
 
+import re
+
 import pytest
 import torch
 from heads import logits as logits_of
@@ -12,14 +14,18 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from common.evaluation.multiple_choice import SharedContextLM
 from common.hooks import PATCH_LOADERS, attach_patch, scale_stream
 from common.models import checkpoint
+from common.models.architectures import SUPPORTED
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers, untie_embeddings, without_layers
 from common.utils.errors import UserError
+from common.utils.paths import ROOT
 from extensions.refit import refit
 from papers.prunecomp.factor import fuse_factor
 
 REMOVED = [1, 2, 4]
-UNFUSED = ("exaone4", "olmo2", "olmo3")
+UNFUSED = ("exaone4", "olmo2", "olmo3")  # refused by Prune&Comp's factor
+UNSTREAMED = ("apertus", "deepseek_v3", "dots1", "glm4_moe", "gpt_neox", "opt")  # refused by --stream
+REFITTED = ("apertus", "gemma", "glm", "granite", "phi3", "smollm3", "starcoder2")  # supported by the refit
 
 
 @pytest.fixture(params=sorted(FAMILIES))
@@ -30,6 +36,14 @@ def family(request):
 @pytest.fixture
 def model(family, make_tiny):
     return make_tiny(family)
+
+
+def test_every_supported_architecture_is_in_the_documented_table():
+    section = (ROOT / "docs" / "models.md").read_text().partition("## Architectures")[2].partition("\n## ")[0]
+    first_cells = re.findall(r"(?m)^\| (`.*?) \|", section)
+    listed = {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)}
+    assert listed - {"model_type", "baichuan", "chatglm"} == set(SUPPORTED)
+    assert f"support all {len(SUPPORTED)}." in section
 
 
 @torch.no_grad()
@@ -121,10 +135,7 @@ def test_factors_are_fused_exactly_or_refused(model, family, ids):
     torch.testing.assert_close(logits_of(model, ids), expected, rtol=1e-4, atol=1e-4)
 
 
-STREAMED = sorted({*FAMILIES} - {"gpt_neox", "opt", "apertus", "deepseek_v3", "dots1", "glm4_moe"})
-
-
-@pytest.mark.parametrize("family", STREAMED)
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {*UNSTREAMED}))
 @torch.no_grad()
 def test_streamed_is_the_same_model(family, write_checkpoint, tmp_path, ids):
     folder = write_checkpoint(tmp_path / "model", family)
@@ -142,7 +153,7 @@ def test_streamed_is_the_same_model(family, write_checkpoint, tmp_path, ids):
     assert torch.equal(logits_of(plain.eval(), ids), expected)
 
 
-@pytest.mark.parametrize("family", sorted({*FAMILIES} - {*STREAMED}))
+@pytest.mark.parametrize("family", UNSTREAMED)
 def test_what_is_not_streamed_is_refused(family, write_checkpoint, tmp_path):
     with pytest.raises(UserError, match=f"architecture '{family}' is not read layer by layer"):
         checkpoint.load(write_checkpoint(tmp_path / "model", family), stream=0)
@@ -153,9 +164,6 @@ def test_what_stays_in_float32_is_not_streamed_in_another_type(family, write_che
     folder = write_checkpoint(tmp_path / "model", family)
     with pytest.raises(UserError, match=f"architecture '{family}' is not read layer by layer in torch.bfloat16"):
         checkpoint.load(folder, stream=0, dtype="bfloat16")
-
-
-REFITTED = ("apertus", "gemma", "glm", "granite", "phi3", "smollm3", "starcoder2")
 
 
 @pytest.mark.parametrize("family", REFITTED)

@@ -36,7 +36,10 @@ def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget
         budgets = {str(row.recipe.calibration) for row in table_rows if row.method not in own}
         assert len(budgets) == 1
         spared = 0 if subject == "standin" else len(rows.SPARED)
-        count = 1 + 4 * (6 * len(rows.REPAIRS) + 5 + 4 + 4 + 3 + 2 + spared) + 2 * len(rows.recent(1, 1))
+        combined = (len(rows.selections(1)) - 1) * len(rows.REPAIRS) + len(rows.AFTER_LEAST_LOSS)
+        sublayers, slices_and_sleb, trained_and_sequential = 4, 4, 3
+        others = sublayers + slices_and_sleb + trained_and_sequential + len(rows.GRAFTS) + spared
+        count = 1 + 4 * (combined + others) + 2 * len(rows.recent(1, 1))
         assert len({row.recipe.hash for row in table_rows}) == len(table_rows) == count
     assert TABLE.rows("paper") == []
 

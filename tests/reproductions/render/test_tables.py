@@ -255,10 +255,12 @@ def test_what_was_not_run_names_the_command_with_its_target_and_model(toy):
     other = subject("paper") | {"name": "a-model", "label": "A Model"}
     toy |= {"subjects": [subject("standin"), other], "claims": []}
     missing = {"Task": cell(status="not run"), "RP": cell(reproduced=1.0)}
-    toy["rows"].append(row("A Model", "paper", "Dense", missing, "not run") | {"subject": "a-model"})
+    toy["rows"].append(row("A Model", "paper", "Dense", missing, "not run") | {"subject": "a-model", "dense": True})
     text = tables.render(toy)
     assert "·: no result on A Model. `python -m reproductions run t --model a-model` measures it" in text
     assert "no result on standin" not in text
+    narrowed = tables.render(toy, given="--row 'x*' --limit 4")  # does not measure the original model
+    assert "`python -m reproductions run t --model a-model --row Dense --limit 4` measures it" in narrowed
     reason = "no data: could not fetch x; `python -m reproductions fetch TARGET`"
     missing["Task"] |= {"status": reason, "status_id": "no-data"}
     assert "`python -m reproductions fetch t`" in tables.render(toy)
