@@ -87,6 +87,12 @@ def test_the_table_of_cells_is_what_the_published_results_give(table, evidence):
     assert table.to_pylist() == list(cells.rows(evidence.store)), "make publish writes it anew"
 
 
+def test_a_cell_is_known_by_its_place(table):
+    """Tables with both selections have two rows of one method and depth, which `group` tells apart."""
+    names = ("target", "subject", "group", "layers_removed", "row_id", "column_id")
+    assert table.group_by(list(names)).aggregate([]).num_rows == table.num_rows
+
+
 def test_a_cell_names_the_record_that_has_its_value(table):
     """Against the records, by hand: a measured value is the record's, accuracies times 100."""
     store, checked = Store(NOWHERE), 0
