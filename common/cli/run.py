@@ -54,6 +54,7 @@ def carry_out(method: Method, options: ToolOptions) -> int:
 
 def _carried_out(method: Method, options: ToolOptions) -> tuple[dict | None, int]:
     """Return the report, None where there is none, and the exit status."""
+    earlier = _result_at(options.out)
     quiet_logging()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -74,14 +75,9 @@ def _carried_out(method: Method, options: ToolOptions) -> tuple[dict | None, int
     except Exception as error:
         if not isinstance(error, OSError | SafetensorError) and not is_full_disk(error):
             raise
-        return None, failed(f"{error}; --out is as it was")
+        return None, failed(f"{error}; {_left_behind(options, earlier)}")
     except KeyboardInterrupt:
-        remainder = (
-            "of a sweep the numbers that were measured"
-            if options.sweep
-            else "the whole new checkpoint, whose card says what was not measured"
-        )
-        print(f"interrupted; --out is as it was, or holds {remainder}", file=sys.stderr)
+        print(f"interrupted; {_left_behind(options, earlier)}", file=sys.stderr)
         if (work := work_folder(options.out)).is_dir():
             print(
                 f"{work} has what was trained or searched so far: the same command continues from there",
@@ -102,6 +98,26 @@ def _carried_out(method: Method, options: ToolOptions) -> tuple[dict | None, int
         failed(error)
         return report, 1
     return report, 0
+
+
+def _result_at(out: Path | None) -> tuple | None:
+    """Return what tells a finished result at ``out`` from another one; None where there is none."""
+    with contextlib.suppress(OSError):
+        status = (out / atomic_files.MARKER).stat() if out else None
+        return status and (str(out), status.st_ino, status.st_mtime_ns)
+    return None
+
+
+def _left_behind(options: ToolOptions, earlier: tuple | None) -> str:
+    """Return what a run that ended early leaves at --out; ``earlier`` is `_result_at` from before the run."""
+    result = _result_at(options.out)
+    if result is None:
+        return "nothing was saved"
+    if result == earlier:
+        return f"{options.out} is as it was"
+    if options.sweep:
+        return f"{options.out} has the numbers that were measured. The same command measures the others"
+    return f"{options.out} holds the whole new checkpoint. Its card says what was not measured"
 
 
 def run(method: Method, options: ToolOptions) -> dict:
@@ -324,7 +340,10 @@ def _cast(model: nn.Module, dtype: torch.dtype | None) -> None:
 
 
 def _complete(job: Job, report: dict) -> None:
-    """Write card and facts again with all that is known by now, unless another run's result has come there meanwhile."""
+    """Write card and facts again with all that is known by now, unless another run's result has come there meanwhile.
+
+    A disk that is full or failing costs the card, which a warning says, and neither the checkpoint nor the numbers.
+    """
     out = job.options.out.resolve()
     try:
         environment = json.loads((out / card.REPORT).read_text(encoding="utf-8"))["environment"]
@@ -333,7 +352,13 @@ def _complete(job: Job, report: dict) -> None:
     if environment != json.loads(json.dumps(report["environment"])):
         say(f"warning: {job.options.out} is not what was saved here any more; its card is left as it is")
         return
-    atomic_files.rewrite(out, _texts(job, report))
+    try:
+        atomic_files.rewrite(out, _texts(job, report))
+    except OSError as error:
+        say(
+            f"warning: the checkpoint in {job.options.out} is whole, but its card could not be completed "
+            f"({error.strerror or error}). Keep the numbers printed here, or run again with --force"
+        )
 
 
 def _texts(job: Job, report: dict) -> dict[str, str]:

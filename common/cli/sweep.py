@@ -26,7 +26,7 @@ FIELDS = ("removed", "cut_alone", "repaired", "repaired_stderr", "layers", "reas
 
 def run(job: Job, stages: Stages) -> dict:
     """Measure every number of layers of `--sweep`; write sweep.csv, sweep.md, sweep.png and sweep.json to --out."""
-    counts, started = job.counts, time.perf_counter()
+    counts, started, unsaved = job.counts, time.perf_counter(), None
     job.options.remove = max(counts)
     dtype = checks.stored_dtype(job.source)
     job.load()
@@ -57,9 +57,16 @@ def run(job: Job, stages: Stages) -> dict:
         report = _report(job, before, sorted(rows, key=lambda row: row["removed"]), time.perf_counter() - started)
         report |= {"missing": sorted(set(counts).difference(row["removed"] for row in rows)), "of": _digest(job)}
         if any(row["repaired"] is not None for row in rows):
-            _write(job, report)
+            try:
+                _write(job, report)
+                unsaved = None
+            except OSError as error:  # a full disk should not cost what was measured, nor the rest
+                unsaved = error.strerror or error
+                say(f"warning: cannot write to {job.options.out}: {unsaved}. The sweep goes on")
     job.clear()
     print(_table(report))
+    if unsaved:
+        raise UserError(f"the table above is not in {job.options.out}: {unsaved}. Copy it, or free space and run again")
     print(f"saved to {job.options.out} (sweep.md, sweep.csv, sweep.png), {clock(report['seconds'])}")
     return report
 
@@ -137,7 +144,7 @@ def _title(report: dict) -> str:
 
 def _table(report: dict) -> str:
     before = report["dense"]
-    lines = [["0 (dense)", measure.perplexity_text(before["perplexity"]), "", ""]]
+    lines = [["0 (original)", measure.perplexity_text(before["perplexity"]), "", ""]]
     for row in report["rows"]:
         alone, repaired = (
             "" if row[key] is None else measure.perplexity_text(row[key]) for key in ("cut_alone", "repaired")
@@ -162,7 +169,7 @@ def _draw(path: Path, report: dict) -> None:
     counts = [row["removed"] for row in rows]
     for key, label, style in (("cut_alone", "no repair", "o--"), ("repaired", "repaired", "s-")):
         axes.plot(counts, [row[key] for row in rows], style, label=label, color={"o": "0.5", "s": "C0"}[style[0]])
-    axes.axhline(before["perplexity"], color="black", linewidth=0.8, label="dense")
+    axes.axhline(before["perplexity"], color="black", linewidth=0.8, label="original")
     broken = measure.BROKEN * before["perplexity"]
     if any(row["repaired"] > broken or (row["cut_alone"] or 0) > broken for row in rows):
         axes.axhline(broken, color="C3", linewidth=0.8, linestyle=":", label="broken from here on")

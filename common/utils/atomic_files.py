@@ -74,10 +74,13 @@ def put(path: Path, write: Callable[[Path], object]) -> None:
 def rewrite(directory: Path, texts: Mapping[str, str]) -> None:
     """Replace text files of a finished directory, each completely or not at all; errors of the file system are passed on."""
     temporary = directory.with_name(f".{directory.name}.text.tmp")  # beside it: nothing unknown ever lies in it
-    for name, text in texts.items():
-        temporary.write_text(text, encoding="utf-8")
-        _sync(temporary)
-        os.replace(temporary, directory / name)
+    try:
+        for name, text in texts.items():
+            temporary.write_text(text, encoding="utf-8")
+            _sync(temporary)
+            os.replace(temporary, directory / name)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def try_beside(path: Path) -> Path:

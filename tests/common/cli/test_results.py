@@ -31,6 +31,7 @@ from common.evaluation import significance
 from common.models import checkpoint
 from common.models import loading as models
 from common.models.surgery import remove_layers
+from common.utils import atomic_files
 from common.utils.errors import UserError
 from common.utils.signs import signed
 from papers import prunecomp
@@ -374,6 +375,25 @@ def test_a_sweep_that_was_stopped_continues_by_the_same_command(tool, text, tmp_
     own_text.write_text(text.read_text() + "more of it\n" * 50)
     changed = run("changed")
     assert changed.status == 2 and "model or texts have changed since" in changed.stderr
+
+
+def test_a_sweep_on_a_full_disk_goes_on_and_prints_what_it_measured(tool, tmp_path, monkeypatch, undrawn):
+    put, full = atomic_files.put, True
+
+    def on_disk(path, write):
+        if full:
+            raise OSError(28, "No space left on device")
+        put(path, write)
+
+    monkeypatch.setattr(atomic_files, "put", on_disk)
+    run = tool("linearpatch", "--sweep", "2-3")
+    assert run.status == 2 and not run.out.exists()
+    assert "cannot write to" in run.stderr and "the table above is not in" in run.last_line
+    full = False
+    saved = tool("linearpatch", "--sweep", "2-3")
+    assert saved.status == 0
+    table = [line for line in saved.stdout.splitlines() if line.startswith("|")]
+    assert table == [line for line in run.stdout.splitlines() if line.startswith("|")] and len(table) == 5
 
 
 def test_a_sweep_holds_one_model_at_a_time(tool, tmp_path, monkeypatch, undrawn):

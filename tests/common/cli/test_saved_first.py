@@ -12,6 +12,7 @@ import yaml
 
 from common.cli import measure
 from common.models import checkpoint
+from common.utils import atomic_files
 
 pytestmark = pytest.mark.usefixtures("short")
 
@@ -60,6 +61,45 @@ def test_memory_that_runs_out_while_measuring_costs_no_checkpoint(prune, monkeyp
     run = prune()
     assert run.status == 0 and "not all was measured: out of memory" in run.card and "out of memory" in run.stdout
     assert run.model.config.num_hidden_layers == 4
+
+
+def test_a_disk_that_is_full_after_saving_costs_the_card_alone(prune, tmp_path, monkeypatch):
+    sync = atomic_files._sync
+
+    def full(path):
+        if path.name.endswith(".text.tmp"):
+            raise OSError(28, "No space left on device")
+        sync(path)
+
+    monkeypatch.setattr(atomic_files, "_sync", full)
+    run = prune()
+    assert run.status == 0 and "perplexity: original" in run.stdout and "KL divergence" in run.stdout
+    assert "its card could not be completed (No space left on device)" in run.stderr and "as it was" not in run.stderr
+    assert "**Not measured:**" in run.card and run.model.config.num_hidden_layers == 4
+    assert os.listdir(tmp_path) == ["out"]  # no part of a card beside it
+
+
+@pytest.mark.parametrize("moment", ["of the original model", "of the result"])
+@pytest.mark.parametrize("earlier", [False, True])
+def test_an_interrupt_says_what_out_holds(moment, earlier, prune, tmp_path, monkeypatch):
+    def files():
+        return {file.name: file.read_bytes() for file in tmp_path.glob("out/*")}
+
+    def stop():
+        raise KeyboardInterrupt
+
+    if earlier:
+        assert prune().status == 0
+    before = files()
+    at(moment, stop, monkeypatch)
+    run = prune("--force", "--seed", 5)
+    assert run.status == 130
+    if moment == "of the result":
+        assert files() != before and f"interrupted; {run.out} holds the whole new checkpoint" in run.stderr
+        assert "**Not measured:**" in run.card and run.model.config.num_hidden_layers == 4
+    else:
+        remaining = f"{run.out} is as it was" if earlier else "nothing was saved"
+        assert files() == before and f"interrupted; {remaining}" in run.stderr
 
 
 def test_a_card_of_another_run_is_left_alone(prune, tmp_path, monkeypatch):
