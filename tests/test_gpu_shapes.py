@@ -60,7 +60,7 @@ def test_partial_arms_train_what_the_table_counts(last):
     assert trained == 32 * 64 + 32 + last * layer
 
 
-def test_peaks_of_memory_begin_when_the_layers_are_gone(monkeypatch):
+def test_peaks_of_memory_begin_when_the_layers_are_removed(monkeypatch):
     """The whole model of Table D's shape holds 7.5 GB more than what is measured."""
     order = []
     remove, forget = gpu_shapes.remove_layers, gpu_shapes._forget

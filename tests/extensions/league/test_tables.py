@@ -151,8 +151,8 @@ def test_of_choices_of_the_same_layers_the_one_stands_for_a_repair_of_which_more
 
     other = after(rows.LOWEST_BI, 0.1, [2, 7])
     halves = [after(name, shift, []) for name, shift in ((rows.DROP, 0.2), (rows.FINERCUT, 0.0))]
-    for entry, gone in zip(halves, (["attention 3"], ["attention 4"]), strict=True):
-        entry["records"]["perplexity"]["details"]["halves"] = gone
+    for entry, removed in zip(halves, (["attention 3"], ["attention 4"]), strict=True):
+        entry["records"]["perplexity"]["details"]["halves"] = removed
     for entries, stands in (
         ([after(rows.BLOCK, 0.0, [3, 4], AVG=40.0), after(rows.UIDL, -1e-4, [4, 3])], rows.BLOCK),
         ([after(rows.UIDL, -1e-4, [4, 3]), after(rows.BLOCK, 0.0, [3, 4], AVG=40.0)], rows.BLOCK),

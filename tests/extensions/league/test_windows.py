@@ -79,7 +79,7 @@ def test_the_first_tokens_state_is_the_dense_models_where_the_window_ends(measur
 
 
 @torch.no_grad()
-def test_neurons_are_carried_over_where_their_layer_goes_and_the_model_stays_as_it_was(make_tiny, ids, monkeypatch):
+def test_neurons_are_grafted_where_their_layer_is_removed_and_the_model_stays_as_it_was(make_tiny, ids, monkeypatch):
     model = planted(make_tiny("llama"))
     ids[:, 0] = FIRST
     before = copy.deepcopy(model)

@@ -1,4 +1,4 @@
-"""Neurons that write a massive activation, planted in a tiny model: found, carried over, and as they were where they go."""
+"""Neurons that write a massive activation, planted in a tiny model, are found and grafted."""
 
 import copy
 import json

@@ -109,7 +109,7 @@ def test_refusals(ids, tiny_llama):
 
 
 @torch.no_grad()
-def test_with_the_neurons_carried_over_first_tokens_are_made_good(ids, make_tiny):
+def test_with_grafting_first_tokens_are_no_part_of_the_fit(ids, make_tiny):
     """Runs that begin with their layer: the map is fitted on the other tokens, and what it leaves is a share of all."""
     model, ids = planted(make_tiny("llama")), ids.clone()
     ids[:, 0] = FIRST
@@ -122,7 +122,7 @@ def test_with_the_neurons_carried_over_first_tokens_are_made_good(ids, make_tiny
     assert [least_residual.carried(Decoder(model), ids, [1, 2], none) for none in (None, 0)] == [{}, {}]
 
 
-def test_a_step_chooses_with_the_neurons_carried_over(ids, make_tiny):
+def test_a_step_selects_with_grafting(ids, make_tiny):
     ids = ids.clone()
     ids[:, 0] = FIRST
     lefts = []

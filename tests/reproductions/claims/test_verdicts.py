@@ -258,7 +258,7 @@ def test_where_the_dense_model_only_guesses_nothing_is_retained(tmp_path):
 
 
 def test_perplexities_are_paired_by_window(build, outcomes):
-    """Windows vary twelve times as much as the rows differ: only pairing tells them apart."""
+    """Windows vary twelve times as much as the rows differ: only pairing shows the difference."""
     lower_perplexity = beats("better", "plain", column="PPL", lower=True)
     verdict = judged(build(lower_perplexity))
     gap = outcomes[1]["better"] - outcomes[1]["plain"]

@@ -88,7 +88,7 @@ def targets(paper):
 
 @cache
 def differences(name, subject):
-    """How far any two rows of a target with as many layers gone are apart: sizes in order, and (row, other, column, unit)."""
+    """Differences between rows of a target with as many layers removed: sizes in order, and (row, other, column, unit)."""
     rows = entries(name, subject)
     choices = Counter((entry["sparsity"], _choice(entry)) for entry in rows)
     league, apart = registry.get(name).paper == registry.LEAGUE, []

@@ -1,4 +1,4 @@
-"""Recipes carried out: each step found by name and done in order, on a small model in place of the stand-in."""
+"""Recipes are applied step by step, each found by its name, on a small model."""
 
 import copy
 import dataclasses
@@ -42,7 +42,7 @@ def recipe(**fields) -> Recipe:
 
 @pytest.fixture
 def registered(monkeypatch):
-    """Steps registered in a test are gone after it."""
+    """Steps registered in a test are removed after it."""
     monkeypatch.setattr("common.pruning.recipe._STEPS", dict(_STEPS))
 
 

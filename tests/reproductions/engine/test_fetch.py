@@ -128,7 +128,7 @@ def test_where_nothing_can_be_measured_one_line_says_why(measured, tmp_path, cap
     assert not measured.prepared and not records(tmp_path)
 
 
-def test_the_stand_in_looks_for_nothing(measured, data):
+def test_the_toy_model_looks_for_nothing(measured, data):
     _, requested = data
     assert main(["run", "table1-linearpatch", "--limit", "2"]) == 0
     assert measured.measured and not requested

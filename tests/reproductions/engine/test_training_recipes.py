@@ -1,4 +1,4 @@
-"""Recipes that train at the cut: carried out, found again, and refused where they say something unknown."""
+"""Recipes with a trained repair: applied, reused from disk, and refused where they name something unknown."""
 
 import json
 

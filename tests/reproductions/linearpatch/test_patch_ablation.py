@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from stored_records import put_outcomes
 
+from common.calibration import corpora
 from common.evaluation.windowed_perplexity import PROTOCOLS, joined_windows
 from common.records.results import Store
-from figures.patch_ablation import NO_REPAIR, changes
+from figures import style
+from figures.patch_ablation import NO_REPAIR, changes, draw
 from reproductions import measurements
 from reproductions.linearpatch import patch_ablation as declared
 from reproductions.render import show
@@ -37,8 +39,6 @@ def test_cuts_are_table_1s_and_the_text_of_the_scales_alone_differs():
 
 
 def test_windows_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
-    from common.calibration import corpora
-
     measurements.benchmarks()  # registers the league's texts
     protocol = PROTOCOLS["league-wikitext2"]
     every = "".join(f"part {i} of the text " for i in range(9000))
@@ -79,22 +79,13 @@ def test_changes_are_paired(store):
             assert high - low == pytest.approx(2 * 1.96 * 100 * error * math.exp(mean), rel=0.15)
 
 
-def test_the_picture_shows_each_row_that_can_be_held_against_its_cut(store, tmp_path, monkeypatch):
-    from figures import style
-
+def test_the_picture_shows_each_row_that_can_be_compared_and_names_its_model_once(store, tmp_path, monkeypatch):
     monkeypatch.setattr(style, "DRAWN", tmp_path / "pictures")
-    drawn = show.drawn(registry.get(TARGET), store[0], SMOLLM)
-    content = drawn[0].read_text()
-    assert drawn[0].suffix == ".svg" and "7 of 30" in content.replace("7/30", "7 of 30")
+    table, (records, _) = registry.get(TARGET), store
+    (path,) = show.drawn(table, records, SMOLLM)
+    content = path.read_text()
     names = [declared.NAMES[method] for method in (declared.A, declared.D, declared.CUT)]
-    assert [f">{name}<" in content for name in names] == [True, True, False]
-    assert show.drawn(registry.get(TARGET), Store(tmp_path / "none", None), SMOLLM) == []
-
-
-def test_the_picture_names_its_model_once(store):
-    from figures.patch_ablation import draw
-
-    table = registry.get(TARGET)
-    figure = draw(show.entries(table, store[0], SMOLLM, table.rows(SMOLLM)), "paper")
-    title = figure.get_suptitle()
+    assert path.suffix == ".svg" and [f">{name}<" in content for name in names] == [True, True, False]
+    title = draw(show.entries(table, records, SMOLLM, table.rows(SMOLLM)), "paper").get_suptitle()
     assert title.count(SMOLLM.label) == 1 and title.endswith(", 7/30 layers removed")
+    assert show.drawn(table, Store(tmp_path / "none", None), SMOLLM) == []

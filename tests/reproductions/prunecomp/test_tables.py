@@ -91,7 +91,7 @@ def test_a_recipe_is_carried_out_and_a_shorter_one_starts_from_a_longer(tmp_path
 
 
 def tiny_recipe(name: str, samples: int = 2, length: int = 32):
-    """A row of the grid on the stand-in, with little text."""
+    """A row of the grid on the toy model, with little text."""
     row = next(row for row in registry.get("grid").rows("standin", None) if row.method == name)
     return replace(row.recipe, calibration=row.recipe.calibration | {"count": samples, "length": length})
 

@@ -55,7 +55,7 @@ def toy():
     return texts | {"subjects": [subject("standin")], "columns": ["Task", "RP"], "rows": rows, "claims": claims}
 
 
-def test_the_stand_in_and_the_paper_never_share_a_table(toy):
+def test_the_toy_model_and_the_paper_never_share_a_table(toy):
     for form in ("terminal", "md", "latex", "html"):
         text = tables.render(toy, form)
         for line in text.splitlines():
@@ -217,8 +217,8 @@ def test_the_terminal_shows_the_best_of_as_many_removed_layers_bold_and_verdicts
     toy["rows"] = []
     for name, higher, lower in numbers:
         cells = {"Task": cell(reproduced=higher), "PPL": cell(reproduced=lower), "n": cell(reproduced=5.5)}
-        toy["rows"].append(row("stand-in", "standin", name, cells) | {"dense": name == "Dense"})
-    toy["rows"].append(row("stand-in", "standin", "D", {"Task": cell(reproduced=1.0)}) | {"sparsity": "8/16"})
+        toy["rows"].append(row("toy model", "standin", name, cells) | {"dense": name == "Dense"})
+    toy["rows"].append(row("toy model", "standin", "D", {"Task": cell(reproduced=1.0)}) | {"sparsity": "8/16"})
     toy["better"] = {"Task": "higher", "PPL": "lower"}
     text = tables.render(toy, colours=True, width=80)
     assert re.findall(r"\x1b\[1m *(\d+\.\d+)\x1b", text) == ["21.00", "42.00", "42.00"]

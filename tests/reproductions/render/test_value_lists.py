@@ -31,7 +31,7 @@ def test_every_row_has_the_columns_of_the_dictionary(evidence):
     assert {row["selection"].partition(":")[0] for row in refits} >= {"bi", "window"}
 
 
-def test_a_users_record_is_preferred_and_told_apart(evidence, tmp_path):
+def test_a_users_record_is_preferred_and_marked(evidence, tmp_path):
     published = next(entry for entry in evidence.store if entry.benchmark == "removed")
     own = dataclasses.replace(published, provenance=published.provenance | {"commit": "0000"})
     Store(tmp_path, None).put(own, Recipe(**published.recipe))

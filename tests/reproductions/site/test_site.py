@@ -113,7 +113,7 @@ def test_every_number_that_leads_to_a_recipe_is_in_its_record(site):
 
 
 def test_a_row_of_table_1_from_its_files_alone(site):
-    """Retained performance of SLEB on the stand-in: the mean over nine tasks of the ratio to the dense model's score."""
+    """Retained performance of SLEB on the toy model: the mean over nine tasks of the ratio to the dense model's score."""
     panel = parsed(site / "targets" / "table1-linearpatch.html").select_one("#on-standin")
     labels = [re.sub(r"[↑↓].*", "", th.get_text()).strip() for th in panel.select("thead th")]
     rows = {}
@@ -425,7 +425,7 @@ def test_every_paper_has_its_facts_and_the_entry_of_citation_cff(site):
         assert entry.count("{") == entry.count("}")
 
 
-def test_claims_that_read_alike_are_told_apart_by_their_tables(site):
+def test_claims_that_read_alike_name_their_tables(site):
     for paper in registry.PAPERS:
         heads = parsed(site / "papers" / paper / "README.md").select("table.claims th.claim")
         names = [head.get_text(" ", strip=True) for head in heads]

@@ -192,7 +192,7 @@ def test_parameters_are_counted_without_reading_a_directorys_weights(tmp_path, t
     assert loading.parameters(name) == sum(p.numel() for p in tiny_llama.parameters())
 
 
-def test_what_is_published_comes_before_the_stand_in(tmp_path):
+def test_what_is_published_comes_before_the_toy_model(tmp_path):
     """A real model is shown where there are records of its rows, not where those of the dense row are all there is."""
     table, store = registry.get("table1-linearpatch"), Store(tmp_path, None)
     assert [subject.name for subject in show.published(table, store)] == ["standin"]
