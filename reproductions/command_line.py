@@ -210,9 +210,8 @@ def _subjects(options: NarrowingOptions, tables: list) -> list[tuple]:
         if not any(subject.small for subject, _ in named_subjects):
             flag = "--paper-budget" if options.paper_budget else "--full-test-sets"
             raise UserError(
-                f"{flag} reads all of what the tables of a model that is not the paper's "
-                "read a part of: say which with --model (make: MODEL=); the toy model and the papers' own models "
-                "have one size"
+                f"{flag} needs a model: say which with --model (make: MODEL=). Tables of the toy model "
+                "and of the papers' own models have one size"
             )
         altered |= {"paper_budget": options.paper_budget, "full_test_sets": options.full_test_sets}
     if options.dtype:

@@ -37,14 +37,14 @@ def check(job: Job) -> None:
     """
     options = job.options
     if options.choose == "left" and options.cosine is not None:
-        raise UserError("--cosine says how --choose cosine compares; --choose left does not, leave one of the two out")
+        raise UserError("--cosine has no effect with --choose left. Remove --cosine, or use --choose cosine")
     if job.named_layers is not None and (options.choose or options.cosine):
-        raise UserError("--layers says which layers to remove; leave --choose and --cosine out")
+        raise UserError("--layers selects the layers already. Remove --choose and --cosine")
     if options.held_out and options.ridge is not None:
-        raise UserError("--held-out chooses each matrix's ridge; leave --ridge or --held-out out")
+        raise UserError("--held-out selects the ridge that --ridge sets. Remove one of the two")
     if options.choose in ("left", "best") and options.stream is not None:
         raise UserError(
-            f"--choose {options.choose} reads the whole model for every batch; leave --stream out, or use --choose cosine"
+            f"--choose {options.choose} reads the whole model for every batch. Remove --stream, or use --choose cosine"
         )
     if options.choose is None and job.named_layers is None:
         dear = options.stream is not None or (options.device == "cpu" and job.config.hidden_size > WIDE)

@@ -241,9 +241,9 @@ def test_the_tool_removes_what_a_repair_leaves_least_of_if_told_so(write_checkpo
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--layers", "2", "--choose", "left"], "leave --choose and --cosine out"),
-        (["--layers", "2", "--cosine", "token"], "leave --choose and --cosine out"),
-        (["--remove", "2", "--ridge", "0.1", "--held-out", "2"], "leave --ridge or --held-out out"),
+        (["--layers", "2", "--choose", "left"], "Remove --choose and --cosine"),
+        (["--layers", "2", "--cosine", "token"], "Remove --choose and --cosine"),
+        (["--remove", "2", "--ridge", "0.1", "--held-out", "2"], "--held-out selects the ridge that --ridge sets"),
     ],
 )
 def test_what_contradicts_itself_is_refused_before_the_weights_are_read(
