@@ -174,14 +174,21 @@ SHARED = [
     (["--target-ratio", "0"], "--target-ratio 0.0: a share is written 25% or 0.25; use 0.001 to 0.99"),
     (["--target-ratio", "some"], "--target-ratio 'some' is not a share"),
     (["--target-ratio", ""], "--target-ratio has an empty value"),
+    (["--target-ratio", "25"], "'25' is not a share. Write it as in --target-ratio 10%"),
+    (["--target-ratio", "97%"], "4 of 6 layers can be removed, which hold"),
+    (["--target-ratio", "20%", "--remove", "2"], "--remove and --target-ratio contradict each other"),
     (["--max-perplexity-increase", "10"], "'10' is not a share. Write it as in --max-perplexity-increase 10%"),
     (["--max-perplexity-increase", "inf"], "--max-perplexity-increase inf: a share is written 10% or 0.1; use 0 to 10"),
+    (["--max-perplexity-increase=-1%"], "--max-perplexity-increase -0.01: a share is written 10% or 0.1; use 0 to 10"),
+    (["--max-perplexity-increase", "nan"], "--max-perplexity-increase nan: a share is written"),
     (
         ["--max-perplexity-increase", "5%", "--sweep", "1-3"],
         "--sweep and --max-perplexity-increase contradict each other",
     ),
     (["--sweep", "1-3", "--plan"], "--sweep and --plan contradict each other"),
     (["--sweep", "1-3", "--no-evaluation"], "--sweep measures perplexity"),
+    (["--sweep", "1-2", "--push-to-hub", "me/it"], "--sweep writes none. Leave one of the two out"),
+    (["--sweep", "1-2", "--tasks", "piqa"], "--sweep, which measures perplexity, leaves --tasks and --limit out"),
 ]
 COMMON = [
     (["--samples", "0"], "--samples 0: use 1 to 100,000"),
@@ -200,6 +207,7 @@ COMMON = [
     (["--limit", "-3"], "--limit -3"),
     (["--tasks", "piqa arc_easy"], "'piqa arc_easy' is no task's name; separate names by commas"),
     (["--tasks", "../secrets"], "is no task's name"),
+    (["--tasks", "piqa", "--no-evaluation"], "--no-evaluation leaves --tasks and --limit out"),
     (["--fidelity", ""], "--fidelity has an empty value"),
     (["--device", "gpu"], "device 'gpu' cannot be used here; try 'cpu'"),
     (["--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
@@ -224,6 +232,7 @@ COMMON = [
     (["--test", ""], "--test has an empty value"),
     (["--text", " "], "--text names nothing"),
     (["--model", "./missing"], "cannot load ./missing: no such directory"),
+    (["--model", "~nobody-of-this-name/model"], "no such directory"),
     (["--model", "llama2-7b"], "did you mean 'llama-2-7b'"),
     (["--model", "baichuan2-13b", "--remove", "2"], "its positions are ALiBi's"),
     (["--model", "{folder}/text.txt"], "it is a file; give the directory"),
@@ -276,11 +285,15 @@ COMMON = [
         "a checkpoint that was not saved here (there is no .layer-pruning.json",
     ),
     (["--out", "{folder}/good", "--force"], "is the model itself"),
+    (["--out", "{folder}/good/pruned"], "lies in the model's own directory"),
+    (["--out", "{folder}/good/a/b"], "lies in the model's own directory"),
+    (["--out", "{folder}/" + "x" * 245], "File name too long; choose another directory"),
     (["--out", "{folder}/ours"], "replace it with --force"),
     (["--out", "{folder}/ours-and-more", "--force"], "it holds thesis.tex, which was not saved with the checkpoint"),
     (["--push-to-hub", "a b"], "--push-to-hub 'a b' is no repository's name. Write USER/NAME"),
     (["--push-to-hub", "a/b/c"], "--push-to-hub 'a/b/c' is no repository's name"),
     (["--json=yes"], "--json takes no value. Leave 'yes' out"),
+    (["--measure"], "--measure adds to --plan"),
     (["--faster"], "there is no option --faster."),
     (["--remvoe", "2"], "there is no option --remvoe. Did you mean --remove?"),
     (["2", "3"], "'2' is no option and belongs to none"),
@@ -313,6 +326,11 @@ OWN = {
             ["--patch", "matrix", "--estimator", "elementwise"],
             "--patch matrix cannot be computed by --estimator elementwise",
         ),
+        (["--layers", "2,3", "--variant", "S", "--cosine", "channel"], "--variant and --cosine would choose layers"),
+        (["--distill", "8", "--stream"], "--distill trains with the whole model"),
+        (["--sweep", "1-2", "--stream"], "ask for one"),
+        (["--stream", "-1"], "--stream -1.0: use 0 to 100,000"),
+        (["--stream", "--device", "auto"], "name one device"),
         (["--distill", "0"], "--distill 0: use 1 to 1,000,000"),
         (["--distill", "4", "--patch", "scalar"], "--distill does not train a patch of kind scalar"),
         (["--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
@@ -322,6 +340,8 @@ OWN = {
         (["--metric", "best"], "does not know 'best'. Use one of"),
         (["--metric", "taylor+"], "cannot remove 2 layers: only 0 of 6 are not protected"),
         (["--metric", "mag+"], "cannot remove 2 layers: only 0 of 6 are not protected"),
+        (["--metric", "mag+", "--layers", "2,3"], "--metric would choose layers, which --layers names"),
+        (["--metric", "ppl", "--stream"], "--metric ppl needs the whole model"),
         (["--metric", "bi", "--one-shot=3"], "--one-shot takes no value. Leave '3' out"),
         (["--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
         (["--model", "{folder}/patched"], "the model carries patches"),
@@ -330,6 +350,9 @@ OWN = {
         KINDS,
         (["--combine", "1"], "--combine 1: use 2 to 3, one more than --remove"),
         (["--combine", "4"], "--combine 4: use 2 to 3"),
+        (["--combine", "2", "--layers", "2,3"], "--combine would choose layers, which --layers names"),
+        (["--interval", "9", "--layers", "2,3"], "--interval would choose layers, which --layers names"),
+        (["--stream"], "LaCo needs the whole model in memory"),
         (["--interval", "0"], "--interval 0: use 1 or more"),
         (
             ["--interval", "4", "--combine", "2"],
@@ -347,6 +370,7 @@ OWN = {
     ],
     "reassessing": [
         KINDS,
+        (["--stream"], "needs the whole model in memory"),
         (["--last", "-1"], "--last -1: use 0 or more"),
         (["--last", "5"], "cannot fine-tune the last 5 layers: the model has 4 left"),
         (["--metric", "best"], "does not know 'best'. Use one of"),
@@ -417,7 +441,7 @@ def test_one_line_says_what_is_wrong(tool, more, message, removes, files, tmp_pa
     command = ["--text", str(files / "text.txt"), "--length", "128", "--samples", "4", "--windows", "4"]
     if tool == "reassessing":
         command += ["--data", str(files / "good.jsonl"), "--last", "1", "--batch", "4"]
-    if removes and "--layers" not in more and "--remove" not in more:
+    if removes and not {"--layers", "--remove", "--sweep"} & set(more):
         command += ["--remove", "2"]
     command += [] if "--model" in more else ["--model", str(files / "good")]
     command += [] if "--out" in more else ["--out", str(tmp_path / "out")]

@@ -125,8 +125,3 @@ def test_quick_sets_what_was_not_given_and_is_marked(model, text, tmp_path, caps
     assert "quick run: 16 calibration sequences and 4 test sequences of 256 tokens" in capsys.readouterr().out
     assert "**Quick run.** 16 calibration sequences" in (out / "README.md").read_text()
     assert json.loads((out / "pruning.json").read_text())["quick"] is True
-
-
-def test_measure_alone_is_refused(tool):
-    run = tool("linearpatch", "--remove", 2, "--measure")
-    assert run.status == 2 and "--measure adds to --plan" in run.stderr

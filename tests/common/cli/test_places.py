@@ -65,13 +65,6 @@ def test_the_room_that_is_asked_for_holds_embedding_and_head_whole(model, tool, 
         assert tool("linearpatch", "--layers", "1-4", "--no-evaluation").status == status
 
 
-def test_what_cannot_be_put_in_place_is_found_out_before_the_work(tool, tmp_path):
-    (tmp_path / "file").write_text("")
-    for out, message in (("x" * 245, "File name too long; choose another directory"), ("file/out", "is no directory")):
-        run = tool("linearpatch", "--remove", 2, out=tmp_path / out)
-        assert run.status == 2 and message in run.last_line and "reading" not in run.last_line
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_sweep_that_could_not_be_written_is_refused_before_the_work(tool, tmp_path):
     (tmp_path / "ours" / "sweep").mkdir(parents=True)
@@ -125,26 +118,6 @@ def test_weights_that_overflow_are_told_where_nothing_is_measured(model, tool):
     assert run.status == 3 and "NaN or infinite weights in model.layers.2.mlp.down_proj.weight" in run.last_line
 
 
-@pytest.mark.parametrize(
-    "paper, options, named",
-    [
-        ("linearpatch", ["--variant", "S", "--cosine", "channel"], "--variant and --cosine"),
-        ("prunecomp", ["--metric", "mag+"], "--metric"),
-        ("laco", ["--combine", "2"], "--combine"),
-        ("laco", ["--interval", "9"], "--interval"),
-    ],
-)
-def test_what_would_choose_layers_is_refused_where_they_are_named(paper, options, named, tool):
-    run = tool(paper, "--layers", "2,3", *options)
-    assert run.status == 2 and f"error: {named} would choose layers, which --layers names" in run.last_line
-
-
-@pytest.mark.parametrize("more", [["--no-evaluation", "--remove", "2"], ["--sweep", "1-2"]])
-def test_tasks_that_nothing_would_ask_are_refused(more, tool):
-    run = tool("linearpatch", *more, "--tasks", "piqa")
-    assert run.status == 2 and more[0] in run.last_line and "leaves --tasks and --limit out" in run.last_line
-
-
 def test_a_file_whose_name_holds_a_plus_is_one_of_a_mix(tool, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "c++.txt"):
@@ -166,17 +139,11 @@ def test_json_lines_are_their_column_of_text(tool, tmp_path):
     assert run.status == 2 and "other.jsonl is JSON lines without a column 'text'" in run.last_line
 
 
-@pytest.mark.parametrize(
-    "source, message",
-    [
-        ("models/llama", "there is no directory models/llama here, and as a hub id: could not fetch"),
-        ("~nobody-of-this-name/model", "no such directory"),
-    ],
-)
-def test_a_directory_that_is_not_there_is_named_before_the_hub(source, message, tool, monkeypatch):
+def test_a_directory_that_is_not_there_is_named_before_the_hub(tool, monkeypatch):
     monkeypatch.setattr(hub, "_probe", lambda: "unreachable")
-    run = tool("refit", "--remove", 1, model=source)
-    assert run.status == 2 and message in run.last_line
+    run = tool("refit", "--remove", 1, model="models/llama")
+    assert run.status == 2
+    assert "there is no directory models/llama here, and as a hub id: could not fetch" in run.last_line
 
 
 def test_tasks_without_their_data_are_to_be_left_out(tool, monkeypatch):

@@ -41,25 +41,6 @@ def test_a_plan_tells_memory_and_time_and_writes_nothing(tool):
     assert "GB of memory at most" in run.stdout and "nothing was written" in run.stdout
 
 
-@pytest.mark.parametrize(
-    ("command", "reason"),
-    [
-        ("laco --remove 2", "LaCo needs the whole model in memory"),
-        ("reassessing --remove 2", "needs the whole model in memory"),
-        ("linearpatch --remove 2 --distill 8", "--distill trains with the whole model"),
-        ("prunecomp --remove 2 --metric ppl", "--metric ppl needs the whole model"),
-        ("linearpatch --sweep 1-2", "ask for one"),
-        ("linearpatch --remove 2 --stream -1", "--stream -1.0: use 0 to 100,000"),
-        ("linearpatch --remove 2 --device auto", "name one device"),
-    ],
-)
-def test_what_cannot_be_streamed_is_refused(command, reason, tool):
-    options = command.split()
-    run = tool(*options, *([] if "--stream" in options else ["--stream"]))
-    assert run.status == 2 and not run.out.exists() and run.stdout == ""
-    assert reason in run.stderr and run.stderr.count("\n") == 1
-
-
 def test_the_forecast_counts_each_reading_of_the_layers(tool, monkeypatch):
     """Of six layers that take 100 s each: calibrated, read and written for the result, and the result read back."""
     read, fetch, forecast_of, forecasts = [], offload.Streamed.fetch, forecast.streamed, []

@@ -213,13 +213,6 @@ def test_without_a_network_a_text_of_ones_own_is_offered(paper, option, tool, mo
     assert run.status == 2 and option in run.last_line
 
 
-def test_a_result_inside_the_models_own_directory_is_refused(tool, model):
-    for name in ("pruned", "a/b"):
-        run = tool("linearpatch", "--remove", 2, out=model / name)
-        assert run.status == 2 and "lies in the model's own directory" in run.stderr
-    assert not (model / "a").exists()
-
-
 def test_a_full_disk_is_found_before_the_work(tool, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)

@@ -73,12 +73,6 @@ def test_prunecomp_prints_these_averages(cells, printed_average, printed_retaine
     assert retained == pytest.approx(printed_retained, abs=0.0101)
 
 
-def test_the_two_kinds_differ_on_the_same_row():
-    cells = row(*PRUNECOMP[0][0])
-    assert retained_performance(cells, PRUNECOMP_DENSE) == pytest.approx(90.84, abs=0.01)
-    assert retained_performance(cells, PRUNECOMP_DENSE, "ratio-of-means") == pytest.approx(90.88, abs=0.01)
-
-
 @pytest.mark.parametrize("printed", WEIGHTED)
 def test_linearpatch_weights_mmlu_by_questions(printed):
     categories = dict(zip(MMLU, printed[:4], strict=True))

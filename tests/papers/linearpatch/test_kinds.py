@@ -66,12 +66,9 @@ def test_several_patches_of_every_kind_reload_and_generate(kind, tiny_llama, cro
     assert greedy(again, prompt, True).equal(greedy(again, prompt, False))
 
 
-def test_the_rotated_kind_is_the_hadamard_kind_and_can_be_trained():
-    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(2))
-    dense, rotated = (linearpatch.LinearPatch(values("rotated"), kind) for kind in ("hadamard", "rotated"))
-    torch.testing.assert_close(dense(x), rotated(x), rtol=1e-4, atol=1e-5)
-    rotated.requires_grad_(True)
-    rotated(x).square().sum().backward()
+def test_the_rotated_kind_can_be_trained():
+    rotated = linearpatch.LinearPatch(values("rotated"), "rotated").requires_grad_(True)
+    rotated(torch.randn(3, 64, generator=torch.Generator().manual_seed(2))).square().sum().backward()
     assert rotated.weight.grad.shape == (64,) and rotated.weight.grad.abs().min() > 0
 
 

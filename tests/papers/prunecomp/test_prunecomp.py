@@ -97,17 +97,6 @@ def test_a_tied_head_gives_the_logits_of_an_untied_one(tiny, crops):
     assert ((logits(shared, crops) - expected).abs().max() / expected.abs().max()).item() < 1e-6
 
 
-def test_a_tied_head_stays_tied(make_tiny, crops, tiny_tokenizer, tmp_path):
-    model = tied(make_tiny("gemma2"))
-    before = sum(parameter.numel() for parameter in model.parameters())
-    assert deviation(without_epsilon(model), crops, 3, 2.0) < 1e-6
-    fused = logits(model, crops)
-    assert sum(parameter.numel() for parameter in model.parameters()) == before
-    checkpoint.save(model, tiny_tokenizer, tmp_path / "fused")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "fused")
-    assert torch.equal(logits(without_epsilon(again), crops), fused)
-
-
 def test_several_cuts_multiply_each_weight_once_by_the_product(tiny, crops):
     model = without_epsilon(tiny).double()
     if model.config.model_type == "mixtral":
@@ -317,12 +306,6 @@ def test_a_block_chosen_on_other_tokens_has_the_factor_of_the_calibrations(
     report = prune_and_compensate(tiny_llama, crops, 2, **options)
     assert report["removed"] == [start, start + 1]
     assert report["factors"] == pytest.approx([math.prod(alphas)], rel=1e-5)
-
-
-def test_a_block_is_free_of_protected_layers(tiny_llama, crops):
-    start = most_similar_block(streams(tiny_llama, crops), 2, (0, 1, 4))
-    report = prune_and_compensate(tiny_llama, crops, 2, metric="cl", protected=[3])
-    assert report["removed"] == [start, start + 1]
 
 
 def test_the_official_code_spares_the_ends_and_takes_other_cosines(make_tiny, crops):
