@@ -28,10 +28,10 @@ def model(tmp_path_factory, write_checkpoint):
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """A file of 120 paragraphs."""
+def text(request, tmp_path_factory):
+    """A file of 120 paragraphs, or of the test module's PARAGRAPHS."""
     path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(paragraphs())
+    path.write_text(paragraphs(getattr(request.module, "PARAGRAPHS", 120)))
     return path
 
 

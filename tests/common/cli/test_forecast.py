@@ -11,18 +11,11 @@ from common.cli.options import QUICK, parsed
 from common.models import loading
 from common.models.architectures import layer_list
 from tests.tiny_models import LAYERS, tiny_model
-from tests.tools import TOOLS, method_of, module_of, paragraphs
+from tests.tools import TOOLS, method_of, module_of
 
 pytestmark = pytest.mark.usefixtures("short")
+PARAGRAPHS = 400  # with room for a part that is held out
 RATES = forecast.Rates(token=1e-3, step=1e-2, logits=1e-4, operations=1e9, layer_bytes=1000, edge_bytes=500)
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """A text with room for a part that is held out."""
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(paragraphs(400))
-    return path
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 from common.calibration.statistics import COSINES, ESTIMATORS
 from common.cli.options import GROUPS, parsed, tool_parser, tools
 from common.training.finetuning import Settings
-from common.utils.errors import UserError
 from common.utils.paths import ROOT
 from extensions.refit.method import FOLLOWING
 from papers.laco.algorithm import CollapseSettings
@@ -26,40 +25,11 @@ from papers.reassessing.metrics import SAMPLES
 
 TOOLS = {kind.TOOL: kind for kind in tools()}
 MODEL = ["--model", "./nowhere", "--remove", "2", "--out", "out"]
-WRONG = [
-    (["--model", "llama2-7b", "--remove", "2", "--out", "out"], "did you mean 'llama-2-7b'"),
-    (["--model", "./nowhere", "--remove", "2", "--out", "out"], "no such directory"),
-    ([*MODEL, "--remvoe", "3"], "did you mean --remove"),
-    (["--remvoe", "3"], "did you mean --remove"),
-    ([*MODEL, "--device", ""], "--device has an empty value"),
-    ([*MODEL, "--device="], "--device has an empty value"),
-    ([*MODEL, "--samples", "some"], "--samples 'some' is not a whole number"),
-    ([*MODEL, "--sweep", "1-3"], "--remove and --sweep contradict each other"),
-    ([*MODEL, "--text", "nowhere.txt"], "cannot read the text nowhere.txt"),
-    (["--model", "smollm2-135m", "--remove", "29", "--out", "out"], "cannot remove 29 of 30 layers; choose 1..28"),
-    (["--model", "smollm2-135m", "--layers", "30", "--out", "out"], "the model has layers 0 to 29"),
-    (["--remove", "2"], "--model is missing"),
-]
 
 
 def test_all_tools_are_known():
-    assert sorted(TOOLS) == [
-        "extensions.refit",
-        "papers.laco",
-        "papers.linearpatch",
-        "papers.prunecomp",
-        "papers.reassessing",
-    ]
-
-
-@pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("arguments, message", WRONG)
-def test_a_mistake_is_one_line(tool, arguments, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises((SystemExit, UserError)) as stop:
-        parsed(TOOLS[tool], arguments)
-    printed = capsys.readouterr().err or f"{stop.value}\n"
-    assert printed.count("\n") == 1 and message.lower() in printed.lower()
+    papers = [f"papers.{name}" for name in ("laco", "linearpatch", "prunecomp", "reassessing")]
+    assert sorted(TOOLS) == ["extensions.refit", *papers]
 
 
 def test_an_option_of_another_tool_names_it(capsys):
@@ -137,6 +107,7 @@ def test_options_of_one_name_mean_the_same_in_every_tool():
     [
         (["extensions.refit", "--model", "smollm2-135m", "--remove", "29", "--out", "out"], 2, "choose 1..28"),
         (["papers.laco", "--remvoe", "2"], 2, "Did you mean --remove?"),
+        (["papers.linearpatch", "--remove", "2"], 2, "--model is missing"),
         (["papers.reassessing", "--help"], 0, "what to remove (give one):"),
         (["extensions.refit", "--help"], 0, "usage: python -m extensions.refit --model MODEL [options]"),
         (["papers"], 0, "python -m papers.prunecomp"),

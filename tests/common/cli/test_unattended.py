@@ -11,17 +11,10 @@ from safetensors import safe_open
 
 from common.cli import bounded, push
 from common.models.files import hub
-from tests.tools import TOOLS, paragraphs
+from tests.tools import TOOLS
 
 pytestmark = pytest.mark.usefixtures("short")
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """A text with room for a part that is held out."""
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(paragraphs(200))
-    return path
+PARAGRAPHS = 200  # with room for a part that is held out
 
 
 def parameters(path):
