@@ -20,7 +20,7 @@ class Overview:
 def main(package: str, arguments: Sequence[str] | None = None) -> int:
     """Print a package's tools, or the steps; return the exit status."""
     options = parse(Overview, arguments, prog=f"python -m {package}")
-    _steps(package) if options.steps else _tools(package)
+    _steps() if options.steps else _tools(package)
     return 0
 
 
@@ -33,14 +33,14 @@ def _tools(package: str) -> None:
     print("A hub id or a registered name may stand in place of ./my-model. docs/prune-your-model.md has examples.")
 
 
-def _steps(package: str) -> None:
-    """Print the steps by the part of a recipe that they stand in."""
+def _steps() -> None:
+    """Print the steps by the part of a recipe that they stand in; options that may be left out have brackets or a default."""
     import common.pruning.steps  # noqa: F401 - registers its steps
     from common import baselines
     from common.pruning.recipe import PARTS, registered_steps
 
     baselines.load_steps()
-    for name in dict.fromkeys(("papers", package)):
+    for name in ("papers", "extensions"):
         importlib.import_module(name).load_steps()
     for part in PARTS[:3]:
         print(f"{part}:")
@@ -52,5 +52,7 @@ def _steps(package: str) -> None:
 
 
 def _with_default(field: dataclasses.Field) -> str:
-    """Return an option by name, with its default where that is not to be left out."""
-    return field.name if field.default in (dataclasses.MISSING, None) else f"{field.name}={field.default}"
+    """Return an option by name: with its default, or in brackets if that is None."""
+    if field.default is None:
+        return f"[{field.name}]"
+    return field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default}"

@@ -16,7 +16,7 @@ from reproductions.spec.subjects import Subject
 # LinearPatch's number of layers, and the league's largest: [L] takes that layer at both.
 SHARES = ((8, 30), rows.SHARES[-1])
 # The rivals, too: each as it is, and by what the model shows that has the neurons in their new place.
-RIVALS = (rows.FACTOR, rows.PATCHED, rows.REPLACEME, rows.GHOSTED)
+RIVALS_TO_GRAFT = (rows.FACTOR, rows.PATCHED, rows.REPLACEME, rows.GHOSTED)
 THEN = "graft-{}"
 BEFORE = {rows.NONE: None, rows.REFIT: rows.REPAIRS[rows.REFIT]}
 NONE, REFIT = (rows.name(rows.BLOCK, repair) for repair in BEFORE)
@@ -38,7 +38,7 @@ def grafts(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     for count in subject.counts(*EVERY, toy=rows.TOY_COUNTS):
         after = {rows.LEAST_RESIDUAL: BEFORE, rows.LEAST_RESIDUAL_GRAFTED: rows.GRAFTS}
         if count in larger:
-            rivals = {rival: rows.REPAIRS[rival] for rival in RIVALS}
+            rivals = {rival: rows.REPAIRS[rival] for rival in RIVALS_TO_GRAFT}
             grafted = {THEN.format(rival): {"method": "graft", "then": step} for rival, step in rivals.items()}
             after = {rows.BLOCK: BEFORE | rows.GRAFTS | rivals | grafted} | after
         selections = rows.selections(count) | {rows.LEAST_RESIDUAL_GRAFTED: rows.grafted_selection(count)}
@@ -54,7 +54,9 @@ def columns(profile: str) -> list[Column]:
 
 
 _GRAFTED = ((GRAFT, NONE), (BOTH, REFIT))
-_RIVALS_GRAFTED = ((rows.name(rows.BLOCK, THEN.format(rival)), rows.name(rows.BLOCK, rival)) for rival in RIVALS)
+_RIVALS_GRAFTED = (
+    (rows.name(rows.BLOCK, THEN.format(rival)), rows.name(rows.BLOCK, rival)) for rival in RIVALS_TO_GRAFT
+)
 
 GRAFTS = Table(
     target="league-graft",
