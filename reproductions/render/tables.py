@@ -455,9 +455,10 @@ def _blocks(table: dict, least: float, every_column: bool, given: str) -> Iterat
         )
     if table["claims"]:
         tested = any(not _untested(claim) for claim in table["claims"])
-        with_untested = every_column or not tested
+        with_untested = every_column or not (tested or "--row" in given)
         shown = [number for number, claim in enumerate(table["claims"], 1) if with_untested or not _untested(claim)]
-        yield "claims", TextTable(_claims_header(table), _claims(table, shown), 1, numbers=False)
+        if shown:
+            yield "claims", TextTable(_claims_header(table), _claims(table, shown), 1, numbers=False)
         if left_out := len(table["claims"]) - len(shown):
             yield "hint", f"Not shown: {plural(left_out, 'claim')} without a number. --every-row shows all."
         yield from (("text", note) for note in claim_verdicts.notes(table, shown))

@@ -154,6 +154,8 @@ def test_the_terminal_counts_claims_that_have_no_number(toy):
     assert "untried" in tables.render(toy, "md")
     toy["claims"] = toy["claims"][2:]
     assert "1. untried" in tables.render(toy)  # where no claim has any, all are listed
+    of_some_rows = tables.render(toy, given="--row 'x*'")
+    assert "untried" not in of_some_rows and "Not shown: 2 claims without a number." in of_some_rows
 
 
 def test_why_there_is_no_data_is_said_below_the_table_not_in_the_column_of_methods(toy):
