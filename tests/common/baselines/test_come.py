@@ -57,9 +57,8 @@ def test_a_pass_gives_influences_angles_and_mean_magnitudes(kind, make_tiny, ids
     for layer in range(6):
         assert statistics.influence[layer].item() == pytest.approx(influence(streams, layer), abs=1e-5)
         for name in LINEAR:
-            torch.testing.assert_close(
-                statistics.inputs[layer][name], inputs[layer][name].abs().mean((0, 1)), rtol=1e-4, atol=1e-6
-            )
+            expected = inputs[layer][name].abs().mean((0, 1))
+            torch.testing.assert_close(statistics.inputs[layer][name], expected, rtol=1e-4, atol=1e-6)
     assert statistics.angle.tolist() == pytest.approx([angle(streams, layer) for layer in range(5)], abs=1e-4)
 
 

@@ -87,9 +87,8 @@ def test_uidls_angle_is_that_of_the_last_tokens(tiny, ids):
         return (torch.nn.functional.cosine_similarity(before, after).arccos() / math.pi).mean().item()
 
     for start in range(4):
-        assert 1 - statistics.cosine("last-token-angle", start, start + 2) == pytest.approx(
-            angle(start, start + 2), abs=1e-6
-        )
+        measured = 1 - statistics.cosine("last-token-angle", start, start + 2)
+        assert measured == pytest.approx(angle(start, start + 2), abs=1e-6)
     window = best_window(statistics, 2, "last-token-angle")
     assert window[0] == min(range(1, 4), key=lambda a: angle(a, a + 2))
     # what was collected without angles does not pass for their being zero

@@ -56,9 +56,8 @@ def test_a_ghost_is_least_squares_on_the_stream(tiny, ids):
     expected = lstsq(x[2], x[4] - x[2], EPS)
     [report] = ghost(tiny, ids, [3, 2], batch_size=3)
     [patch] = patches(tiny)
-    torch.testing.assert_close(
-        patch.module.weight.double(), expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item()
-    )
+    atol = 1e-3 * expected.abs().max().item()
+    torch.testing.assert_close(patch.module.weight.double(), expected, rtol=1e-3, atol=atol)
     assert (patch.position, report["run"], report["operators"]) == (2, [2, 4], 1)
     assert report["left"] == [pytest.approx(relative_error(x[2] + x[2] @ expected, x[4]), rel=1e-3)]
     assert report["error"] == [pytest.approx(relative_error(x[2], x[4]), rel=1e-4)]

@@ -21,9 +21,8 @@ def weight(layer, name):
 def cka(first, second):
     """By features: |A'B|^2 / (|A'A| |B'B|) of matrices whose rows, one a channel, are centred."""
     first, second = (x - x.mean(0) for x in (first, second))
-    return (np.linalg.norm(first.T @ second) ** 2) / (
-        np.linalg.norm(first.T @ first) * np.linalg.norm(second.T @ second)
-    )
+    norms = [np.linalg.norm(a.T @ b) for a, b in ((first, second), (first, first), (second, second))]
+    return norms[0] ** 2 / (norms[1] * norms[2])
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])

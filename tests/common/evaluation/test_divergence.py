@@ -21,9 +21,8 @@ def test_divergence_is_that_of_full_logits(tiny, monkeypatch):
     assert means.shape == same.shape == (5,)
     for window, kl, share in zip(windows, means, same, strict=True):
         p, q = (model(window[None]).logits[0, :-1].double() for model in (tiny, changed))
-        expected = torch.nn.functional.kl_div(
-            q.log_softmax(-1), p.log_softmax(-1), reduction="batchmean", log_target=True
-        )
+        both = [logits.log_softmax(-1) for logits in (q, p)]
+        expected = torch.nn.functional.kl_div(*both, reduction="batchmean", log_target=True)
         assert float(kl) == pytest.approx(float(expected), rel=1e-3)
         assert float(share) == pytest.approx(float((p.argmax(-1) == q.argmax(-1)).double().mean()))
     assert float(means.min()) > 0

@@ -21,18 +21,19 @@ def test_a_replicate_draws_as_many_items_as_there_are_and_the_same_for_every_mod
     values = np.arange(37.0)
     wide = stats.t.ppf(0.975, 36) / stats.norm.ppf(0.975) * np.sqrt(37 / 36)
     assert np.allclose(significance.resampled_means("task", values) - 18, wide * (drawn @ values / 37 - 18))
-    assert np.allclose(
-        significance.resampled_means("task", values + 5) - significance.resampled_means("task", values), 5
-    )
+    means, higher = (significance.resampled_means("task", values + added) for added in (0, 5))
+    assert np.allclose(higher - means, 5)
+
+
+def interval_of_difference(first, second):
+    return significance.interval(significance.resampled_means("t", second) - significance.resampled_means("t", first))
 
 
 def test_the_interval_is_a_naive_bootstraps():
     """A loop that draws items one by one, with other random numbers: both ends agree within the noise of 2000 draws."""
     rng = np.random.default_rng(0)
     first, second = pairs(rng, 400, 0.06)
-    interval = significance.interval(
-        significance.resampled_means("t", second) - significance.resampled_means("t", first)
-    )
+    interval = interval_of_difference(first, second)
     naive = []
     for _ in range(2000):
         chosen = [int(rng.integers(400)) for _ in range(400)]
@@ -62,9 +63,7 @@ def test_the_interval_holds_the_known_difference_as_often_as_it_says():
         rng = np.random.default_rng(trial)
         hard = rng.random(300)
         first, second = rng.random(300) < 0.9 * hard, rng.random(300) < 0.9 * hard + 0.05
-        low, high = significance.interval(
-            significance.resampled_means("t", second) - significance.resampled_means("t", first)
-        )
+        low, high = interval_of_difference(first, second)
         inside += low <= 0.05 <= high
     assert 180 <= inside <= 199  # 190 expected, standard deviation 3.1
 
@@ -89,16 +88,14 @@ def test_of_two_runs_the_replicates_spread_as_a_mean_of_two_does():
     assert drawn.mean() == pytest.approx(4.5, abs=0.03)
     assert drawn.var() == pytest.approx(0.1**2 + 1 / 4, rel=0.05)  # the items', and (one - other)^2 / 4
     again = significance.of_two("orders of another", first, second + 1)
-    assert np.corrcoef(drawn, again)[0, 1] < 0.15 and np.array_equal(
-        drawn, significance.of_two("orders", first, second + 1)
-    )
+    assert np.corrcoef(drawn, again)[0, 1] < 0.15
+    assert np.array_equal(drawn, significance.of_two("orders", first, second + 1))
 
 
 def test_what_has_only_an_error_is_normal_and_independent():
     first, second = significance.normal_means("a", 60.0, 3.0), significance.normal_means("b", 58.0, 4.0)
-    assert np.std(first - second) == pytest.approx(5, rel=0.06) and np.mean(first - second) == pytest.approx(
-        2, abs=0.35
-    )
+    assert np.std(first - second) == pytest.approx(5, rel=0.06)
+    assert np.mean(first - second) == pytest.approx(2, abs=0.35)
     assert np.array_equal(first, significance.normal_means("a", 60.0, 3.0))
     low, high = significance.interval(first)
     assert low == pytest.approx(60 - 1.96 * 3, abs=0.5) and high == pytest.approx(60 + 1.96 * 3, abs=0.5)

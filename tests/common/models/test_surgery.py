@@ -147,12 +147,10 @@ def test_running_without_layers_is_the_removal_and_leaves_no_trace(tiny, ids, re
     removed_for_good = copy.deepcopy(tiny)
     remove_layers(removed_for_good, removed)
     before, config = tiny(ids, use_cache=False).logits, tiny.config.to_dict()
+    expected, decoder = removed_for_good(ids, use_cache=False).logits, Decoder(tiny)
     with without_layers(tiny, removed):
-        assert torch.equal(tiny(ids, use_cache=False).logits, removed_for_good(ids, use_cache=False).logits)
-        decoder = Decoder(tiny)
-        assert torch.equal(
-            decoder.logits(decoder.run(decoder.embed_tokens(ids))), removed_for_good(ids, use_cache=False).logits
-        )
+        assert torch.equal(tiny(ids, use_cache=False).logits, expected)
+        assert torch.equal(decoder.logits(decoder.run(decoder.embed_tokens(ids))), expected)
     assert torch.equal(tiny(ids, use_cache=False).logits, before) and tiny.config.to_dict() == config
     assert [layer.self_attn.layer_idx for layer in tiny.model.layers] == list(range(6))
 

@@ -25,13 +25,8 @@ WHERE = {"packages": {"torch": "2"}, "python": "3.11", "cpus": 2}
 
 
 def record(recipe=RECIPE, **fields) -> Record:
-    base = {
-        "recipe": dataclasses.asdict(recipe),
-        "recipe_hash": recipe.hash,
-        "benchmark": "piqa@first-500",
-        "status": "ok",
-    }
-    return Record(**{**base, "values": {"acc": 0.5}, **fields})
+    base = {"recipe": dataclasses.asdict(recipe), "recipe_hash": recipe.hash, "benchmark": "piqa@first-500"}
+    return Record(**{**base, "status": "ok", "values": {"acc": 0.5}, **fields})
 
 
 def test_what_is_folded_in_comes_back(tmp_path):
@@ -61,9 +56,8 @@ def test_outcomes_of_other_lengths_and_names_lie_beside_the_others(tmp_path):
     for recipe, items in zip(recipes, outcomes):
         stored = Store(NOWHERE, tmp_path).items(recipe, record().benchmark)
         assert stored.keys() == items.keys()
-        assert all(
-            np.array_equal(stored[name], items[name]) and stored[name].dtype == items[name].dtype for name in items
-        )
+        for name, array in items.items():
+            assert np.array_equal(stored[name], array) and stored[name].dtype == array.dtype
     with np.load(next(tmp_path.rglob("*.npz"))) as archive:
         assert archive["acc"].shape == (3, 8) and archive["recipe"].tolist() == sorted(r.hash for r in recipes[:3])
 
@@ -87,11 +81,8 @@ def test_folding_the_same_again_changes_no_byte(tmp_path):
 
 
 def test_the_outcomes_of_a_replaced_record_go(tmp_path):
-    for values, items in (
-        ({"acc": 1.0}, {"acc": np.ones(4, bool)}),
-        ({"acc": 0.0}, {"acc": np.zeros(4, bool)}),
-        ({}, {}),
-    ):
+    ones, zeros = ({"acc": array} for array in (np.ones(4, bool), np.zeros(4, bool)))
+    for values, items in (({"acc": 1.0}, ones), ({"acc": 0.0}, zeros), ({}, {})):
         publish(tmp_path, [(record(values=values), items)])
         assert Store(NOWHERE, tmp_path).items(RECIPE, record().benchmark).keys() == items.keys()
     assert not list(tmp_path.rglob("*.npz"))
@@ -168,11 +159,8 @@ def test_every_published_record_can_be_read_and_names_its_file():
     records = list(Published(PUBLISHED))
     assert len(records) == sum(len(lines(path)) for path in PUBLISHED.glob("*/records/*.jsonl"))
     on_disk = {path.relative_to(PUBLISHED) for path in PUBLISHED.glob("*/*/*.jsonl")}
-    named = {
-        Path(fields["recipe"]["model"].replace("/", "--"), "records", f"{fields['benchmark']}.jsonl")
-        for fields in records
-    }
-    assert named == on_disk
+    named = {(fields["recipe"]["model"].replace("/", "--"), fields["benchmark"]) for fields in records}
+    assert {Path(model, "records", f"{benchmark}.jsonl") for model, benchmark in named} == on_disk
 
 
 def test_a_published_outcome_belongs_to_a_published_record():

@@ -48,16 +48,10 @@ def test_the_files_have_what_the_weights_give():
 
 def test_the_sentences_have_the_numbers_of_the_files():
     setting, last = TRAINING["setting"], json.loads((WEIGHTS / "training-log.jsonl").read_text().splitlines()[-1])
-    phrases = [
-        f"An {FACTS['parameters'] / 1e6:.1f} M parameter",
-        f"torch {TRAINING['torch']}",
-        f"{last['valid']:.3f} nats",
-    ]
+    phrases = [f"An {FACTS['parameters'] / 1e6:.1f} M parameter", f"{last['valid']:.3f} nats"]
+    phrases += [f"torch {TRAINING['torch']}", f"seed {setting['seed']}"]
     phrases += [f"{setting['layers']} layers, {setting['hidden']} channels, {setting['heads']} heads"]
-    phrases += [
-        f"feed-forward {setting['feed_forward']}, vocabulary {setting['vocabulary']}",
-        f"seed {setting['seed']}",
-    ]
+    phrases += [f"feed-forward {setting['feed_forward']}, vocabulary {setting['vocabulary']}"]
     phrases += [f"{TRAINING['tokens'] / 1e6:.1f} M tokens, {setting['window']}-token sequences"]
     phrases += [f"peak rate {setting['learning_rate']}", f"{TRAINING['seconds'] / 3600:.2f} hours"]
     train = 100 - corpus.TEST_PERCENT - corpus.VALID_PERCENT

@@ -51,24 +51,20 @@ def test_texts_and_rows_do_not_depend_on_the_end_token(pair):
     assert rows[0] == rows[1]
     assert torch.equal(*(corpora.encode(tokenizer, text) for tokenizer in pair))
     texts = [f"{text} and scaled {number}" * 9 for number in range(40)]
-    assert torch.equal(
-        *(
-            calibration.sample_documents(tokenizer, texts, length=16, count=3, generator=random.Random(0))
-            for tokenizer in pair
-        )
+    options = {"length": 16, "count": 3}
+    first, second = (
+        calibration.sample_documents(tokenizer, texts, generator=random.Random(0), **options) for tokenizer in pair
     )
+    assert torch.equal(first, second)
 
 
 def test_scores_and_answers_do_not_depend_on_the_end_token(pair, tiny_llama):
-    requests = [
-        Instance(request_type="loglikelihood", doc={}, arguments=(context, " are scaled"), idx=number)
-        for number, context in enumerate(("the layers", "the model and the stream", ""))
-    ]
-    ends, plain = (
-        SharedContextLM(tiny_llama, tokenizer).loglikelihood(requests, disable_tqdm=True) for tokenizer in pair
-    )
+    contexts = ("the layers", "the model and the stream", "")
+    requests = [Instance("loglikelihood", {}, (context, " are scaled"), n) for n, context in enumerate(contexts)]
+    models = [SharedContextLM(tiny_llama, tokenizer) for tokenizer in pair]
+    ends, plain = (model.loglikelihood(requests, disable_tqdm=True) for model in models)
     assert ends == plain
     assert complete(tiny_llama, pair[0], ["the layers"], 6) == complete(tiny_llama, pair[1], ["the layers"], 6)
     until = [Instance("generate_until", {}, ("the layers of", {"until": ["\n"], "max_gen_toks": 6}), 0)]
-    generated = [SharedContextLM(tiny_llama, tokenizer).generate_until(until, disable_tqdm=True) for tokenizer in pair]
+    generated = [model.generate_until(until, disable_tqdm=True) for model in models]
     assert generated[0] == generated[1]

@@ -126,11 +126,9 @@ def test_one_survey_serves_every_number_of_layers_it_names(tiny_llama, crops, va
 
 
 def test_the_matrix_of_a_computed_window_is_that_of_the_same_window_given(tiny_llama, crops):
-    given = copy.deepcopy(tiny_llama)
-    report = linearpatch.prune(tiny_llama, crops, 2, kind="matrix", estimator="least-squares", fidelity="code")
-    again = linearpatch.prune(
-        given, crops, 2, layers=report["removed"], kind="matrix", estimator="least-squares", batch_size=3
-    )
+    given, options = copy.deepcopy(tiny_llama), {"kind": "matrix", "estimator": "least-squares"}
+    report = linearpatch.prune(tiny_llama, crops, 2, fidelity="code", **options)
+    again = linearpatch.prune(given, crops, 2, layers=report["removed"], batch_size=3, **options)
     assert again["removed"] == report["removed"]
     torch.testing.assert_close(logits(given, crops), logits(tiny_llama, crops), rtol=1e-3, atol=1e-3)
 
@@ -214,9 +212,8 @@ def test_bad_patches_and_cuts_are_named(tiny_llama, crops, make_tiny):
 
 def test_mixed_dtypes_and_infinite_states_are_named(tiny_llama, crops):
     tiny_llama.model.layers[2].to(torch.bfloat16)
-    with pytest.raises(
-        UserError, match=r"mixes dtypes: float32 \(model.embed_tokens.weight\), bfloat16 \(model.layers.2"
-    ):
+    mixed = r"mixes dtypes: float32 \(model.embed_tokens.weight\), bfloat16 \(model.layers.2"
+    with pytest.raises(UserError, match=mixed):
         linearpatch.prune(tiny_llama, crops, 2)
     tiny_llama.float()
     with torch.no_grad():

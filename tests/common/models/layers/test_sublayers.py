@@ -78,14 +78,12 @@ def test_what_is_not_there_cannot_go(tiny_llama, halves, message):
 
 def naive_similarities(model):
     """cos(x, x + f(x)) from the tensors that Hugging Face's modules receive and return."""
-    similarities = {}
-    states = {}
+    similarities, states = {}, {}
     for number, layer in enumerate(model.model.layers):
         gemma = model.config.model_type == "gemma2"
         inner = layer.pre_feedforward_layernorm if gemma else layer.post_attention_layernorm
-        layer.register_forward_hook(
-            lambda _m, args, out, n=number: states.update({(n, "in"): args[0], (n, "out"): out})
-        )
+        whole = lambda _m, args, out, n=number: states.update({(n, "in"): args[0], (n, "out"): out})  # noqa: E731
+        layer.register_forward_hook(whole)
         inner.register_forward_hook(lambda _m, args, _out, n=number: states.update({(n, "middle"): args[0]}))
     logits(model)
     for number in range(len(model.model.layers)):
@@ -102,10 +100,8 @@ def test_llm_drop_takes_the_halves_most_like_doing_nothing(tiny):
     assert similarities.keys() == expected.keys()
     assert all(similarities[half] == pytest.approx(expected[half], abs=1e-5) for half in similarities)
     for kind in ("both", *HALVES):
-        able = [half for half in expected if kind in ("both", half[1])]
-        assert (
-            sublayer_removal.most_similar(similarities, 3, kind) == sorted(able, key=lambda half: -expected[half])[:3]
-        )
+        able = sorted((half for half in expected if kind in ("both", half[1])), key=lambda half: -expected[half])
+        assert sublayer_removal.most_similar(similarities, 3, kind) == able[:3]
     with pytest.raises(UserError, match="cannot remove 6 of 6 halves of layers; choose 1..5"):
         sublayer_removal.most_similar(similarities, 6, MLP)
 
@@ -172,18 +168,14 @@ def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correl
 
 
 @pytest.mark.parametrize(
-    "selection",
+    "method, options",
     [
-        {"method": "llm-drop", "count": 2},
-        {"method": "llm-drop", "count": 2, "kind": ATTENTION},
-        {"method": "blockpruner", "count": 2},
-        {"method": "finercut", "count": 2},
-        {"method": "entrodrop", "count": 2},
-        {"method": "nbl", "count": 2},
+        ("llm-drop", {"kind": ATTENTION}),
+        *((name, {}) for name in ("llm-drop", "blockpruner", "finercut", "entrodrop", "nbl")),
     ],
-    ids=lambda selection: "-".join(map(str, selection.values())),
 )
-def test_the_steps_in_recipes(tiny_llama, selection):
+def test_the_steps_in_recipes(tiny_llama, method, options):
+    selection = {"method": method, "count": 2} | options
     context = around(copy.deepcopy(tiny_llama), windows=IDS.repeat(8, 1), selection=selection)
     run_recipe(context)
     assert context.removed == []
