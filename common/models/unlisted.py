@@ -5,7 +5,7 @@ difference.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -45,6 +45,8 @@ def layout(model: nn.Module) -> list[str]:
         if own := [name for name, _ in layer.named_parameters(recurse=False)]:
             differences.append(f"layer {number} has a parameter of its own, {own[0]}")
             break
+    if by_index := _by_index(layers, getattr(model.config, "layer_types", None)):
+        differences.append(f"{by_index} depends on the layer's index, which changes where layers are removed before it")
     if not differences:
         SUPPORTED[kind] = Architecture(
             _LINEAR,
@@ -56,6 +58,23 @@ def layout(model: nn.Module) -> list[str]:
         )
         LEARNT.add(kind)
     return differences
+
+
+def _by_index(layers: nn.ModuleList, layer_types: Sequence[str] | None) -> str:
+    """Return the first number that differs between layers of one type, as DiffLlama's lambda_init; '' without any."""
+    numbers_by_type: dict[str, dict[str, float]] = {}
+    for place, layer in enumerate(layers):
+        kind = layer_types[place] if layer_types else ""
+        numbers = {
+            f"{path}.{name}".removeprefix("."): value
+            for path, module in layer.named_modules()
+            for name, value in vars(module).items()
+            if isinstance(value, float)
+        }
+        expected = numbers_by_type.setdefault(kind, numbers)
+        if differing := sorted(name for name in numbers.keys() & expected.keys() if numbers[name] != expected[name]):
+            return differing[0]
+    return ""
 
 
 def _reading_matrices(layer: nn.Module, half: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -82,7 +101,7 @@ def check(model: nn.Module) -> None:
     if differs:
         del SUPPORTED[kind]
         LEARNT.discard(kind)
-        raise UserError(f"architecture {kind!r} is not supported: {differs}. Supported: {', '.join(sorted(SUPPORTED))}")
+        raise UserError(f"architecture {kind!r} is not supported: {differs}. docs/models.md lists those that are")
     log.warning(
         "architecture %r is not among those that this project tests. It is built as Llama is, and gives the same logits "
         "layer by layer as in one pass",

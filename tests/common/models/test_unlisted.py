@@ -57,6 +57,7 @@ def test_one_built_as_llama_is_taken_with_a_note(tmp_path, ids, caplog):
         ("flex_olmo", {}, "its layers differ in input_layernorm, post_feedforward_layernorm"),
         ("doge", {}, "layer 0 has a parameter of its own, input_residual"),
         ("exaone_moe", {"first_k_dense_replace": 1}, "mlp.down_proj of layer 1 is no linear module"),
+        ("diffllama", {}, "self_attn.lambda_init depends on the layer's index"),
         ("glm", {}, None),
         ("arcee", {}, None),
     ],
