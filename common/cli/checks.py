@@ -19,11 +19,12 @@ from common.cli.texts import read
 from common.models import checkpoint, loading, offload
 from common.models.admission import built, check_shapes
 from common.models.architectures import SUPPORTED, absent, at_hand
+from common.models.files import hub
 from common.models.files.safetensors_reader import DTYPES, entries, prevailing_dtype
 from common.models.layers import structure
 from common.pruning.selection import check_count, check_layers
 from common.utils import atomic_files
-from common.utils.errors import NoData, UserError, first_of, plural
+from common.utils.errors import NoData, UserError, first_of, plural, with_sentence
 
 _BESIDE = 8 * 2**20  # bytes of a checkpoint that are no weights: tokenizer, card, report
 
@@ -41,8 +42,8 @@ def checked(method: Method, options: ToolOptions) -> Job:
             if not part.strip():
                 where = f" in {name}" if name.strip() else ""
                 raise UserError(f"--{option} names nothing{where}; give a file or a corpus, or leave it out")
-            read(part) if is_file(part) else corpora.get(part)
-    source = loading.resolve(options.model)
+            read(part) if is_file(part) else _corpus(part)
+    source = _directory(options.model)
     config = _config(method, source)
     tokenizer = checkpoint.load_tokenizer(source)
     if structure.read(source):
@@ -81,6 +82,23 @@ def checked(method: Method, options: ToolOptions) -> Job:
             except NoData as error:
                 raise UserError(f"{error}; or leave --tasks out") from error
     return job
+
+
+def _corpus(name: str) -> None:
+    """Refuse a text that is neither a corpus nor a file."""
+    try:
+        corpora.get(name)
+    except UserError as error:
+        raise with_sentence(error, f"There is no file {name} here either") from error
+
+
+def _directory(model: str) -> Path:
+    """Return the model's directory; a model that is not at hand is refused with a remedy for tools, not for tables."""
+    try:
+        return loading.resolve(model)
+    except UserError as error:
+        download = f"download it on a machine with network (`hf download {model}`), and name its directory in --model"
+        raise type(error)(str(error).replace(hub.REMEDY, download)) from error
 
 
 def layers_of(share: float, source: Path, layers: int) -> int:

@@ -23,7 +23,7 @@ from common.models import registry
 from common.pruning.recipe import MIXED
 from common.pruning.removal import check_count, check_layers
 from common.utils import atomic_files
-from common.utils.errors import UserError
+from common.utils.errors import UserError, with_sentence
 
 O = TypeVar("O", bound="ToolOptions")  # noqa: E741 - a type
 INPUT, REMOVE, REPAIR, CALIBRATION, EVALUATION, OUTPUT = GROUPS = (
@@ -381,7 +381,10 @@ def _check_model(options: ToolOptions) -> None:
         raise UserError(f"cannot load {name}: no such directory. Check the path")
     else:
         if "/" not in name and not path.exists():
-            registry.get(name)  # raises, naming the nearest
+            try:
+                registry.get(name)  # raises, naming the nearest
+            except UserError as error:
+                raise with_sentence(error, f"There is no directory {name} here either") from error
         layers = None
     if not isinstance(layers, int) or layers < 3:
         return

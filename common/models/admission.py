@@ -5,7 +5,8 @@ the reproductions' MODEL=. `read_config` checks config.json alone; `check_direct
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -16,10 +17,11 @@ from transformers.initialization import no_init_weights
 from common.models import unlisted
 from common.models.architectures import SUPPORTED
 from common.models.files import renamed_architectures
-from common.models.files.safetensors_reader import DTYPES, PATCHES, TensorEntry, entries
+from common.models.files.safetensors_reader import DTYPES, INDEX, PATCHES, WHOLE, TensorEntry, entries
 from common.utils import atomic_files
-from common.utils.errors import UserError, plural
+from common.utils.errors import UserError, first_of, plural
 
+_OF_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _ADAPTER, _GENERATION = "adapter_config.json", "generation_config.json"
 # How quantised checkpoints name what belongs to their weights, and files in which exporters describe them.
 _SCALES = (
@@ -27,6 +29,7 @@ _SCALES = (
     *("scales", "qweight", "qzeros", "g_idx", "absmax", "quant_map", "SCB"),
     *("gate_up_proj_blocks", "gate_up_proj_scales", "down_proj_blocks", "down_proj_scales"),
 )
+_LIST = "docs/models.md lists those that are"
 _QUANTISED_BY = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 
 
@@ -64,6 +67,11 @@ def check_directory(path: Path) -> None:
         raise UserError(
             f"cannot load {path}: it has no safetensors weights, and pickled ones are never loaded; "
             "convert them first with save_pretrained"
+        )
+    if not (path / WHOLE).is_file() and not (path / INDEX).is_file():
+        raise UserError(
+            f"cannot load {path}: it has {first_of(sorted(file.name for file in weights), 2)}, but {INDEX}, which says "
+            f"where each tensor is, is missing. Download it, or give one file the name {WHOLE}"
         )
     _check_generation(path)
 
@@ -124,7 +132,7 @@ def built(config, path: Path, kind: type[nn.Module] | None = None) -> nn.Module:
 
 
 def check_shapes(model: nn.Module, stored: Mapping[str, TensorEntry], path: Path) -> None:
-    """Refuse weights whose shapes contradict the config.
+    """Refuse weights whose layers or shapes contradict the config.
 
     Args:
         model: Model of the config, with or without weights.
@@ -132,8 +140,16 @@ def check_shapes(model: nn.Module, stored: Mapping[str, TensorEntry], path: Path
         path: Directory that errors name.
 
     Raises:
-        UserError: names the first tensor, with both shapes.
+        UserError: names the missing layers, or the first tensor with both shapes.
     """
+    layers, stored_layers = _layers(name for name, _ in model.named_parameters()), _layers(stored)
+    if stored_layers and (missing := sorted(layers - stored_layers)):
+        numbers = f"layer{'s' if len(missing) > 1 else ''} {first_of([str(layer) for layer in missing], 5)}"
+        raise UserError(
+            f"cannot load {path}: config.json asks for {plural(len(layers), 'layer')}, and the files have no weights of "
+            f"{numbers} (layers count from 0). Restore the config.json that was saved with the weights, or download "
+            "the checkpoint again"
+        )
     wrong = [
         (name, stored[name].shape, tuple(parameter.shape))
         for name, parameter in model.named_parameters()
@@ -146,6 +162,11 @@ def check_shapes(model: nn.Module, stored: Mapping[str, TensorEntry], path: Path
             f"cannot load {path}: {name} is {_shape(stored_shape)} in the files, but config.json asks for "
             f"{_shape(shape)}{rest}. Restore the config.json that was saved with the weights"
         )
+
+
+def _layers(names: Iterable[str]) -> set[int]:
+    """Return the indices of the decoder layers that tensors of these names belong to."""
+    return {int(match[1]) for name in names if (match := _OF_LAYER.search(name))}
 
 
 def _shape(sizes: tuple[int, ...]) -> str:
@@ -185,8 +206,8 @@ def _check_architecture(path: Path, content: dict) -> None:
                 f"language model alone. Take it out first: python -m common.models.language_model {path} NEW-DIRECTORY"
             )
         raise UserError(
-            f"cannot load {path}: the language model in {kind!r} has architecture {inner!r}, which is not supported; "
-            f"supported: {', '.join(sorted(SUPPORTED))}"
+            f"cannot load {path}: the language model in {kind!r} has architecture {inner!r}, which is not supported. "
+            f"{_LIST}"
         )
     why = ""
     if kind in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
@@ -197,9 +218,7 @@ def _check_architecture(path: Path, content: dict) -> None:
         if not (differences := unlisted.layout(built(config, path))):
             return
         why = f" ({'; '.join(differences)})"
-    raise UserError(
-        f"cannot load {path}: architecture {kind!r} is not supported{why}; supported: {', '.join(sorted(SUPPORTED))}"
-    )
+    raise UserError(f"cannot load {path}: architecture {kind!r} is not supported{why}. {_LIST}")
 
 
 def _check_unquantised(path: Path, content: dict) -> None:
@@ -213,7 +232,8 @@ def _check_unquantised(path: Path, content: dict) -> None:
     if why:
         raise UserError(
             f"cannot load {path}: the model is quantised ({why}). Its weights mean nothing without their scales, which "
-            "are not read here. Prune the model that it was made from, and quantise the result again"
+            "are not read here. Prune the model that it was made from, or where it was published quantised alone (as "
+            "GPT-OSS) a bfloat16 conversion of it, and quantise the result again"
         )
 
 

@@ -271,6 +271,9 @@ def load_tokenizer(path: Path):
     """
     if not any((path / name).exists() for name in older_transformers.TOKENIZER_FILES):
         return None
+    for name in older_transformers.TOKENIZER_FILES:
+        if (path / name).is_file() and (pointer := safetensors_reader.lfs_pointer(path / name)):
+            raise UserError(f"cannot load the tokenizer in {path}: {name}: {pointer}")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
     except Exception as error:  # tokenizers raises bare Exception

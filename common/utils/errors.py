@@ -119,6 +119,16 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
     return UserError(f"unknown {kind} {quoted!r}; the nearest of {len(known):,}: {_either(nearest[:3])}{hint}")
 
 
+def with_sentence(error: UserError, sentence: str) -> UserError:
+    """Return an error of the same type whose text goes on with a sentence.
+
+    >>> str(with_sentence(UserError("unknown model 'x'"), "There is no directory x either"))
+    "unknown model 'x'. There is no directory x either"
+    """
+    stop = "" if str(error).endswith(("?", ".")) else "."
+    return type(error)(f"{error}{stop} {sentence}")
+
+
 def first_of(names: Sequence[str], count: int) -> str:
     """Return the first ``count`` names of a list, and how many more there are."""
     rest = f" and {len(names) - count} more" if len(names) > count else ""

@@ -18,6 +18,7 @@ from torch import Tensor
 from common.utils.errors import UserError, first_line
 
 INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
+LFS = b"version https://git-lfs"
 PATCHES = "patches.safetensors"  # holds no weights of the model (`common.models.checkpoint`)
 DTYPES = {
     "F64": torch.float64,
@@ -87,6 +88,14 @@ def _state(file: int) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
+def lfs_pointer(file: Path) -> str:
+    """Return what to do with a file that is a pointer of Git LFS; '' for another file."""
+    with file.open("rb") as stream:
+        if not stream.read(len(LFS)).startswith(LFS):
+            return ""
+    return "it is a pointer of Git LFS, not the file itself. Run `git lfs pull` in its directory"
+
+
 def header(file: Path) -> dict[str, TensorEntry]:
     """Return {name: entry} of one safetensors file.
 
@@ -94,6 +103,8 @@ def header(file: Path) -> dict[str, TensorEntry]:
         UserError: the file is damaged.
     """
     try:
+        if pointer := lfs_pointer(file):
+            raise UserError(f"cannot read {file}: {pointer}")
         with file.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
             whole, state = os.fstat(stream.fileno()).st_size, _state(stream.fileno())
@@ -109,6 +120,8 @@ def header(file: Path) -> dict[str, TensorEntry]:
         }
         if max((entry.end for entry in entries.values()), default=0) > whole:
             raise ValueError("it ends too early")
+    except FileNotFoundError as error:
+        raise UserError(f"cannot read {file}: there is no such file; save or download it again") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"cannot read {file}: {first_line(error)}; save or download it again") from error
     return entries

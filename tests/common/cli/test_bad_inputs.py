@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tools import edited_config, method_of
+from transformers import AutoModelForCausalLM
 
 from common.cli import main
 from common.models import checkpoint, loading
@@ -94,7 +95,25 @@ def with_patches(folder):
     save_file({"0.weight": torch.ones(2)}, folder / "patches.safetensors")
 
 
+def in_parts(*names):
+    """A checkpoint in parts without these files."""
+
+    def damage(folder):
+        AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="100KB")
+        for name in ("model.safetensors", *names):
+            for file in folder.glob(name):
+                file.unlink()
+
+    return damage
+
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935\nsize 12345\n"
 DAMAGES = {
+    "pointer": write("model.safetensors", LFS_POINTER),
+    "tokenizer-pointer": write("tokenizer.json", LFS_POINTER),
+    "more-layers": edited_config(num_hidden_layers=8),
+    "no-index": in_parts("model.safetensors.index.json"),
+    "no-part": in_parts("model-00002-of-*.safetensors"),
     "patched": with_patches,
     "no-config": lambda folder: (folder / "config.json").unlink(),
     "torn-config": write("config.json", b"{"),
@@ -189,7 +208,10 @@ EARLY = [
     (["--remove", "2", "--device", ""], "--device has an empty value"),
     (["--remove", "2", "--text", "nowhere.txt"], "cannot read the text nowhere.txt: No such file"),
     (["--remove", "2", "--model", "./missing"], "cannot load ./missing: no such directory"),
-    (["--remove", "2", "--model", "llama2-7b"], "did you mean 'llama-2-7b'"),
+    (
+        ["--remove", "2", "--model", "llama2-7b"],
+        "did you mean 'llama-2-7b'? There is no directory llama2-7b here either",
+    ),
     (["--remvoe", "2"], "there is no option --remvoe. Did you mean --remove?"),
     (["--remove", "29", "--model", "smollm2-135m"], "cannot remove 29 of 30 layers; choose 1..28"),
     (["--layers", "30", "--model", "smollm2-135m"], "the model has layers 0 to 29"),
@@ -229,6 +251,8 @@ COMMON = [
     (["--text", "{folder}/picture.txt"], "it is no UTF-8 text (byte 0)"),
     (["--text", "{folder}/empty.txt"], "empty.txt is empty"),
     (["--text", "wikitext3-train"], "unknown corpus 'wikitext3-train'; did you mean 'wikitext2-train'"),
+    (["--text", "my-text"], ". There is no file my-text here either"),
+    (["--model", "org/missing"], "(`hf download org/missing`), and name its directory in --model"),
     (["--text", "wikitext2-train+nowhere.txt"], "cannot read the text nowhere.txt: No such file"),
     (["--text", "wikitext2-train+"], "--text names nothing in wikitext2-train+; give a file"),
     (["--text", "a\0b.txt"], "cannot read the text a"),
@@ -247,11 +271,22 @@ COMMON = [
     (["--model", "{folder}/adapter-alone"], "it holds an adapter (adapter_config.json), not a model. Merge it"),
     (["--model", "{folder}/infinity"], "architecture 'falcon_h1' is not supported"),
     (["--model", "{folder}/many-tokens"], "tokens up to 295, but the model's embedding has 200 rows"),
+    (
+        ["--model", "{folder}/pointer"],
+        "model.safetensors: it is a pointer of Git LFS, not the file itself. Run `git lfs",
+    ),
+    (["--model", "{folder}/tokenizer-pointer"], "tokenizer.json: it is a pointer of Git LFS"),
+    (
+        ["--model", "{folder}/more-layers"],
+        "config.json asks for 8 layers, and the files have no weights of layers 6, 7",
+    ),
+    (["--model", "{folder}/no-index"], "but model.safetensors.index.json, which says where each tensor is, is missing"),
+    (["--model", "{folder}/no-part"], ".safetensors: there is no such file; save or download it again"),
     (["--model", "{folder}/no-config"], "it has no config.json"),
     (["--model", "{folder}/torn-config"], "config.json cannot be read"),
     (["--model", "{folder}/list-config"], "config.json cannot be read"),
     (["--model", "{folder}/binary-config"], "config.json cannot be read"),
-    (["--model", "{folder}/other-type"], "architecture 'other' is not supported; supported: "),
+    (["--model", "{folder}/other-type"], "architecture 'other' is not supported. docs/models.md lists those that are"),
     (["--model", "{folder}/no-type"], "architecture None is not supported"),
     (["--model", "{folder}/words-for-layers"], "{folder}/words-for-layers"),
     (["--model", "{folder}/quantised-elsewhere"], "the model is quantised (hf_quant_config.json lies beside it)"),

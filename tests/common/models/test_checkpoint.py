@@ -248,7 +248,7 @@ def edit(name, **changes):
     "damage, message",
     [
         (drop_tensor, "1 tensors are missing or misshapen"),
-        (edit("config.json", num_hidden_layers=8), "tensors are missing"),
+        (edit("config.json", num_hidden_layers=8), "the files have no weights of layers 6, 7"),
         (lambda d: (d / "patches.json").write_text("{"), "cannot load the patches"),
         (edit("patches.json", format=9), "format 9, this version reads 1"),
         (lambda d: (d / "patches.safetensors").unlink(), "cannot load the patches"),
