@@ -90,7 +90,8 @@ class ToolOptions:
     )
     stream: float | None = option(
         None,
-        "hold two layers at a time, for models larger than memory, and GB of hidden states",
+        "hold two layers at a time, for models larger than memory, and GB of hidden states; computes as saved without "
+        "--dtype",
         group=INPUT,
         metavar="GB",
         bare=1.0,

@@ -277,6 +277,11 @@ def load_tokenizer(path: Path):
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
     except Exception as error:  # tokenizers raises bare Exception
+        if not any((path / name).exists() for name in older_transformers.TOKENS if name != "tokenizer_config.json"):
+            raise UserError(
+                f"cannot load the tokenizer in {path}: tokenizer_config.json is there, but no vocabulary, such as "
+                "tokenizer.json. Copy it from the original model, or save the tokenizer again (tokenizer.save_pretrained)"
+            ) from error
         raise UserError(
             f"cannot load the tokenizer in {path}: {explained(error)}; save or download it again"
         ) from error

@@ -177,7 +177,7 @@ def _check_kinds(config, remaining: list[int]) -> None:
     if attending and not set(attending) & set(remaining):
         raise UserValueError(
             f"cannot remove layers {attending}: only layers with linear attention would be left, and the model could not "
-            "generate. Keep one of them"
+            "generate. Keep one of them: name the layers to remove (--layers), or remove fewer"
         )
 
 

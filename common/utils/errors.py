@@ -74,12 +74,20 @@ def quiet_logging(verbose: bool = False) -> None:
     """Log to standard error as the command lines do: this project's warnings, and only the errors of libraries."""
     level, root = logging.DEBUG if verbose else logging.WARNING, logging.getLogger()
     foreign = list(root.handlers)  # of a program around this one: they keep what they are told
-    logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=level, stream=sys.stderr)
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.ERROR)
     for handler in root.handlers:
         if handler not in foreign:
+            handler.setFormatter(_AsErrors())
             handler.addFilter(_Once())  # a sweep reads the same model again and again
+
+
+class _AsErrors(logging.Formatter):
+    """Begin a line as errors of the command lines begin: "warning: "."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {super().format(record)}"
 
 
 class _Once(logging.Filter):

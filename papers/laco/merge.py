@@ -109,7 +109,7 @@ def check_alike(layers: Sequence[nn.Module]) -> None:
             if (first_shape := shapes[0].get(name)) != (other_shape := shape_by_name.get(name)):
                 raise UserValueError(
                     f"cannot merge layers of different shapes: {name} is {first_shape} in one and {other_shape} in another; "
-                    "LaCo needs layers of one shape"
+                    "LaCo needs layers of one shape. Name a block of such layers (--layers), or use another method"
                 )
 
 

@@ -52,7 +52,9 @@ def apply(job: Job) -> dict:
         patch.patch(context, statistics)
     else:
         context.details |= _distilled(job, context, statistics, patch)
-    job.notes.append(f"{len(context.details['patches'])} patch(es), one before the layer that follows each interface")
+    count = len(context.details["patches"])
+    place = "the layer that follows the interface" if count == 1 else "each layer that follows an interface"
+    job.notes.append(f"{count} patch{'' if count == 1 else 'es'}, before {place}")
     return context.details
 
 

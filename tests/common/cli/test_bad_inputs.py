@@ -145,6 +145,7 @@ DAMAGES = {
     "empty-weights": write("model.safetensors", b""),
     "no-header": write("model.safetensors", b"\xff" * 64),
     "no-tokenizer": no_tokenizer,
+    "no-vocabulary": lambda folder: (folder / "tokenizer.json").unlink(),
     "torn-tokenizer": write("tokenizer.json", b'{"model": 3'),
 }
 FAMILIES = {
@@ -318,6 +319,10 @@ COMMON = [
     (["--model", "{folder}/empty-weights"], "its header is cut off"),
     (["--model", "{folder}/no-header"], "its header is cut off"),
     (["--model", "{folder}/no-tokenizer"], "it has no tokenizer"),
+    (
+        ["--model", "{folder}/no-vocabulary"],
+        "tokenizer_config.json is there, but no vocabulary, such as tokenizer.json",
+    ),
     (["--model", "{folder}/torn-tokenizer"], "cannot load the tokenizer"),
     (["--out", "{folder}/text.txt"], "it is a file; move it away"),
     (["--out", "{folder}/text.txt/below"], "is no directory"),

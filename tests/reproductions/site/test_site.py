@@ -310,7 +310,7 @@ records.gathered, pages.build = lambda own: None, build
 main(["--out", {str(tmp_path / "out")!r}])
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines() == ["reading the results", "WARNING: a line of ours"]
+    assert done.stderr.splitlines() == ["reading the results", "warning: a line of ours"]
 
 
 def test_bad_options_are_one_line(capsys, tmp_path, monkeypatch):
