@@ -17,10 +17,11 @@ def test_the_norms_are_those_of_torch():
 
 
 @pytest.mark.parametrize("kind", theory.NORMS)
-def test_theorems_hold_from_three_dimensions_on_and_not_below(kind):
+def test_theorem_4_1_holds_from_two_dimensions_on_and_4_2_from_three_and_not_below(kind):
     assert theory.deviation(kind) < 1e-12
-    below = 2 if kind == "layer" else 1
-    assert theory.deviation(kind, widths=(below,)) > 0.5
+    least = 3 if kind == "layer" else 2
+    assert theory.deviation(kind, widths=(least,)) < 1e-12
+    assert theory.deviation(kind, widths=(least - 1,)) > 0.5
 
 
 def test_every_counterexample_contradicts_what_is_stated():
