@@ -217,7 +217,7 @@ TABLES = [
         claims=(*claims.of_arms("Taylor"), claims.behind_the_interface("Taylor")),
         note="Training what is next to a pruning interface is CLP's (arXiv 2510.23652, on both sides of it); here it is "
         "the three layers "
-        f"behind the first one. {SIZES}",
+        f"behind the first one. Claims 1 to 4 use the mean of both orders where a row was trained in two. {SIZES}",
     ),
     table(
         "N",
