@@ -18,7 +18,7 @@ from reproductions.command_line import parser
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(page for page in sorted(ROOT.glob("docs/*.md")) if page.name != "changelog-archive.md"),
+    *sorted(ROOT.glob("docs/*.md")),
     *sorted(ROOT.glob("papers/*/README.md")),
     ROOT / "extensions" / "refit" / "README.md",
 ]

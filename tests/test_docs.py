@@ -11,11 +11,10 @@ from urllib.parse import unquote
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ARCHIVE = "docs/changelog-archive.md"
 PROSE = [
     "README.md",
     "CHANGELOG.md",
-    *(path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("docs/*.md")) if path.name != Path(ARCHIVE).name),
+    *(path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("docs/*.md"))),
     *(path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("papers/*/README.md"))),
     "extensions/refit/README.md",
 ]
