@@ -5,8 +5,9 @@ D whose token is likeliest at the last position. From a prompt of more than `con
 one first, until it fits. The header has two spaces before the subject's name, as in the original. A letter's token is
 that of the bare letter ('A', not ' A'), as in the official code; for some tokenizers that is not the token after a space.
 
-Accuracies are weighted by questions, within categories and over all. lm-eval's own `mmlu` differs: one space in its
-header, ' A' in place of 'A', zero shots by default, no example is ever dropped, and anatomy counts as STEM.
+Accuracies are weighted by questions, within categories and over all. With a limit every subject has as many questions,
+and all weigh alike. lm-eval's own `mmlu` differs: one space in its header, ' A' in place of 'A', zero shots by default,
+no example is ever dropped, and anatomy counts as STEM.
 
 `answer="options"` is a variant for models too small to answer by letter: the options are not listed, each continues the
 question, the one likeliest per character is the answer, and the examples show it in full. Header, examples, their

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from reproductions.linearpatch import columns, rows
 from reproductions.linearpatch.recipes import training_free
 from reproductions.spec import comparisons, printed_rows
-from reproductions.spec.columns import ratio_and_mmlu
+from reproductions.spec.columns import MMLU_NOTE, ratio_and_mmlu
 from reproductions.spec.registry import Claim, Row, Table
 from reproductions.spec.shared_recipes import DISTILLING
 from reproductions.spec.subjects import Subject
@@ -341,7 +341,7 @@ TABLES = [
         lambda subject, limit=None: training_free(subject, limit, pruner=False),
         ratio_and_mmlu,
         (*_repairs(_MMLU, False, "scores above"), _ABOVE_SLEB),
-        _RATIO_NOTE,
+        f"{_RATIO_NOTE} {MMLU_NOTE}",
     ),
     _table(
         "13",
@@ -365,6 +365,6 @@ TABLES = [
         lambda subject, limit=None: _baichuan(subject, limit, pruner=False),
         ratio_and_mmlu,
         (*_repairs(_MMLU, False, "scores above"), _ABOVE_SLEB),
-        f"{_RATIO_NOTE} {_BAICHUAN_NOTE.format(12)}",
+        f"{_RATIO_NOTE} {MMLU_NOTE} {_BAICHUAN_NOTE.format(12)}",
     ),
 ]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from reproductions.prunecomp.claims import abstracts, consistent, each_part_helps, sizes_agree
 from reproductions.prunecomp.columns import order_columns, perplexity_columns, qa_columns
 from reproductions.prunecomp.recipes import APPENDIX_SHARES, PAIRS, PARTS, SHARES, order_rows, rows, shape, size_rows
-from reproductions.spec.columns import mmlu
+from reproductions.spec.columns import MMLU_NOTE, mmlu
 from reproductions.spec.registry import Claim, Table
 
 
@@ -50,7 +50,7 @@ TABLES = [
         rows("3", PAIRS, (5,), dense=False),
         mmlu,
         consistent("Weighted AVG"),
-        "The caption names CosSim(BI); the rows are five metrics.",
+        f"The caption names CosSim(BI); the rows are five metrics. {MMLU_NOTE}",
     ),
     _table(
         "4",

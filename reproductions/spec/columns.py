@@ -106,6 +106,9 @@ def chance(benchmarks: Iterable[str]) -> dict[str, float]:
     return {name: levels[subsets.whole(name)] for name in benchmarks if subsets.whole(name) in levels}
 
 
+MMLU_NOTE = "A part of MMLU has equally many questions of each subject, so all subjects weigh alike in its averages."
+
+
 def mmlu(profile: str) -> list[Column]:
     """Return the categories and 'Weighted AVG' (by questions) of LinearPatch's and Prune&Comp's MMLU tables."""
     benchmark, keys = _MMLU[profile]

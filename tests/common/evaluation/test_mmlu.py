@@ -100,6 +100,19 @@ def test_hendrycks_has_57_subjects_and_the_papers_weights():
     assert sizes == {"stem_harness": 3153, "other_harness": 3107}
 
 
+def test_subjects_weigh_by_their_questions_and_alike_in_a_part(make_tiny, tiny_tokenizer):
+    tests = {"anatomy": ROWS[2:4], "virology": ROWS[2:], "high_school_physics": ROWS[3:7]}
+    protocol = replace(small(), rows=lambda subject, split: ROWS[:3] if split == "dev" else tests[subject])
+    for limit, weights in (
+        (None, {"anatomy": 2, "virology": 6, "high_school_physics": 4}),
+        (2, dict.fromkeys(tests, 2)),
+    ):
+        values, _, details = mmlu.evaluate(make_tiny("llama"), tiny_tokenizer, protocol, limit=limit)
+        accuracies = {subject: entry["accuracy"] for subject, entry in details["subjects"].items()}
+        mean = sum(accuracies[subject] * weight for subject, weight in weights.items()) / sum(weights.values())
+        assert values["weighted"] == pytest.approx(mean)
+
+
 def test_subjects_are_read_with_the_hubs_columns(mirror, tmp_path, make_tiny, tiny_tokenizer):
     splits = {"dev": ROWS[:2], "test": ROWS[2:], "validation": ROWS[:1]}
     write_subjects(tmp_path / "hub", "cais/mmlu", dict.fromkeys(("anatomy", "virology"), splits))
