@@ -317,9 +317,11 @@ class Job:
         shifted = [name for name, values in lists.items() if getattr(pattern, name, None) not in (None, values)]
         if not shifted:
             return None
-        what = {"layer_types": "attend to a sliding window alone", "no_rope_layers": "have no rotary positions"}[
-            shifted[0]
-        ]
+        linear = "linear_attention" in (lists["layer_types"] or ())
+        what = {
+            "layer_types": "have linear attention" if linear else "attend to a sliding window alone",
+            "no_rope_layers": "have no rotary positions",
+        }[shifted[0]]
         return (
             f"which layers {what} is in this model's config ({shifted[0]}), no longer in the pattern that its architecture "
             "has: a program that follows the pattern (llama.cpp does with some; not tried) computes something else"

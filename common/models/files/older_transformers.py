@@ -5,6 +5,9 @@ computes with the default base (10,000 instead of SmolLM2's 100,000: another mod
 ``TokenizersBackend``. MLX, converters to GGUF and others read the old names, too. So a saved model keeps the files of
 its source: config.json except for the changes, and the tokenizer's files byte for byte. If the source itself has only
 the new names, the old ones are added.
+
+``auto_map`` names code in the source's repository, which is never run here and is not saved with the model. It is left
+out: with trust_remote_code, programs would look for that code and fail.
 """
 
 import copy
@@ -29,6 +32,7 @@ TOKENS = (
 )
 _BESIDE = ("chat_template.jinja", "chat_template.json")
 _NEW_CLASS, _OLD_CLASS = "TokenizersBackend", "PreTrainedTokenizerFast"
+_CODE = "auto_map"
 # Where it was read from; nothing of the tokenizer itself.
 _LOADING = ("backend", "is_local", "local_files_only")
 
@@ -44,8 +48,10 @@ def rewrite(directory: Path, source: Path | None = None) -> None:
         source: Directory that the model and an unchanged tokenizer were read from.
     """
     written = _read(directory / CONFIG)
+    written.pop(_CODE, None)
     if written.get("model_type") in transformers.CONFIG_MAPPING:
         config = older_names(_changed(written, source) if source else written)
+        config.pop(_CODE, None)
         if _understood(config) == _understood(written):
             (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     if (directory / "tokenizer_config.json").exists():
@@ -95,9 +101,11 @@ def _tokenizer(directory: Path, source: Path | None) -> None:
                 (directory / name).unlink(missing_ok=True)
     file = directory / "tokenizer_config.json"
     settings = _read(file)
+    older = {name: value for name, value in settings.items() if name != _CODE}
     if settings.get("tokenizer_class") == _NEW_CLASS:
-        saved_settings = {name: value for name, value in settings.items() if name not in _LOADING}
-        file.write_text(json.dumps(saved_settings | {"tokenizer_class": _OLD_CLASS}, indent=2) + "\n", encoding="utf-8")
+        older = {name: value for name, value in older.items() if name not in _LOADING} | {"tokenizer_class": _OLD_CLASS}
+    if older != settings:
+        file.write_text(json.dumps(older, indent=2) + "\n", encoding="utf-8")
 
 
 def _read(file: Path) -> dict:

@@ -21,7 +21,7 @@ from heads import detach_patches
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tools import method_of, module_of
-from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config, Qwen3_5TextConfig
 
 from common.calibration import massive_activations
 from common.cli import Job, main, measure, sweep
@@ -209,6 +209,12 @@ def test_removed_layers_that_break_the_pattern_of_attentions_are_noted():
     alternating = Gemma2Config(**small)
     assert note(alternating, [2, 3]) is note(alternating, [5]) is note(LlamaConfig(**small), [1]) is None
     assert "no longer in the pattern" in note(alternating, [1]) and note(alternating, [1, 2, 3])
+    hybrid = Qwen3_5TextConfig(
+        **small, **{f"linear_num_{part}_heads": 2 for part in ("key", "value")},
+        linear_key_head_dim=8, linear_value_head_dim=8,
+    )  # fmt: skip
+    assert set(hybrid.layer_types) == {"linear_attention", "full_attention"}
+    assert note(hybrid, [0]).startswith("which layers have linear attention is in this model's config")
     windowed = Qwen2Config(**small, use_sliding_window=True, max_window_layers=3)
     assert windowed.layer_types[2:4] == ["full_attention", "sliding_attention"]
     assert note(windowed, [1, 3]) is note(windowed, [2]) is None

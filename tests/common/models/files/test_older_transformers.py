@@ -88,3 +88,20 @@ def test_a_word_that_would_change_the_model_is_not_written(of_old, tmp_path, mon
     monkeypatch.setattr(older_transformers, "older_names", lambda config: config | {"rms_norm_eps": 0.5})
     saved = checkpoint.save(model, tokenizer, tmp_path / "saved", source=of_old)
     assert AutoConfig.from_pretrained(saved).rms_norm_eps == model.config.rms_norm_eps != 0.5
+
+
+def test_code_that_is_not_saved_is_not_named(write_checkpoint, tmp_path, ids):
+    """A program that trusts remote code reads the result, too."""
+    source = write_checkpoint(tmp_path / "source")
+    for name, of in (("config.json", "AutoConfig"), ("tokenizer_config.json", "AutoTokenizer")):
+        content = json.loads((source / name).read_text())
+        code = ["custom.Code", None] if of == "AutoTokenizer" else "custom.Code"
+        (source / name).write_text(json.dumps(content | {"auto_map": {of: code}}))
+    model, tokenizer = checkpoint.load(source)
+    out = checkpoint.save(model, tokenizer, tmp_path / "out", source=source)
+    with pytest.raises(OSError, match=r"custom\.py"):
+        AutoModelForCausalLM.from_pretrained(source, trust_remote_code=True)
+    again = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
+    assert torch.equal(again(ids).logits, model(ids).logits)
+    saved_tokenizer = AutoTokenizer.from_pretrained(out, trust_remote_code=True)
+    assert saved_tokenizer("The layers")["input_ids"] == tokenizer("The layers")["input_ids"]
