@@ -18,8 +18,11 @@ def extract(source: Path, out: Path) -> Path:
     """Save the language model of ``source`` as a separate checkpoint, with the tokenizer.
 
     Raises:
-        UserError: there is no language model of a supported architecture, or it gives other logits when separated.
+        UserError: there is no language model of a supported architecture, it gives other logits when separated, or ``out``
+            holds something.
     """
+    if out.is_dir() and any(out.iterdir()):  # it may be a pruned model, which `checkpoint.save` would replace
+        raise UserError(f"cannot save to {out}: the directory is not empty. Choose another one, or delete it")
     try:
         whole = transformers.AutoModelForImageTextToText.from_pretrained(
             source, dtype="auto", use_safetensors=True, local_files_only=True

@@ -112,3 +112,8 @@ def test_a_wrapper_is_refused_with_the_command_that_takes_its_language_model(
     assert torch.equal(alone(ids).logits, whole(input_ids=ids).logits) and len(tokenizer) == len(tiny_tokenizer)
     assert language_model.main([str(tmp_path / "text"), str(tmp_path / "more")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+    remove_layers(alone, [1])
+    pruned = checkpoint.save(alone, tokenizer, tmp_path / "pruned")
+    assert language_model.main([str(tmp_path / "whole"), str(pruned)]) == 2
+    assert "the directory is not empty" in capsys.readouterr().err
+    assert len(AutoModelForCausalLM.from_pretrained(pruned).model.layers) == 3  # not replaced
