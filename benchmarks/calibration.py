@@ -48,7 +48,7 @@ def main() -> None:
     decoder = Decoder(model)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, model.config.vocab_size, (SAMPLES, TOKENS), generator=generator)
-    windows = [(start, start + COUNT) for start in range(decoder.num_layers - COUNT + 1)]
+    blocks = [(start, start + COUNT) for start in range(decoder.num_layers - COUNT + 1)]
 
     def counted(way) -> int:
         before = decoder.executions
@@ -62,8 +62,8 @@ def main() -> None:
     ways = {
         "bare": lambda: bare(decoder, ids),
         ONE_PASS: gather(),
-        "the same with least-squares factors for every block": gather(moments=windows),
-        "the same with least-squares matrices for every block": gather(matrices=windows),
+        "the same with least-squares factors for every block": gather(moments=blocks),
+        "the same with least-squares matrices for every block": gather(matrices=blocks),
         "two naive passes for the same as one": lambda: naive(decoder, ids),
     }
     seconds, executions = in_turns({name: lambda way=way: counted(way) for name, way in ways.items()})

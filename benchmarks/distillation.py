@@ -29,14 +29,14 @@ WAYS = ("separate", "shared", "stored")
 BASELINE = "two separate models"
 
 
-def separate(model, patch, windows):
+def separate(model, patch, sequences):
     """Return the loss of the naive way: a pruned and patched second model; every step runs both from their first layer."""
     student = copy.deepcopy(model).requires_grad_(False)
     remove_layers(student, range(*WINDOW))
     attach_patch(student, WINDOW[0], patch, "linearpatch")
 
     def loss(step: int) -> torch.Tensor:
-        ids = windows[step : step + 1]
+        ids = sequences[step : step + 1]
         with torch.no_grad():
             values, indices = model(input_ids=ids, use_cache=False).logits.topk(K, -1)
         student_values = student(input_ids=ids, use_cache=False).logits.gather(-1, indices)
@@ -55,19 +55,19 @@ def work(way: str) -> dict:
     library_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     model, _ = loading.load("standin")
     generator = torch.Generator().manual_seed(0)
-    windows = torch.randint(1, model.config.vocab_size, (STEPS + WARM, TOKENS), generator=generator)
+    sequences = torch.randint(1, model.config.vocab_size, (STEPS + WARM, TOKENS), generator=generator)
     patch = LinearPatch(torch.linspace(1.2, 1.6, model.config.hidden_size)).requires_grad_(True)
     store, fill = None, 0.0
     with tempfile.TemporaryDirectory() as folder:
         if way == "stored":
-            store = TeacherStore(folder, Decoder(model), windows, K)
+            store = TeacherStore(folder, Decoder(model), sequences, K)
             started = time.perf_counter()
             store.fill()
-            fill = (time.perf_counter() - started) / len(windows)
+            fill = (time.perf_counter() - started) / len(sequences)
         if way == "separate":
-            loss = separate(model, patch, windows)
+            loss = separate(model, patch, sequences)
         else:
-            task = Distillation(Decoder(model), {WINDOW: patch}, windows, k=K, store=store)
+            task = Distillation(Decoder(model), {WINDOW: patch}, sequences, k=K, store=store)
 
             def loss(step: int) -> torch.Tensor:
                 return task.loss([step])

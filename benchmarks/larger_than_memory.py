@@ -129,7 +129,7 @@ class Options:
     remove: int = 7
     samples: int = 8
     length: int = 128
-    windows: int = 4
+    sequences: int = 4
     folder: Path = option(cache.folder() / "random-weights")
 
 

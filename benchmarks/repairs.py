@@ -48,7 +48,7 @@ class Shape:
     heads: tuple[int, int]
     layers: int
     removed: range
-    windows: tuple[int, int]
+    sequences: tuple[int, int]
 
 
 SHAPES = {
@@ -101,7 +101,7 @@ REPAIRS: dict[str, Callable[[nn.Module, Tensor, range], object]] = {
 def measure(channels: int, repeats: int, dtype: torch.dtype) -> dict[str, tuple[float, float]]:
     """Return {repair: seconds on all tokens, on a part of them}, the least of the repeats."""
     shape, model = SHAPES[channels], build(channels, dtype)
-    ids = torch.randint(VOCABULARY, shape.windows, generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(VOCABULARY, shape.sequences, generator=torch.Generator().manual_seed(0))
     fastest: dict[tuple[str, bool], float] = {}
     with torch.no_grad():
         bare(model, ids[:1], shape.removed)  # first calls allocate what is kept
@@ -119,7 +119,7 @@ def measure(channels: int, repeats: int, dtype: torch.dtype) -> dict[str, tuple[
 def show(channels: int, seconds_by_repair: dict[str, tuple[float, float]], dtype: str) -> None:
     """Hand over a shape's ratios."""
     shape = SHAPES[channels]
-    samples, length = shape.windows
+    samples, length = shape.sequences
     setting = f"C = {channels}, layers {shape.removed[0]} to {shape.removed[-1]} of {shape.layers}"
     bare_all, bare_part = seconds_by_repair.pop("bare")
     for name, (seconds, few) in seconds_by_repair.items():

@@ -88,16 +88,16 @@ def figure5(entries: list[dict], profile: str) -> plt.Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.0), sharey=True)
     records = entries[0]["records"]
     details = records["laco-outputs"]["details"]
-    adjacent, windows = {"measured": details["adjacent"]}, details["windows"]
+    adjacent, blocks = {"measured": details["adjacent"]}, details["windows"]
     if "laco-uncorrelated" in records:
         apart = records["laco-uncorrelated"]["details"]
-        adjacent, windows = adjacent | {ORTHOGONAL: apart["adjacent"]}, windows | {UNCORRELATED: apart["windows"]}
-    for axes, lines, styles in ((left, adjacent, ADJACENT), (right, windows, WINDOWS)):
+        adjacent, blocks = adjacent | {ORTHOGONAL: apart["adjacent"]}, blocks | {UNCORRELATED: apart["windows"]}
+    for axes, lines, styles in ((left, adjacent, ADJACENT), (right, blocks, WINDOWS)):
         for name, (label, colour, mark, width) in styles.items():
             if name in lines:
                 faint = 0.45 if width > 2 else 1
                 axes.plot(lines[name], mark, color=colour, ms=4, lw=width, alpha=faint, label=label)
-    least = min(0, *(min(values) for values in windows.values()))
+    least = min(0, *(min(values) for values in blocks.values()))
     left.set(
         xlabel="layer (to the next)", ylabel="cosine of outputs", title="(a) adjacent layers", ylim=(least - 0.02, 1.02)
     )

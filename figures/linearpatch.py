@@ -11,7 +11,7 @@ LEAST = 0.1  # where Figure 4's lower axis ends; what lies below stands at its e
 _NAMES = {"none": "no repair", "d": "scaled by d", "A": "multiplied by A"}
 
 
-def _window_of(entry: dict) -> str:
+def _block_of(entry: dict) -> str:
     start, stop = next(iter(entry["records"].values()))["details"]["window"]
     return f"{entry['model']}, {entry['sparsity']} removed: layers [{start}, {stop})"
 
@@ -56,7 +56,7 @@ def figure1a(entries: list[dict], profile: str) -> plt.Figure:
             "before": (f"$X^{{({start})}}$, received", BLUE, "-"),
         }
         _by_channel(axes, details["channels"]["plain"], curves)
-    return _caption(figure, list(map(_window_of, entries)))
+    return _caption(figure, list(map(_block_of, entries)))
 
 
 def figure1b(entries: list[dict], profile: str) -> plt.Figure | None:
@@ -91,7 +91,7 @@ def figure1b(entries: list[dict], profile: str) -> plt.Figure | None:
         if max(max(curve) for curve in sweep["curves"].values()) > most:
             break_axis(axes, 0.965)
         axes.legend(loc="upper left", bbox_to_anchor=(0, -0.25))
-    return _caption(figure, list(map(_window_of, entries)))
+    return _caption(figure, list(map(_block_of, entries)))
 
 
 def _by_token(entries: list[dict], basis: str, colour: str) -> plt.Figure:
@@ -109,7 +109,7 @@ def _by_token(entries: list[dict], basis: str, colour: str) -> plt.Figure:
         sigma = values[f"sigma_{basis}"]
         title = f"$\\sigma_d$ = {sigma:.1f} (what entries near zero decide)"
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, title=title, markerscale=3)
-    return _caption(figure, list(map(_window_of, entries)))
+    return _caption(figure, list(map(_block_of, entries)))
 
 
 def figure1c(entries: list[dict], profile: str) -> plt.Figure:
@@ -139,9 +139,9 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
         axes.plot([start, stop], [gap[0], gap[0]], ":", color="black", lw=1)
         axes.plot([stop, stop], gap, ":", color="black", lw=1)
         axes.set(xlabel="layer (the last point: behind the last layer)", ylabel="mean |X| at its input")
-        axes.set_title(_window_of(entry) if len(entries) > 1 else "", fontsize=9)
+        axes.set_title(_block_of(entry) if len(entries) > 1 else "", fontsize=9)
         axes.xaxis.get_major_locator().set_params(integer=True)
-    return _caption(figure, list(map(_window_of, entries)) if len(entries) == 1 else [])
+    return _caption(figure, list(map(_block_of, entries)) if len(entries) == 1 else [])
 
 
 def figure4(entries: list[dict], profile: str) -> plt.Figure:

@@ -14,7 +14,7 @@ from common.cli.overview import main
 from common.hooks import PATCH_LOADERS, patches
 from common.models import checkpoint, loading
 from common.models.decoder import Decoder
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.pruning.recipe import _STEPS, Recipe, registered_steps
 from common.pruning.steps import Given
 from common.records.results import Store
@@ -56,7 +56,7 @@ def test_the_pages_repair_restores_mean_magnitudes_and_is_read_back(examples, ma
     before = decoder.run(decoder.embed_tokens(ids), 0, 2)
     after = decoder.run(before, 2, 4)
     repair = registered_steps("repair")["channel-means"]()
-    run_recipe(around(model, windows=ids, selection=Given(layers=(2, 3)), repair=repair))
+    run_recipe(context_of(model, sequences=ids, selection=Given(layers=(2, 3)), repair=repair))
     [patch] = patches(model)
     per_sample = after.abs().mean(1) / before.abs().mean(1)
     assert patch.position == 2

@@ -49,18 +49,20 @@ class CoMe(Pruning):
 
     def apply(self, context: Context) -> None:
         """Select pairs of layers and merge them."""
-        windows, started = context.windows(), time.perf_counter()
+        sequences, started = context.sequences(), time.perf_counter()
         merges: list[dict] = []
 
         def search(begun: list[dict] | None, keep: Callable[[list[dict]], object]) -> list[dict]:
-            merges[:] = come(context.model, windows, self.count, begun=begun or (), after=keep, **context.pass_options)
+            merges[:] = come(
+                context.model, sequences, self.count, begun=begun or (), after=keep, **context.pass_options
+            )
             return merges
 
         # The merges of fewer layers are the first ones of more; those of an earlier search are repeated without a pass.
         earlier = context.searched("come", context.recipe.calibration, search, count=self.count, onward=True)
-        merges = merges or come(context.model, windows, self.count, begun=earlier)
+        merges = merges or come(context.model, sequences, self.count, begun=earlier)
         seconds = round(time.perf_counter() - started, 2)
-        context.details["repair"] = {"calibration_tokens": windows.numel(), "seconds": seconds}
+        context.details["repair"] = {"calibration_tokens": sequences.numel(), "seconds": seconds}
         merged = [
             entry | {name: [len(indices) for indices in entry[name]] for name in ("heads", "channels")}
             for entry in merges

@@ -57,8 +57,8 @@ def entropies(decoder: Decoder, ids: Tensor, *, progress: bool = False) -> list[
     """
     order = halves_of(decoder)
     totals = [0.0] * (len(order) + 1)
-    for window in track(ids.split(1), "EntroDrop", unit="sequence", shown=progress):
-        for place, (_, hidden) in enumerate(states(decoder, window, order)):
+    for sequence in track(ids.split(1), "EntroDrop", unit="sequence", shown=progress):
+        for place, (_, hidden) in enumerate(states(decoder, sequence, order)):
             totals[place] += binned_entropy(hidden[0])
     return [total / len(ids) for total in totals]
 

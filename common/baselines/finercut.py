@@ -58,12 +58,12 @@ def finer_cut(
         UserError: a count that leaves no sub-layer.
     """
     check_count(count, len(halves_of(decoder)))
-    dense = [decoder.norm(decoder.run(decoder.embed_tokens(window)))[0].cpu() for window in ids.split(1)]
+    dense = [decoder.norm(decoder.run(decoder.embed_tokens(sequence)))[0].cpu() for sequence in ids.split(1)]
 
     def parts(normed: Tensor) -> Iterator[Tensor]:
         return (decoder.head(rows).float().log_softmax(-1) for rows in normed.split(ROWS))
 
-    def cost_of_batch(number: int, _window: Tensor) -> Callable[[Tensor], float]:
+    def cost_of_batch(number: int, _block: Tensor) -> Callable[[Tensor], float]:
         original_parts = list(parts(dense[number].to(decoder.device)))
 
         def cost(hidden: Tensor) -> float:

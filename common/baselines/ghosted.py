@@ -44,7 +44,7 @@ class GhostedLayers(Repair):
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
         options = {"eps": self.eps} | context.pass_options
-        context.details["patches"] = ghost(context.model, context.windows(), context.removed, **options)
+        context.details["patches"] = ghost(context.model, context.sequences(), context.removed, **options)
 
 
 class Ghost(nn.Module):

@@ -43,7 +43,7 @@ class LoRP(Selection):
         selection.check_count(self.count, context.decoder.num_layers)
 
         def search() -> list[list[float]]:
-            return token_similarity(context.decoder, context.windows(), **context.pass_options).tolist()
+            return token_similarity(context.decoder, context.sequences(), **context.pass_options).tolist()
 
         rows = context.searched("similarity", context.recipe.calibration, search)
         similarity = torch.tensor(rows).double()

@@ -67,7 +67,7 @@ class OverRep(TrainedRepair):
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
         report = recover(
-            context.model, context.removed, self.windows(context), self.fitting(PAPER), progress=context.progress
+            context.model, context.removed, self.sequences(context), self.fitting(PAPER), progress=context.progress
         )
         note_training(context, report)
 
@@ -203,7 +203,7 @@ def annealing(steps: int) -> list[float]:
 
 
 def recover(
-    model: nn.Module, removed: Collection[int], windows: Tensor, how: Fitting = PAPER, *, progress: bool = False
+    model: nn.Module, removed: Collection[int], sequences: Tensor, how: Fitting = PAPER, *, progress: bool = False
 ) -> dict:
     """Replace a block of layers by recovery layers and train them, in place.
 
@@ -212,7 +212,7 @@ def recover(
     Args:
         model: The model; it is changed.
         removed: The block of layers.
-        windows: Token ids [samples, tokens].
+        sequences: Token ids [samples, tokens].
         how: Settings of the training.
         progress: Show a progress bar.
 
@@ -236,13 +236,13 @@ def recover(
         )
     start, stop = blocks[0]
     layers = RecoveryLayers(decoder, start, stop)
-    batches = [batch for epoch in range(how.epochs) for batch in how.batches(epoch, len(windows))]
+    batches = [batch for epoch in range(how.epochs) for batch in how.batches(epoch, len(sequences))]
     values = [
         value
         for value, batch in zip(annealing(len(batches)), batches, strict=True)
         for _ in range(0, len(batch), how.batch_size)
     ]
-    task = _Annealed(layers, values, decoder, {(start - 1, stop + 1): layers}, windows, target="output")
+    task = _Annealed(layers, values, decoder, {(start - 1, stop + 1): layers}, sequences, target="output")
     trained = {name: value for name, value in layers.named_parameters() if value.requires_grad}
     report = train(task, trained, how, identity={"networks": ["overrep"]}, progress=progress)
     for place, layer in zip(layers.places, layers.merge(), strict=True):

@@ -50,7 +50,7 @@ class ReplaceMe(Repair):
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
         options = self.options() | context.pass_options
-        context.details["fused"] = replace_me(context.model, context.windows(), context.removed, **options)
+        context.details["fused"] = replace_me(context.model, context.sequences(), context.removed, **options)
 
 
 @dataclass

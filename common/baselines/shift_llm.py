@@ -44,7 +44,7 @@ class ShiftLlm(Repair):
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
         options = {"rank": self.rank} | context.pass_options
-        context.details["patches"] = shift(context.model, context.windows(), context.removed, **options)
+        context.details["patches"] = shift(context.model, context.sequences(), context.removed, **options)
 
 
 class Adapter(nn.Module):

@@ -141,7 +141,7 @@ class _Layer(nn.Module):
 def replace_with_ffn(
     model: nn.Module,
     removed: Collection[int],
-    windows: Tensor,
+    sequences: Tensor,
     settings: StreamlineSettings = StreamlineSettings(),
     *,
     validation: Tensor | None = None,
@@ -155,7 +155,7 @@ def replace_with_ffn(
     Args:
         model: The model; it is changed.
         removed: Layers to replace.
-        windows: Token ids [samples, tokens] to train on.
+        sequences: Token ids [samples, tokens] to train on.
         settings: Settings of the training.
         validation: Held-out token ids; the weights that are best on them are kept instead of the last.
         folder: Folder for checkpoints, as in `common.training.fitting.fit`.
@@ -166,7 +166,7 @@ def replace_with_ffn(
         the report says so, and the network is the last whose loss was finite (or the best on ``validation``).
     """
     networks = _networks(model, removed, settings.seed, settings.spare_massive)
-    report = _train(model, networks, windows, settings, validation, folder, progress)
+    report = _train(model, networks, sequences, settings, validation, folder, progress)
     return report | {"replaced": _inserted(model, networks)}
 
 
@@ -181,7 +181,7 @@ def insert_ffn(model: nn.Module, removed: Collection[int], seed: int = 0) -> lis
 def replace_with_layer(
     model: nn.Module,
     removed: Collection[int],
-    windows: Tensor,
+    sequences: Tensor,
     settings: StreamlineSettings = StreamlineSettings(),
     *,
     validation: Tensor | None = None,
@@ -202,7 +202,7 @@ def replace_with_layer(
     start, stop = blocks[0]
     decoder = Decoder(model)
     stand_in = _Layer(decoder, start)
-    report = _train(model, {(start, stop): stand_in}, windows, settings, validation, folder, progress)
+    report = _train(model, {(start, stop): stand_in}, sequences, settings, validation, folder, progress)
     decoder.layers[start].load_state_dict(stand_in.layer.state_dict())
     remove_layers(model, range(start + 1, stop))
     return report | {"replaced": [{"run": [start, stop], "position": start}]}
@@ -223,7 +223,7 @@ def _inserted(model: nn.Module, networks: dict[Run, FeedForward]) -> list[dict]:
 def _train(
     model: nn.Module,
     networks: dict[Run, nn.Module],
-    windows: Tensor,
+    sequences: Tensor,
     settings: StreamlineSettings,
     validation: Tensor | None = None,
     folder: str | os.PathLike | None = None,
@@ -231,7 +231,7 @@ def _train(
 ) -> dict:
     decoder = Decoder(model)
     options = {"target": settings.target, "k": settings.top_k}
-    task = Distillation(decoder, networks, windows, **options)
+    task = Distillation(decoder, networks, sequences, **options)
     parameters = {
         f"{start}-{stop}.{name}": value
         for (start, stop), network in networks.items()
@@ -262,13 +262,13 @@ class _Streamline(TrainedRepair):
         """Replace the chosen layers by what `method` trains; names: of `StreamlineSettings`."""
         code = context.fidelity == "code"
         fitting = self.fitting(OFFICIAL if code else Fitting(), without=without)
-        windows, held_out = self.windows(context), None
+        sequences, held_out = self.sequences(context), None
         settings = StreamlineSettings(fitting=fitting, **self.stated(*names))
         if code:
             held_out = crops(context, replace(context.calibration, count=HELD_OUT), seed=SEED, stretch="validation")
-            settings = replace(settings, validate_every=fitting.steps(len(windows)))  # at the end of its one epoch
+            settings = replace(settings, validate_every=fitting.steps(len(sequences)))  # at the end of its one epoch
         options = {"folder": context.folder / "streamline", "progress": context.progress}
-        report = method(context.model, context.removed, windows, settings, validation=held_out, **options)
+        report = method(context.model, context.removed, sequences, settings, validation=held_out, **options)
         note_training(context, report)
 
 

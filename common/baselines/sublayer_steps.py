@@ -38,7 +38,7 @@ class LlmPruner(Pruning):
         if self.layers is not None:
             ratio, of_channels = llm_pruner.as_layers(context.model, self.layers, **spared)
         options = spared | {"of_channels": of_channels, "progress": context.progress}
-        report = llm_pruner.prune(context.model, context.windows(), ratio, **options)
+        report = llm_pruner.prune(context.model, context.sequences(), ratio, **options)
         context.details |= {"removed": [], "sliced": report}
 
 
@@ -78,7 +78,7 @@ class SliceGpt(Pruning):
         """Slice the residual stream."""
         width = self.width(context.model)
         centre = context.fidelity == "code"
-        slicegpt.slice_stream(context.model, context.windows(), width, centre=centre, **context.pass_options)
+        slicegpt.slice_stream(context.model, context.sequences(), width, centre=centre, **context.pass_options)
         context.details |= {"removed": [], "sliced": {"width": width}}
 
 
@@ -105,7 +105,7 @@ class LlmDrop(_Halves):
 
     def choose(self, context: Context) -> list[sublayer_removal.Half]:
         """Return the sub-layers to remove."""
-        similarities = sublayer_removal.similarities(context.decoder, context.windows(), **context.pass_options)
+        similarities = sublayer_removal.similarities(context.decoder, context.sequences(), **context.pass_options)
         return sublayer_removal.most_similar(similarities, self.count, self.kind or "both")
 
 
@@ -142,7 +142,7 @@ class BlockPruner(_Greedy):
     def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
         """Search the sub-layers to remove, one by one."""
         options = context.pass_options | onward
-        return sublayer_removal.block_pruner(context.decoder, context.windows(), self.count, **options)
+        return sublayer_removal.block_pruner(context.decoder, context.sequences(), self.count, **options)
 
 
 @register("finercut")
@@ -156,7 +156,7 @@ class FinerCut(_Greedy):
     def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
         """Search the sub-layers to remove, one by one."""
         options = {"progress": context.progress} | onward
-        return finercut.finer_cut(context.decoder, context.windows(), self.count, **options)
+        return finercut.finer_cut(context.decoder, context.sequences(), self.count, **options)
 
 
 @register("entrodrop")
@@ -176,7 +176,7 @@ class EntroDrop(Pruning):
         kind = self.kind or ATTENTION
 
         def search() -> list[float]:
-            return entrodrop.entropies(context.decoder, context.windows(), progress=context.progress)
+            return entrodrop.entropies(context.decoder, context.sequences(), progress=context.progress)
 
         entropies = context.searched("entropies", context.recipe.calibration, search)
         chosen = entrodrop.least_increase(entropies, present(context.model), self.count, kind)
@@ -197,7 +197,7 @@ class Nbl(Pruning):
 
     def apply(self, context: Context) -> None:
         """Select attentions and replace them by their linear maps."""
-        maps = sublayer_removal.linear_maps(context.decoder, context.windows(), **context.pass_options)
+        maps = sublayer_removal.linear_maps(context.decoder, context.sequences(), **context.pass_options)
         layers = sublayer_removal.nearest_linear(maps, self.count)
         sublayer_removal.replace_by_maps(context.model, maps, layers)
         bounds = {str(layer): bound for layer, (bound, *_) in maps.items()}

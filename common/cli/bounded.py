@@ -47,7 +47,7 @@ def search(job: Job) -> None:
     trials.sort(key=lambda trial: trial["removed"])
     job.shared["bound"] = {
         "increase": bound,
-        "sequences": len(job.held_out_windows),
+        "sequences": len(job.held_out_sequences),
         "original": before,
         "tried": trials,
     }
@@ -77,7 +77,7 @@ def _trial(job: Job, count: int, before: float) -> dict:
 
 
 def _perplexity(job: Job) -> float:
-    nlls = token_nlls(job.model, job.held_out_windows, progress="perplexity on held-out calibration text")
+    nlls = token_nlls(job.model, job.held_out_sequences, progress="perplexity on held-out calibration text")
     return summarise(nlls)["perplexity"]
 
 

@@ -69,11 +69,11 @@ def checked(method: Method, options: ToolOptions) -> Job:
     job.length  # noqa: B018 - refused now if the model cannot read as much
     method.check(job)
     if options.max_perplexity_increase is not None:
-        job.held_out_windows  # noqa: B018 - read now
+        job.held_out_sequences  # noqa: B018 - read now
     if options.push_to_hub is not None and not options.plan:
         push.check(options.push_to_hub)
     if not options.no_evaluation:
-        job.test_windows  # noqa: B018 - read now: a text too short should not cost a pruning
+        job.test_sequences  # noqa: B018 - read now: a text too short should not cost a pruning
         if tasks(options):
             from common.evaluation import harness
 

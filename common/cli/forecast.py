@@ -23,7 +23,7 @@ from common.hadamard import hadamard_transform
 from common.models.architectures import at_hand, body, experts_option, head, layer_list
 from common.models.surgery import slice_config
 
-PASSES = 3  # over the test windows: the dense model, no repair, the result
+PASSES = 3  # over the test sequences: the dense model, no repair, the result
 PROBED = 1024  # tokens that the probe runs
 SECONDS = 2.0  # that the measurement takes, about
 VOCABULARY = 2048  # rows of the head that are timed
@@ -167,7 +167,7 @@ def forecast(job: Job) -> Forecast:
     rate, options = rates(job), job.options
     searched = job.counts if options.max_perplexity_increase is not None else []
     layers, count, requested = job.layers, max(job.counts, default=0), options.remove
-    tests = 0 if options.no_evaluation else job.test_windows.numel()
+    tests = 0 if options.no_evaluation else job.test_sequences.numel()
     stored = checks.stored_bytes(job.source)
     result = int(stored * (1 - count / layers))
     try:
@@ -197,7 +197,7 @@ def forecast(job: Job) -> Forecast:
         parts = {"read": reading, "original": evaluation(layers), "prune": repairing, "save": 2 * result / DISK + START}
         parts |= {"result": after, "compare": reading + timed}
     if searched:
-        held_out = job.held_out_windows.numel() * (layers * rate.token + rate.logits)
+        held_out = job.held_out_sequences.numel() * (layers * rate.token + rate.logits)
         trials = len(searched).bit_length()  # halving takes no more
         parts = {"search": held_out + trials * (reading + pruning + held_out)} | parts
     if not tests:
@@ -217,7 +217,7 @@ def streamed(job: Job) -> Forecast:
     decoder, streamed, options = job.decoder, job.model.streamed, job.options
     config, width = decoder.config, decoder.hidden_size
     item = streamed.dtype.itemsize
-    tests = 0 if options.no_evaluation else job.test_windows.numel()
+    tests = 0 if options.no_evaluation else job.test_sequences.numel()
     calibration = options.samples * job.length
     layer = decoder.layers[decoder.num_layers // 2]
 

@@ -206,18 +206,18 @@ class Job:
         return calibration.interleaved(parts)
 
     @cached_property
-    def windows(self) -> Tensor:
+    def sequences(self) -> Tensor:
         """Calibration sequences [samples, length]."""
         return self.crops(self.options.samples, self.apart)
 
     def read_over(self) -> str | None:
         """Return a note if the calibration sequences read a text many times over, so that fits see little text."""
-        if "windows" not in vars(self):  # a method that reads other pieces of text
+        if "sequences" not in vars(self):  # a method that reads other pieces of text
             return None
         names = texts(self.text)
         fewest = min(names, key=lambda name: len(self._ids(name)))
         tokens = len(self._ids(fewest))
-        times = self.windows.numel() / len(names) / tokens
+        times = self.sequences.numel() / len(names) / tokens
         if times < MANY:
             return None
         return (
@@ -226,13 +226,13 @@ class Job:
         )
 
     @cached_property
-    def test_windows(self) -> Tensor:
-        """Held-out sequences [windows, length]: disjoint, from the start of the test text (a shared file's last tenth)."""
+    def test_sequences(self) -> Tensor:
+        """Held-out sequences [sequences, length]: disjoint, from the start of the test text (a shared file's last tenth)."""
         return calibration.interleaved([self._held_out(name) for name in texts(self.test)])[: self.options.windows]
 
     @cached_property
-    def held_out_windows(self) -> Tensor:
-        """Calibration text [windows, length] that neither calibration nor test reads (`_calibration_ids`)."""
+    def held_out_sequences(self) -> Tensor:
+        """Calibration text [sequences, length] that neither calibration nor test reads (`_calibration_ids`)."""
         parts = []
         for name in texts(self.text):
             ids = self._ids(name)

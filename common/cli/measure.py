@@ -98,16 +98,16 @@ def perplexity(job: Job, model, when: str) -> dict:
         seconds taken.
     """
     started = time.perf_counter()
-    windows = job.test_windows
-    nlls = token_nlls(model, windows, progress=f"perplexity {when}")
+    sequences = job.test_sequences
+    nlls = token_nlls(model, sequences, progress=f"perplexity {when}")
     summary = summarise(nlls)
     value, seconds = summary["perplexity"], time.perf_counter() - started
     say(
-        f"perplexity {when}: {perplexity_text(value)} ({plural(len(windows), 'sequence')} of {windows.shape[1]} tokens)"
+        f"perplexity {when}: {perplexity_text(value)} ({plural(len(sequences), 'sequence')} of {sequences.shape[1]} tokens)"
     )
-    window_nlls = [round(loss, 6) for loss in nlls.double().mean(dim=1).tolist()]
-    whole = {"perplexity": value, "perplexity_stderr": summary["stderr"], "windows": len(windows)}
-    return whole | {"window_nlls": window_nlls, "seconds": seconds}
+    sequence_nlls = [round(loss, 6) for loss in nlls.double().mean(dim=1).tolist()]
+    whole = {"perplexity": value, "perplexity_stderr": summary["stderr"], "windows": len(sequences)}
+    return whole | {"window_nlls": sequence_nlls, "seconds": seconds}
 
 
 def verdict(before: dict, after: dict) -> str:
@@ -219,7 +219,7 @@ def times(job: Job, models: dict[str, nn.Module], rate: float) -> dict:
 
 def _prompts(job: Job, count: int, length: int) -> Tensor:
     """Return prompts [count, length] from the test text, from its start again where it is short."""
-    ids = job.test_windows.flatten()
+    ids = job.test_sequences.flatten()
     return ids.repeat(-(-count * length // len(ids)))[: count * length].view(count, length)
 
 
@@ -278,8 +278,8 @@ def divergence(job: Job, original: nn.Module, model: nn.Module) -> dict:
     It uses the first `COMPARED` test sequences. The standard error is that of the sequences' means, None for one
     sequence.
     """
-    windows = job.test_windows[:COMPARED]
-    means = from_original(model, original, windows, progress="KL divergence")[0].numpy()
+    sequences = job.test_sequences[:COMPARED]
+    means = from_original(model, original, sequences, progress="KL divergence")[0].numpy()
     if not np.isfinite(means).all():
         return {"left_out": "probabilities of one of the models are no numbers"}
     error = float(np.std(means, ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else None
@@ -316,10 +316,10 @@ def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
 
 def samples(job: Job, model: nn.Module) -> list[dict]:
     """Generate greedy continuations of the beginnings of three test sequences."""
-    windows = job.test_windows
-    places = sorted({0, len(windows) // 2, len(windows) - 1})
+    sequences = job.test_sequences
+    places = sorted({0, len(sequences) // 2, len(sequences) - 1})
     prompt_tokens = max(1, min(PROMPT, job.length // 2))
-    prompts = [job.tokenizer.decode(windows[index][:prompt_tokens], skip_special_tokens=True) for index in places]
+    prompts = [job.tokenizer.decode(sequences[index][:prompt_tokens], skip_special_tokens=True) for index in places]
     prompts = [prompt for prompt in prompts if open_ended(job.tokenizer)(prompt)["input_ids"]]
     tokens = max(1, min(SHOWN, job.length - prompt_tokens))
     try:

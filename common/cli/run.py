@@ -251,7 +251,7 @@ def _compare(job: Job, evaluation: dict) -> None:
     if job.options.quick:
         evaluation["times"] = {"left_out": "a quick run measures none"}
         return
-    rate = evaluation["after"]["seconds"] / job.test_windows.numel()
+    rate = evaluation["after"]["seconds"] / job.test_sequences.numel()
     evaluation["times"] = measure.times(job, {"before": original, "after": model}, rate)
 
 

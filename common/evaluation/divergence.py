@@ -19,7 +19,7 @@ from common.models.decoder import Decoder
 
 
 @torch.inference_mode()
-def from_original(model, original, windows: Tensor, *, progress: str | None = None) -> tuple[Tensor, Tensor]:
+def from_original(model, original, sequences: Tensor, *, progress: str | None = None) -> tuple[Tensor, Tensor]:
     """Compute the KL divergence of a pruned model from its original on each sequence.
 
     Log-probabilities are formed in float32.
@@ -27,16 +27,16 @@ def from_original(model, original, windows: Tensor, *, progress: str | None = No
     Args:
         model: The pruned model.
         original: The original model.
-        windows: Token ids [windows, L]. Every position but a sequence's last predicts.
+        sequences: Token ids [sequences, L]. Every position but a sequence's last predicts.
         progress: Label of the progress bar; None for none.
 
     Returns:
-        Mean divergence in nats per token, and share of positions with the same likeliest token, both float64 [windows].
+        Mean divergence in nats per token, and share of positions with the same likeliest token, both float64 [sequences].
 
     Raises:
         UserError: an architecture that `common.models.architectures` does not know.
     """
-    batches = windows.cpu().split(1)
+    batches = sequences.cpu().split(1)
     before, after = Decoder(original), Decoder(model)
     # One model after the other: the cache of hidden states plans one evaluation at a time.
     states_before = [states.cpu() for states in _states(before, batches, progress and f"{progress}, original model")]

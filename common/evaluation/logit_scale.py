@@ -19,17 +19,19 @@ FACTORS = tuple(step / 20 for step in range(10, 31))
 
 
 @torch.inference_mode()
-def window_nlls(model, windows: Tensor, factors: tuple[float, ...] = FACTORS, *, progress: str | None = None) -> Tensor:
+def sequence_nlls(
+    model, sequences: Tensor, factors: tuple[float, ...] = FACTORS, *, progress: str | None = None
+) -> Tensor:
     """Compute the mean loss of each sequence with the logits multiplied by each factor.
 
     Args:
         model: The model.
-        windows: Token ids [windows, L].
+        sequences: Token ids [sequences, L].
         factors: Factors.
         progress: Label of the progress bar; None for none.
 
     Returns:
-        Losses in nats per token, float64 [windows, factors].
+        Losses in nats per token, float64 [sequences, factors].
 
     Raises:
         UserError: an architecture that `common.models.architectures` does not know.
@@ -37,9 +39,9 @@ def window_nlls(model, windows: Tensor, factors: tuple[float, ...] = FACTORS, *,
     decoder = Decoder(model)
     body = prefix_cache.Body(decoder)
     losses = []
-    for window in track(windows.cpu(), progress or "", unit="window", shown=progress is not None):
-        hidden = body(window[None])[0, :-1]
-        losses.append(_sums(decoder, hidden, window[1:], factors) / len(hidden))
+    for sequence in track(sequences.cpu(), progress or "", unit="sequence", shown=progress is not None):
+        hidden = body(sequence[None])[0, :-1]
+        losses.append(_sums(decoder, hidden, sequence[1:], factors) / len(hidden))
     return torch.stack(losses)
 
 

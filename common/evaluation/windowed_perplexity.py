@@ -48,12 +48,12 @@ def cut(tokens: Tensor, window: int) -> Tensor:
     return tokens[: len(tokens) // window * window].view(-1, window)
 
 
-def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_tokens: int = MAX_TOKENS) -> Tensor:
+def token_nlls(model, sequences: Tensor, *, progress: str | None = None, max_tokens: int = MAX_TOKENS) -> Tensor:
     """Compute the negative log-likelihood of each sequence's tokens except its first, in nats.
 
     Args:
         model: The model.
-        windows: Token ids [windows, L].
+        sequences: Token ids [sequences, L].
         progress: Label of the progress bar; None for none.
         max_tokens: Tokens in one forward pass, at most.
 
@@ -65,7 +65,7 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
     """
     decoder = Decoder(model)
     body = prefix_cache.Body(decoder)
-    batches = windows.cpu().split(max(1, max_tokens // windows.shape[1]))
+    batches = sequences.cpu().split(max(1, max_tokens // sequences.shape[1]))
 
     @torch.inference_mode()
     def nlls_of(batch: Tensor) -> Tensor:
@@ -113,17 +113,17 @@ def perplexity(model, tokens: Tensor, window: int) -> float:
     return summarise(token_nlls(model, cut(tokens, window)))["perplexity"]
 
 
-def joined_windows(protocol: Protocol, tokenizer) -> Tensor:
+def joined_sequences(protocol: Protocol, tokenizer) -> Tensor:
     """Join the corpus, tokenise it once and cut it: [windows, L]."""
     return cut(corpora.joined_ids(tokenizer, protocol.source), protocol.window)
 
 
 def every_nth(step: int) -> Callable:
-    """Return a function that takes sequences 0, step, 2 step, ... of `joined_windows`.
+    """Return a function that takes sequences 0, step, 2 step, ... of `joined_sequences`.
 
     A quarter of the sequences take a quarter of the time, and have twice the standard error.
     """
-    return lambda protocol, tokenizer: joined_windows(protocol, tokenizer)[::step]
+    return lambda protocol, tokenizer: joined_sequences(protocol, tokenizer)[::step]
 
 
 def evenly_spaced(count: int, length: int) -> list[int]:
@@ -137,11 +137,11 @@ def sequence_count(tokens: int, window: int) -> int:
     return max(1, tokens // window)
 
 
-def spread(count: int, windows: Callable[[Protocol, object], Tensor] = joined_windows) -> Callable:
+def spread(count: int, source: Callable[[Protocol, object], Tensor] = joined_sequences) -> Callable:
     """Return a function that takes ``count`` of a protocol's sequences, evenly spread over the text (all if fewer)."""
 
     def chosen(protocol: Protocol, tokenizer) -> Tensor:
-        sequences = windows(protocol, tokenizer)
+        sequences = source(protocol, tokenizer)
         return sequences[evenly_spaced(count, len(sequences))]
 
     return chosen
@@ -188,7 +188,7 @@ class Protocol:
     window: int
     version: int = 1
     join: str = "\n\n"
-    windows: Callable[[Protocol, object], Tensor] = joined_windows
+    sequences: Callable[[Protocol, object], Tensor] = joined_sequences
 
     @property
     def source(self) -> corpora.Corpus:
@@ -197,8 +197,8 @@ class Protocol:
 
     def of_tokens(self, tokens: int) -> Protocol:
         """Return this protocol on as many sequences as hold ``tokens``, evenly spread over the text."""
-        windows = spread(sequence_count(tokens, self.window), self.windows)
-        return replace(self, name=f"{self.name}@{tokens}-tokens", windows=windows)
+        sequences = spread(sequence_count(tokens, self.window), self.sequences)
+        return replace(self, name=f"{self.name}@{tokens}-tokens", sequences=sequences)
 
     def measured(self, model, tokenizer, *, limit: int | None = None, progress: bool = True) -> dict:
         """Measure the perplexity of a model.
@@ -218,18 +218,18 @@ class Protocol:
         """
         if limit is not None and limit < 1:
             raise UserError(f"a limit of {limit} sequences measures nothing; use 1 or more")
-        windows = self.windows(self, tokenizer)[:limit]
-        nlls = token_nlls(model, windows, progress=self.name if progress else None)
+        sequences = self.sequences(self, tokenizer)[:limit]
+        nlls = token_nlls(model, sequences, progress=self.name if progress else None)
         return {
             **summarise(nlls),
             "window_nlls": nlls.double().mean(dim=1).float().numpy(),
-            "tokens": windows.numel(),
+            "tokens": sequences.numel(),
             "window": self.window,
             "protocol": self.name,
             "version": self.version,
             "corpus": self.corpus,
             "corpus_sha256": corpora.digest(self.source),
-            "tokens_sha256": hashlib.sha256(windows.contiguous().numpy().tobytes()).hexdigest(),
+            "tokens_sha256": hashlib.sha256(sequences.contiguous().numpy().tobytes()).hexdigest(),
             "dtype": str(model.get_input_embeddings().weight.dtype).removeprefix("torch."),
             "limit": limit,
         }
@@ -244,6 +244,8 @@ def register(*protocols: Protocol) -> None:
 
 
 # The toy model's held-out docstrings, in sequences of the length that it was trained on; of the parts every fourth or eighth.
-_PARTS = {"": joined_windows, "-quarter": every_nth(4), "-thin": every_nth(8)}
+_PARTS = {"": joined_sequences, "-quarter": every_nth(4), "-thin": every_nth(8)}
 for _domain in ("standard-library", "numerical", "learning"):
-    register(*(Protocol(f"standin-{_domain}{part}", _domain, 256, windows=windows) for part, windows in _PARTS.items()))
+    register(
+        *(Protocol(f"standin-{_domain}{part}", _domain, 256, sequences=sequences) for part, sequences in _PARTS.items())
+    )

@@ -39,7 +39,7 @@ def crops(context, entry: Calibration, **usual) -> Tensor:
 
 
 @sampler("windows")
-def first_windows(context, entry: Calibration) -> Tensor:
+def first_sequences(context, entry: Calibration) -> Tensor:
     """Return the first ``count`` sequences (None: all) of the joined text, which do not overlap."""
     return cut(_ids(context.tokenizer, entry.corpus), entry.length)[: entry.count]
 

@@ -29,10 +29,10 @@ def block_influence(statistics: Statistics, kind: str = "token") -> Tensor:
     Prune&Comp (Eq. 4) calls the cosine itself BI and removes the highest; the order is the same. ``kind`` names the
     cosine, see `Statistics.cosine`.
     """
-    return window_scores(statistics, 1, kind)
+    return block_scores(statistics, 1, kind)
 
 
-def window_scores(statistics: Statistics, count: int, kind: str = "token") -> Tensor:
+def block_scores(statistics: Statistics, count: int, kind: str = "token") -> Tensor:
     """Compute 1 - mean cosine across every block of ``count`` layers, by first layer, float64 [N - count + 1]."""
     starts = range(statistics.layers - count + 1)
     return torch.tensor([1 - statistics.cosine(kind, s, s + count) for s in starts], dtype=torch.float64)
@@ -89,7 +89,7 @@ def losses_without_each(
 
 
 @torch.no_grad()
-def losses_without_windows(
+def losses_without_blocks(
     decoder: Decoder,
     ids: Tensor,
     count: int,

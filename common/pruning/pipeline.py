@@ -238,7 +238,7 @@ class Context:
             raise unknown("sampler", entry.sampler, SAMPLERS)
         return calibration.interleaved([SAMPLERS[entry.sampler](self, part) for part in entry.parts()])
 
-    def windows(self) -> Tensor:
+    def sequences(self) -> Tensor:
         """Return the recipe's calibration tokens ``[samples, tokens]``.
 
         Raises:
@@ -294,7 +294,7 @@ class Context:
         return statistics
 
     def _collected(self, options: Mapping) -> calibration.Statistics:
-        return calibration.collect(self.decoder, self.windows(), **options, **self.pass_options)
+        return calibration.collect(self.decoder, self.sequences(), **options, **self.pass_options)
 
 
 @contextmanager
@@ -309,10 +309,10 @@ def _exclusive(path: Path) -> Iterator[bool]:
         yield waited
 
 
-def around(
+def context_of(
     model: torch.nn.Module,
     tokenizer=None,
-    windows: Tensor | None = None,
+    sequences: Tensor | None = None,
     *,
     search_folder: Path | None = None,
     **recipe,
@@ -322,14 +322,14 @@ def around(
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        windows: Calibration tokens [samples, tokens].
+        sequences: Calibration tokens [samples, tokens].
         search_folder: Folder for results of searches; also give ``weights``, which identify this model. By default nothing is
             kept on disk.
         recipe: Other fields of `Recipe`.
     """
     facts = {"model": "at hand", "profile": "at hand"} | recipe
     parameters = sum(p.numel() for p in model.parameters())
-    options = {"calibration_ids": windows, "keep": search_folder is not None, "search_folder": search_folder}
+    options = {"calibration_ids": sequences, "keep": search_folder is not None, "search_folder": search_folder}
     return Context(model, tokenizer, Recipe(**facts), parameters, progress=True, **options)
 
 

@@ -211,7 +211,7 @@ class Repair(Step):
 
     def tokens(self, context) -> int:
         """Return the number of calibration tokens that the repair reads."""
-        return context.windows().numel() if context.calibrated else 0
+        return context.sequences().numel() if context.calibrated else 0
 
 
 class Training(Step):

@@ -9,7 +9,7 @@ from torch import Tensor
 from common.calibration import Statistics
 from common.console.progress import track
 from common.models.decoder import Decoder
-from common.pruning.importance import losses_without_each, window_scores
+from common.pruning.importance import block_scores, losses_without_each
 from common.pruning.removal import check_count, check_layers  # noqa: F401 - named by those who select
 from common.utils.errors import UserError, UserValueError
 
@@ -39,7 +39,7 @@ def lowest(scores: Mapping[Key, float]) -> Key:
     return best
 
 
-def best_window(
+def best_block(
     statistics: Statistics, count: int, kind: str = "token", *, exclude_ends: bool = True, protect: Collection[int] = ()
 ) -> tuple[int, int]:
     """Return the block ``[start, stop)`` of ``count`` layers that changes the residual stream least; ties go to the earliest.
@@ -48,14 +48,14 @@ def best_window(
     1..N-count-1, so that neither the first nor the last layer is removed (``exclude_ends=True``). Protected layers
     stay.
     """
-    starts = window_starts(statistics.layers, count, exclude_ends=exclude_ends, protect=protect)
-    scores = window_scores(statistics, count, kind).tolist()
+    starts = block_starts(statistics.layers, count, exclude_ends=exclude_ends, protect=protect)
+    scores = block_scores(statistics, count, kind).tolist()
     start = lowest({start: scores[start] for start in starts})
     return start, start + count
 
 
-def window_starts(layers: int, count: int, *, exclude_ends: bool, protect: Collection[int] = ()) -> list[int]:
-    """Return the possible first layers of a block of ``count`` layers, see `best_window`.
+def block_starts(layers: int, count: int, *, exclude_ends: bool, protect: Collection[int] = ()) -> list[int]:
+    """Return the possible first layers of a block of ``count`` layers, see `best_block`.
 
     Raises:
         UserError: there is no such block.

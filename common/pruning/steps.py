@@ -61,7 +61,7 @@ class BlockInfluence(Selection):
 
 @register("window")
 @dataclass(frozen=True)
-class Window(Selection):
+class ContiguousBlock(Selection):
     """Select the block of layers whose output is most similar to its input (LinearPatch Eq. 2; by `last-token-angle`: UIDL).
 
     calibration: text for the selection, if it is not the recipe's.
@@ -76,13 +76,13 @@ class Window(Selection):
         """Return the layers to remove."""
         selection.check_count(self.count, context.decoder.num_layers)
         statistics = context.calibrated_on(self.calibration).statistics(self.count, (self.cosine,))
-        window = selection.best_window(statistics, self.count, self.cosine, exclude_ends=self.exclude_ends)
-        return range(*window)
+        block = selection.best_block(statistics, self.count, self.cosine, exclude_ends=self.exclude_ends)
+        return range(*block)
 
 
 @register("window-loss")
 @dataclass(frozen=True)
-class WindowLoss(Selection):
+class LeastLossBlock(Selection):
     """Select the block without which calibration text is likeliest, of all that spare the first and the last layer.
 
     samples: number of first calibration sequences to use.
@@ -94,11 +94,11 @@ class WindowLoss(Selection):
     def choose(self, context: Context) -> Sequence[int]:
         """Return the layers to remove."""
         decoder = context.decoder
-        starts = selection.window_starts(decoder.num_layers, self.count, exclude_ends=True)
+        starts = selection.block_starts(decoder.num_layers, self.count, exclude_ends=True)
 
         def search() -> list[list]:
-            ids = context.windows()[: self.samples]
-            losses = importance.losses_without_windows(decoder, ids, self.count, starts, **context.pass_options)
+            ids = context.sequences()[: self.samples]
+            losses = importance.losses_without_blocks(decoder, ids, self.count, starts, **context.pass_options)
             return [[start, values.mean().item()] for start, values in losses.items()]
 
         facts = {"calibration": context.recipe.calibration, "count": self.count, "samples": self.samples}

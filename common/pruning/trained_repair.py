@@ -53,9 +53,9 @@ class TrainedRepair(Repair):
 
     def tokens(self, context: Context) -> int:
         """Return the number of tokens to train on; 0 without a number of samples."""
-        return 0 if self.samples is None else self.windows(context).numel()
+        return 0 if self.samples is None else self.sequences(context).numel()
 
-    def windows(self, context: Context) -> Tensor:
+    def sequences(self, context: Context) -> Tensor:
         """Return the training sequences [samples, tokens].
 
         Raises:

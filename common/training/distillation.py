@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from common.hooks import refuse_patches
 from common.models.decoder import Decoder
 from common.training.fitting import VALIDATE_EVERY, Fitting, fit
-from common.training.teacher_store import TeacherStore, model_digest, top_k, windows_digest
+from common.training.teacher_store import TeacherStore, model_digest, sequences_digest, top_k
 from common.utils.errors import UserValueError, unknown
 
 TARGETS = {"logits": "kl", "output": "mse"}
@@ -51,7 +51,7 @@ class Distillation:
     Args:
         decoder: The original model.
         replacements: Modules that replace each run of layers, {(start, stop): module}.
-        windows: Token ids [samples, tokens].
+        sequences: Token ids [samples, tokens].
         target: 'logits', KL on the teacher's K most likely tokens; 'output', mean squared error between a module's
             output and the run's output X^(stop), mean over runs. For 'output' no layer after the last run is executed.
         k: See `top_k`; None: the divergence over the entire vocabulary, without a store.
@@ -65,7 +65,7 @@ class Distillation:
         self,
         decoder: Decoder,
         replacements: Mapping[Run, Callable[[Tensor], Tensor]],
-        windows: Tensor,
+        sequences: Tensor,
         *,
         target: str = "logits",
         k: int | None = 100,
@@ -76,7 +76,7 @@ class Distillation:
         if store is not None and target != "logits":
             raise UserValueError("a store holds a teacher's logits; the target 'output' is computed, pass no store")
         refuse_patches(decoder.model, "distillation")  # the teacher is the dense model
-        self.decoder, self.windows, self.target, self.k, self.store = decoder, windows, target, k, store
+        self.decoder, self.sequences, self.target, self.k, self.store = decoder, sequences, target, k, store
         self.replacements = dict(sorted(replacements.items()))
         self.blocks = list(self.replacements)
         ends = [0, *(edge for run in self.blocks for edge in run), decoder.num_layers]
@@ -88,7 +88,7 @@ class Distillation:
 
     def loss(self, samples: Sequence[int]) -> Tensor:
         """Return the mean loss over the sequences with these numbers, differentiable in the replacements' parameters."""
-        ids = self.windows[list(samples)]
+        ids = self.sequences[list(samples)]
         with torch.no_grad():
             prefix = self.decoder.run(self.decoder.embed_tokens(ids), 0, self.blocks[0][0])
         return self._output_loss(prefix) if self.target == "output" else self._logits_loss(prefix, samples)
@@ -96,7 +96,7 @@ class Distillation:
     @torch.no_grad()
     def mean_loss(self) -> float:
         """Return the mean loss over all sequences, one at a time."""
-        return sum(self.loss([sample]).item() for sample in range(len(self.windows))) / len(self.windows)
+        return sum(self.loss([sample]).item() for sample in range(len(self.sequences))) / len(self.sequences)
 
     def _logits_loss(self, prefix: Tensor, samples: Sequence[int]) -> Tensor:
         decoder = self.decoder
@@ -155,10 +155,15 @@ def train(
         The report of `fit` with target, loss, and the number of trained parameters.
     """
     model = task.decoder.model
-    facts = {"model": model_digest(model), "windows": windows_digest(task.windows), "cuts": task.blocks, "k": task.k}
+    facts = {
+        "model": model_digest(model),
+        "windows": sequences_digest(task.sequences),
+        "cuts": task.blocks,
+        "k": task.k,
+    }
     facts |= {"target": task.target, "stored": None if task.store is None else task.store.dtype}
     if held_out is not None:
-        facts["held_out"] = windows_digest(held_out.windows)
+        facts["held_out"] = sequences_digest(held_out.sequences)
     how = replace(how, loss_scaling=how.loss_scaling or model.dtype == torch.float16)
     with frozen(model):
         for parameter in parameters.values():
@@ -166,7 +171,7 @@ def train(
         report = fit(
             parameters,
             task.loss,
-            len(task.windows),
+            len(task.sequences),
             how,
             identity={**identity, **facts},
             folder=folder,

@@ -53,9 +53,9 @@ def model_digest(model: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def windows_digest(windows: Tensor) -> str:
+def sequences_digest(sequences: Tensor) -> str:
     """Return sixteen hexadecimal digits of the SHA-256 of token ids [samples, tokens]."""
-    ids = windows.cpu().long().contiguous()
+    ids = sequences.cpu().long().contiguous()
     return hashlib.sha256(f"{list(ids.shape)}".encode() + ids.numpy().tobytes()).hexdigest()[:16]
 
 
@@ -65,7 +65,7 @@ class TeacherStore:
     Args:
         folder: Folder of the store, which need not exist.
         decoder: The teacher.
-        windows: Token ids [samples, tokens].
+        sequences: Token ids [samples, tokens].
         k: Probabilities kept per token.
         dtype: Type of the probabilities: float16 as in the official code, or float32.
         shard_samples: Samples per file.
@@ -78,7 +78,7 @@ class TeacherStore:
         self,
         folder: str | os.PathLike,
         decoder: Decoder,
-        windows: Tensor,
+        sequences: Tensor,
         k: int,
         *,
         dtype: str = "float16",
@@ -86,14 +86,14 @@ class TeacherStore:
     ):
         if dtype not in _DTYPES:
             raise unknown("dtype of stored probabilities", dtype, _DTYPES)
-        self.folder, self.decoder, self.windows, self.k, self.dtype = Path(folder), decoder, windows, k, dtype
+        self.folder, self.decoder, self.sequences, self.k, self.dtype = Path(folder), decoder, sequences, k, dtype
         self.manifest = {
             "format": FORMAT,
             "teacher": model_digest(decoder.model),
             "K": k,
-            "windows": windows_digest(windows),
-            "samples": len(windows),
-            "tokens": windows.shape[1],
+            "windows": sequences_digest(sequences),
+            "samples": len(sequences),
+            "tokens": sequences.shape[1],
             "dtype": dtype,
             "shard_samples": shard_samples,
         }
@@ -121,7 +121,7 @@ class TeacherStore:
     def bytes_per_token(self) -> float:
         """Return the size of all shards on disk divided by the number of tokens."""
         size = sum(self._path(shard).stat().st_size for shard in range(self._shards()))
-        return size / self.windows.numel()
+        return size / self.sequences.numel()
 
     def _check_manifest(self) -> None:
         """Write the manifest, or compare with the one that is there."""
@@ -148,14 +148,14 @@ class TeacherStore:
             raise UserError(f"cannot write the store {self.folder}: {error.strerror}; name another folder") from error
 
     def _shards(self) -> int:
-        return -(-len(self.windows) // self.manifest["shard_samples"])
+        return -(-len(self.sequences) // self.manifest["shard_samples"])
 
     def _path(self, shard: int) -> Path:
         return self.folder / f"shard-{shard:05d}.safetensors"
 
     def _rows(self, shard: int) -> Tensor:
         size = self.manifest["shard_samples"]
-        return self.windows[shard * size : (shard + 1) * size]
+        return self.sequences[shard * size : (shard + 1) * size]
 
     def _complete(self, shard: int) -> bool:
         """Return whether the shard is there, complete and of the right shape."""

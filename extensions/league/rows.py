@@ -11,10 +11,10 @@ from reproductions.spec.shared_recipes import (
     CALIBRATION,
     DISTILLING,
     PATCH,
+    contiguous_block,
     least_squares,
     lowest_bi,
     pruner_can,
-    window,
     without_training,
 )
 from reproductions.spec.subjects import Subject, recipe
@@ -245,8 +245,8 @@ def selections(count: int) -> dict[str, dict]:
     residual = {"method": "least-left", "count": count, "inputs": "stream", "ridge": 1e-3}
     return {
         LOWEST_BI: lowest_bi(count),
-        BLOCK: window(count),
-        UIDL: window(count, "last-token-angle"),
+        BLOCK: contiguous_block(count),
+        UIDL: contiguous_block(count, "last-token-angle"),
         LORP: {"method": "lorp", "count": count},
         LEAST_RESIDUAL_BLOCK: residual | {"shape": "window"},
         LEAST_RESIDUAL: residual | {"shape": "set"},
@@ -305,8 +305,8 @@ def trained(count: int, samples: int, learning_rate: float) -> dict[LeagueSpec, 
     patch = {"method": "linearpatch-distilled", "trainable": "matrix", "target": "logits", "top_k": 100} | training
     layer = {"method": "streamline-layer", "target": "output"} | training
     return {
-        LeagueSpec(BLOCK, TRAINED_PATCH): {"selection": window(count), "repair": patch},
-        LeagueSpec(BLOCK, TRAINED_LAYER): {"selection": window(count + 1), "repair": layer},
+        LeagueSpec(BLOCK, TRAINED_PATCH): {"selection": contiguous_block(count), "repair": patch},
+        LeagueSpec(BLOCK, TRAINED_LAYER): {"selection": contiguous_block(count + 1), "repair": layer},
     }
 
 
@@ -315,7 +315,7 @@ def recent(count: int, samples: int) -> dict[LeagueSpec, dict]:
 
     OverRep has the text and the steps of the other trained rows, and its own rate, decay and clipping.
     """
-    block, wrp = window(count), {"method": "wrp", "count": count}
+    block, wrp = contiguous_block(count), {"method": "wrp", "count": count}
     fields = {
         LeagueSpec(name, repair): {"selection": selection, "repair": step}
         for name, selection in ((LOWEST_BI, lowest_bi(count)), (BLOCK, block))

@@ -66,7 +66,7 @@ def fitting_for(channels: int) -> Fitting:
 def distill(
     model: nn.Module,
     original: nn.Module,
-    windows: Tensor,
+    sequences: Tensor,
     removed: Sequence[int],
     steps: int,
     *,
@@ -83,7 +83,7 @@ def distill(
     Args:
         model: The pruned model; it is changed.
         original: The model before, with all its layers. It may share weights with ``model``, but not those that train.
-        windows: Token ids [samples, tokens]; each epoch takes them in a new order.
+        sequences: Token ids [samples, tokens]; each epoch takes them in a new order.
         removed: Layers of ``original`` that ``model`` lacks.
         steps: Optimizer steps.
         following: Layers after each interface that train.
@@ -117,8 +117,8 @@ def distill(
     }
     count = steps * fitting.batch_size * fitting.accumulate
     generator = torch.Generator().manual_seed(seed)
-    orders = [torch.randperm(len(windows), generator=generator) for _ in range(-(-count // len(windows)))]
-    task = Distillation(teacher, replacements, windows[torch.cat(orders)[:count]], k=None)
+    orders = [torch.randperm(len(sequences), generator=generator) for _ in range(-(-count // len(sequences)))]
+    task = Distillation(teacher, replacements, sequences[torch.cat(orders)[:count]], k=None)
     judge = None if held_out is None else Distillation(teacher, replacements, held_out, k=None)
     identity = {"following": following, "start": model_digest(model) if start is None else dict(start)}
     trained = {layer: student.layers[kept_layers.index(layer)] for layer in layers}
@@ -148,15 +148,15 @@ def sharing(job: Job, removed: Sequence[int]) -> nn.Module:
 
 def distilled(job: Job, original: nn.Module, removed: Sequence[int]) -> dict:
     """Distil the job's refitted model if requested, and note the outcome; return the report."""
-    options, windows = job.options, job.windows[: -job.apart or None]
+    options, sequences = job.options, job.sequences[: -job.apart or None]
     report = distill(
         job.model,
         original,
-        windows,
+        sequences,
         removed,
         options.distill,
         following=options.following,
-        held_out=job.windows[-job.apart :] if job.apart else None,
+        held_out=job.sequences[-job.apart :] if job.apart else None,
         seed=options.seed,
         start={"removed": list(removed)},  # and the folder's name stands for all options
         folder=job.folder("distillation"),

@@ -79,7 +79,7 @@ class LeastLeft(Selection):
         lengths, options = range(1, longest + 1), {"ridge": self.ridge} | context.pass_options
 
         def search() -> list[list]:
-            decoder, ids = context.decoder, context.windows()
+            decoder, ids = context.decoder, context.sequences()
             if graft:
                 errors = carried(decoder, ids, lengths, Observed(decoder, ids).carrier, **options)
             else:
@@ -251,7 +251,7 @@ class LeastLeftRefit(Pruning):
         """Select and remove layers, and refit after each."""
         check_count(self.count, context.decoder.num_layers)
         options = self.options("count") | context.pass_options
-        ids, started = context.windows(), time.perf_counter()
+        ids, started = context.sequences(), time.perf_counter()
         context.details |= prune(context.model, ids, self.count, **options)
         seconds = round(time.perf_counter() - started, 2)
         context.details["repair"] = {"calibration_tokens": ids.numel(), "seconds": seconds}

@@ -16,9 +16,9 @@ from extensions.refit.graft import Graft, find
 from extensions.refit.method import FOLLOWING, RIDGE, check_architecture, refit
 
 
-def grafted(context: Context, windows: Tensor) -> Graft | None:
+def grafted(context: Context, sequences: Tensor) -> Graft | None:
     """Return the graft that the removal needs, and note it in the result's details as ``graft``."""
-    graft = find(context.decoder, windows, context.removed)
+    graft = find(context.decoder, sequences, context.removed)
     context.details["graft"] = graft and graft.report()
     return graft
 
@@ -37,7 +37,7 @@ class Grafted(Repair):
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
         check_architecture(context.decoder.architecture)
-        graft = grafted(context, context.windows())
+        graft = grafted(context, context.sequences())
         if graft is not None:
             graft.into(context.decoder.layers[graft.host])
             context = replace(context, keep=False)  # what is kept is of the dense model
@@ -72,13 +72,13 @@ class Refit(Repair):
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
         options = self.options("apart", "graft") | context.pass_options
-        windows = context.windows()
+        sequences = context.sequences()
         if self.apart and context.calibration_ids is None:  # a tool has drawn its own so
-            windows = context.tokens(replace(context.calibration, apart=self.held_out))
+            sequences = context.tokens(replace(context.calibration, apart=self.held_out))
         if self.graft:
             check_architecture(context.decoder.architecture)
-            options["graft"] = grafted(context, windows)
-        context.details["refitted"] = refit(context.model, windows, context.removed, **options)
+            options["graft"] = grafted(context, sequences)
+        context.details["refitted"] = refit(context.model, sequences, context.removed, **options)
 
 
 @register("distilled")
@@ -108,7 +108,7 @@ class Distilled(TrainedRepair):
         """Remove the layers, repair the model, and train it."""
         if self.steps < 1:
             raise UserError(f"cannot distil for {self.steps} steps. Give 1 or more, or leave the distillation out")
-        windows, removed = context.windows(), context.removed
+        sequences, removed = context.sequences(), context.removed
         original = copy.deepcopy(context.model)
         if self.first is None:
             remove_layers(context.model, removed)
@@ -118,11 +118,11 @@ class Distilled(TrainedRepair):
         report = distill(
             context.model,
             original,
-            windows[: -self.held_out or None],
+            sequences[: -self.held_out or None],
             removed,
             min(self.steps, context.recipe.limit or self.steps),
             following=self.following,
-            held_out=windows[-self.held_out :] if self.held_out else None,
+            held_out=sequences[-self.held_out :] if self.held_out else None,
             fitting=self.fitting(fitting_for(context.decoder.hidden_size)),
             start={"recipe": context.recipe.hash},
             folder=context.folder,

@@ -8,9 +8,9 @@ from common.cli import Job, Method
 from common.console.progress import track
 from common.evaluation.windowed_perplexity import summarise, token_nlls
 from common.models.architectures import SUPPORTED
-from common.pruning.pipeline import Context, around
+from common.pruning.pipeline import Context, context_of
 from common.pruning.selection import runs
-from common.pruning.steps import Window
+from common.pruning.steps import ContiguousBlock
 from common.utils.errors import UserError
 from extensions.refit import distill
 from extensions.refit.cost import Cost
@@ -60,7 +60,7 @@ def check(job: Job) -> None:
             "--distill trains with the model in memory, and --stream reads it from disk. Leave one of them out"
         )
     job.apart = options.held_out or (options.samples // HELD_OUT_OF if options.distill else 0)
-    job.windows  # noqa: B018 - read now
+    job.sequences  # noqa: B018 - read now
 
 
 def apply(job: Job) -> dict:
@@ -71,15 +71,15 @@ def apply(job: Job) -> dict:
         choose, sets = job.options.choose, {}
         if choose != "cosine":
             sets |= _least_left(job)
-        if choose == "cosine" or (choose == "best" and len(job.windows) > 1):
-            window = Window(count=job.count, exclude_ends=True, **job.given_options("cosine"))
-            sets[BLOCK] = list(window.choose(around(job.model, job.tokenizer, job.windows)))
+        if choose == "cosine" or (choose == "best" and len(job.sequences) > 1):
+            block = ContiguousBlock(count=job.count, exclude_ends=True, **job.given_options("cosine"))
+            sets[BLOCK] = list(block.choose(context_of(job.model, job.tokenizer, job.sequences)))
     removed, tried = _best(job, sets)
     job.chosen(removed)
     original = distill.sharing(job, removed) if job.options.distill and not job.options.plan else None
     # a distillation is judged by text that no refit has read
-    windows = job.windows if original is None else job.windows[: -job.apart or None]
-    context = _refitted(job, job.model, removed, windows)
+    sequences = job.sequences if original is None else job.sequences[: -job.apart or None]
+    context = _refitted(job, job.model, removed, sequences)
     if tried:
         context.details["tried"] = tried
     if "graft" in context.details:
@@ -102,16 +102,16 @@ def apply(job: Job) -> dict:
     return context.details
 
 
-def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -> Context:
+def _refitted(job: Job, model: nn.Module, removed: list[int], sequences: Tensor) -> Context:
     """Return what becomes of a model without these layers, in place.
 
     Of fewer sequences than the job's, a like share is held out.
     """
-    context = around(model, job.tokenizer, windows)
+    context = context_of(model, job.tokenizer, sequences)
     context.details["removed"] = removed
     carries = not job.options.no_graft and _writer(job) in removed
     options = job.given_options("following", "ridge")
-    options["held_out"] = job.options.held_out * len(windows) // len(job.windows)
+    options["held_out"] = job.options.held_out * len(sequences) // len(job.sequences)
     Refit(**options, graft=carries or None).apply(context)
     return context
 
@@ -131,12 +131,12 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
         named.setdefault(tuple(removed), []).append(name)
     if len(named) == 1:
         return list(next(iter(named))), []
-    apart = job.options.held_out or max(1, len(job.windows) // HELD_OUT_OF)
-    windows, judges = job.windows[:-apart], job.windows[-apart:]
+    apart = job.options.held_out or max(1, len(job.sequences) // HELD_OUT_OF)
+    sequences, judges = job.sequences[:-apart], job.sequences[-apart:]
     tried, notes, perplexity_by_name = [], [], {}
     for layers, names in track(named.items(), "choices of layers", unit="choice", each=True):
         removed = list(layers)
-        model = _refitted(job, distill.sharing(job, removed), removed, windows).model
+        model = _refitted(job, distill.sharing(job, removed), removed, sequences).model
         perplexity = summarise(token_nlls(model, judges))["perplexity"]
         tried.append({"removed": removed, "perplexity": perplexity})
         notes.append(f"{perplexity:.4g} without {_shown(removed)} ({' and '.join(names)})")
@@ -160,7 +160,7 @@ def _shown(layers: Sequence[int]) -> str:
 def _writer(job: Job) -> int | None:
     """Return the layer that writes the massive activation; the dense model's evaluation has seen it, if there was one."""
     if job.shared.get("norms") is None:
-        job.shared["norms"] = Observed(job.decoder, job.windows).norms
+        job.shared["norms"] = Observed(job.decoder, job.sequences).norms
     return job.shared["norms"].writer
 
 
@@ -172,13 +172,13 @@ def _least_left(job: Job) -> dict[str, list[int]]:
     """
     if job.shared.get("left_up_to", 0) < job.count:
         job.shared["left_up_to"] = max(job.counts)
-        few = job.windows[: -(-FEW * job.decoder.hidden_size // job.length)]
+        few = job.sequences[: -(-FEW * job.decoder.hidden_size // job.length)]
         lengths, where = range(1, max(job.counts) + 1), {"batch_size": job.batch_size, "progress": True}
         errors = leftovers(job.decoder, few, lengths, **where)
         carrier = None if job.options.no_graft else Observed(job.decoder, few).carrier
         job.shared["left"] = [errors, errors | carried(job.decoder, few, lengths, carrier, **where)]
     sets = [[layer for run in least_set(errors, job.count) for layer in range(*run)] for errors in job.shared["left"]]
-    return dict(zip((PLAIN, COUNTING), sets[:1] if len(job.windows) == 1 else sets, strict=False))
+    return dict(zip((PLAIN, COUNTING), sets[:1] if len(job.sequences) == 1 else sets, strict=False))
 
 
 def _refits(job: Job) -> int:

@@ -64,7 +64,7 @@ def merged_norms(model: nn.Module, followers: int = 3) -> dict[str, list[float] 
         independent layers. m equal layers would give 1.
     """
     layers, ratios = layer_list(model), []
-    _check_window(len(layers), followers)
+    _check_block(len(layers), followers)
     for start in range(len(layers) - followers):
         group = layers[start : start + followers + 1]
         new = merged(group, "paper")
@@ -148,7 +148,7 @@ def uncorrelated_outputs(
         UserError: the model has no block of ``followers`` + 1 layers.
     """
     decoder = Decoder(model)
-    _check_window(decoder.num_layers, followers)
+    _check_block(decoder.num_layers, followers)
     states = _states(decoder, tokenizer, sentences)
     generator = torch.Generator().manual_seed(seed)
     similarities = []
@@ -189,7 +189,7 @@ def merged_outputs(
         UserError: the model has no block of ``followers`` + 1 layers.
     """
     decoder = Decoder(model)
-    _check_window(decoder.num_layers, followers)
+    _check_block(decoder.num_layers, followers)
     states = _states(decoder, tokenizer, sentences)
     similarities: dict[str, list[float]] = {name: [] for name in (*MERGED, "first layer alone", "no layer")}
     for start in range(decoder.num_layers - followers):
@@ -210,7 +210,7 @@ def merged_outputs(
     return similarities
 
 
-def _check_window(layers: int, followers: int) -> None:
+def _check_block(layers: int, followers: int) -> None:
     if not 1 <= followers < layers:
         raise UserValueError(
             f"no block of {followers + 1} layers in a model of {layers}; use 1 to {layers - 1} followers"

@@ -14,6 +14,6 @@ __getattr__, __all__ = lazy.names(
             "patch_interfaces",
             "patch_values",
         ),
-        "papers.linearpatch.published": ("compare_window", "published_window"),
+        "papers.linearpatch.published": ("compare_block", "published_block"),
     },
 )

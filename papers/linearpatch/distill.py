@@ -79,7 +79,7 @@ def settings_of(fidelity: str = "paper", **changes) -> DistillationSettings:
 def distill(
     model: nn.Module,
     patches: Mapping[tuple[int, int], LinearPatch],
-    windows: Tensor,
+    sequences: Tensor,
     settings: DistillationSettings = DistillationSettings(),
     *,
     store: str | os.PathLike | None = None,
@@ -93,7 +93,7 @@ def distill(
         model: The original model.
         patches: Patch by the block ``[start, stop)`` that it replaces (`make_patches` makes them; `replace_runs` inserts
             them afterwards).
-        windows: Token ids [samples, tokens]; the paper's are `SAMPLES` x `LENGTH`.
+        sequences: Token ids [samples, tokens]; the paper's are `SAMPLES` x `LENGTH`.
         settings: Target, loss, trainable part and schedule.
         store: Folder for the teacher's logits, created or continued (`TeacherStore`); None computes them as needed.
         folder: Folder for checkpoints. An unfinished training with the same settings continues there, a finished one is
@@ -116,9 +116,9 @@ def distill(
         _prepare(decoder, run, patch, settings.trainable)
     teacher = None
     if store is not None:
-        teacher = TeacherStore(store, decoder, windows, settings.top_k, dtype=settings.store_dtype)
+        teacher = TeacherStore(store, decoder, sequences, settings.top_k, dtype=settings.store_dtype)
         teacher.fill(progress)
-    task = Distillation(decoder, patches, windows, target=settings.target, k=settings.top_k, store=teacher)
+    task = Distillation(decoder, patches, sequences, target=settings.target, k=settings.top_k, store=teacher)
     parameters = {f"{a}-{b}": patch.weight for (a, b), patch in patches.items()}
     spared = {f"{a}-{b}": patch.options["acts_on"] for (a, b), patch in patches.items() if "acts_on" in patch.options}
     identity = {"trainable": settings.trainable} | ({"acts_on": spared} if spared else {}) | dict(start or {})
@@ -135,7 +135,7 @@ def distill_interfaces(
     model: nn.Module,
     statistics: Statistics,
     removed: Collection[int],
-    windows: Tensor,
+    sequences: Tensor,
     settings: DistillationSettings = DistillationSettings(),
     *,
     kind: str | None = None,
@@ -149,7 +149,7 @@ def distill_interfaces(
         model: The original model; it is changed.
         statistics: Its statistics, for the initial patches.
         removed: Layers to remove.
-        windows: Token ids [samples, tokens] to train on.
+        sequences: Token ids [samples, tokens] to train on.
         settings: Settings of the distillation.
         kind: Kind of the initial patches (`make_patches`); None: the usual one for the trainable part.
         estimator: Estimator of the initial patches.
@@ -163,7 +163,7 @@ def distill_interfaces(
     kind = kind or usual["kind"]
     start = {name: value for name, value in {"kind": kind, "estimator": estimator}.items() if value != usual[name]}
     patches = make_patches(statistics, removed, kind=kind, estimator=estimator, acts_on=acts_on)
-    report = distill(model, patches, windows, settings, start=start, **options)
+    report = distill(model, patches, sequences, settings, start=start, **options)
     positions = replace_runs(model, patches, "linearpatch")
     return report | {"patches": [{"run": list(run), "position": p} for run, p in zip(patches, positions)]}
 

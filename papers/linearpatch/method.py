@@ -9,7 +9,7 @@ from common.calibration.least_squares import RIDGE
 from common.calibration.statistics import COSINES, Statistics
 from common.models.decoder import Decoder
 from common.pruning.importance import block_influence
-from common.pruning.selection import best_window, check_count, check_layers, one_shot, runs
+from common.pruning.selection import best_block, check_count, check_layers, one_shot, runs
 from common.utils.errors import UserValueError, unknown
 from papers.linearpatch.patch import named_statistics, patch_interfaces
 
@@ -45,7 +45,7 @@ def select(
     cosine = cosine or default_cosine(variant, fidelity)
     if variant == "S":
         return one_shot(block_influence(statistics, cosine), count)
-    return list(range(*best_window(statistics, count, cosine, exclude_ends=fidelity == "code")))
+    return list(range(*best_block(statistics, count, cosine, exclude_ends=fidelity == "code")))
 
 
 def _check_names(variant: str, fidelity: str, cosine: str | None) -> None:
@@ -76,7 +76,7 @@ def check_model(model: nn.Module) -> None:
 
 def prune(
     model: nn.Module,
-    windows: Tensor,
+    sequences: Tensor,
     count: int,
     *,
     variant: str = "L",
@@ -97,10 +97,10 @@ def prune(
 
     Args:
         model: The model; it is changed.
-        windows: Calibration tokens [samples, tokens].
+        sequences: Calibration tokens [samples, tokens].
         count: Layers to remove.
         variant: See `select`.
-        layers: Layers to remove in place of a computed selection (published ones: `papers.linearpatch.published_window`).
+        layers: Layers to remove in place of a computed selection (published ones: `papers.linearpatch.published_block`).
         cosine: See `select`.
         kind: See `patch_values`, as estimator and ridge.
         estimator: See `channel_scales`.
@@ -118,7 +118,7 @@ def prune(
     """
     choice = {"variant": variant, "layers": layers, "cosine": cosine, "kind": kind, "estimator": estimator}
     options = {"fidelity": fidelity, "batch_size": batch_size, "progress": progress}
-    removed, statistics = survey(model, windows, count, **choice, **options)
+    removed, statistics = survey(model, sequences, count, **choice, **options)
     patch_options = {"kind": kind, "estimator": estimator, "ridge": ridge, "acts_on": acts_on}
     patches = patch_interfaces(model, statistics, removed, **patch_options)
     return {"removed": removed, "patches": patches}
@@ -126,7 +126,7 @@ def prune(
 
 def survey(
     model: nn.Module,
-    windows: Tensor,
+    sequences: Tensor,
     count: int,
     *,
     variant: str = "L",
@@ -145,7 +145,7 @@ def survey(
 
     Args:
         model: The model.
-        windows: Calibration tokens [samples, tokens].
+        sequences: Calibration tokens [samples, tokens].
         count: Number of layers to remove.
         variant: See `select`.
         layers: Layers to remove instead of a computed selection.
@@ -181,9 +181,9 @@ def survey(
         pairs = sorted({pair for number in counts for pair in default_pairs(decoder.num_layers, number)})
     later = kind == "matrix" and layers is None
     named = {} if later else named_statistics(kind, estimator, blocks)
-    statistics = collect(decoder, windows, span=max(counts), pairs=pairs, kinds=(cosine,), **named, **options)
+    statistics = collect(decoder, sequences, span=max(counts), pairs=pairs, kinds=(cosine,), **named, **options)
     removed = list(layers) if layers is not None else select(statistics, count, variant, fidelity, cosine)
     if later:
         named = named_statistics(kind, estimator, runs(removed))
-        statistics = collect(decoder, windows, span=count, pairs=[], **named, **options)
+        statistics = collect(decoder, sequences, span=count, pairs=[], **named, **options)
     return removed, statistics

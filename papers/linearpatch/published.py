@@ -17,7 +17,7 @@ MODELS = {
 
 
 @cache
-def published_windows() -> dict[tuple[str, int, str], tuple[int, int]]:
+def published_blocks() -> dict[tuple[str, int, str], tuple[int, int]]:
     """Return Table 9's blocks: (registry name, layers removed, variant ``L`` or ``S``) -> [start, end)."""
     ends: dict[tuple[str, int, str], dict[str, int]] = {}
     for line in csv_rows.read(TABLE):
@@ -25,10 +25,10 @@ def published_windows() -> dict[tuple[str, int, str], tuple[int, int]]:
             for variant in line["variant"].split("/"):
                 key = (MODELS[line["model"]], int(line["sparsity"].partition("/")[0]), variant)
                 ends.setdefault(key, {})[line["column"]] = int(line["value"])
-    return {key: (window["start"], window["end"]) for key, window in ends.items()}
+    return {key: (block["start"], block["end"]) for key, block in ends.items()}
 
 
-def published_window(model: str, count: int, variant: str = "L") -> tuple[int, int]:
+def published_block(model: str, count: int, variant: str = "L") -> tuple[int, int]:
     """Return the block [start, end) that Table 9 prints for a model.
 
     Args:
@@ -40,22 +40,22 @@ def published_window(model: str, count: int, variant: str = "L") -> tuple[int, i
     Raises:
         UserError: Table 9 has no such model or number of layers; the message names those that it has.
     """
-    windows = published_windows()
-    if (model, count, variant) not in windows:
+    blocks = published_blocks()
+    if (model, count, variant) not in blocks:
         if model not in MODELS.values():
             raise unknown("model of Table 9", model, MODELS.values())
-        known = ", ".join(f"{n} [{v}]" for name, n, v in windows if name == model)
+        known = ", ".join(f"{n} [{v}]" for name, n, v in blocks if name == model)
         raise UserError(f"Table 9 has no block of {count} layers [{variant}] of {model}; it has {known}")
-    return windows[model, count, variant]
+    return blocks[model, count, variant]
 
 
-def compare_window(removed: list[int], model: str, variant: str = "L") -> dict | None:
+def compare_block(removed: list[int], model: str, variant: str = "L") -> dict | None:
     """Compare computed layers with Table 9's block: both, whether they are equal, and how many layers they share.
 
     None for a model or a number of layers that Table 9 does not have.
     """
-    window = published_windows().get((model, len(removed), variant))
-    if window is None:
+    block = published_blocks().get((model, len(removed), variant))
+    if block is None:
         return None
-    shared = len(set(removed) & set(range(*window)))
-    return {"computed": sorted(removed), "published": list(window), "same": shared == len(removed), "shared": shared}
+    shared = len(set(removed) & set(range(*block)))
+    return {"computed": sorted(removed), "published": list(block), "same": shared == len(removed), "shared": shared}

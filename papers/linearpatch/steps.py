@@ -83,7 +83,7 @@ class Probe(Repair):
 
     def tokens(self, context: Context) -> int:
         """Return the number of calibration tokens."""
-        return context.calibrated_on(self.calibration).windows().numel()
+        return context.calibrated_on(self.calibration).sequences().numel()
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
@@ -125,7 +125,7 @@ class DistilledPatch(TrainedRepair):
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
-        windows, teacher = self.windows(context), self.teacher or "stored"
+        sequences, teacher = self.sequences(context), self.teacher or "stored"
         if teacher not in TEACHERS:
             raise unknown("teacher", teacher, TEACHERS)
         settings = self.settings(context)
@@ -133,12 +133,12 @@ class DistilledPatch(TrainedRepair):
         store = None
         if teacher == "stored" and settings.target == "logits":
             facts = {key: value for key, value in context.recipe.calibration.items() if key not in ("count", "length")}
-            identity = [context.recipe.weights, str(context.model.dtype), facts, list(windows.shape)]
+            identity = [context.recipe.weights, str(context.model.dtype), facts, list(sequences.shape)]
             identity += [settings.top_k, settings.store_dtype]
             name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
             store = work_folder() / context.recipe.model / f"teacher-{name}"
         where = {"store": store, "folder": context.folder / "distillation"}
-        report = self.distill(context, statistics, windows, **where)
+        report = self.distill(context, statistics, sequences, **where)
         note_training(context, report | {"teacher": "online" if store is None else "stored"})
 
     def settings(self, context: Context) -> distill.DistillationSettings:
@@ -146,7 +146,7 @@ class DistilledPatch(TrainedRepair):
         changes = self.stated("trainable", "target", "top_k", "store_dtype")
         return distill.settings_of(context.fidelity, fitting=self.fitting(Fitting()), **changes)
 
-    def distill(self, context: Context, statistics: Statistics, windows: Tensor, **where) -> dict[str, Any]:
+    def distill(self, context: Context, statistics: Statistics, sequences: Tensor, **where) -> dict[str, Any]:
         """Train the patches on sequences, remove the selected layers and insert the patches; return the report.
 
         ``where`` holds store and folder, see `papers.linearpatch.distill.distill`.
@@ -154,12 +154,12 @@ class DistilledPatch(TrainedRepair):
         start = {"kind": self.kind, "estimator": self.estimator or "ratio-of-means", "acts_on": self.acts_on or "all"}
         options = start | where | {"progress": context.progress}
         settings = self.settings(context)
-        return distill.distill_interfaces(context.model, statistics, context.removed, windows, settings, **options)
+        return distill.distill_interfaces(context.model, statistics, context.removed, sequences, settings, **options)
 
 
 @register("observed-window")
 @dataclass(frozen=True)
-class ObservedWindow(Pruning):
+class ObservedBlock(Pruning):
     """Record the block that [L] would remove, for the figures; the model keeps all layers."""
 
     count: int
@@ -168,5 +168,5 @@ class ObservedWindow(Pruning):
     def apply(self, context: Context) -> None:
         """Record the block; nothing is removed."""
         statistics = context.statistics(self.count, (self.cosine,))
-        window = selection.best_window(statistics, self.count, self.cosine, exclude_ends=False)
-        context.details |= {"removed": [], "window": list(window)}
+        block = selection.best_block(statistics, self.count, self.cosine, exclude_ends=False)
+        context.details |= {"removed": [], "window": list(block)}

@@ -2,7 +2,7 @@
 
 from common.calibration.statistics import Statistics
 from common.cli import Job, Method
-from common.pruning.pipeline import Context, around
+from common.pruning.pipeline import Context, context_of
 from common.pruning.selection import runs
 from common.utils.errors import UserError
 from papers import linearpatch
@@ -29,7 +29,7 @@ def check(job: Job) -> None:
         raise UserError(f"--distill does not train a patch of kind {options.patch}; use {', '.join(TRAINED)}")
     if options.stream is not None and options.distill is not None:
         raise UserError("--distill trains with the whole model in memory; leave --stream out")
-    job.windows  # noqa: B018 - read now
+    job.sequences  # noqa: B018 - read now
     if options.distill is not None:  # passes over a token: teacher and student forward, student backward
         job.crops(options.distill)
         job.shared["training_passes"] = 4 * options.distill * job.length
@@ -40,7 +40,7 @@ def apply(job: Job) -> dict:
     options = job.options
     removed, statistics = _surveyed(job)
     job.chosen(removed)
-    context = around(job.model, job.tokenizer, fidelity=options.fidelity)
+    context = context_of(job.model, job.tokenizer, fidelity=options.fidelity)
     context.details["removed"] = removed
     patch = _patch(job)
     if patch.acts_on != "ordinary" and patch.kind != "scalar" and _massive_at(job, removed):
@@ -78,7 +78,7 @@ def _surveyed(job: Job) -> tuple[list[int], Statistics]:
     shared = bool(options.sweep) and patch.kind != "matrix" and job.named_layers is None
     choice |= {"kind": patch.kind, "estimator": patch.estimator, "layers": job.named_layers}
     choice |= {"others": job.counts if shared else (), "batch_size": job.batch_size, "progress": True}
-    removed, statistics = linearpatch.survey(job.model, job.windows, job.count, **choice)
+    removed, statistics = linearpatch.survey(job.model, job.sequences, job.count, **choice)
     if shared:
         job.shared["statistics"] = statistics
     return removed, statistics
@@ -92,8 +92,8 @@ def _patch(job: Job) -> LinearPatchRepair:
 def _distilled(job: Job, context: Context, statistics: Statistics, patch: LinearPatchRepair) -> dict:
     start = {"kind": patch.kind, "estimator": patch.estimator, "acts_on": patch.acts_on}
     step = DistilledPatch(trainable=TRAINED[patch.kind], **start)
-    windows = job.crops(job.options.distill)
-    report = step.distill(context, statistics, windows, folder=job.folder("distillation"))
+    sequences = job.crops(job.options.distill)
+    report = step.distill(context, statistics, sequences, folder=job.folder("distillation"))
     losses = report["losses"]
     if report["status"] == "diverged":
         job.notes.append(f"the training diverged ({report['reason']}); the last finite state is kept")

@@ -17,7 +17,7 @@ from common.console.progress import track
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.importance import magnitude
-from common.pruning.selection import best_window, lowest, one_shot, runs
+from common.pruning.selection import best_block, lowest, one_shot, runs
 from papers.prunecomp.factor import check_interface, check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
 from papers.prunecomp.search import Search, check
 
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 def prune_and_compensate(
     model: nn.Module,
-    windows: Tensor | None,
+    sequences: Tensor | None,
     count: int,
     *,
     metric: str = "bi",
     iterative: bool = True,
     compensate: bool = True,
-    metric_windows: Tensor | None = None,
+    metric_sequences: Tensor | None = None,
     protected: Collection[int] | None = None,
     known: Sequence[int] = (),
     layers: Sequence[int] | None = None,
@@ -48,7 +48,7 @@ def prune_and_compensate(
 
     Args:
         model: The model; it is changed.
-        windows: Calibration tokens [samples, tokens] for the factors, and for the metric unless ``metric_windows`` is
+        sequences: Calibration tokens [samples, tokens] for the factors, and for the metric unless ``metric_sequences`` is
             given. May be None only for Mag+ without compensation.
         count: Number of layers to remove.
         metric: One of METRICS: BI, CL, PPL, Taylor+, Mag+.
@@ -56,7 +56,7 @@ def prune_and_compensate(
             removes one block at once in either case: iterated one by one it would be BI.
         compensate: Fuse a factor at every interface (+MagComp); later selections see earlier factors. One-shot factors
             are those of the original model, multiplied where several adjacent layers are removed.
-        metric_windows: Calibration tokens of the metric alone: SLEB's lines for PPL and ten C4 crops for Taylor+ in the
+        metric_sequences: Calibration tokens of the metric alone: SLEB's lines for PPL and ten C4 crops for Taylor+ in the
             official code.
         protected: Layers that stay; default: the first four and last two for Taylor+ and Mag+, none for the others.
         known: Result of `choose` for this metric, its tokens and this model, which saves the first scoring.
@@ -87,17 +87,17 @@ def prune_and_compensate(
     """
     decoder = Decoder(model)
     keep = None if protected is None else frozenset(protected)
-    if windows is None and not compensate:
-        windows, metric_windows = metric_windows, None
-    elif metric_windows is windows:
-        metric_windows = None
-    search = Search(metric, fidelity, compensate, keep, windows, metric_windows, batch_size, progress, tuple(known))
+    if sequences is None and not compensate:
+        sequences, metric_sequences = metric_sequences, None
+    elif metric_sequences is sequences:
+        metric_sequences = None
+    search = Search(metric, fidelity, compensate, keep, sequences, metric_sequences, batch_size, progress, tuple(known))
     check(search, decoder, count, layers)
     began = decoder.executions
     given, chosen = None if layers is None else list(layers), chosen or (lambda removed: None)
     if metric == "cl" and given is None:
-        report = _window(search, decoder, count, window_factor, chosen)
-    elif windows is None:  # Mag+ without compensation: the weights of what remains do not change
+        report = _block(search, decoder, count, window_factor, chosen)
+    elif sequences is None:  # Mag+ without compensation: the weights of what remains do not change
         eligible = search.eligible(list(range(decoder.num_layers)), decoder.num_layers)
         sparing = set(range(decoder.num_layers)).difference(eligible)
         removed = given or one_shot(magnitude(decoder), count, sparing)
@@ -155,18 +155,18 @@ def repeat(model: nn.Module, removed: Sequence[int], factors: Sequence[float | N
     return _report(removed, list(factors), factor_by_position)
 
 
-def _window(search: Search, decoder: Decoder, count: int, window_factor: str, chosen: Callable) -> dict:
+def _block(search: Search, decoder: Decoder, count: int, window_factor: str, chosen: Callable) -> dict:
     """Run CosSim(CL), Eq. 5: the block that changes the residual stream least, at once; one factor across it."""
     kind = "channel" if search.fidelity == "code" else "token"
     options = {"span": count, "rotate": False, "batch_size": search.batch_size, "progress": search.progress}
-    metric_windows = search.windows if search.metric_windows is None else search.metric_windows
-    statistics = collect(decoder, metric_windows, kinds=(kind,), **options)
+    metric_sequences = search.sequences if search.metric_sequences is None else search.metric_sequences
+    statistics = collect(decoder, metric_sequences, kinds=(kind,), **options)
     sparing = {"exclude_ends": search.fidelity == "code", "protect": search.protected or ()}
-    start, stop = best_window(statistics, count, kind, **sparing)
+    start, stop = best_block(statistics, count, kind, **sparing)
     factor = None
     if search.compensate and stop < decoder.num_layers:
-        if search.metric_windows is not None:
-            statistics = collect(decoder, search.windows, kinds=(), pairs=(), **options)
+        if search.metric_sequences is not None:
+            statistics = collect(decoder, search.sequences, kinds=(), pairs=(), **options)
         factor = magnitude_factor(statistics, start, stop, how=window_factor)
     elif search.compensate:
         _nothing_follows(stop - 1)

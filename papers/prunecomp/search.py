@@ -14,7 +14,7 @@ from common.hooks import refuse_patches
 from common.models import offload
 from common.models.decoder import Decoder
 from common.pruning.importance import losses_without_each, magnitude, protect, taylor
-from common.pruning.selection import check_count, check_layers, window_starts
+from common.pruning.selection import block_starts, check_count, check_layers
 from common.utils.errors import UserError, UserValueError, unknown
 from papers.prunecomp.factor import check_loaded, check_scale_invariance
 from papers.prunecomp.stream import Stream
@@ -32,8 +32,8 @@ class Search:
         fidelity: ``paper`` or ``code``, the official code's protections.
         compensate: Whether each removal is followed by its magnitude factor.
         protected: Layers that stay; None for the metric's own rule.
-        windows: Calibration tokens [samples, tokens], for the factors and, without ``metric_windows``, the metric.
-        metric_windows: Calibration tokens of the metric alone, if they differ.
+        sequences: Calibration tokens [samples, tokens], for the factors and, without ``metric_sequences``, the metric.
+        metric_sequences: Calibration tokens of the metric alone, if they differ.
         batch_size: Sequences per pass.
         progress: Show progress bars.
         known: Layers in order of their score in the original model, lowest first, if that order is already known.
@@ -43,8 +43,8 @@ class Search:
     fidelity: str = "paper"
     compensate: bool = False
     protected: frozenset[int] | None = None
-    windows: Tensor | None = None
-    metric_windows: Tensor | None = None
+    sequences: Tensor | None = None
+    metric_sequences: Tensor | None = None
     batch_size: int = 8
     progress: bool = False
     known: tuple[int, ...] = ()
@@ -52,8 +52,8 @@ class Search:
     def streams(self, decoder: Decoder) -> tuple[Stream, Stream]:
         """Return the residual streams for the factors and for the metric; they are mostly the same."""
         options = {"batch_size": self.batch_size, "progress": self.progress}
-        stream = Stream(decoder, self.windows, **options)
-        return stream, stream if self.metric_windows is None else Stream(decoder, self.metric_windows, **options)
+        stream = Stream(decoder, self.sequences, **options)
+        return stream, stream if self.metric_sequences is None else Stream(decoder, self.metric_sequences, **options)
 
     def eligible(self, layers: list[int], total: int) -> list[int]:
         """Return the remaining layers that may be removed next.
@@ -114,7 +114,7 @@ class Search:
             return
         _check_room(count, len(self.eligible(list(range(layers)), layers)), layers)
         if self.metric == "cl":
-            window_starts(layers, count, exclude_ends=self.fidelity == "code", protect=self.protected or ())
+            block_starts(layers, count, exclude_ends=self.fidelity == "code", protect=self.protected or ())
 
 
 def next_layer(
@@ -141,7 +141,7 @@ def choose(
 ) -> list[int]:
     """Return the layers of lowest score in the current model, without removing them.
 
-    It covers all metrics but CL, whose block `common.pruning.selection.best_window` gives.
+    It covers all metrics but CL, whose block `common.pruning.selection.best_block` gives.
 
     Args:
         stream: The current model with its residual stream on the calibration tokens.
@@ -157,9 +157,9 @@ def choose(
         UserError: as `prune_and_compensate`.
     """
     keep = None if protected is None else frozenset(protected)
-    search = Search(metric, protected=keep, windows=stream.ids, batch_size=stream.batch_size, progress=progress)
+    search = Search(metric, protected=keep, sequences=stream.ids, batch_size=stream.batch_size, progress=progress)
     if metric == "cl":
-        raise UserError("CosSim(CL) removes one block at once; find it with common.pruning.selection.best_window")
+        raise UserError("CosSim(CL) removes one block at once; find it with common.pruning.selection.best_block")
     check(search, stream.decoder, 1 if count is None else count)
     layers, layer_count = stream.layers, stream.decoder.num_layers
     return search.lowest(stream, len(search.eligible(layers, layer_count)) if count is None else count)
@@ -168,10 +168,10 @@ def choose(
 def check(search: Search, decoder: Decoder, count: int, given: Sequence[int] | None = None) -> None:
     """Refuse an impossible search before any layer runs. given: layers to remove instead of a selection."""
     search.check(decoder.num_layers, count, given)
-    if search.windows is None and search.metric_windows is None and search.metric != "mag+":
-        raise UserError(f"the metric {search.metric!r} needs calibration tokens [samples, tokens]; pass windows")
-    if search.windows is None and search.compensate:
-        raise UserError("compensation needs calibration tokens [samples, tokens]; pass windows, or compensate=False")
+    if search.sequences is None and search.metric_sequences is None and search.metric != "mag+":
+        raise UserError(f"the metric {search.metric!r} needs calibration tokens [samples, tokens]; pass sequences")
+    if search.sequences is None and search.compensate:
+        raise UserError("compensation needs calibration tokens [samples, tokens]; pass sequences, or compensate=False")
     refuse_patches(decoder.model, "Prune&Comp")
     if search.metric == "taylor+":
         offload.refuse(decoder.model, "the metric 'taylor+'")

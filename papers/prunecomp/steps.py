@@ -39,8 +39,8 @@ def documents(context: Context, entry: Calibration) -> Tensor:
 
 def stream(context: Context, entry: Calibration | None = None) -> Stream:
     """Return the context's model with its residual stream on the tokens of a calibration entry (default: the recipe's)."""
-    windows = context.windows() if entry is None else context.tokens(entry)
-    return Stream(context.decoder, windows, **context.pass_options)
+    sequences = context.sequences() if entry is None else context.tokens(entry)
+    return Stream(context.decoder, sequences, **context.pass_options)
 
 
 def ranking(context: Context, metric: str, entry: Calibration | None) -> list[int]:
@@ -108,14 +108,14 @@ class PruneAndComp(Pruning):
     def search(self, context: Context, **options) -> dict:
         """Remove and compensate, in place, without reuse of results; ``options``: more of `prune_and_compensate`."""
         options |= {"fidelity": context.fidelity} | context.pass_options
-        metric_windows = None if self.calibration is None else context.tokens(self.calibration)
-        windows = context.windows() if context.calibrated else None
+        metric_sequences = None if self.calibration is None else context.tokens(self.calibration)
+        sequences = context.sequences() if context.calibrated else None
         known_to_all = context.keep and context.fidelity == "paper" and self.protected is None
         if self.metric in COSTLY and known_to_all and "layers" not in options:
             options["known"] = ranking(context, self.metric, self.calibration or context.calibration)
         choice = self.options("count", "calibration")
         return prune_and_compensate(
-            context.model, windows, self.count, metric_windows=metric_windows, **choice, **options
+            context.model, sequences, self.count, metric_sequences=metric_sequences, **choice, **options
         )
 
     def _onward(self, begun: dict | None, keep: Callable[[dict], object]) -> dict:
@@ -142,7 +142,7 @@ class MetricAtOnce(Selection):
         """Return the layers to remove."""
         if self.metric == "cl":
             statistics = context.statistics(self.count, ("token",))
-            return range(*selection.best_window(statistics, self.count, exclude_ends=False))
+            return range(*selection.best_block(statistics, self.count, exclude_ends=False))
         return ranking(context, self.metric, context.calibration)[: self.count]
 
 

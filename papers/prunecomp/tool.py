@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from common.cli import Job, Method, measure
 from common.hooks import scale_stream
 from common.models import checkpoint
-from common.pruning.pipeline import around
+from common.pruning.pipeline import context_of
 from common.utils.errors import UserError
 from papers.prunecomp.factor import check_architecture
 from papers.prunecomp.method import repeat
@@ -25,7 +25,7 @@ def check(job: Job) -> None:
         raise UserError(
             f"--metric {job.options.metric} needs the whole model in memory; leave --stream out, or choose another"
         )
-    job.windows  # noqa: B018 - read now
+    job.sequences  # noqa: B018 - read now
 
 
 def refuse(job: Job, count: int) -> None:
@@ -55,7 +55,7 @@ def apply(job: Job) -> dict:
 def _pruned(job: Job) -> dict:
     options = job.options
     step = PruneAndComp(options.metric, job.count, not options.one_shot, not options.no_compensation)
-    context = around(job.model, job.tokenizer, job.windows, fidelity=options.fidelity, **_kept(job, step))
+    context = context_of(job.model, job.tokenizer, job.sequences, fidelity=options.fidelity, **_kept(job, step))
     if job.named_layers is None:
         report = step.run_recipe(context, job.chosen)
     else:

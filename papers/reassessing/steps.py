@@ -40,7 +40,7 @@ def line_crops(context: Context, entry: Calibration) -> Tensor:
 
 def _choose(context: Context, metric: str, seed: int | None, decoder: Decoder, count: int) -> list[int]:
     """Present positions of the layers that a metric removes from the model at hand."""
-    ids = context.windows() if context.calibrated else None
+    ids = context.sequences() if context.calibrated else None
     options = {"fidelity": context.fidelity, "seed": SEED if seed is None else seed, "progress": context.progress}
     return select(metric, decoder, count, ids, **options)
 

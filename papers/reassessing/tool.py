@@ -13,7 +13,7 @@ from common.cli.job import is_file
 from common.cli.method import OWN_TEXT
 from common.models.registry import TOY
 from common.models.surgery import remove_layers
-from common.pruning.pipeline import around
+from common.pruning.pipeline import context_of
 from common.training import instructions
 from common.training.finetuning import CUT, Settings, check_layers, finetune, four_bit
 from common.training.finetuning.learner import checked
@@ -87,7 +87,7 @@ def apply(job: Job) -> dict:
     if job.named_layers is not None:
         removed, reason = job.named_layers, "by hand"
     else:
-        context = around(job.model, job.tokenizer, job.shared.get("calibration"), fidelity=options.fidelity)
+        context = context_of(job.model, job.tokenizer, job.shared.get("calibration"), fidelity=options.fidelity)
         removed = Metric(options.metric, job.count, options.seed).choose(context)
         reason = f"by {options.metric}"
     job.chosen(removed)
@@ -137,7 +137,7 @@ def _calibration(job: Job) -> Tensor:
     """
     options = job.options
     if options.metric == "ppl":
-        return job.test_windows if options.fidelity == "code" else job.windows
+        return job.test_sequences if options.fidelity == "code" else job.sequences
     length = min(LENGTH, job.length)  # all samples are one batch of Taylor's
     lines = job.documents(options.samples)
     try:

@@ -78,7 +78,7 @@ def findings() -> Iterator[Finding]:
     yield from _improves()
     yield from _setup()
     yield from _between_papers()
-    yield from _windows()
+    yield from _blocks()
 
 
 def _quotes() -> Iterator[Finding]:
@@ -195,7 +195,7 @@ def _between_papers() -> Iterator[Finding]:
         yield repeats.disagreement("prunecomp", where, cells)
 
 
-def _windows() -> Iterator[Finding]:
+def _blocks() -> Iterator[Finding]:
     """Compare LinearPatch's blocks (Table 9) with the layers that Prune&Comp lists for the same selection."""
     names = {"LinearPatch[S]": "CosSim(BI)", "LinearPatch[L]": "CosSim(CL)"}
     lists = {
@@ -203,12 +203,12 @@ def _windows() -> Iterator[Finding]:
         for table in ("A3", "A4")
         for key, row in group(reported.numbers("prunecomp", table)).items()
     }
-    windows = reported.cells("linearpatch", "9")
-    for (model, sparsity, name, column), start in windows.items():
+    blocks = reported.cells("linearpatch", "9")
+    for (model, sparsity, name, column), start in blocks.items():
         layers = lists.get((model, sparsity, names[name], ""), [])
         if column != "start" or not layers:
             continue
-        end = windows[model, sparsity, name, "end"]
+        end = blocks[model, sparsity, name, "end"]
         block = set(range(int(start.value), int(end.value)))
         listed = [int(n.value) for n in layers][: len(block)]
         if set(listed) != block:

@@ -13,9 +13,9 @@ from reproductions.spec.shared_recipes import (
     CALIBRATION,
     PATCH,
     PLAIN,
+    contiguous_block,
     least_squares,
     lowest_bi,
-    window,
     without_training,
 )
 from reproductions.spec.subjects import TOY, Subject, recipe
@@ -110,7 +110,7 @@ def _row(setting: tuple, subject: Subject, limit: int | None, method: str, field
 
 def variants(subject: Subject, count: int) -> dict[str, dict]:
     """Return the selections of layers in a table: the block and, on other models than the paper's, the lowest BI."""
-    return {"": window(count)} if subject.printed else {"L": window(count), "S": lowest_bi(count)}
+    return {"": contiguous_block(count)} if subject.printed else {"L": contiguous_block(count), "S": lowest_bi(count)}
 
 
 def of_variant(row: Row, variant: str) -> Row:
@@ -170,7 +170,7 @@ def ingredients(subject: Subject, limit: int | None = None) -> Iterator[Row]:
 def inserted(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows of Table 6: the part that replaces the removed layers, timed where it is inserted."""
     for model, group, _, count in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
-        ffn = {"selection": window(count), "calibration": CALIBRATION[subject.profile], "repair": trained.FFN}
+        ffn = {"selection": contiguous_block(count), "calibration": CALIBRATION[subject.profile], "repair": trained.FFN}
         for method, fields in {
             "LLM-Streamline(FFN)": ffn,
             "LinearPatch": without_training("LinearPatch[L]", count, subject.profile),
@@ -206,9 +206,9 @@ def settings(subject: Subject, limit: int | None = None) -> Iterator[Row]:
                     fields = without_training(method, count, subject.profile)
                     yield _row(setting, subject, limit, method, fields)
                 selections = (
-                    window(count, "channel", True),
-                    window(count, "flat-batch"),
-                    window(count, "flat-sentence"),
+                    contiguous_block(count, "channel", True),
+                    contiguous_block(count, "flat-batch"),
+                    contiguous_block(count, "flat-sentence"),
                     lowest_bi(count, "channel"),
                 )
                 for method, selection in zip(_COSINES, selections, strict=True):

@@ -1,7 +1,7 @@
 """Declare trained recipes: distillation of the patch, and LLM-Streamline's networks (Tables 2 to 6)."""
 
 from reproductions.linearpatch.recipes import TOP_K
-from reproductions.spec.shared_recipes import CALIBRATION, DISTILLING, streamline_layer, window
+from reproductions.spec.shared_recipes import CALIBRATION, DISTILLING, contiguous_block, streamline_layer
 from reproductions.spec.subjects import Subject
 
 # Table 4's rows as the reported numbers name them: model logits by KL, the replaced layers' output by MSE.
@@ -53,4 +53,4 @@ def fields(method: str, count: int, subject: Subject) -> dict:
     if method == LAYER:
         return streamline_layer(count, subject)
     repair = _REPAIRS[method] | DISTILLING[subject.size]
-    return {"selection": window(count), "calibration": CALIBRATION[subject.profile], "repair": repair}
+    return {"selection": contiguous_block(count), "calibration": CALIBRATION[subject.profile], "repair": repair}

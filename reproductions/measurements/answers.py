@@ -39,12 +39,12 @@ def _means(outcomes: dict[str, np.ndarray]) -> tuple[dict, dict]:
 @benchmark("scaled")
 def _scaled(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """Measure perplexity with the logits times the best one factor, found on the other half of the sequences."""
-    windows = _windows(context, argument)
-    losses = logit_scale.window_nlls(context.model, windows, progress=argument)
+    sequences = _sequences(context, argument)
+    losses = logit_scale.sequence_nlls(context.model, sequences, progress=argument)
     nll, factor = logit_scale.fitted(losses)
     mean, error = float(nll.mean()), float(nll.std() / math.sqrt(len(nll)))
     values = {"nll": mean, "perplexity": math.exp(mean), "factor": factor}
-    details = {"window_nlls": losses.mean(0).tolist(), "factors": list(logit_scale.FACTORS), "windows": len(windows)}
+    details = {"window_nlls": losses.mean(0).tolist(), "factors": list(logit_scale.FACTORS), "windows": len(sequences)}
     return values, {"nll": error, "perplexity": math.exp(mean) * error}, details, {"nll": nll.float().numpy()}
 
 
@@ -54,15 +54,15 @@ def _kl(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
 
     The original is loaded beside the pruned model, in the same dtype.
     """
-    windows = _windows(context, argument)
+    sequences = _sequences(context, argument)
     recipe, device = context.recipe, str(context.model.device)
     original, _ = loading.load(recipe.model, device=device, dtype=recipe.dtype)
-    divergences, same_top = divergence.from_original(context.model, original, windows, progress=argument)
+    divergences, same_top = divergence.from_original(context.model, original, sequences, progress=argument)
     outcomes = {"kl": divergences.float().numpy(), "same_top": same_top.float().numpy()}
-    return *_means(outcomes), {"windows": len(windows)}, outcomes
+    return *_means(outcomes), {"windows": len(sequences)}, outcomes
 
 
-def _windows(context: Context, protocol: str) -> Tensor:
+def _sequences(context: Context, protocol: str) -> Tensor:
     """Return the sequences of a perplexity protocol, as many as the recipe's limit.
 
     Raises:
@@ -70,4 +70,4 @@ def _windows(context: Context, protocol: str) -> Tensor:
     """
     if protocol not in PROTOCOLS:
         raise unknown("perplexity protocol", protocol, PROTOCOLS)
-    return PROTOCOLS[protocol].windows(PROTOCOLS[protocol], context.tokenizer)[: context.recipe.limit]
+    return PROTOCOLS[protocol].sequences(PROTOCOLS[protocol], context.tokenizer)[: context.recipe.limit]

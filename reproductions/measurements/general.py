@@ -28,8 +28,8 @@ def _perplexity(context: Context, argument: str) -> tuple[dict, dict, dict, dict
     report = protocol.measured(context.model, context.tokenizer, limit=context.recipe.limit)
     values = {"nll": report.pop("nll"), "perplexity": report.pop("perplexity")}
     stderr = {"nll": report.pop("nll_stderr"), "perplexity": report.pop("stderr")}
-    windows = report.pop("window_nlls")
-    return values, {key: error for key, error in stderr.items() if error is not None}, report, {"nll": windows}
+    sequences = report.pop("window_nlls")
+    return values, {key: error for key, error in stderr.items() if error is not None}, report, {"nll": sequences}
 
 
 @benchmark("removed")

@@ -55,7 +55,7 @@ def _distances(context: Context, argument: str) -> tuple[dict, dict, dict]:
     return values | {"mean_share": sum(shares) / len(shares)}, {}, {"distances": distances}
 
 
-def _windows_shown(depth: int) -> slice:
+def _blocks_shown(depth: int) -> slice:
     """Return the blocks of four that Fig. 5b shows, those within layers 10 to 19 of 32: the same share of any depth."""
     start = min(round(9 * depth / 32), depth - 4)
     return slice(start, max(start + 1, round(19 * depth / 32) - 3))
@@ -66,14 +66,14 @@ def _outputs(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Measure Fig. 5: cosines of adjacent outputs (a) and of merged blocks of four (b); Eq. 1's norm beside them."""
     texts = sentences(context)
     adjacent = layers.adjacent_cosines(context.model, context.tokenizer, texts)
-    windows = layers.merged_outputs(context.model, context.tokenizer, texts)
+    blocks = layers.merged_outputs(context.model, context.tokenizer, texts)
     norms = layers.merged_norms(context.model)
-    shown = _windows_shown(context.decoder.num_layers)
+    shown = _blocks_shown(context.decoder.num_layers)
     names = {"paper": "Eq. 1", "code": "the code's merge", "alone": "first layer alone", "none": "no layer"}
-    values = {f"least_{short}": min(windows[name][shown]) for short, name in names.items()}
+    values = {f"least_{short}": min(blocks[name][shown]) for short, name in names.items()}
     values |= {"least_adjacent": min(adjacent), "norm": sum(norms["ratio"]) / len(norms["ratio"])}
     values["norm_uncorrelated"] = norms["uncorrelated"]
-    details = {"adjacent": adjacent, "windows": windows, "norms": norms, "within": [shown.start, shown.stop]}
+    details = {"adjacent": adjacent, "windows": blocks, "norms": norms, "within": [shown.start, shown.stop]}
     return values, {}, details
 
 
@@ -82,9 +82,9 @@ def _uncorrelated(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Measure Fig. 5 if nothing were correlated: contributions with the residual stream (a), layers with each other (b)."""
     texts = sentences(context)
     adjacent = layers.orthogonal_cosines(context.model, context.tokenizer, texts)
-    windows = layers.uncorrelated_outputs(context.model, context.tokenizer, texts)
-    shown = windows[_windows_shown(context.decoder.num_layers)]
-    return {"least_adjacent": min(adjacent), "least_paper": min(shown)}, {}, {"adjacent": adjacent, "windows": windows}
+    blocks = layers.uncorrelated_outputs(context.model, context.tokenizer, texts)
+    shown = blocks[_blocks_shown(context.decoder.num_layers)]
+    return {"least_adjacent": min(adjacent), "least_paper": min(shown)}, {}, {"adjacent": adjacent, "windows": blocks}
 
 
 @benchmark("layers")

@@ -15,37 +15,37 @@ from common.calibration.layer_inputs import ATTENTION, MLP
 from common.console.progress import track
 from common.evaluation.windowed_perplexity import PROTOCOLS, Protocol, register, spread
 from common.forward.losses import next_token_loss
-from common.pruning.importance import losses_without_windows
+from common.pruning.importance import losses_without_blocks
 from common.pruning.pipeline import Context
-from common.pruning.selection import window_starts
+from common.pruning.selection import block_starts
 from extensions.league import rows
 from extensions.refit.graft import Observed
 from reproductions.measurements import benchmark
 
 WINDOW = 512
 register(
-    Protocol("league-wikitext2", "wikitext2-test", WINDOW, windows=spread(48)),
-    Protocol("league-ptb", "ptb-test", WINDOW, windows=spread(24)),
+    Protocol("league-wikitext2", "wikitext2-test", WINDOW, sequences=spread(48)),
+    Protocol("league-ptb", "ptb-test", WINDOW, sequences=spread(24)),
 )
 
-LOOKED_AT = 8  # of a text's windows, evenly spread
+LOOKED_AT = 8  # of a text's sequences, evenly spread
 CHOICES = {rows.BLOCK: "cosine", rows.LEAST_RESIDUAL_BLOCK: "least_left", rows.LEAST_LOSS_BLOCK: "least_loss"}
 
 
 @benchmark("windows")
 @torch.inference_mode()
-def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
+def _blocks(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """Measure what removing every block of the recipe's length costs by the named protocol, and which are chosen.
 
-    Each is measured as it is, with the first token's own, dense state put back where the window ends, and with the neurons
+    Each is measured as it is, with the first token's own, dense state put back where the block ends, and with the neurons
     grafted that write the massive activation, if their layer is removed (`extensions.refit.graft`). values: the
-    perplexities (``kept``, ``carried``) at the windows that CHOICES names and at the cheapest. details: by first layer the
-    mean increase of the loss and its standard error, paired with the dense model's windows; norms at layers' inputs.
+    perplexities (``kept``, ``carried``) at the blocks that CHOICES names and at the cheapest. details: by first layer the
+    mean increase of the loss and its standard error, paired with the dense model's sequences; norms at layers' inputs.
     """
     decoder, count = context.decoder, context.recipe.selection["count"]
-    ids = PROTOCOLS[argument].windows(PROTOCOLS[argument], context.tokenizer)[: context.recipe.limit]
+    ids = PROTOCOLS[argument].sequences(PROTOCOLS[argument], context.tokenizer)[: context.recipe.limit]
     ids = ids[:: max(1, len(ids) // LOOKED_AT)][:LOOKED_AT]
-    starts = window_starts(decoder.num_layers, count, exclude_ends=True)
+    starts = block_starts(decoder.num_layers, count, exclude_ends=True)
     dense = []
     with massive_activations.watched(context.model) as norms:
         for batch in ids.split(context.batch_size):
@@ -57,7 +57,7 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
 
     entering = {"plain": None, "kept": first_put_back}
     trials = {
-        name: losses_without_windows(decoder, ids, count, starts, entering=change, **context.pass_options)
+        name: losses_without_blocks(decoder, ids, count, starts, entering=change, **context.pass_options)
         for name, change in entering.items()
     }
     trials["carried"] = _carried(context, ids, count, starts)
@@ -91,13 +91,13 @@ def _carried(context: Context, ids: Tensor, count: int, starts: Sequence[int]) -
     decoder, losses = context.decoder, {}
     if decoder.spec.matrices != (ATTENTION, MLP):
         return losses
-    observed = Observed(decoder, context.windows())
-    for start in track(starts, "blocks with grafted neurons", unit="window", shown=context.progress):
+    observed = Observed(decoder, context.sequences())
+    for start in track(starts, "blocks with grafted neurons", unit="block", shown=context.progress):
         if (graft := observed.graft(range(start, start + count))) is None:
             continue
         host = decoder.layers[graft.host]
         weights = {name: value.clone() for name, value in host.mlp.state_dict().items()}
         graft.into(host)
-        losses |= losses_without_windows(decoder, ids, count, [start], batch_size=context.batch_size)
+        losses |= losses_without_blocks(decoder, ids, count, [start], batch_size=context.batch_size)
         host.mlp.load_state_dict(weights)
     return losses

@@ -16,13 +16,13 @@ BATCH = 16  # Table 6
 
 
 @benchmark("window")
-def _window(context: Context, argument: str) -> tuple[dict, dict, dict]:
+def _block(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Measure the first and last end of what was removed, in how many blocks, and compare it with Table 9."""
     removed = context.details["removed"]
     blocks = runs(removed)
     values = {"start": blocks[0][0], "end": blocks[-1][1], "cuts": len(blocks)}
     variant = "S" if context.recipe.selection["method"] == "bi" else "L"
-    return values, {}, {"table9": linearpatch.compare_window(removed, context.recipe.model, variant)}
+    return values, {}, {"table9": linearpatch.compare_block(removed, context.recipe.model, variant)}
 
 
 @benchmark("inserted")

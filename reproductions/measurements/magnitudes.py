@@ -45,7 +45,7 @@ def _text(context: Context, limit: int | None = None) -> Tensor:
     """Return sequences of the texts, at most ``limit`` of each; None: as TEXTS says."""
     names, count = TEXTS[context.recipe.profile]
     protocols = [PROTOCOLS[name] for name in names]
-    return torch.cat([p.windows(p, context.tokenizer)[: context.recipe.limit or limit or count] for p in protocols])
+    return torch.cat([p.sequences(p, context.tokenizer)[: context.recipe.limit or limit or count] for p in protocols])
 
 
 class _Interface:
@@ -86,7 +86,7 @@ def magnitudes(context: Context, argument: str) -> tuple[dict, dict, dict]:
     layers = [statistics.magnitude(b).mean().item() for b in range(statistics.layers + 1)]
     details: dict = {"layers": layers, "channels": {}, "tokens": {}}
     values: dict = {"start": start, "end": stop}
-    hidden = context.decoder.run(context.decoder.embed_tokens(context.windows()[:1]), 0, start)[0].float()
+    hidden = context.decoder.run(context.decoder.embed_tokens(context.sequences()[:1]), 0, start)[0].float()
     for rotated in (False, True):
         name = "rotated" if rotated else "plain"
         d = statistics.ratio(start, stop, rotated=rotated)
@@ -154,7 +154,7 @@ class _End:
     """Distance of the last states of the model without the layers ``[start, stop)`` from the dense model's."""
 
     def __init__(self, context: Context):
-        ids = context.windows()
+        ids = context.sequences()
         self.decoder, self.batches = context.decoder, []
         for batch in ids[: max(1, END_TOKENS // ids.shape[1])].split(context.batch_size):
             hidden = self.decoder.run(self.decoder.embed_tokens(batch), 0)
@@ -225,15 +225,15 @@ def interface_factors(context: Context, argument: str) -> tuple[dict, dict, dict
     wide = context.decoder.hidden_size > MOST_CHANNELS
     if wide:
         starts = sorted({starts[round(i * (len(starts) - 1) / (FEW_INTERFACES - 1))] for i in range(FEW_INTERFACES)})
-    windows = [(start, start + count) for start in starts]
+    blocks = [(start, start + count) for start in starts]
     ids, end, rows = _text(context, FEW_WINDOWS if wide else None), _End(context), []
-    at_a_time = INTERFACES_AT_A_TIME if context.decoder.hidden_size > WIDE else len(windows)
-    for i in range(0, len(windows), at_a_time):
-        part = windows[i : i + at_a_time]
+    at_a_time = INTERFACES_AT_A_TIME if context.decoder.hidden_size > WIDE else len(blocks)
+    for i in range(0, len(blocks), at_a_time):
+        part = blocks[i : i + at_a_time]
         statistics = context.statistics(count, matrices=part)
-        title = f"blocks {i + 1} to {i + len(part)} of {len(windows)}"
-        for window in track(part, title, unit="interface", each=True):
-            rows.append(_look(_Interface(context, ids, *window), end, statistics, *window))
+        title = f"blocks {i + 1} to {i + len(part)} of {len(blocks)}"
+        for block in track(part, title, unit="interface", each=True):
+            rows.append(_look(_Interface(context, ids, *block), end, statistics, *block))
 
     errors = {
         f"off_{name}": np.array([abs(math.log(row[name] / row["best_factor"])) for row in rows]) for name in PREDICTIONS

@@ -39,7 +39,7 @@ def part(store: Store, recipe, benchmark: str) -> tuple[Record, dict] | None:
     outcomes = store.items(recipe, name) if record is not None and record.status == "ok" else {}
     if not outcomes:
         return None
-    result = (_windows if subsets.tokens(benchmark) else _items)(record, outcomes, benchmark)
+    result = (_sequences if subsets.tokens(benchmark) else _items)(record, outcomes, benchmark)
     if result is None:
         return None
     values, errors, details, outcomes = result
@@ -115,7 +115,7 @@ def _items(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
     return values, errors, details | {"items": min(map(len, first.values()))}, first
 
 
-def _windows(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
+def _sequences(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
     """Return the result of the sequences that `Protocol.of_tokens` spreads over the text; None without a length."""
     if "window" not in record.details:  # as an earlier version wrote it
         return None

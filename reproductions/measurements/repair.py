@@ -32,8 +32,8 @@ def _latency(context: Context, argument: str) -> tuple[dict, dict, dict]:
     model = context.model
     dense, _ = loading.load(context.recipe.model, device=str(model.device), dtype=context.recipe.dtype)
     generator = torch.Generator().manual_seed(0)
-    windows = torch.randint(context.decoder.config.vocab_size, WINDOWS, generator=generator).to(model.device)
-    turns = [(pass_seconds(model, windows), pass_seconds(dense, windows)) for _ in range(1 + PASSES)][1:]
+    sequences = torch.randint(context.decoder.config.vocab_size, WINDOWS, generator=generator).to(model.device)
+    turns = [(pass_seconds(model, sequences), pass_seconds(dense, sequences)) for _ in range(1 + PASSES)][1:]
     pruned, original = (list(seconds) for seconds in zip(*turns, strict=True))
     details = {"seconds": pruned, "dense_seconds": original, "windows": list(WINDOWS), "device": str(model.device)}
     details["threads"] = torch.get_num_threads()

@@ -21,7 +21,7 @@ WINDOWS, PASSES = 32, 3
 TEXT = {"standin": ("standin-test", 256), "paper": ("wikitext2-test", 2048)}
 
 
-def _test_windows(context: Context, count: int) -> torch.Tensor:
+def _test_sequences(context: Context, count: int) -> torch.Tensor:
     """Return held-out sequences [count, tokens] of the profile's test text."""
     corpus, length = TEXT[context.recipe.profile]
     return cut(corpora.joined_ids(context.tokenizer, corpus), length)[:count]
@@ -34,17 +34,17 @@ def _held_mib(model) -> float:
 
 
 @torch.inference_mode()
-def pass_seconds(model: torch.nn.Module, windows: torch.Tensor) -> float:
+def pass_seconds(model: torch.nn.Module, sequences: torch.Tensor) -> float:
     """Measure the seconds of a pass over sequences [count, tokens], one at a time.
 
     On a CPU they are the process's CPU time, summed over its threads, so that other work on the machine does not count.
     """
-    clock = time.process_time if windows.device.type == "cpu" else time.perf_counter
+    clock = time.process_time if sequences.device.type == "cpu" else time.perf_counter
     started = clock()
-    for window in windows.split(1):
-        model(window, use_cache=False)
-    if windows.device.type == "cuda":
-        torch.cuda.synchronize(windows.device)
+    for sequence in sequences.split(1):
+        model(sequence, use_cache=False)
+    if sequences.device.type == "cuda":
+        torch.cuda.synchronize(sequences.device)
     return clock() - started
 
 
@@ -56,9 +56,9 @@ def _statistics(context: Context, argument: str) -> tuple[dict, dict, dict]:
     Seconds are this machine's: `device` and `threads` stand beside them, and they are not the paper's quantity.
     """
     model = context.model
-    windows = _test_windows(context, WINDOWS).to(model.get_input_embeddings().weight.device)
-    pass_seconds(model, windows)
-    seconds = [pass_seconds(model, windows) for _ in range(PASSES)]
+    sequences = _test_sequences(context, WINDOWS).to(model.get_input_embeddings().weight.device)
+    pass_seconds(model, sequences)
+    seconds = [pass_seconds(model, sequences) for _ in range(PASSES)]
     values = {"parameters": sizes.parameters(model), "memory_mib": _held_mib(model)}
     values |= {"latency_seconds": statistics.median(seconds)}
     try:
@@ -66,14 +66,14 @@ def _statistics(context: Context, argument: str) -> tuple[dict, dict, dict]:
         status = "ok"
     except UserError as error:  # experts: which matrices a token sees is not fixed
         status = str(error)
-    details = {"seconds": seconds, "windows": list(windows.shape), "device": str(windows.device), "status": status}
+    details = {"seconds": seconds, "windows": list(sequences.shape), "device": str(sequences.device), "status": status}
     return values, {}, details | {"threads": torch.get_num_threads(), "dtype": str(model.dtype).removeprefix("torch.")}
 
 
 @benchmark("similarity", reads=TEXT["paper"][:1])
 def _similarity(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Measure the layers' similarity matrix (`cka` or `cosine`) on 1,024 held-out tokens; values: mean off the diagonal."""
-    ids = _test_windows(context, 64).flatten()[:1024].view(4, 256)
+    ids = _test_sequences(context, 64).flatten()[:1024].view(4, 256)
     matrix = similarity.layer_similarity(context.decoder, ids, argument or "cka")
     count = len(matrix)
     mean = float((matrix.sum() - matrix.diagonal().sum()) / (count * (count - 1)))

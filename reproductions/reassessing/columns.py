@@ -176,6 +176,11 @@ def statistics(profile: str) -> list[Column]:
         Column("macs", "statistics", "multiply_adds", scale=1e-6, compare="exact", label="MACs M (64 tokens)"),
         memory,
         Column(
-            "cpu-seconds", "statistics", "latency_seconds", compare="exact", unit="s", label="CPU seconds (32 windows)"
+            "cpu-seconds",
+            "statistics",
+            "latency_seconds",
+            compare="exact",
+            unit="s",
+            label="CPU seconds (32 sequences)",
         ),
     ]

@@ -15,12 +15,12 @@ from reproductions.spec.registry import Row
 from reproductions.spec.shared_recipes import (
     CALIBRATION,
     collapse,
+    contiguous_block,
     llm_pruner,
     merged_at_once,
     sentences,
     slicegpt,
     streamline_layer,
-    window,
 )
 from reproductions.spec.subjects import PAPER, recipe
 
@@ -52,7 +52,7 @@ def _untrained(metric: str) -> Callable[[str, int], dict]:
 
 
 def _uidl(model: str, removed: int) -> dict:
-    return {"selection": window(removed, "last-token-angle"), "calibration": CALIBRATION["paper"]}
+    return {"selection": contiguous_block(removed, "last-token-angle"), "calibration": CALIBRATION["paper"]}
 
 
 def _laco(model: str, removed: int) -> dict:

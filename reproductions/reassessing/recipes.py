@@ -84,8 +84,8 @@ def _chosen(metric: str, count: int, size: str, samples: int) -> dict:
         lines = {"corpus": CORPORA[size]["lines"], "sampler": "line-crops"}
         steps["calibration"] = lines | {"count": samples, "length": LENGTH, "seed": SEED}
     if name == "ppl":
-        windows = {"corpus": CORPORA[size]["windows"], "sampler": "windows", "length": LENGTH}
-        steps["calibration"] = windows | ({"count": WINDOWS[size]} if WINDOWS[size] else {})
+        sequences = {"corpus": CORPORA[size]["windows"], "sampler": "windows", "length": LENGTH}
+        steps["calibration"] = sequences | ({"count": WINDOWS[size]} if WINDOWS[size] else {})
     return steps
 
 

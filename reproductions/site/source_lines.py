@@ -30,7 +30,7 @@ def sources() -> dict[str, tuple[str, int]]:
 def place(name: str, package: str) -> tuple[str, int] | None:
     """Return (file, line) of a name in a text about a package: dotted, or short if it is unique.
 
-    ``method.select(variant="S")``, ``common.pruning.selection.best_window`` and ``figures/style.py`` are such names.
+    ``method.select(variant="S")``, ``common.pruning.selection.best_block`` and ``figures/style.py`` are such names.
     """
     name = name.partition("(")[0].strip()
     if name.endswith(".py"):

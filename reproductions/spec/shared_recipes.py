@@ -51,7 +51,7 @@ def lowest_bi(count: int, cosine: str = "token") -> dict:
     return {"method": "bi", "count": count, "cosine": cosine}
 
 
-def window(count: int, cosine: str = "token", exclude_ends: bool = False) -> dict:
+def contiguous_block(count: int, cosine: str = "token", exclude_ends: bool = False) -> dict:
     """Return the selection [L], the block of highest cosine per token (Eq. 2).
 
     The official code takes the cosine per channel, without the ends.
@@ -65,9 +65,9 @@ def without_training(method: str, count: int, profile: str) -> dict | None:
     return {
         "SLEB": {"selection": {"method": "sleb", "count": count, "calibration": SLEB_LINES[profile]}},
         "ShortGPT": {"selection": lowest_bi(count), "calibration": calibration},
-        "LLM-Streamline(None)": {"selection": window(count), "calibration": calibration},
+        "LLM-Streamline(None)": {"selection": contiguous_block(count), "calibration": calibration},
         "LinearPatch[S]": {"selection": lowest_bi(count), "calibration": calibration, "repair": PATCH},
-        "LinearPatch[L]": {"selection": window(count), "calibration": calibration, "repair": PATCH},
+        "LinearPatch[L]": {"selection": contiguous_block(count), "calibration": calibration, "repair": PATCH},
     }.get(method)
 
 
@@ -99,7 +99,7 @@ def streamline_layer(count: int, subject: Subject) -> dict:
     So as many layers are removed as in other rows.
     """
     repair = {"method": "streamline-layer", "target": "output"} | DISTILLING[subject.size]
-    return {"selection": window(count + 1), "calibration": CALIBRATION[subject.profile], "repair": repair}
+    return {"selection": contiguous_block(count + 1), "calibration": CALIBRATION[subject.profile], "repair": repair}
 
 
 def sentences(profile: str, count: int = 10) -> dict:

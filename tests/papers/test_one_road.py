@@ -15,9 +15,9 @@ from common.cli import main
 from common.models import checkpoint, loading
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
-from common.pruning.pipeline import Context, around, run_recipe
+from common.pruning.pipeline import Context, context_of, run_recipe
 from common.pruning.recipe import Calibration, Recipe
-from common.pruning.steps import BlockInfluence, Window
+from common.pruning.steps import BlockInfluence, ContiguousBlock
 from common.training import instructions
 from papers import laco, linearpatch, prunecomp, reassessing
 from papers.laco.sentences import draw
@@ -104,20 +104,20 @@ def test_samplers_draw_as_the_official_codes(source, sampler, seed, begin, end):
     ids = corpora.encode(tokenizer, source.text)
     generator, edges = random.Random(seed), (int(len(ids) * begin), int(len(ids) * end) - LENGTH - 1)
     starts = [generator.randint(*edges) for _ in range(SAMPLES)]
-    drawn = around(model, tokenizer).tokens(Calibration("own", sampler, LENGTH, SAMPLES))
+    drawn = context_of(model, tokenizer).tokens(Calibration("own", sampler, LENGTH, SAMPLES))
     assert drawn.tolist() == [ids[start : start + LENGTH].tolist() for start in starts]
 
 
 @pytest.mark.parametrize(
     "options, selection, patch",
     [
-        ((), Window(2), LinearPatchRepair()),
+        ((), ContiguousBlock(2), LinearPatchRepair()),
         (("--variant", "S"), BlockInfluence(2), LinearPatchRepair()),
-        (("--patch", "matrix"), Window(2), LinearPatchRepair("matrix", "least-squares")),
-        (("--patch", "scalar", "--cosine", "channel"), Window(2, "channel"), LinearPatchRepair("scalar")),
+        (("--patch", "matrix"), ContiguousBlock(2), LinearPatchRepair("matrix", "least-squares")),
+        (("--patch", "scalar", "--cosine", "channel"), ContiguousBlock(2, "channel"), LinearPatchRepair("scalar")),
         (
             ("--patch", "diagonal", "--cosine", "channel", "--estimator", "least-squares"),
-            Window(2, "channel"),
+            ContiguousBlock(2, "channel"),
             LinearPatchRepair("diagonal", "least-squares"),
         ),
     ],
@@ -135,7 +135,7 @@ def test_linearpatch(source, tool, table, options, selection, patch):
 def test_linearpatch_distilled(tool, table):
     by_tool, _ = tool("linearpatch", "--remove", "2", "--distill", "6")
     step = DistilledPatch(trainable="matrix", kind="hadamard", samples=6, teacher="online")
-    same(by_tool, table(selection=Window(2), repair=step, calibration=LINEARPATCH))
+    same(by_tool, table(selection=ContiguousBlock(2), repair=step, calibration=LINEARPATCH))
 
 
 @pytest.mark.parametrize(

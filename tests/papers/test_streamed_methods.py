@@ -10,7 +10,7 @@ from common.models import checkpoint
 from common.models.decoder import Decoder
 from common.models.layers import sublayers
 from common.pruning import importance
-from common.pruning.selection import best_window
+from common.pruning.selection import best_block
 from common.utils.errors import UserError
 from extensions import refit
 from papers.linearpatch.patch import patch_interfaces
@@ -19,7 +19,7 @@ from papers.prunecomp import prune_and_compensate
 
 def linearpatch(model, crops):
     statistics = collect(Decoder(model), crops, span=2, batch_size=2)
-    patch_interfaces(model, statistics, list(range(*best_window(statistics, 2))))
+    patch_interfaces(model, statistics, list(range(*best_block(statistics, 2))))
 
 
 def prunecomp(model, crops):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.pruning.recipe import PARTS, Calibration, Recipe
-from common.pruning.steps import Window
+from common.pruning.steps import ContiguousBlock
 from common.records.published import Published
 from common.records.results import PUBLISHED
 from common.utils.errors import UserError
@@ -94,9 +94,9 @@ def test_a_default_that_is_said_is_the_default_that_is_not():
     short = Recipe("small", "paper", selection=window, training=gptq, calibration=entry | {"seed": None})
     spelled = window | {"cosine": "token", "exclude_ends": False}
     whole = Recipe(**vars(short) | {"selection": spelled, "calibration": entry})
-    typed = Recipe(**vars(short) | {"selection": Window(2), "calibration": Calibration("a", "lines")})
+    typed = Recipe(**vars(short) | {"selection": ContiguousBlock(2), "calibration": Calibration("a", "lines")})
     assert short == whole == typed and short.hash == whole.hash == typed.hash
-    assert Recipe(**vars(short) | {"selection": Window(2, "channel")}).hash != short.hash
+    assert Recipe(**vars(short) | {"selection": ContiguousBlock(2, "channel")}).hash != short.hash
 
 
 def test_a_recipe_of_before_its_steps_is_refused_where_they_spell_it_otherwise(monkeypatch):

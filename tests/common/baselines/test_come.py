@@ -10,7 +10,7 @@ from weights import changed_weights, weights
 
 from common.baselines.come import come, observe
 from common.models.decoder import Decoder
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.utils.errors import UserError
 
 LINEAR = {"self_attn.o_proj": 1, "mlp.down_proj": 1}
@@ -112,7 +112,7 @@ def test_a_merge_keeps_the_most_sensitive_channels_and_whole_groups_of_heads(kin
 
 def test_merged_layers_are_spared_and_the_result_is_a_plain_model(make_tiny, ids, reloaded):
     model = make_tiny("qwen3")
-    context = around(model, windows=ids, selection={"method": "come", "count": 3})
+    context = context_of(model, sequences=ids, selection={"method": "come", "count": 3})
     run_recipe(context)
     pairs = [entry["pair"] for entry in context.details["merged"]]
     assert len({layer for pair in pairs for layer in pair}) == 6 and len(model.model.layers) == 3
@@ -138,7 +138,9 @@ def test_a_recipe_of_more_layers_goes_on_where_one_of_fewer_ended(make_tiny, ids
     models = []
     for count, expected_passes in ((2, 2), (3, 3), (3, 3), (2, 3)):
         models.append(make_tiny("llama"))
-        context = around(models[-1], windows=ids, selection={"method": "come", "count": count}, search_folder=tmp_path)
+        context = context_of(
+            models[-1], sequences=ids, selection={"method": "come", "count": count}, search_folder=tmp_path
+        )
         run_recipe(context)
         assert len(passes) == expected_passes and len(context.details["merged"]) == count
     for first, second in ((0, 3), (1, 2)):

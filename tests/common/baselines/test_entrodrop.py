@@ -10,7 +10,7 @@ from common.baselines import entrodrop
 from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.models.decoder import Decoder
 from common.models.layers.sublayers import ATTENTION, HALVES, MLP, drop_halves
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
@@ -99,7 +99,7 @@ def test_whole_layers_go_by_name_and_halves_that_are_gone_are_not_asked(make_tin
     def pruned(**options):
         model = make_tiny("llama")
         drop_halves(model, [(1, ATTENTION)])
-        context = around(model, windows=IDS, selection={"method": "entrodrop"} | options)
+        context = context_of(model, sequences=IDS, selection={"method": "entrodrop"} | options)
         run_recipe(context)
         return context
 

@@ -15,7 +15,7 @@ from common.models.decoder import Decoder
 from common.models.layers import structure
 from common.models.layers.widths import widths
 from common.models.surgery import remove_layers
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
@@ -180,7 +180,9 @@ def test_a_broken_structure_is_refused_in_one_line(tiny_llama, tmp_path, content
 def test_the_step_in_a_recipe_prunes_by_the_recipes_tokens(tiny_llama):
     expected = copy.deepcopy(tiny_llama)
     llm_pruner.prune(expected, IDS, RATIO, first=1, last=1)
-    context = around(tiny_llama, windows=IDS, selection={"method": "llm-pruner", "ratio": RATIO, "first": 1, "last": 1})
+    context = context_of(
+        tiny_llama, sequences=IDS, selection={"method": "llm-pruner", "ratio": RATIO, "first": 1, "last": 1}
+    )
     run_recipe(context)
     assert torch.equal(logits(tiny_llama), logits(expected))
     assert context.removed == [] and context.details["sliced"]["layers"] == [1, 2, 3, 4]
@@ -193,7 +195,7 @@ def test_as_many_parameters_go_as_layers_have(tiny_llama, count):
     layer = sum(p.numel() for p in tiny_llama.model.layers[0].parameters())
     channel = 3 * tiny_llama.config.hidden_size
     selection = {"method": "llm-pruner", "layers": count, "first": 1, "last": 1}
-    run_recipe(around(tiny_llama, windows=IDS, selection=selection))
+    run_recipe(context_of(tiny_llama, sequences=IDS, selection=selection))
     gone = before - sum(p.numel() for p in tiny_llama.parameters())
     assert 0 <= gone - count * layer < 4 * channel
     assert {layer_widths["key_heads"] for layer_widths in widths(tiny_llama)[1:5]} == {2 - (count == 2)}
@@ -205,6 +207,8 @@ def test_more_than_there_is_cannot_go(tiny_llama):
         ({"layers": 1, "ratio": 0.5}, "exactly one"),
         ({}, "exactly one"),
     ):
-        context = around(tiny_llama, windows=IDS, selection={"method": "llm-pruner", "first": 1, "last": 1} | selection)
+        context = context_of(
+            tiny_llama, sequences=IDS, selection={"method": "llm-pruner", "first": 1, "last": 1} | selection
+        )
         with pytest.raises(UserError, match=message):
             run_recipe(context)

@@ -9,9 +9,9 @@ from heads import streams
 from common.baselines.lorp import locality, lorp, token_similarity
 from common.calibration import collect
 from common.models.decoder import Decoder
-from common.pruning.pipeline import around
+from common.pruning.pipeline import context_of
 from common.pruning.recipe import read
-from common.pruning.selection import best_window
+from common.pruning.selection import best_block
 from common.utils.errors import UserError
 
 
@@ -72,7 +72,7 @@ def test_refusals_and_the_recipes_step(tiny_llama, ids):
         lorp(similarity, 2, clusters=7)
     with pytest.raises(UserError, match="cannot remove 5 of 6"):
         lorp(similarity, 5)
-    context = around(tiny_llama, windows=ids)
+    context = context_of(tiny_llama, sequences=ids)
     chosen = read("selection", {"method": "lorp", "count": 2}).choose(context)
     assert chosen == lorp(similarity, 2)
     assert context.details["lorp"]["locality"] == round(locality(similarity), 4)
@@ -89,7 +89,7 @@ def test_uidls_angle_is_that_of_the_last_tokens(tiny, ids):
     for start in range(4):
         measured = 1 - statistics.cosine("last-token-angle", start, start + 2)
         assert measured == pytest.approx(angle(start, start + 2), abs=1e-6)
-    window = best_window(statistics, 2, "last-token-angle")
+    window = best_block(statistics, 2, "last-token-angle")
     assert window[0] == min(range(1, 4), key=lambda a: angle(a, a + 2))
     # what was collected without angles does not pass for their being zero
     assert not collect(Decoder(tiny), ids, span=2).holds([], span=2, kinds=("last-token-angle",))

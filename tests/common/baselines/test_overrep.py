@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from common.baselines.overrep import PAPER, RecoveryLayers, Wide, WideGain, annealing, recover
 from common.models.decoder import Decoder
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.pruning.steps import Given
 from common.training.fitting import Fitting
 from common.utils.errors import UserError
@@ -154,8 +154,8 @@ def test_its_training_is_plain_steps_on_the_formulas(tiny_llama):
 def test_a_recipe_trains_on_its_own_text_and_gives_a_plain_model(make_tiny, reloaded, monkeypatch):
     model = make_tiny("qwen3")
     repair = {"method": "overrep", "samples": 6, "batch_size": 2, "epochs": 1}
-    context = around(model, selection=Given((2, 3)), repair=repair)
-    monkeypatch.setattr("common.baselines.overrep.OverRep.windows", lambda self, context: WINDOWS)
+    context = context_of(model, selection=Given((2, 3)), repair=repair)
+    monkeypatch.setattr("common.baselines.overrep.OverRep.sequences", lambda self, context: WINDOWS)
     run_recipe(context)
     assert context.details["training"]["steps"] == 3 and context.recipe.step("repair").fitting(PAPER).clip == 1.0
     reloaded(model, WINDOWS)

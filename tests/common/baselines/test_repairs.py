@@ -15,7 +15,7 @@ from common.calibration.block_boundaries import crossings
 from common.calibration.least_squares import Regression
 from common.hooks import patches
 from common.models.decoder import Decoder
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.pruning.steps import Given
 from common.utils.errors import UserError
 from papers.linearpatch import steps as _patches  # noqa: F401 - registers its step
@@ -215,7 +215,7 @@ def test_an_intercept_is_not_damped():
 )
 def test_a_recipe_repairs_as_the_function_does_and_says_from_how_many_tokens(repair, call, make_tiny, ids):
     by_recipe, by_function = make_tiny("llama"), make_tiny("llama")
-    context = around(by_recipe, windows=ids, selection=Given((4, 2)), repair=repair)
+    context = context_of(by_recipe, sequences=ids, selection=Given((4, 2)), repair=repair)
     assert context.recipe.step("repair") == repair
     run_recipe(context)
     reports = call(by_function, ids)

@@ -9,7 +9,7 @@ from heads import streams
 
 from common.baselines.shift_llm import shift
 from common.hooks import patches
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.pruning.steps import Given
 from common.utils.errors import UserError
 
@@ -77,7 +77,7 @@ def test_a_full_rank_changes_nothing(tiny_llama, ids):
 def test_several_blocks_are_saved_and_come_back(rank, make_tiny, ids, reloaded):
     model = make_tiny("gemma2")
     repair = {"method": "shift-llm"} | ({"rank": rank} if rank else {})
-    context = around(model, windows=ids, selection=Given((2, 4)), repair=repair)
+    context = context_of(model, sequences=ids, selection=Given((2, 4)), repair=repair)
     run_recipe(context)
     assert [(entry["run"], entry["position"]) for entry in context.details["patches"]] == [([2, 3], 2), ([4, 5], 3)]
     reloaded(model, ids, plain=False)

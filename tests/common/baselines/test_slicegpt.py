@@ -16,7 +16,7 @@ from common.hooks import attach_patch
 from common.models import checkpoint
 from common.models.layers import structure
 from common.models.surgery import remove_layers, without_layers
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (6, 20), generator=torch.Generator().manual_seed(3))
@@ -158,7 +158,7 @@ def test_the_step_in_a_recipe_slices_by_the_recipes_tokens(tiny_llama, fidelity)
     expected = copy.deepcopy(tiny_llama)
     width = slicegpt.width_of_ratio(tiny_llama, 0.2)
     slicegpt.slice_stream(expected, IDS, width, centre=fidelity == "code")
-    context = around(tiny_llama, windows=IDS, selection={"method": "slicegpt", "ratio": 0.2}, fidelity=fidelity)
+    context = context_of(tiny_llama, sequences=IDS, selection={"method": "slicegpt", "ratio": 0.2}, fidelity=fidelity)
     run_recipe(context)
     assert torch.equal(logits(tiny_llama), logits(expected))
     assert context.details["sliced"] == {"width": width} and context.removed == []

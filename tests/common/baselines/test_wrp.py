@@ -7,7 +7,7 @@ import torch
 from common.baselines.lorp import lorp
 from common.baselines.wrp import cluster_count, weight_similarity
 from common.models.decoder import Decoder
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.utils.errors import UserError
 
 SEVEN = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
@@ -82,7 +82,7 @@ def test_two_clusters_unless_the_finer_structure_is_the_stronger_beyond_depth():
 def test_a_recipe_removes_the_layers_that_lorps_allocation_gives_and_reads_no_text(tiny_llama):
     similarity = weight_similarity(Decoder(tiny_llama))
     expected = lorp(similarity, 2, cluster_count(similarity))
-    context = around(tiny_llama, selection={"method": "wrp", "count": 2})
+    context = context_of(tiny_llama, selection={"method": "wrp", "count": 2})
     run_recipe(context)
     assert context.details["removed"] == expected and len(tiny_llama.model.layers) == 4
     assert context.decoder.executions == 0

@@ -61,17 +61,17 @@ def test_sleb_lines_are_shuffled_joined_and_cut(tiny_tokenizer):
     order = list(texts)
     random.Random(0).shuffle(order)
     expected = tiny_tokenizer("\n\n".join(order[:20]), return_tensors="pt").input_ids[0]
-    windows = sample_lines(tiny_tokenizer, texts, length=16, count=20)
-    assert windows.flatten().equal(expected[: windows.numel()])
-    assert len(expected) - windows.numel() < 16
+    sequences = sample_lines(tiny_tokenizer, texts, length=16, count=20)
+    assert sequences.flatten().equal(expected[: sequences.numel()])
+    assert len(expected) - sequences.numel() < 16
 
 
 def test_sleb_lines_are_those_of_the_official_code(tiny_tokenizer):
     texts = [f"line {i}" for i in range(50)]
     rows = datasets.Dataset.from_dict({"text": texts}).shuffle(seed=0)[:20]["text"]
     expected = tiny_tokenizer("\n\n".join(rows), return_tensors="pt").input_ids[0]
-    windows = sample_lines(tiny_tokenizer, texts, length=16, count=20, shuffle="datasets")
-    assert windows.flatten().equal(expected[: windows.numel()])
+    sequences = sample_lines(tiny_tokenizer, texts, length=16, count=20, shuffle="datasets")
+    assert sequences.flatten().equal(expected[: sequences.numel()])
 
 
 def test_documents_are_drawn_after_the_crops_each_once(tiny_tokenizer):

@@ -160,9 +160,9 @@ def test_divergence_is_that_of_the_two_models_logits(prune, model, text):
     divergence = run.report["evaluation"]["divergence"]
     original, tokenizer = checkpoint.load(model)
     ids = torch.tensor(tokenizer(text.read_text())["input_ids"])
-    windows = ids[int(0.9 * len(ids)) :][: 4 * 32].view(4, 32)
+    sequences = ids[int(0.9 * len(ids)) :][: 4 * 32].view(4, 32)
     with torch.no_grad():
-        before, after = (model(windows).logits.double().log_softmax(-1) for model in (original, run.model))
+        before, after = (model(sequences).logits.double().log_softmax(-1) for model in (original, run.model))
     means = (before.exp() * (before - after)).sum(-1)[:, :-1].mean(1)
     assert divergence["kl"] == pytest.approx(means.mean().item(), rel=1e-4) and divergence["sequences"] == 4
     assert divergence["kl_stderr"] == pytest.approx(means.std().item() / 2, rel=1e-3)

@@ -52,8 +52,8 @@ def test_without_a_factor_norms_behind_the_halves_are_no_hindrance(tool, write_c
 
 @pytest.mark.parametrize("paper", ["refit", "reassessing"])  # by windows, by lines
 def test_texts_are_mixed_in_equal_parts(paper, tool, text, second_text, data, tmp_path, monkeypatch):
-    windows, documents, read = Job.windows.func, Job.documents, {}
-    monkeypatch.setattr(Job, "windows", property(lambda job: read.setdefault("windows", windows(job))))
+    sequences, documents, read = Job.sequences.func, Job.documents, {}
+    monkeypatch.setattr(Job, "sequences", property(lambda job: read.setdefault("sequences", sequences(job))))
     monkeypatch.setattr(Job, "documents", lambda job, *least: read.setdefault("documents", documents(job, *least)))
     more = [] if paper == "refit" else ["--data", data, *FINE_TUNE, "--metric", "bi"]
     run = tool(paper, "--remove", 2, *more, text=f"{text}+{second_text}")
@@ -69,7 +69,7 @@ def test_texts_are_mixed_in_equal_parts(paper, tool, text, second_text, data, tm
     assert run.report["evaluation"]["after"]["perplexity"] == pytest.approx(loss.exp().item(), rel=1e-4)
     if paper == "refit":
         drawn = [calibration.sample_crops(one, length=32, count=2, seed=2) for one in ids]
-        assert torch.equal(read["windows"], torch.stack([drawn[place % 2][place // 2] for place in range(4)]))
+        assert torch.equal(read["sequences"], torch.stack([drawn[place % 2][place // 2] for place in range(4)]))
     else:
         assert all(piece in path.read_text() for piece, path in zip(read["documents"], [text, second_text] * 2))
 
@@ -151,7 +151,9 @@ def test_documents_share_no_token_with_what_is_kept_for_evaluation(model, tmp_pa
     config, tokenizer = AutoConfig.from_pretrained(model), checkpoint.load_tokenizer(model)
     job = Job(method_of("linearpatch"), options, model, config, tokenizer, tmp_path / "work")
     ids = tokenizer(text.read_text(encoding="utf-8"))["input_ids"]
-    assert torch.equal(job.test_windows.flatten(), torch.tensor(ids[int(0.9 * len(ids)) :][: job.test_windows.numel()]))
+    assert torch.equal(
+        job.test_sequences.flatten(), torch.tensor(ids[int(0.9 * len(ids)) :][: job.test_sequences.numel()])
+    )
     pieces = job.documents(3)
     assert len(tokenizer("\n\n".join(pieces))["input_ids"]) <= int(0.9 * len(ids))
     assert pieces == paragraphs[: len(pieces)]  # and one more would be too many

@@ -62,8 +62,8 @@ def test_the_bound_reads_text_that_neither_calibration_nor_test_reads(tool, text
     (job,) = jobs
     ids = job.tokenizer(text.read_text())["input_ids"]
     first, end = int(0.9 * int(0.9 * len(ids))), int(0.9 * len(ids))
-    assert job.held_out_windows.flatten().tolist() == ids[first:end][: job.held_out_windows.numel()]
-    assert job.test_windows.flatten().tolist() == ids[end:][: job.test_windows.numel()]
+    assert job.held_out_sequences.flatten().tolist() == ids[first:end][: job.held_out_sequences.numel()]
+    assert job.test_sequences.flatten().tolist() == ids[end:][: job.test_sequences.numel()]
     places = {tuple(ids[place : place + 32]) for place in range(first - 32)}
     crops = job.crops(500)
     assert len(crops) == 500 and all(tuple(crop.tolist()) in places for crop in crops)

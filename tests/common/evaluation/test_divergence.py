@@ -13,13 +13,13 @@ from common.evaluation.windowed_perplexity import cut
 def test_divergence_is_that_of_full_logits(tiny, monkeypatch):
     monkeypatch.setattr(divergence, "HEAD_ROWS", 4)
     monkeypatch.setattr(divergence, "ROWS", {"cpu": 3})
-    windows = cut(torch.randint(3, 320, (60,), generator=torch.Generator().manual_seed(5)), 12)
+    sequences = cut(torch.randint(3, 320, (60,), generator=torch.Generator().manual_seed(5)), 12)
     changed = copy.deepcopy(tiny)
     for parameter in changed.parameters():
         parameter.mul_(1.1)
-    means, same = divergence.from_original(changed, tiny, windows)
+    means, same = divergence.from_original(changed, tiny, sequences)
     assert means.shape == same.shape == (5,)
-    for window, kl, share in zip(windows, means, same, strict=True):
+    for window, kl, share in zip(sequences, means, same, strict=True):
         p, q = (model(window[None]).logits[0, :-1].double() for model in (tiny, changed))
         both = [logits.log_softmax(-1) for logits in (q, p)]
         expected = torch.nn.functional.kl_div(*both, reduction="batchmean", log_target=True)

@@ -10,23 +10,23 @@ from common.utils.errors import UserValueError
 
 
 @pytest.fixture
-def windows():
+def sequences():
     return cut(torch.randint(3, 320, (60,), generator=torch.Generator().manual_seed(5)), 12)
 
 
 @torch.no_grad()
-def test_losses_are_those_of_full_logits_times_the_factor(tiny, windows, monkeypatch):
+def test_losses_are_those_of_full_logits_times_the_factor(tiny, sequences, monkeypatch):
     monkeypatch.setattr(token_log_probs, "HEAD_ROWS", 4)
     monkeypatch.setattr(logit_scale, "HEAD_ROWS", 4)
     monkeypatch.setattr(logit_scale, "ROWS", {"cpu": 3})
-    losses = logit_scale.window_nlls(tiny, windows, (0.7, 1.0, 1.3))
+    losses = logit_scale.sequence_nlls(tiny, sequences, (0.7, 1.0, 1.3))
     assert losses.shape == (5, 3)
     for place, factor in enumerate((0.7, 1.0, 1.3)):
-        for window, loss in zip(windows, losses[:, place], strict=True):
+        for window, loss in zip(sequences, losses[:, place], strict=True):
             logits = factor * tiny(window[None]).logits[0, :-1].double()
             expected = torch.nn.functional.cross_entropy(logits, window[1:])
             assert float(loss) == pytest.approx(float(expected), rel=1e-5)
-    assert torch.allclose(losses[:, 1].float(), token_nlls(tiny, windows).mean(1), rtol=1e-5)
+    assert torch.allclose(losses[:, 1].float(), token_nlls(tiny, sequences).mean(1), rtol=1e-5)
 
 
 @torch.no_grad()
@@ -40,10 +40,10 @@ def test_a_head_that_is_twice_too_large_wants_half_the_logits(tiny_llama):
         out = tiny_llama(ids[:, -1:], past_key_values=cache, use_cache=True)
         chances, cache = out.logits[:, -1].softmax(-1), out.past_key_values
         ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], 1)
-    own = logit_scale.fitted(logit_scale.window_nlls(tiny_llama, ids))[1]
+    own = logit_scale.fitted(logit_scale.sequence_nlls(tiny_llama, ids))[1]
     assert own == pytest.approx(1.0, abs=0.11)
     tiny_llama.lm_head.weight.mul_(2)
-    assert logit_scale.fitted(logit_scale.window_nlls(tiny_llama, ids))[1] == pytest.approx(own / 2, abs=0.06)
+    assert logit_scale.fitted(logit_scale.sequence_nlls(tiny_llama, ids))[1] == pytest.approx(own / 2, abs=0.06)
 
 
 def test_no_window_is_judged_by_a_factor_fitted_to_it():

@@ -142,9 +142,9 @@ def test_c4_crops_follow_the_published_loop(short, tiny_tokenizer):
 @pytest.mark.parametrize("step", [4, 8])
 def test_every_so_manieth_window_begins_with_the_first(short, tiny_tokenizer, step):
     ids = tiny_tokenizer("\n\n".join(corpora.texts("short")))["input_ids"]
-    part = replace(short, windows=every_nth(step))
+    part = replace(short, sequences=every_nth(step))
     expected = [ids[start : start + 16] for start in range(0, len(ids) - 15, 16 * step)]
-    assert len(expected) > 2 and part.windows(part, tiny_tokenizer).tolist() == expected
+    assert len(expected) > 2 and part.sequences(part, tiny_tokenizer).tolist() == expected
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 24, 40, 50])

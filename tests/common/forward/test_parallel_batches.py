@@ -60,14 +60,14 @@ def test_an_error_drops_what_has_not_begun_and_gives_the_cores_back(threads):
 
 def test_threads_that_share_states_answer_like_one(make_tiny, threads, monkeypatch, tmp_path):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
-    windows = torch.randint(3, 320, (24, 11), generator=torch.Generator().manual_seed(4))
+    sequences = torch.randint(3, 320, (24, 11), generator=torch.Generator().manual_seed(4))
     dense, pruned = make_tiny("llama"), make_tiny("llama")
     remove_layers(pruned, [3])
     answers = {}
     for cores in (1, 4):
         threads(cores)
         monkeypatch.setattr(prefix_cache, "STORE", StateFiles())
-        answers[cores] = [token_nlls(model, windows, max_tokens=11) for model in (dense, pruned)]
+        answers[cores] = [token_nlls(model, sequences, max_tokens=11) for model in (dense, pruned)]
         assert prefix_cache.STORE.hits == 24
     for alone, together in zip(answers[1], answers[4], strict=True):
         torch.testing.assert_close(alone, together, atol=1e-5, rtol=0)

@@ -96,19 +96,19 @@ def test_norm_epsilon_and_configuration_are_part_of_the_digest(tiny_llama):
     assert weights_chain(Decoder(tiny_llama))[2] != before[2]
 
 
-def windows():
+def sequences():
     return torch.randint(3, 320, (5, 11), generator=torch.Generator().manual_seed(4))
 
 
 def test_perplexity_starts_where_a_model_parts(tiny, monkeypatch, store):
     pruned = copy.deepcopy(tiny)
     remove_layers(pruned, [3])
-    token_nlls(tiny, windows())
+    token_nlls(tiny, sequences())
     assert store.hits == 0
-    shared = token_nlls(pruned, windows())
+    shared = token_nlls(pruned, sequences())
     assert store.hits == 1
     monkeypatch.setattr(prefix_cache, "STORE", StateFiles(limit=0))
-    assert torch.equal(shared, token_nlls(pruned, windows()))
+    assert torch.equal(shared, token_nlls(pruned, sequences()))
 
 
 @torch.no_grad()
@@ -120,9 +120,9 @@ def test_equal_weights_that_attend_to_other_tokens_share_nothing(make_tiny, stor
     pruned = copy.deepcopy(model)
     remove_layers(pruned, [0])
     for evaluated in (model, model, pruned):
-        scores = evaluated(windows(), use_cache=False).logits[:, :-1].log_softmax(-1)
-        expected = -scores.gather(-1, windows()[:, 1:, None]).squeeze(-1)
-        torch.testing.assert_close(token_nlls(evaluated, windows()), expected, rtol=1e-4, atol=1e-4)
+        scores = evaluated(sequences(), use_cache=False).logits[:, :-1].log_softmax(-1)
+        expected = -scores.gather(-1, sequences()[:, 1:, None]).squeeze(-1)
+        torch.testing.assert_close(token_nlls(evaluated, sequences()), expected, rtol=1e-4, atol=1e-4)
     assert store.hits == 1  # of the model after itself
 
 

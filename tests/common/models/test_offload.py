@@ -88,14 +88,14 @@ def test_statistics_are_equal_and_each_layer_is_read_once(both):
 
 def test_scores_are_equal_and_each_layer_is_read_once(both, ids):
     whole, streamed, tokenizer = both
-    windows = ids.repeat(3, 1)
+    sequences = ids.repeat(3, 1)
     requests = [
         ((context, choice), tokenizer(context).input_ids, tokenizer(choice).input_ids)
         for context in ("the layers of", "a model is", "the stream of the model")
         for choice in (" removed", " scaled and", " the")
     ]
     layers = len(whole.model.layers)
-    assert torch.equal(token_nlls(whole, windows, max_tokens=48), token_nlls(streamed, windows, max_tokens=48))
+    assert torch.equal(token_nlls(whole, sequences, max_tokens=48), token_nlls(streamed, sequences, max_tokens=48))
     before, read = streamed.streamed.reads, streamed.streamed.bytes_read
     scores = SharedContextLM(streamed, tokenizer, batch_size=2)._loglikelihood_tokens(requests, disable_tqdm=True)
     assert streamed.streamed.reads - before <= layers

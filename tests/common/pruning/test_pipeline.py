@@ -161,8 +161,8 @@ def test_a_damaged_file_costs_a_pass(damage, prepared, passes, caplog):
 def test_models_at_hand_share_nothing(make_tiny, crops, passes):
     for name in ("llama", "qwen2"):
         model = make_tiny(name)
-        around = pipeline.around(model, windows=crops)
-        same(around.statistics(2), collect(Decoder(model), crops, span=2), 2)
+        context = pipeline.context_of(model, sequences=crops)
+        same(context.statistics(2), collect(Decoder(model), crops, span=2), 2)
     assert len(passes) == 2 and not list(pipeline.work_folder().rglob("*.safetensors"))
 
 
@@ -176,8 +176,8 @@ def test_a_mix_of_texts_is_read_in_turn_and_each_text_named(tiny_llama, monkeypa
 
     monkeypatch.setitem(pipeline.SAMPLERS, "rising", rising)
     recipe = Recipe(model="tiny", profile="paper", calibration=ENTRY | {"corpus": "one+two", "sampler": "rising"})
-    windows = Context(tiny_llama, None, recipe, 0).windows()
-    assert windows[:, 0].tolist() == [100, 200, 101] and windows.shape == (3, 20)
+    sequences = Context(tiny_llama, None, recipe, 0).sequences()
+    assert sequences[:, 0].tolist() == [100, 200, 101] and sequences.shape == (3, 20)
     apart = replace(Context(tiny_llama, None, recipe, 0).calibration, count=8, apart=3)
     assert [(part.count, part.apart) for part in apart.parts()] == [(4, 1), (4, 2)]  # the last three: two, one, two
     assert drawn == [("one", 2, None), ("two", 1, None)]

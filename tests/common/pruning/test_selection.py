@@ -13,14 +13,14 @@ from common.calibration import collect
 from common.forward import losses
 from common.models.decoder import Decoder
 from common.pruning import importance, selection
-from common.pruning.pipeline import around
-from common.pruning.steps import WindowLoss
+from common.pruning.pipeline import context_of
+from common.pruning.steps import LeastLossBlock
 from common.utils.errors import UserError
 
 
 @pytest.mark.parametrize("starts", [[0, 4], [3, 1, 2]])
 def test_losses_without_windows_are_those_of_models_that_lost_them(tiny, crops, starts):
-    trials = importance.losses_without_windows(Decoder(tiny), crops, 2, starts, batch_size=2)
+    trials = importance.losses_without_blocks(Decoder(tiny), crops, 2, starts, batch_size=2)
     assert list(trials) == sorted(starts)
     for start, by_sequence in trials.items():
         model = without(tiny, [start, start + 1])
@@ -29,14 +29,14 @@ def test_losses_without_windows_are_those_of_models_that_lost_them(tiny, crops, 
 
 def test_window_trials_share_what_leads_to_the_windows(tiny_llama, crops):
     decoder = Decoder(tiny_llama)
-    importance.losses_without_windows(decoder, crops, 2, [1, 2, 3], batch_size=5)
+    importance.losses_without_blocks(decoder, crops, 2, [1, 2, 3], batch_size=5)
     assert decoder.executions == 3 + (3 + 2 + 1)
 
 
 @torch.no_grad()
 def test_a_trial_given_the_dense_stream_where_its_window_ends_is_the_dense_model(tiny_llama, crops):
     options = {"entering": lambda trial, dense: dense, "batch_size": 2}
-    trials = importance.losses_without_windows(Decoder(tiny_llama), crops, 2, [1, 3], **options)
+    trials = importance.losses_without_blocks(Decoder(tiny_llama), crops, 2, [1, 3], **options)
     for by_sequence in trials.values():
         assert by_sequence.tolist() == pytest.approx([naive_loss(tiny_llama, row[None]) for row in crops], abs=1e-5)
 
@@ -44,8 +44,8 @@ def test_a_trial_given_the_dense_stream_where_its_window_ends_is_the_dense_model
 @pytest.mark.parametrize("samples", [1, 8])
 def test_the_window_of_least_loss_is_that_of_the_naive_loop(tiny, crops, samples):
     trials = {s: naive_loss(without(tiny, [s, s + 1]), crops[:samples]) for s in (1, 2, 3)}
-    context = around(tiny, windows=crops)
-    chosen = WindowLoss(count=2, samples=samples).choose(context)
+    context = context_of(tiny, sequences=crops)
+    chosen = LeastLossBlock(count=2, samples=samples).choose(context)
     best = min(trials, key=trials.get)
     assert list(chosen) == [best, best + 1]
     assert context.details["loss_without"] == pytest.approx(trials[best], abs=1e-5)
@@ -87,13 +87,13 @@ def test_best_window_is_the_argmax_and_code_leaves_the_ends(tiny_llama, crops):
     statistics = collect(Decoder(tiny_llama), crops, span=2)
     cosines = [statistics.cosine("token", s, s + 2) for s in range(5)]
     best = max(range(5), key=cosines.__getitem__)
-    assert selection.best_window(statistics, 2, exclude_ends=False) == (best, best + 2)
+    assert selection.best_block(statistics, 2, exclude_ends=False) == (best, best + 2)
     inner = max(range(1, 4), key=cosines.__getitem__)
-    assert selection.best_window(statistics, 2, exclude_ends=True) == (inner, inner + 2)
+    assert selection.best_block(statistics, 2, exclude_ends=True) == (inner, inner + 2)
     free = max((s for s in range(5) if s not in (best - 1, best)), key=cosines.__getitem__)
-    assert selection.best_window(statistics, 2, exclude_ends=False, protect=[best]) == (free, free + 2)
+    assert selection.best_block(statistics, 2, exclude_ends=False, protect=[best]) == (free, free + 2)
     with pytest.raises(UserError, match="no block of 2 of 6 layers is without a protected one"):
-        selection.best_window(statistics, 2, protect=[1, 3, 5])
+        selection.best_block(statistics, 2, protect=[1, 3, 5])
 
 
 def test_one_shot_takes_the_lowest_unprotected_and_earlier_on_ties():

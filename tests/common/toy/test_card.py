@@ -30,10 +30,10 @@ def test_the_files_have_what_the_weights_give():
     assert set(FACTS["domains"]) == set(corpus.DOMAINS)
     for domain, facts in FACTS["domains"].items():
         text = tokenizer(corpus.domain_text(domain, "test"), return_tensors="pt", verbose=False).input_ids[0]
-        windows = text[: facts["tokens"]].view(-1, 256)
+        sequences = text[: facts["tokens"]].view(-1, 256)
         with torch.no_grad():
-            losses = [model(ids, labels=ids).loss.item() * len(ids) for ids in windows.split(16)]
-        assert sum(losses) / len(windows) == pytest.approx(facts["loss"], rel=1e-4)
+            losses = [model(ids, labels=ids).loss.item() * len(ids) for ids in sequences.split(16)]
+        assert sum(losses) / len(sequences) == pytest.approx(facts["loss"], rel=1e-4)
     texts = [tokenizer(corpus.domain_text(name, "test"), return_tensors="pt", verbose=False) for name in corpus.DOMAINS]
     first = torch.cat([text.input_ids[0][: 12 * 256].view(-1, 256) for text in texts])
     last = []

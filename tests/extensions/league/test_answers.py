@@ -53,7 +53,7 @@ def test_scaled_perplexity_is_of_the_factor_that_the_other_half_likes(tiny_llama
     protocol = PROTOCOLS["standin-learning-thin"]
     context = Context(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper", limit=6), 1)
     values, errors, details, outcomes = execute.benchmark(context, f"scaled@{protocol.name}")
-    losses = logit_scale.window_nlls(tiny_llama, protocol.windows(protocol, tiny_tokenizer)[:6])
+    losses = logit_scale.sequence_nlls(tiny_llama, protocol.sequences(protocol, tiny_tokenizer)[:6])
     nll, factor = logit_scale.fitted(losses)
     assert np.allclose(outcomes["nll"], nll) and values["factor"] == factor and details["windows"] == 6
     assert values["perplexity"] == pytest.approx(math.exp(float(nll.mean())))

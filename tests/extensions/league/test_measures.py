@@ -34,12 +34,14 @@ def test_divergence_is_from_the_model_that_was_pruned(limit, make_tiny, tiny_tok
     original, pruned = make_tiny("llama"), make_tiny("llama")
     surgery.remove_layers(pruned, [1])
     monkeypatch.setattr(answers.loading, "load", lambda name, **_: (original, tiny_tokenizer))
-    windows = torch.randint(3, 300, (5, 16), generator=torch.Generator().manual_seed(1))
+    sequences = torch.randint(3, 300, (5, 16), generator=torch.Generator().manual_seed(1))
     protocol = PROTOCOLS["standin-learning-thin"]
-    monkeypatch.setitem(PROTOCOLS, protocol.name, type("Protocol", (), {"windows": staticmethod(lambda *_: windows)})())
+    monkeypatch.setitem(
+        PROTOCOLS, protocol.name, type("Protocol", (), {"sequences": staticmethod(lambda *_: sequences)})()
+    )
     context = Context(pruned, tiny_tokenizer, Recipe(model="small", profile="paper", limit=limit), 1)
     values, errors, details, outcomes = execute.benchmark(context, f"kl@{protocol.name}")
-    kl, same = divergence.from_original(pruned, original, windows[:limit])
+    kl, same = divergence.from_original(pruned, original, sequences[:limit])
     assert len(Decoder(pruned).layers) < len(Decoder(original).layers) and float(kl.min()) > 0
     assert np.allclose(outcomes["kl"], kl) and np.allclose(outcomes["same_top"], same)
     assert values["kl"] == pytest.approx(float(kl.mean())) and details["windows"] == len(kl)

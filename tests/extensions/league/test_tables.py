@@ -11,7 +11,7 @@ import torch
 from common.models.layers.sublayers import present
 from common.models.surgery import remove_layers
 from common.pruning.calibration_text import SAMPLERS
-from common.pruning.pipeline import Context, around, run_recipe
+from common.pruning.pipeline import Context, context_of, run_recipe
 from common.pruning.recipe import Recipe
 from extensions.documents import standings
 from extensions.league import rows
@@ -62,7 +62,7 @@ def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, mak
     """On a tiny model and random tokens, by the row's own steps."""
     ids = torch.randint(3, 320, (8, 24), generator=torch.Generator().manual_seed(7))
     row = next(row for row in TABLE.rows("standin") if row.method == method and row.sparsity == "2/16")
-    context = around(make_tiny("llama"), windows=ids, selection=row.recipe.selection, repair=row.recipe.repair)
+    context = context_of(make_tiny("llama"), sequences=ids, selection=row.recipe.selection, repair=row.recipe.repair)
     run_recipe(context)
     parts_of_all = row.spec.repair in (rows.SLICEGPT, rows.NBL)
     assert len(context.model.model.layers) == (6 if parts_of_all else 4) or row.spec.repair == rows.HALVES
@@ -88,12 +88,12 @@ def test_latency_is_a_share_of_the_model_as_it_came(make_tiny, monkeypatch):
     for name, model in (("pruned", pruned), ("dense", dense)):
         for layer in model.model.layers:
             layer.register_forward_hook(lambda *_, name=name: ran.append(name))
-    values, _, details = measurements.measure(around(pruned), "latency")
+    values, _, details = measurements.measure(context_of(pruned), "latency")
     share = np.median(details["seconds"]) / np.median(details["dense_seconds"])
     assert values == {"of_dense": pytest.approx(share)} and len(details["seconds"]) == cost.PASSES
-    windows, depths = cost.WINDOWS[0], {"pruned": len(pruned.model.layers), "dense": len(dense.model.layers)}
+    sequences, depths = cost.WINDOWS[0], {"pruned": len(pruned.model.layers), "dense": len(dense.model.layers)}
     assert depths["dense"] == depths["pruned"] + 2
-    one_turn = [name for name in ("pruned", "dense") for _ in range(windows * depths[name])]
+    one_turn = [name for name in ("pruned", "dense") for _ in range(sequences * depths[name])]
     assert ran == one_turn * (1 + cost.PASSES)
 
 
@@ -123,17 +123,17 @@ def test_a_window_reads_its_own_text_where_it_has_one_and_the_repair_the_recipes
         read.clear()
 
 
-def _entry(sparsity, spec, windows):
+def _entry(sparsity, spec, sequences):
     """A row as standings read it; windows: the mean loss of each, of two texts."""
 
     def resampled(model, count, name, column):
-        drawn = np.random.default_rng(0).integers(0, len(windows[0]), (1000, len(windows[0])))
-        return np.mean([np.exp(np.asarray(text)[drawn].mean(1)) for text in windows], 0)
+        drawn = np.random.default_rng(0).integers(0, len(sequences[0]), (1000, len(sequences[0])))
+        return np.mean([np.exp(np.asarray(text)[drawn].mean(1)) for text in sequences], 0)
 
     resampled.paired = lambda keys: True
-    resampled.sources = lambda key: [(SimpleNamespace(recipe=text), text) for text in range(len(windows))]
-    resampled.outcomes = lambda recipe, text: windows[text]
-    scores = {label: float(np.exp(np.mean(text))) for label, text in zip("AB", windows, strict=True)}
+    resampled.sources = lambda key: [(SimpleNamespace(recipe=text), text) for text in range(len(sequences))]
+    resampled.outcomes = lambda recipe, text: sequences[text]
+    scores = {label: float(np.exp(np.mean(text))) for label, text in zip("AB", sequences, strict=True)}
     method = spec.method if spec else "Dense"
     line = {"sparsity": sparsity, "method": method, "spec": spec, "dense": spec is None, "records": {}}
     scores["PPL AVG"] = (scores["A"] + scores["B"]) / 2
@@ -167,8 +167,8 @@ def test_a_choice_is_the_same_where_both_halves_of_the_sequences_select_the_same
     base = np.random.default_rng(1).normal(3, 0.5, (2, 40))
     every_second = np.arange(40) % 2 * 0.4
 
-    def after(selection, windows, layers, repair=rows.GHOSTED):
-        entry = _entry("2/9", rows.LeagueSpec(selection, repair), windows)
+    def after(selection, sequences, layers, repair=rows.GHOSTED):
+        entry = _entry("2/9", rows.LeagueSpec(selection, repair), sequences)
         return entry | {"records": {"perplexity": {"details": {"removed": layers}}}}
 
     window = after(rows.BLOCK, base + 0.2, [3, 4])

@@ -10,7 +10,7 @@ import torch
 from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
-from common.pruning.pipeline import around
+from common.pruning.pipeline import context_of
 from extensions.refit.graft import find
 from figures import windows as picture
 from reproductions import measurements  # noqa: F401 - steps: those that recipes name
@@ -33,8 +33,8 @@ def losses(model, ids) -> torch.Tensor:
 
 
 def measure(model, ids, monkeypatch):
-    monkeypatch.setitem(PROTOCOLS, "tiny", SimpleNamespace(windows=lambda protocol, tokenizer: ids))
-    context = around(model, windows=ids, selection={"method": "observed-window", "count": 2, "cosine": "token"})
+    monkeypatch.setitem(PROTOCOLS, "tiny", SimpleNamespace(sequences=lambda protocol, tokenizer: ids))
+    context = context_of(model, sequences=ids, selection={"method": "observed-window", "count": 2, "cosine": "token"})
     return measurements.measure(context, "windows@tiny")
 
 

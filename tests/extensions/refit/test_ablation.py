@@ -7,7 +7,7 @@ import torch
 from least_squares import recorded, ridge_solution, share, stream, weight
 from scipy.linalg import orthogonal_procrustes
 
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.pruning.steps import Given
 from extensions import refit
 
@@ -62,7 +62,7 @@ def test_without_the_layer_before_it_stays_as_it_is(make_tiny, ids):
     model = make_tiny("qwen3")
     dense = copy.deepcopy(model)
     repair = {"method": "refit", "following": 1, "ridge": 1e-2, "before": False}
-    context = around(model, windows=ids, selection=Given((2, 3)), repair=repair)
+    context = context_of(model, sequences=ids, selection=Given((2, 3)), repair=repair)
     run_recipe(context)
     assert [report["layer"] for report in context.details["refitted"]] == [4, 4]
     assert_layer_before_unchanged(model, dense)

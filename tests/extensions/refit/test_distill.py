@@ -12,7 +12,7 @@ import common.pruning.steps  # noqa: F401 - steps: those that recipes name
 import papers.linearpatch.steps  # noqa: F401 - steps: those that recipes name
 from common.cli import main
 from common.models.surgery import remove_layers
-from common.pruning.pipeline import around
+from common.pruning.pipeline import context_of
 from common.training import distillation
 from common.utils.errors import UserError
 from extensions import refit
@@ -163,7 +163,7 @@ def distil_by_recipe(model, text, monkeypatch, folder, **options):
     """Carry a recipe's distillation out, for a model without `REMOVED`; return its context."""
     monkeypatch.setenv("LAYERLAB_WORK", str(folder))
     repair = {"method": "distilled", "following": 1} | options
-    context = around(model, None, text, selection={"method": "given", "layers": REMOVED}, repair=repair)
+    context = context_of(model, None, text, selection={"method": "given", "layers": REMOVED}, repair=repair)
     context.details["removed"] = REMOVED
     context.recipe.step("repair").apply(context)
     return context

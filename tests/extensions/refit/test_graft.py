@@ -9,7 +9,7 @@ import torch
 from common.cli import main
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
-from common.pruning.pipeline import around
+from common.pruning.pipeline import context_of
 from common.utils.errors import UserError
 from extensions import refit
 from extensions.refit import tool
@@ -28,7 +28,7 @@ def ids():
 def repaired(model, removed, ids, tokenizer=None, method="graft", **options):
     """The context of a recipe that was carried out on the model."""
     selection = {"method": "given", "layers": removed}
-    context = around(model, tokenizer, ids, selection=selection, repair={"method": method} | options)
+    context = context_of(model, tokenizer, ids, selection=selection, repair={"method": method} | options)
     context.details["removed"] = removed
     context.recipe.step("repair").apply(context)
     return context
@@ -195,7 +195,7 @@ def test_what_cannot_be_grafted_where_it_would_not_fire_counts_for_no_choice(mak
     removed = []
     for option in ({}, {"carried": True}):
         selection = {"method": "least-left", "count": 2, "shape": "set"} | option
-        context = around(deaf(make_tiny("llama")), None, ids, selection=selection)
+        context = context_of(deaf(make_tiny("llama")), None, ids, selection=selection)
         removed.append(context.selection.choose(context))
     assert removed[0] == removed[1]
 

@@ -8,7 +8,7 @@ from heads import streams
 from least_squares import ridge_solution, share, stream
 
 from common.models.decoder import Decoder
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.pruning.selection import runs as runs_of
 from common.utils.errors import UserError
 from extensions import refit
@@ -60,17 +60,17 @@ def test_steps_choose_by_the_scores(ids, make_tiny):
     scores = least_residual.leftovers(Decoder(make_tiny("llama")), ids, [1, 2, 3])
     for shape in least_residual.SHAPES:
         model = make_tiny("llama")
-        context = around(model, windows=ids, selection={"method": "least-left", "count": 3, "shape": shape})
+        context = context_of(model, sequences=ids, selection={"method": "least-left", "count": 3, "shape": shape})
         run_recipe(context)
-        windows = {run: share for run, share in scores.items() if run[1] - run[0] == 3}
-        expected = [min(windows, key=windows.get)] if shape == "window" else least_residual.least_set(scores, 3)
+        sequences = {run: share for run, share in scores.items() if run[1] - run[0] == 3}
+        expected = [min(sequences, key=sequences.get)] if shape == "window" else least_residual.least_set(scores, 3)
         assert runs_of(context.details["removed"]) == expected
         assert len(model.model.layers) == 3
 
 
 def test_one_by_one_the_layer_goes_without_which_least_is_left_and_the_rest_is_refitted(ids, make_tiny):
     model, dense = make_tiny("llama"), make_tiny("llama")
-    context = around(model, windows=ids, selection={"method": "least-left-refit", "count": 2, "following": 1})
+    context = context_of(model, sequences=ids, selection={"method": "least-left-refit", "count": 2, "following": 1})
     run_recipe(context)
     scores = least_residual.leftovers(Decoder(dense), ids, [1])
     first = min(scores, key=scores.get)
@@ -101,7 +101,9 @@ def test_refusals(ids, tiny_llama):
         least_residual.leftovers(Decoder(tiny_llama), ids, [2], ridge=0.0)
     with pytest.raises(UserError, match="no run of"):
         least_residual.leftovers(Decoder(tiny_llama), ids, [5])
-    context = around(tiny_llama, windows=ids, selection={"method": "least-left", "count": 2, "inputs": "features"})
+    context = context_of(
+        tiny_llama, sequences=ids, selection={"method": "least-left", "count": 2, "inputs": "features"}
+    )
     with pytest.raises(UserError, match="unknown inputs 'features'"):
         run_recipe(context)
     with pytest.raises(UserError, match="no set of 4 layers"):
@@ -131,7 +133,9 @@ def test_a_step_selects_with_grafting(ids, make_tiny):
         decoder = Decoder(model)
         scores = least_residual.leftovers(decoder, ids, [1, 2])
         scores |= least_residual.carried(decoder, ids, [1, 2], WRITER) if option else {}
-        context = around(model, windows=ids, selection={"method": "least-left", "count": 2, "shape": "set"} | option)
+        context = context_of(
+            model, sequences=ids, selection={"method": "least-left", "count": 2, "shape": "set"} | option
+        )
         run_recipe(context)
         assert runs_of(context.details["removed"]) == least_residual.least_set(scores, 2)
         lefts.append(context.details["left"])

@@ -18,7 +18,7 @@ from common.forward import spill_buffer  # noqa: F401 - steps: those that recipe
 from common.models import checkpoint, loading  # noqa: F401 - steps: those that recipes name
 from common.models.decoder import Decoder
 from common.pruning import steps  # noqa: F401 - steps: those that recipes name
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.pruning.selection import runs as runs_of
 from common.utils.errors import UserError
 from extensions import refit
@@ -117,7 +117,7 @@ def test_a_recipes_options_reach_the_function(pair, ids):
     model, other = pair
     options = {"following": 1, "ridge": 0.01, "held_out": 2, "matrices": "attention", "share": 0.5}
     step = {"method": "refit"} | options
-    context = around(model, windows=ids, selection={"method": "given", "layers": [4, 2]}, repair=step)
+    context = context_of(model, sequences=ids, selection={"method": "given", "layers": [4, 2]}, repair=step)
     assert context.recipe.step("repair").to_json() == step
     run_recipe(context)
     assert context.details["refitted"] == refit.refit(other, ids, [4, 2], **options)
@@ -174,7 +174,7 @@ def test_what_the_tool_holds_out_and_how_it_selects_depends_on_what_is_said_and_
     fixed = ["--model", "nowhere", "--samples", "16", "--device", device]
     options = tool_parser(tool.METHOD.options).parse_args([*fixed, *said])
     config = argparse.Namespace(**{"model_type": "llama", "intermediate_size": 128, "hidden_size": 64} | sizes)
-    job = {"options": options, "config": config, "source": Path("nowhere"), "windows": None, "named_layers": None}
+    job = {"options": options, "config": config, "source": Path("nowhere"), "sequences": None, "named_layers": None}
     tool.check(argparse.Namespace(**job, refuse_patches=lambda remedy: None))
     assert vars(options).items() >= expected.items()
 
@@ -219,8 +219,10 @@ def test_the_tool_removes_what_a_repair_leaves_least_of_if_told_so(write_checkpo
     model = AutoModelForCausalLM.from_pretrained(write_checkpoint(tmp_path / "tiny", "llama"))
     drawn, cosines = [], []
     monkeypatch.setattr(tool, "leftovers", lambda d, ids, *a, **k: drawn.append(ids) or leftovers(d, ids, *a, **k))
-    choose = steps.Window.choose
-    monkeypatch.setattr(steps.Window, "choose", lambda self, context: cosines.append(self) or choose(self, context))
+    choose = steps.ContiguousBlock.choose
+    monkeypatch.setattr(
+        steps.ContiguousBlock, "choose", lambda self, context: cosines.append(self) or choose(self, context)
+    )
     assert run_tool(tmp_path, "--remove", "3", "--choose", "left") in (0, 3)
     report = report_of(tmp_path)
     width = model.config.hidden_size
@@ -331,7 +333,7 @@ def test_the_most_similar_block_is_taken_where_it_is_better_on_text_that_no_refi
     (dense, drawn), least = calibrated, (2, 4)
     monkeypatch.setattr(tool, "leftovers", lambda *a, **k: {least: 0.2})
     monkeypatch.setattr(tool, "carried", lambda *a, **k: {})
-    monkeypatch.setattr(steps.Window, "choose", lambda self, context: list(range(*block)))
+    monkeypatch.setattr(steps.ContiguousBlock, "choose", lambda self, context: list(range(*block)))
     assert run_tool(tmp_path, "--remove", "2", "--no-evaluation") == 0
     [ids] = drawn
     perplexities = {run: held_out_perplexity(dense, ids, run) for run in {least, block}}
@@ -363,11 +365,11 @@ def test_the_most_similar_block_is_taken_where_it_is_better_on_text_that_no_refi
 def test_the_lowest_perplexity_decides_but_grafting_has_a_fifth_of_slack(sets, taken, monkeypatch):
     layers = {name: [place] for place, name in enumerate("abc", 1)}
     perplexity = {tuple(layers[one[0]]): float(one[1:]) for one in sets}
-    monkeypatch.setattr(tool, "_refitted", lambda job, model, removed, windows: SimpleNamespace(model=tuple(removed)))
+    monkeypatch.setattr(tool, "_refitted", lambda job, model, removed, sequences: SimpleNamespace(model=tuple(removed)))
     monkeypatch.setattr(tool.distill, "sharing", lambda job, removed: None)
     monkeypatch.setattr(tool, "token_nlls", lambda model, judges: model)
     monkeypatch.setattr(tool, "summarise", lambda model: {"perplexity": perplexity[model]})
-    job = SimpleNamespace(options=SimpleNamespace(held_out=2), windows=list(range(8)), notes=[])
+    job = SimpleNamespace(options=SimpleNamespace(held_out=2), sequences=list(range(8)), notes=[])
     named = dict(zip((tool.PLAIN, tool.COUNTING, tool.BLOCK), (layers[one[0]] for one in sets), strict=False))
     best, tried = tool._best(job, named)
     assert best == layers[taken]

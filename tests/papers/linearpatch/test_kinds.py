@@ -175,16 +175,16 @@ def test_a_model_spread_by_device_map_can_be_pruned(tiny_llama, crops, tmp_path)
 
 
 def test_table_9_can_be_loaded_and_compared_with():
-    assert linearpatch.published_window("llama-2-7b", 9) == (21, 30)
-    assert linearpatch.published_window("llama-3-8b", 5, "S") == (24, 29)
-    assert linearpatch.published_window("llama-3-8b", 5, "L") == (23, 28)
-    comparison = linearpatch.compare_window([24, 23, 25, 26, 27, 28, 22], "llama-3-8b", "L")
+    assert linearpatch.published_block("llama-2-7b", 9) == (21, 30)
+    assert linearpatch.published_block("llama-3-8b", 5, "S") == (24, 29)
+    assert linearpatch.published_block("llama-3-8b", 5, "L") == (23, 28)
+    comparison = linearpatch.compare_block([24, 23, 25, 26, 27, 28, 22], "llama-3-8b", "L")
     assert comparison == {"computed": list(range(22, 29)), "published": [23, 30], "same": False, "shared": 6}
-    assert linearpatch.compare_window([1, 2], "standin") is None
+    assert linearpatch.compare_block([1, 2], "standin") is None
     with pytest.raises(UserError, match=r"no block of 6 layers \[L\] of llama-3-8b; it has 7 \[S\], 7 \[L\], 5 \[S\]"):
-        linearpatch.published_window("llama-3-8b", 6)
+        linearpatch.published_block("llama-3-8b", 6)
     with pytest.raises(UserError, match="did you mean 'llama-3-8b'"):
-        linearpatch.published_window("llama3-8b", 6)
+        linearpatch.published_block("llama3-8b", 6)
 
 
 def test_bad_patches_and_cuts_are_named(tiny_llama, crops, make_tiny):

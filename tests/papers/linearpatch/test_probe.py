@@ -11,7 +11,7 @@ from common.hadamard import hadamard_matrix
 from common.hooks import patches
 from common.models import checkpoint, loading
 from common.models.decoder import Decoder
-from common.pruning.pipeline import Context, around, run_recipe
+from common.pruning.pipeline import Context, context_of, run_recipe
 from common.pruning.recipe import Calibration, Recipe
 from common.pruning.steps import Given
 from common.utils.errors import UserError
@@ -129,7 +129,7 @@ def test_a_streamed_pass_skips_the_same_tokens(write_checkpoint, loud, crops, tm
 def test_the_whole_piece_is_the_patch_and_strength_0_the_cut_alone(loud, crops, ids):
     def logits(repair):
         model = copy.deepcopy(loud)
-        context = around(model, windows=crops, selection=Given((2, 3)), repair=repair)
+        context = context_of(model, sequences=crops, selection=Given((2, 3)), repair=repair)
         run_recipe(context)
         with torch.no_grad():
             return context, model(input_ids=ids, use_cache=False).logits
@@ -167,7 +167,7 @@ def test_massive_tokens_stay_as_they_are_or_change_alone(loud, crops, tmp_path, 
 def test_the_step_makes_the_same_patch_for_ordinary_tokens(loud, crops):
     def patch(**options):
         model = copy.deepcopy(loud)
-        run_recipe(around(model, windows=crops, selection=Given((2, 3)), repair=LinearPatchRepair(**options)))
+        run_recipe(context_of(model, sequences=crops, selection=Given((2, 3)), repair=LinearPatchRepair(**options)))
         return patches(model)[0].module
 
     plain, spared = patch(), patch(acts_on="ordinary")

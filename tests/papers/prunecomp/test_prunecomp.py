@@ -19,7 +19,7 @@ from common.models.decoder import Decoder
 from common.models.layers.sublayers import ATTENTION, MLP, drop_halves, linear_attention
 from common.models.surgery import remove_layers, untie_embeddings
 from common.pruning import importance
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.utils.errors import UserError
 from papers import prunecomp
 from papers.prunecomp import Stream, fuse_factor, prune_and_compensate
@@ -302,7 +302,7 @@ def test_a_block_chosen_on_other_tokens_has_the_factor_of_the_calibrations(
     start = most_similar_block(streams(tiny_llama, metric_tokens), 2, (1, 2, 3))
     steps = [(start, start + 2)] if window_factor == "direct" else [(start, start + 1), (start + 1, start + 2)]
     alphas = [magnitude_ratio(states, *step) for step in steps]
-    options = {"metric": "cl", "protected": (0, 5), "metric_windows": metric_tokens, "window_factor": window_factor}
+    options = {"metric": "cl", "protected": (0, 5), "metric_sequences": metric_tokens, "window_factor": window_factor}
     report = prune_and_compensate(tiny_llama, crops, 2, **options)
     assert report["removed"] == [start, start + 1]
     assert report["factors"] == pytest.approx([math.prod(alphas)], rel=1e-5)
@@ -323,7 +323,7 @@ def test_a_metric_may_have_tokens_of_its_own(tiny_llama, crops, metric_tokens):
     losses = importance.losses_without_each(Decoder(tiny_llama), metric_tokens, list(range(6)), [1, 2, 3, 4])
     layer = 1 + int(losses.argmin())
     alpha = magnitude_ratio(streams(tiny_llama, crops), layer, layer + 1)
-    options = {"metric": "ppl", "metric_windows": metric_tokens, "protected": (0, 5)}
+    options = {"metric": "ppl", "metric_sequences": metric_tokens, "protected": (0, 5)}
     report = prune_and_compensate(tiny_llama, crops, 1, **options)
     assert (report["removed"], report["factors"]) == ([layer], pytest.approx([alpha], rel=1e-5))
 
@@ -545,11 +545,11 @@ def test_a_row_that_has_records_loses_their_layers_whatever_would_be_chosen_here
     """With factors they are repeated; a record without them gets those that a search of these layers finds."""
     report = prune_and_compensate(make_tiny(), crops, 3, metric="bi", layers=[1, 4, 2])
     for recorded in ({"removed": [1, 4, 2]}, {"removed": [1, 4, 2], "factors": report["factors"]}):
-        context = around(make_tiny(), windows=crops, selection=PruneAndComp("bi", 3))
+        context = context_of(make_tiny(), sequences=crops, selection=PruneAndComp("bi", 3))
         context.recorded = recorded
         run_recipe(context)
         assert context.details["removed"] == [1, 4, 2]
         assert context.details["factors"] == pytest.approx(report["factors"], rel=1e-6)
-    chosen = around(tiny_llama, windows=crops, selection=PruneAndComp("bi", 3))
+    chosen = context_of(tiny_llama, sequences=crops, selection=PruneAndComp("bi", 3))
     run_recipe(chosen)
     assert chosen.details["removed"] != [1, 4, 2]

@@ -40,9 +40,9 @@ def outcomes():
     better = {"T1": hard < 0.62, "T2": hard < 0.5}
     near = {name: right ^ (rng.random(ITEMS) < 0.01) for name, right in base.items()}
     losses = rng.normal(3.0, 0.6, 50)
-    windows = {"plain": losses, "better": losses - 0.05 + rng.normal(0, 0.02, 50), "near": losses + 1e-4}
+    sequences = {"plain": losses, "better": losses - 0.05 + rng.normal(0, 0.02, 50), "near": losses + 1e-4}
     rights = {"Dense": dict.fromkeys(base, hard < 0.8), "plain": base, "better": better, "near": near}
-    return rights, windows | {"Dense": losses - 0.5}
+    return rights, sequences | {"Dense": losses - 0.5}
 
 
 def table(*claims: Claim, rows=("plain", "better", "near")) -> Table:
@@ -54,11 +54,11 @@ def table(*claims: Claim, rows=("plain", "better", "near")) -> Table:
 def stored(folder, outcomes, keep=True) -> Store:
     """Records of all rows, with what was right or wrong beside them (`keep`) or without."""
     store = Store(folder, None)
-    right, windows = outcomes
+    right, sequences = outcomes
     for name, by_task in right.items():
         for task, values in by_task.items():
             put_outcomes(store, recipe(name), task, {"acc": values}, keep)
-        put_outcomes(store, recipe(name), TEXT.benchmark, {"nll": windows[name]}, keep)
+        put_outcomes(store, recipe(name), TEXT.benchmark, {"nll": sequences[name]}, keep)
     return store
 
 
@@ -201,11 +201,11 @@ def test_what_the_dense_model_retains_of_itself_has_no_error(build):
 
 def test_against_several_rows_every_one_has_to_be_beaten(build, outcomes):
     """Ten rivals that are equal but for chance: the best of ten replicates would be above the best of what they replicate."""
-    rng, right, windows = np.random.default_rng(11), *outcomes
+    rng, right, sequences = np.random.default_rng(11), *outcomes
     rivals = [f"rival {number}" for number in range(10)]
     for name in rivals:
         right[name] = {task: values ^ (rng.random(ITEMS) < 0.1) for task, values in right["plain"].items()}
-        windows[name] = windows["plain"]
+        sequences[name] = sequences["plain"]
     claims = [*(beats("better", name) for name in rivals), beats("better", *rivals)]
     content = build(*claims, rows=("better", *rivals))
     *single_verdicts, together = (claim["judged"]["standin"] for claim in content["claims"])

@@ -17,7 +17,7 @@ from common.records.results import Recipe
 from common.utils.errors import UserError
 from figures import linearpatch as drawing
 from papers import linearpatch
-from papers.linearpatch.steps import ObservedWindow
+from papers.linearpatch.steps import ObservedBlock
 from reproductions import measurements
 from reproductions.measurements import magnitudes
 from reproductions.spec import registry
@@ -36,9 +36,9 @@ def text():
 @pytest.fixture
 def observed(tiny_llama, crops, text, monkeypatch, request):
     """A tiny dense model, looked at around its window of two layers."""
-    monkeypatch.setattr(Context, "windows", lambda self: crops)
+    monkeypatch.setattr(Context, "sequences", lambda self: crops)
     monkeypatch.setattr(magnitudes, "_text", lambda prepared, most=None: text)
-    selection = ObservedWindow(2, "token")
+    selection = ObservedBlock(2, "token")
     recipe = Recipe("small", "paper", request.node.name, selection=selection, calibration={"length": 40})
     prepared = Context(tiny_llama, None, recipe, 0)
     selection.apply(prepared)

@@ -7,7 +7,7 @@ import pytest
 from stored_records import put_outcomes
 
 from common.calibration import corpora
-from common.evaluation.windowed_perplexity import PROTOCOLS, joined_windows
+from common.evaluation.windowed_perplexity import PROTOCOLS, joined_sequences
 from common.records.results import Store
 from figures import style
 from figures.patch_ablation import NO_REPAIR, changes, draw
@@ -43,7 +43,7 @@ def test_windows_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
     protocol = PROTOCOLS["league-wikitext2"]
     every = "".join(f"part {i} of the text " for i in range(9000))
     monkeypatch.setattr(corpora, "joined_ids", lambda tokenizer, source: corpora.encode(tokenizer, every))
-    whole, spread = joined_windows(protocol, tiny_tokenizer), protocol.windows(protocol, tiny_tokenizer)
+    whole, spread = joined_sequences(protocol, tiny_tokenizer), protocol.sequences(protocol, tiny_tokenizer)
     assert spread.shape == (48, 512) and len(whole) > 100
     places = [next(i for i, window in enumerate(whole) if (window == sequence).all()) for sequence in spread]
     steps = {b - a for a, b in zip(places, places[1:], strict=False)}

@@ -15,7 +15,7 @@ from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.models import loading
 from common.models.decoder import Decoder
 from common.models.files import hub
-from common.pruning.selection import best_window
+from common.pruning.selection import best_block
 from figures import style
 from reproductions import linearpatch
 from reproductions.__main__ import main
@@ -112,7 +112,7 @@ def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, show_json, capsys
     model, tokenizer = loading.load("llama-2-7b")
     ids = joined_ids(tokenizer, "wikitext2-train")
     crops = sample_crops(ids, length=48, count=4, seed=2)
-    window = best_window(collect(Decoder(model), crops, span=9), 9, exclude_ends=False)
+    window = best_block(collect(Decoder(model), crops, span=9), 9, exclude_ends=False)
     removed = {}
     for path in rehearsal.parents[3].glob("results/paper/llama-2-7b/*/parameters.json"):
         record = json.loads(path.read_text())
@@ -145,9 +145,9 @@ def test_settings_and_figures_of_the_paper_profile_run_on_a_mirror(rehearsal, sh
     monkeypatch.setattr(magnitudes, "WIDE", 32)
     monkeypatch.setattr(magnitudes, "MOST_CHANNELS", 32)
     monkeypatch.setattr(style, "DRAWN", tmp_path)
-    windows, *figures = (f"{name}-linearpatch" for name in ("table9", "figure1a", "figure1b", "figure4"))
-    assert main(["run", windows, *figures, *PAPER_MODEL, *ON_CPU]) == 0
-    for row in show_json(windows, *PAPER_MODEL)["rows"]:
+    sequences, *figures = (f"{name}-linearpatch" for name in ("table9", "figure1a", "figure1b", "figure4"))
+    assert main(["run", sequences, *figures, *PAPER_MODEL, *ON_CPU]) == 0
+    for row in show_json(sequences, *PAPER_MODEL)["rows"]:
         assert {row["cells"][name]["status"] for name in ("start", "end")} <= {"match", "differs", "measured"}
         removed = row["cells"]["removed, in order (extension)"]["text"].split()
         assert len(removed) == int(row["sparsity"].partition("/")[0])

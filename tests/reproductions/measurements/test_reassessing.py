@@ -68,7 +68,7 @@ def test_a_metric_uses_the_recipes_calibration_seed_and_fidelity(small, tiny_tok
 
 def test_windows_are_those_of_the_joined_text(small, tiny_tokenizer):
     calibration = {"corpus": "lines", "sampler": "windows", "length": 16, "count": 3}
-    tokens = lambda entry: Context(None, tiny_tokenizer, recipe(calibration=entry), 0).windows()  # noqa: E731
+    tokens = lambda entry: Context(None, tiny_tokenizer, recipe(calibration=entry), 0).sequences()  # noqa: E731
     joined = torch.tensor(tiny_tokenizer("\n\n".join(LINES))["input_ids"])
     assert torch.equal(tokens(calibration), joined[:48].view(3, 16))
     assert len(tokens({**calibration, "count": None})) == len(joined) // 16

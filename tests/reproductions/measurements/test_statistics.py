@@ -16,8 +16,8 @@ from reproductions.measurements.theory import NETWORKS
 
 @pytest.fixture
 def prepared(tiny_llama, tiny_tokenizer, monkeypatch):
-    windows = torch.randint(3, 320, (32, 32), generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr(statistics, "_test_windows", lambda _, count: windows[:count])
+    sequences = torch.randint(3, 320, (32, 32), generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr(statistics, "_test_sequences", lambda _, count: sequences[:count])
     remove_layers(tiny_llama, [4, 2])
     recipe = Recipe("standin", "standin")
     return Context(tiny_llama, tiny_tokenizer, recipe, 0, details={"removed": [4, 2]})
@@ -44,7 +44,7 @@ def test_multiply_adds_of_experts_are_told_to_be_unknown(prepared, make_tiny):
 
 def test_similarity_is_that_of_the_test_windows(prepared):
     values, _, details = measure(prepared, "similarity", "cosine")
-    ids = statistics._test_windows(prepared, 64).flatten()[:1024].view(4, 256)
+    ids = statistics._test_sequences(prepared, 64).flatten()[:1024].view(4, 256)
     expected = layer_similarity(prepared.decoder, ids, "cosine")
     torch.testing.assert_close(torch.tensor(details["matrix"]).double(), expected, atol=1e-5, rtol=0)
     assert values["mean"] == pytest.approx(float((expected.sum() - 4) / 12), abs=1e-6)

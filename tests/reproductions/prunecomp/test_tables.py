@@ -103,7 +103,7 @@ def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
     tiny = tiny_recipe(f"bi/iterative/{repair}")
     prepared = execute.prepare(tiny)
     model, _ = loading.load("standin")
-    windows = prepared.windows()
+    sequences = prepared.sequences()
     names, removed = list(range(16)), []
     kind, estimator = tiny.selection["patch"]["kind"], tiny.selection["patch"]["estimator"]
     for _ in range(tiny.selection["count"]):
@@ -113,7 +113,7 @@ def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
                 lambda _, a, out, x=received, y=returned: (x.append(a[0]), y.append(out))[:0] or None
             )
         with torch.no_grad():
-            model(windows, use_cache=False)
+            model(sequences, use_cache=False)
         for layer in model.model.layers:
             layer._forward_hooks.clear()
         cosines = [torch.cosine_similarity(x, y, dim=-1).mean().item() for x, y in zip(received, returned)]
@@ -136,7 +136,7 @@ def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
     assert kind in ("diagonal", "hadamard", "matrix") and estimator
     assert prepared.details["removed"] == removed
     with torch.no_grad():
-        ours, naive = (m(windows, use_cache=False).logits for m in (prepared.model, model))
+        ours, naive = (m(sequences, use_cache=False).logits for m in (prepared.model, model))
     torch.testing.assert_close(ours, naive, rtol=1e-2, atol=1e-2)
 
 

@@ -17,7 +17,7 @@ from common.models.layers import structure
 from common.models.layers.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
 from common.models.surgery import remove_layers
 from common.pruning import importance, selection
-from common.pruning.pipeline import around, run_recipe
+from common.pruning.pipeline import context_of, run_recipe
 from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
@@ -176,7 +176,7 @@ def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correl
 )
 def test_the_steps_in_recipes(tiny_llama, method, options):
     selection = {"method": method, "count": 2} | options
-    context = around(copy.deepcopy(tiny_llama), windows=IDS.repeat(8, 1), selection=selection)
+    context = context_of(copy.deepcopy(tiny_llama), sequences=IDS.repeat(8, 1), selection=selection)
     run_recipe(context)
     assert context.removed == []
     removed = set(present(tiny_llama)) - set(present(context.model))
@@ -197,7 +197,7 @@ def test_searches_by_parts_refuse_a_model_with_patches(tiny_llama, make_patch):
         lambda: entrodrop.entropies(decoder, IDS),
         lambda: selection.sleb(decoder, IDS, 2),
         lambda: importance.perplexity_importance(decoder, IDS),
-        lambda: importance.losses_without_windows(decoder, IDS, 2, [1]),
+        lambda: importance.losses_without_blocks(decoder, IDS, 2, [1]),
     ):
         with pytest.raises(UserError, match="without patches, and this one has a .* patch before layer 2"):
             search()
