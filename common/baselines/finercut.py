@@ -63,7 +63,7 @@ def finer_cut(
     def parts(normed: Tensor) -> Iterator[Tensor]:
         return (decoder.head(rows).float().log_softmax(-1) for rows in normed.split(ROWS))
 
-    def cost_of_batch(number: int, _block: Tensor) -> Callable[[Tensor], float]:
+    def cost_of_batch(number: int, _batch: Tensor) -> Callable[[Tensor], float]:
         original_parts = list(parts(dense[number].to(decoder.device)))
 
         def cost(hidden: Tensor) -> float:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from filelock import FileLock
 from safetensors import SafetensorError
 
+from common.utils import locks
 from common.utils.errors import UserError, first_line, is_full_disk
 
 VARIABLE = "LAYERLAB_CACHE"
@@ -46,7 +46,7 @@ def once(path: Path, make: Callable[[Path, Path], None], what: str) -> Path:
         return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.parent / f".{path.name}.lock"):
+        with locks.locked(path.parent / f".{path.name}.lock"):
             if not path.is_dir():
                 _make(path, make)
     except (OSError, SafetensorError) as error:

@@ -49,7 +49,7 @@ def locked(path: Path) -> Iterator[bool]:
         lock = take(path)
         waited = lock is None
         if waited:
-            log.warning("waiting for another process, which is at it (%s)", path)
+            log.warning("another process does this work now; waiting for it (its lock: %s)", path)
             lock = FileLock(path)
             lock.acquire(poll_interval=0.5)
     except OSError as error:

@@ -72,7 +72,8 @@ def test_who_waits_learns_that_it_has_waited(path, caplog):
     with locks.locked(path) as waited:
         order.append(waited)
     thread.join()
-    assert order == [False, "finished", True] and f"waiting for another process, which is at it ({path})" in caplog.text
+    assert order == [False, "finished", True]
+    assert f"another process does this work now; waiting for it (its lock: {path})" in caplog.text
 
 
 def test_a_failure_frees_the_lock(path):
