@@ -30,7 +30,7 @@ GOALS := $(or $(MAKECMDGOALS),help)
 READS_fetch := PROFILE MODEL REMOVE ROW LIMIT DTYPE FULL_TEST_SETS PAPER_BUDGET SAMPLES SEED TEXT ALPHA CONVERT_WEIGHTS
 READS_render := $(filter-out CONVERT_WEIGHTS,$(READS_fetch)) COLUMNS FORMAT PICTURES EVERY_ROW
 READS_table := $(READS_render) DEVICE FORCE
-READS_prune := MODEL REMOVE METHOD OUT TEXT TASKS SAMPLES SEED DEVICE DTYPE PLAN QUICK FORCE
+READS_prune := MODEL REMOVE LAYERS METHOD OUT TEXT TASKS SAMPLES SEED DEVICE DTYPE PLAN QUICK FORCE
 READS_benchmarks := ONLY
 READS_serve := PORT
 READS_gpu-batch := MODEL MINUTES GPU_WORKERS DEVICE LIMIT DRYRUN
@@ -145,11 +145,11 @@ report: $(STAMP)  ## write guides, notebooks, API reference and results as one s
 
 METHODS := refit linearpatch prunecomp laco reassessing
 TOOL = $(or $(strip $(METHOD)),refit)
-prune: $(STAMP)  ## remove layers of your model: MODEL=./my-model REMOVE=8; also METHOD=refit OUT=./pruned TEXT= TASKS= PLAN=1 QUICK=1
+prune: $(STAMP)  ## remove layers of your model: MODEL=./my-model REMOVE=8 or LAYERS=21-28; also METHOD=refit OUT=./pruned TEXT= TASKS= PLAN=1 QUICK=1
 	$(if $(strip $(MODEL)),,$(error make prune needs a model. Name one, for instance MODEL=./my-model))
-	$(if $(strip $(REMOVE)),,$(error make prune needs the number of layers to remove. Give one, for instance REMOVE=8))
+	$(if $(strip $(REMOVE)$(LAYERS)),,$(error make prune needs the number of layers to remove. Give one, for instance REMOVE=8, or name layers: LAYERS=21-28))
 	$(if $(filter-out $(METHODS),$(TOOL)),$(error unknown METHOD $(TOOL). Use one of $(METHODS)))
-	@LAYERLAB_MAKE=prune $(RUN) -m $(if $(filter refit,$(TOOL)),extensions,papers).$(TOOL) $(call option,--model,$(MODEL)) $(call option,--remove,$(REMOVE)) \
+	@LAYERLAB_MAKE=prune $(RUN) -m $(if $(filter refit,$(TOOL)),extensions,papers).$(TOOL) $(call option,--model,$(MODEL)) $(call option,--remove,$(REMOVE)) $(call option,--layers,$(LAYERS)) \
 		--out $(call quoted,$(or $(OUT),$(notdir $(patsubst %/,%,$(MODEL)))-pruned)) $(call option,--text,$(TEXT)) \
 		$(call option,--tasks,$(TASKS)) $(call option,--samples,$(SAMPLES)) $(call option,--seed,$(SEED)) \
 		$(call option,--device,$(DEVICE)) $(call option,--dtype,$(DTYPE)) $(if $(call on,$(PLAN)),--plan) $(if $(call on,$(QUICK)),--quick) \

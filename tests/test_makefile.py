@@ -151,6 +151,7 @@ def test_each_variable_is_taken_by_each_target_that_reads_it(make, tmp_path):
     ("arguments", "asked"),
     [
         (["MODEL=./my-model", "REMOVE=8"], ["--model", "./my-model", "--remove", "8", "--out", "my-model-pruned"]),
+        (["MODEL=m", "LAYERS=2-3,5"], ["--model", "m", "--layers", "2-3,5", "--out", "m-pruned"]),
         (
             ["MODEL=org/name", "REMOVE=2", "METHOD=laco", "OUT=a b", "TASKS=piqa", "PLAN=1", "QUICK=1"],
             ["--model", "org/name", "--remove", "2", "--out", "a b", "--tasks", "piqa", "--plan", "--quick"],

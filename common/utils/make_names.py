@@ -7,7 +7,7 @@ VARIABLE = "LAYERLAB_MAKE"  # the Makefile sets it for what it runs: 1, or prune
 _ITSELF = "run the python command itself, as in `make shell`"
 _FLAGS = {"convert-weights", "dry-run", "every-row", "force", "full-test-sets", "paper-budget", "plan", "quick"}
 _VALUES = {
-    "alpha", "columns", "device", "dtype", "format", "limit", "minutes", "model", "out", "pictures", "port",
+    "alpha", "columns", "device", "dtype", "format", "layers", "limit", "minutes", "model", "out", "pictures", "port",
     "profile", "remove", "row", "samples", "seed", "tasks", "text",
 }  # fmt: skip
 _NAME = r"(?<![\w-])--([a-z][a-z-]*)"

@@ -6,6 +6,8 @@ from typing import ClassVar
 from common.cli.options import REMOVE, REPAIR, ToolOptions
 from common.console.command_line import option
 
+LEAST_RESIDUAL = "least-residual"
+
 
 @dataclass(kw_only=True)
 class RefitOptions(ToolOptions):
@@ -19,10 +21,10 @@ class RefitOptions(ToolOptions):
 
     choose: str | None = option(
         None,
-        "choose the layers of the smallest residual (left), the most similar block (cosine), or try both and let "
+        "choose the layers of the smallest residual (least-residual), the most similar block (cosine), or try both and let "
         "held-out text choose (best)",
         group=REMOVE,
-        choices=("left", "cosine", "best"),
+        choices=(LEAST_RESIDUAL, "cosine", "best"),
         usual="best; cosine with --stream, --cosine, or above 2048 channels on a CPU",
     )
     cosine: str | None = option(

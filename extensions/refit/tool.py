@@ -17,7 +17,7 @@ from extensions.refit.cost import Cost
 from extensions.refit.graft import Observed
 from extensions.refit.least_residual import carried, least_set, leftovers
 from extensions.refit.method import LARGE
-from extensions.refit.options import RefitOptions
+from extensions.refit.options import LEAST_RESIDUAL, RefitOptions
 from extensions.refit.steps import Refit
 
 HELD_OUT_OF = 8  # the league's share: 16 of 128 sequences
@@ -36,13 +36,13 @@ def check(job: Job) -> None:
             select the layers.
     """
     options = job.options
-    if options.choose == "left" and options.cosine is not None:
-        raise UserError("--cosine has no effect with --choose left. Remove --cosine, or use --choose cosine")
+    if options.choose == LEAST_RESIDUAL and options.cosine is not None:
+        raise UserError("--cosine has no effect with --choose least-residual. Remove --cosine, or use --choose cosine")
     if job.named_layers is not None and (options.choose or options.cosine):
         raise UserError("--layers selects the layers already. Remove --choose and --cosine")
     if options.held_out and options.ridge is not None:
         raise UserError("--held-out selects the ridge that --ridge sets. Remove one of the two")
-    if options.choose in ("left", "best") and options.stream is not None:
+    if options.choose in (LEAST_RESIDUAL, "best") and options.stream is not None:
         raise UserError(
             f"--choose {options.choose} reads the whole model for every batch. Remove --stream, or use --choose cosine"
         )
@@ -183,7 +183,7 @@ def _least_left(job: Job) -> dict[str, list[int]]:
 
 def _refits(job: Job) -> int:
     """Return how many refits the run makes at most: of each set of layers that is tried, and of the one that is taken."""
-    tried = {"left": 2 - job.options.no_graft, "best": 3 - job.options.no_graft}.get(job.options.choose, 1)
+    tried = {LEAST_RESIDUAL: 2 - job.options.no_graft, "best": 3 - job.options.no_graft}.get(job.options.choose, 1)
     return tried + 1 if tried > 1 else 1
 
 
@@ -197,7 +197,7 @@ def _beside(job: Job) -> tuple[float, int]:
     """Return the float64 operations and the bytes of solving and of least-residual selection."""
     cost, count = Cost.of(job), max(job.counts)
     memory = max(cost.bytes, distill.cost(job)[1])
-    if job.options.choose not in ("left", "best"):
+    if job.options.choose not in (LEAST_RESIDUAL, "best"):
         return cost.operations, memory
     tokens = min(FEW * job.config.hidden_size, job.options.samples * job.length)
     operations = job.config.hidden_size**2 * (2 * tokens + 2 * job.config.hidden_size)

@@ -35,8 +35,8 @@ class ReassessingOptions(PaperOptions):
         choices=("partial", "lora", "qlora", "full", "none"),
     )
     last: int = option(3, "layers that partial trains", group=REPAIR, least=0)
-    train_at: str | None = option(
-        None, "partial trains the layers behind the first interface", group=REPAIR, choices=("cut",), usual="at the end"
+    train_at_interface: bool = option(
+        False, "partial trains the layers behind the first pruning interface, not the last ones", group=REPAIR
     )
     data: str | None = option(
         None,

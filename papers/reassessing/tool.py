@@ -15,7 +15,7 @@ from common.models.registry import TOY
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import context_of
 from common.training import instructions
-from common.training.finetuning import CUT, Settings, check_layers, finetune, four_bit
+from common.training.finetuning import AT_INTERFACE, Settings, check_layers, finetune, four_bit
 from common.training.finetuning.learner import checked
 from common.utils import json_lines
 from common.utils.errors import UserError, listed
@@ -27,7 +27,7 @@ from papers.reassessing.steps import Metric
 # A model of the toy model's size learns nothing at 1e-5; these are its settings in this repository's tables.
 TOY_SETTINGS = {"learning_rate": 1e-4, "batch": 8, "warmup_steps": 2, "evaluate_every": 12, "save_every": 12}
 TOY_ROWS = 96
-PARTIAL_OPTIONS = ("last", "train_at", "untie_head")  # options that partial fine-tuning alone uses
+PARTIAL_OPTIONS = ("last", "train_at_interface", "untie_head")  # options that partial fine-tuning alone uses
 
 
 def check(job: Job) -> None:
@@ -45,7 +45,7 @@ def check(job: Job) -> None:
     if options.finetune == "partial":
         for count in job.counts:
             refuse(job, count)
-        if options.train_at == CUT:
+        if options.train_at_interface:
             _check_behind(job)
     if options.finetune == "qlora":
         four_bit()
@@ -57,7 +57,7 @@ def check(job: Job) -> None:
         _settings(job, len(train))
         tokens = options.epochs * sum(len(row["input_ids"]) for row in train)
         # forward and backward of what trains, and of what is behind it; what is before it runs forward once for all epochs
-        at_end = options.finetune == "partial" and options.train_at is None
+        at_end = options.finetune == "partial" and not options.train_at_interface
         share = min(1.0, (options.last + 1) / job.layers) if at_end else 1.0
         job.shared["training_passes"] = tokens * (3 * share + (1 - share) / max(1.0, options.epochs))
         checked(train, "training", job.config.vocab_size)
@@ -152,9 +152,11 @@ def _settings(job: Job, rows: int, tied: bool = False) -> Settings:
     The warm-up is the paper's 100 steps, or a tenth of a training that is shorter than ten times as long. tied: the head is,
     and stays so in a partial fine-tuning unless it is to be untied.
     """
-    renamed = {"method": "finetune", "first": "train_at", "untie": "untie_head"}
+    renamed = {"method": "finetune", "untie": "untie_head"}
     requested = job.given_options("last", "epochs", "batch", "learning_rate", "seed", **renamed)
     requested["untie"] = requested["untie"] or not (tied and requested["method"] == "partial")
+    if job.options.train_at_interface:
+        requested["first"] = AT_INTERFACE
     changes = (TOY_SETTINGS if job.toy else {}) | requested
     batch = changes.get("batch", Settings.batch)
     settings = Settings(**changes, micro_batch=max(size for size in (1, 2, 4) if batch % size == 0))

@@ -7,7 +7,7 @@ Rows are ``{"input_ids": [...], "labels": [...]}`` of equal length, labels -100 
 """
 
 from common.training.finetuning.methods import check_layers, four_bit
-from common.training.finetuning.settings import CUT, METHODS, Settings
+from common.training.finetuning.settings import AT_INTERFACE, METHODS, Settings
 from common.training.finetuning.training import finetune
 
-__all__ = ["CUT", "METHODS", "Settings", "check_layers", "finetune", "four_bit"]
+__all__ = ["AT_INTERFACE", "METHODS", "Settings", "check_layers", "finetune", "four_bit"]

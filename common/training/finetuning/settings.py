@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from common.utils.errors import UserError, UserValueError, unknown
 
 METHODS = ("lora", "qlora", "partial", "full")
-CUT = "cut"
+AT_INTERFACE = "cut"  # the word in recipes
 CHOICES = {
     "method": METHODS,
     "schedule": ("linear", "cosine", "constant_with_warmup", "constant"),
@@ -29,8 +29,8 @@ class Settings:
     Attributes:
         method: See `common.training.finetuning.methods`.
         last: Number of layers that `partial` trains besides head and final norm.
-        first: First of these, in the pruned model; None: they are its last ones; CUT: those after the first interface
-            (see `at`).
+        first: First of these, in the pruned model; None: they are its last ones; AT_INTERFACE: those after the first
+            interface (see `at`).
         rank: Rank of LoRA and QLoRA.
         alpha: Scaling of LoRA and QLoRA.
         dropout: Dropout of LoRA and QLoRA.
@@ -130,7 +130,7 @@ class Settings:
     def at(self, removed: Sequence[int]) -> Settings:
         """Return these settings with `first` as a layer's number, for a model that has lost the layers ``removed``."""
         # no layer before the first removed one is missing: the next that is left has its number
-        return dataclasses.replace(self, first=min(removed)) if self.first == CUT and removed else self
+        return dataclasses.replace(self, first=min(removed)) if self.first == AT_INTERFACE and removed else self
 
     @property
     def quantised(self) -> bool:

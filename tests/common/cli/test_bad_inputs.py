@@ -425,7 +425,10 @@ OWN = {
             ["--finetune", "none", "--last", "2"],
             "none does not use --last, --data and --batch. Choose another --finetune, or leave",
         ),
-        (["--finetune", "lora", "--train-at", "cut"], "--finetune lora does not use --last and --train-at"),
+        (
+            ["--finetune", "lora", "--train-at-interface"],
+            "--finetune lora does not use --last and --train-at-interface",
+        ),
         (["--data", "alpaca"], "use alpaca-cleaned, standin or a JSON-lines file"),
         (["--data", "nowhere.jsonl"], "cannot read the data nowhere.jsonl"),
         (["--data", "{folder}"], "cannot read the data"),

@@ -582,7 +582,7 @@ def test_only_what_a_run_wrote_itself_is_removed(tool, tmp_path):
 
 def test_a_refused_training_leaves_nothing(tool, tmp_path):
     options = ["--remove", 2, "--metric", "reverse-order", "--data", "standin", "--no-evaluation"]
-    run = tool("reassessing", *options, "--finetune", "partial", "--train-at", "cut", "--last", 1)
+    run = tool("reassessing", *options, "--finetune", "partial", "--train-at-interface", "--last", 1)
     assert run.status == 2 and not list(tmp_path.iterdir())
     assert "cannot fine-tune 1 layers from 4 on: the model has 4 left; train fewer" in run.stderr
 

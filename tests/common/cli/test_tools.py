@@ -256,7 +256,7 @@ def test_reassessing_trains_head_norm_and_last_layers_and_nothing_else(tool, mod
 
 
 def test_reassessing_trains_the_layers_behind_a_cut(tool, model, data):
-    options = ["--data", data, *FINE_TUNE, "--train-at", "cut", "--no-evaluation"]
+    options = ["--data", data, *FINE_TUNE, "--train-at-interface", "--no-evaluation"]
     run = tool("reassessing", "--layers", "1,4", *options)
     assert run.status == 0
     before, after, name = weights(model), weights(run.out), "model.layers.{}.mlp.up_proj.weight".format

@@ -164,7 +164,7 @@ def test_o_proj_before_the_cut_takes_its_share_of_the_change_and_down_proj_the_r
         ((), "cpu", {"hidden_size": 2048}, {"choose": "best"}),
         ((), "cpu", {"hidden_size": 4096}, {"choose": "cosine"}),
         ((), "cuda", {"hidden_size": 4096}, {"choose": "best"}),
-        (("--choose", "left"), "cpu", {"hidden_size": 4096}, {"choose": "left"}),
+        (("--choose", "least-residual"), "cpu", {"hidden_size": 4096}, {"choose": "least-residual"}),
         (("--cosine", "channel"), "cuda", {}, {"choose": "cosine"}),
     ],
 )
@@ -223,7 +223,7 @@ def test_the_tool_removes_what_a_repair_leaves_least_of_if_told_so(write_checkpo
     monkeypatch.setattr(
         steps.ContiguousBlock, "choose", lambda self, context: cosines.append(self) or choose(self, context)
     )
-    assert run_tool(tmp_path, "--remove", "3", "--choose", "left") in (0, 3)
+    assert run_tool(tmp_path, "--remove", "3", "--choose", "least-residual") in (0, 3)
     report = report_of(tmp_path)
     width = model.config.hidden_size
     assert len(drawn) == 1 and 0 <= drawn[0].numel() - tool.FEW * width < 32 and cosines == []
@@ -231,19 +231,19 @@ def test_the_tool_removes_what_a_repair_leaves_least_of_if_told_so(write_checkpo
     sets = {layers: runs_of(layers) for layers in itertools.combinations(range(1, 5), 3)}
     best = min(sets, key=lambda layers: sum(errors[run] for run in sets[layers]))
     assert report["facts"]["removed"] == list(best)
-    assert report["options"]["choose"] == "left"
+    assert report["options"]["choose"] == "least-residual"
     for more in (["--cosine", "channel"], ["--choose", "cosine"]):
         run_tool(tmp_path, "--remove", "2", *more)
     run_tool(tmp_path, "--layers", "1,2")
     assert len(drawn) == 1 and [step.cosine for step in cosines] == ["channel", "token"]
-    assert run_tool(tmp_path, "--remove", "2", "--choose", "left", "--cosine", "channel") == 2
-    assert run_tool(tmp_path, "--remove", "2", "--choose", "left", "--stream") == 2
+    assert run_tool(tmp_path, "--remove", "2", "--choose", "least-residual", "--cosine", "channel") == 2
+    assert run_tool(tmp_path, "--remove", "2", "--choose", "least-residual", "--stream") == 2
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--layers", "2", "--choose", "left"], "Remove --choose and --cosine"),
+        (["--layers", "2", "--choose", "least-residual"], "Remove --choose and --cosine"),
         (["--layers", "2", "--cosine", "token"], "Remove --choose and --cosine"),
         (["--remove", "2", "--ridge", "0.1", "--held-out", "2"], "--held-out selects the ridge that --ridge sets"),
     ],
@@ -312,7 +312,7 @@ def test_a_choice_that_counts_on_neurons_is_taken_unless_it_is_so_much_worse_on_
     (dense, drawn), plain, with_graft = calibrated, (2, 4), (3, 5)
     monkeypatch.setattr(tool, "leftovers", lambda *a, **k: {plain: 0.2, with_graft: 0.3})
     monkeypatch.setattr(tool, "carried", lambda *a, **k: {with_graft: 0.1})
-    assert run_tool(tmp_path, "--remove", "2", "--no-evaluation", "--choose", "left") == 0
+    assert run_tool(tmp_path, "--remove", "2", "--no-evaluation", "--choose", "least-residual") == 0
     [ids] = drawn
     facts = report_of(tmp_path)["facts"]
     perplexities = [held_out_perplexity(dense, ids, run) for run in (plain, with_graft)]
