@@ -1,7 +1,7 @@
 """Pruning a model under a limit of memory that it does not fit into (`--stream`): expected against measured.
 
     python benchmarks/larger_than_memory.py [--methods refit] [--folder DIR]
-    python benchmarks/larger_than_memory.py --shape llama-2-7b --limit 3 --samples 4 --length 128 --windows 4
+    python benchmarks/larger_than_memory.py --shape llama-2-7b --limit 3 --samples 4 --length 128 --test-samples 4
 
 Random weights in a registered model's shape are written once, a layer at a time (LLaMA-2-7B: 13.5 GB of bfloat16). Then the
 tools prune it in processes whose private memory the kernel limits (RLIMIT_DATA: what exceeds it cannot be allocated). The
@@ -129,7 +129,7 @@ class Options:
     remove: int = 7
     samples: int = 8
     length: int = 128
-    sequences: int = 4
+    test_samples: int = 4
     folder: Path = option(cache.folder() / "random-weights")
 
 
@@ -145,8 +145,8 @@ def main() -> None:
     text.write_text("\n\n".join(page.read_text() for page in sorted(ROOT.glob("**/*.md")) if ".venv" not in page.parts))
     size = sum(file.stat().st_size for file in model.glob("*.safetensors")) / 1e9
     shared = ["--stream", str(options.states), "--text", str(text)]
-    for name in ("remove", "samples", "length", "windows"):
-        shared += [f"--{name}", str(getattr(options, name))]
+    for name in ("remove", "samples", "length", "test_samples"):
+        shared += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     for method in options.methods:
         out = options.folder / f"pruned-{model.name}-{method}"
         expected_gb, expected_s, gb, seconds = prune(

@@ -89,7 +89,7 @@ ENTRIES = (
     Entry(
         "seven_billion",
         "The same for a model of 7 billion parameters",
-        ("--shape", "llama-2-7b", "--samples", "4", "--length", "128", "--windows", "4", "--limit", "3"),
+        ("--shape", "llama-2-7b", "--samples", "4", "--length", "128", "--test-samples", "4", "--limit", "3"),
         usual=False,
         script="larger_than_memory.py",
     ),

@@ -108,7 +108,7 @@ def summary(report: dict) -> str:
 def _quick_run_size(report: dict) -> str:
     """Return how little a quick run has read."""
     options, length = report["options"], report["text"]["window"]
-    return f"{options['samples']} calibration sequences and {options['windows']} test sequences of {length} tokens"
+    return f"{options['samples']} calibration sequences and {options['test_samples']} test sequences of {length} tokens"
 
 
 def source_facts(name: str, source: Path) -> dict:

@@ -31,7 +31,7 @@ from common.utils.errors import UserError, UserValueError
 
 # Options that change nothing about what is trained.
 _NO_MATTER = (
-    *("out", "force", "plan", "measure", "quick", "sweep", "windows", "tasks", "limit", "no_evaluation"),
+    *("out", "force", "plan", "measure", "quick", "sweep", "test_samples", "tasks", "limit", "no_evaluation"),
     *("json", "push_to_hub"),
 )
 SHARE = 0.9  # of a text file, for calibration; the samplers' share too
@@ -228,7 +228,7 @@ class Job:
     @cached_property
     def test_sequences(self) -> Tensor:
         """Held-out sequences [sequences, length]: disjoint, from the start of the test text (a shared file's last tenth)."""
-        return calibration.interleaved([self._held_out(name) for name in texts(self.test)])[: self.options.windows]
+        return calibration.interleaved([self._held_out(name) for name in texts(self.test)])[: self.options.test_samples]
 
     @cached_property
     def held_out_sequences(self) -> Tensor:
@@ -244,7 +244,7 @@ class Job:
                     f"the text {name} (the part that is held out for --max-perplexity-increase): {error}; use a longer text "
                     "or a smaller --length"
                 ) from error
-        return calibration.interleaved(parts)[: self.options.windows]
+        return calibration.interleaved(parts)[: self.options.test_samples]
 
     def _calibration_ids(self, name: str) -> Tensor:
         """Return the tokens that samplers read the first nine tenths of.
@@ -264,7 +264,7 @@ class Job:
         if name in self.shared_texts:
             ids, part = ids[int(len(ids) * SHARE) :], " (its last tenth, kept for evaluation)"
         try:
-            return cut(ids, self.length)[: self.options.windows]
+            return cut(ids, self.length)[: self.options.test_samples]
         except UserValueError as error:
             raise UserError(f"the test text {name}{part}: {error}; use a longer text or a smaller --length") from error
 

@@ -41,7 +41,7 @@ parts. The last tenth of a file is kept for evaluation. Layers count from 0.
 Exit status: 0 done, 1 saved but not pushed to the hub, 2 the request cannot be met, 3 done but the model is broken,
 130 interrupted."""
 SWEEP = "sweep.json"
-QUICK = {"samples": 16, "length": 256, "windows": 8}
+QUICK = {"samples": 16, "length": 256, "test_samples": 8}
 MOST = 100_000  # sequences; more than any paper draws, and a typing error's worth of memory
 PACKAGES = ("papers", "extensions")
 
@@ -139,7 +139,7 @@ class ToolOptions:
     test: str | None = option(
         None, "measure perplexity on a file or a corpus", group=EVALUATION, metavar="TEXT", read=_expand_home
     )
-    windows: int = option(64, "test sequences", group=EVALUATION, least=1, most=MOST)
+    test_samples: int = option(64, "test sequences", group=EVALUATION, least=1, most=MOST, old=("windows",))
     tasks: str = option("", "also score these lm-eval tasks, zero-shot", group=EVALUATION, metavar="A,B")
     limit: int | None = option(
         None, "score only N items of each task", group=EVALUATION, least=2, why="1 item leaves no standard error"
@@ -155,7 +155,7 @@ class ToolOptions:
     measure: bool = option(False, "with --plan: also name the layers and measure the effect", group=OUTPUT)
     quick: bool = option(
         False,
-        f"give a rough answer soon: {QUICK['samples']} calibration and {QUICK['windows']} test sequences of "
+        f"give a rough answer soon: {QUICK['samples']} calibration and {QUICK['test_samples']} test sequences of "
         f"{QUICK['length']} tokens",
         group=OUTPUT,
     )

@@ -36,7 +36,10 @@ class ReassessingOptions(PaperOptions):
     )
     last: int = option(3, "layers that partial trains", group=REPAIR, least=0)
     train_at_interface: bool = option(
-        False, "partial trains the layers behind the first pruning interface, not the last ones", group=REPAIR
+        False,
+        "partial trains the layers behind the first pruning interface, not the last ones",
+        group=REPAIR,
+        old=("train-at",),
     )
     data: str | None = option(
         None,

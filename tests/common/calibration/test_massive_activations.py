@@ -75,7 +75,10 @@ def test_the_card_has_it(write_checkpoint, tmp_path, monkeypatch):
     cards = []
     for layers in ("1", "2", "3"):
         options = ["--model", str(source), "--text", str(text), "--layers", layers, "--samples", "2", "--length", "32"]
-        assert main(METHOD, [*options, "--windows", "2", "--held-out", "0", "--out", str(tmp_path / layers)]) in (0, 3)
+        assert main(METHOD, [*options, "--test-samples", "2", "--held-out", "0", "--out", str(tmp_path / layers)]) in (
+            0,
+            3,
+        )
         notes = json.loads((tmp_path / layers / "pruning.json").read_text())["notes"]
         matching = [note for note in notes if "massive activation" in note]
         cards.append(bool(matching))

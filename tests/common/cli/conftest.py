@@ -85,7 +85,7 @@ def tool(model, text, tmp_path, capsys):
 
     def run(paper, *options, out=tmp_path / "out", model=default_model, text=default_text) -> Run:
         method = method_of(paper) if isinstance(paper, str) else paper
-        fixed = ["--model", model, "--text", text, "--out", out, "--samples", 4, "--length", 32, "--windows", 4]
+        fixed = ["--model", model, "--text", text, "--out", out, "--samples", 4, "--length", 32, "--test-samples", 4]
         if method.paper == "reassessing" and not {"--finetune", "--data"} & set(options):
             fixed += ["--finetune", "none"]
         capsys.readouterr()

@@ -233,8 +233,8 @@ COMMON = [
     (["--length", "-5"], "--length -5"),
     (["--length", "100000"], "--length 100000 is more than the model's context of 4096 tokens"),
     (["--length", "4096", "--test", "{folder}/short.txt"], "the test text {folder}/short.txt"),
-    (["--windows", "0"], "--windows 0"),
-    (["--windows", "x"], "--windows 'x' is not a whole number"),
+    (["--test-samples", "0"], "--test-samples 0"),
+    (["--test-samples", "x"], "--test-samples 'x' is not a whole number"),
     (["--seed", "-1"], "--seed -1: use 0 to 4,294,967,295"),
     (["--seed", "99999999999999999999"], "--seed 99999999999999999999"),
     (["--limit", "1"], "--limit 1: 1 item leaves no standard error; use 2 or more"),
@@ -343,7 +343,8 @@ COMMON = [
     (["--measure"], "--measure adds to --plan"),
     (["--faster"], "there is no option --faster."),
     (["2", "3"], "'2' is no option and belongs to none"),
-    (["--wind", "4"], "there is no option --wind. Did you mean --window"),
+    (["--windows", "4"], "--windows has a new name. Use --test-samples"),
+    (["--test-sample", "4"], "there is no option --test-sample. Did you mean --test-samples"),
     (["--text"], "--text needs a value"),
     (["--out", "{folder}/loop"], "it is a link that leads back to itself"),
     (["--out", "{folder}/loop/below"], "it is a link that leads back to itself"),
@@ -489,7 +490,7 @@ def test_one_line_says_what_is_wrong(tool, more, message, removes, files, tmp_pa
     if (more, message) in EARLY:
         monkeypatch.setattr("common.cli.run.carry_out", lambda *_: pytest.fail("torch would be loaded"))
     arguments = [option.replace("{folder}", str(files)) for option in more]
-    command = ["--text", str(files / "text.txt"), "--length", "128", "--samples", "4", "--windows", "4"]
+    command = ["--text", str(files / "text.txt"), "--length", "128", "--samples", "4", "--test-samples", "4"]
     if tool == "reassessing":
         command += ["--data", str(files / "good.jsonl"), "--last", "1", "--batch", "4"]
     if removes and not {"--layers", "--remove", "--sweep"} & set(more):

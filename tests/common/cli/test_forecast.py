@@ -111,9 +111,9 @@ def test_the_time_left_follows_what_the_stages_took(monkeypatch, capsys):
 
 def test_quick_sets_what_was_not_given_and_is_marked(model, text, tmp_path, capsys):
     method, out = method_of("linearpatch"), tmp_path / "out"
-    command = ["--model", str(model), "--text", str(text), "--remove", "2", "--quick", "--windows", "4"]
+    command = ["--model", str(model), "--text", str(text), "--remove", "2", "--quick", "--test-samples", "4"]
     options = parsed(method.options, [*command, "--plan"])
-    assert (options.samples, options.length, options.windows) == (QUICK["samples"], QUICK["length"], 4)
+    assert (options.samples, options.length, options.test_samples) == (QUICK["samples"], QUICK["length"], 4)
     assert main(method, [*command, "--out", str(out)]) == 0
     assert "quick run: 16 calibration sequences and 4 test sequences of 256 tokens" in capsys.readouterr().out
     assert "**Quick run.** 16 calibration sequences" in (out / "README.md").read_text()

@@ -52,7 +52,7 @@ def two_removed(model, text, tmp_path_factory):
     def pruned(paper):
         out = tmp_path_factory.mktemp("two-removed") / paper
         command = ["--model", model, "--text", text, "--out", out, "--remove", 2]
-        command += ["--samples", 4, "--length", 32, "--windows", 4]
+        command += ["--samples", 4, "--length", 32, "--test-samples", 4]
         command += ["--finetune", "none"] if paper == "reassessing" else []
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             assert main(method_of(paper), list(map(str, command))) == 0

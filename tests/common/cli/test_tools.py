@@ -146,7 +146,7 @@ def test_documents_share_no_token_with_what_is_kept_for_evaluation(model, tmp_pa
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(paragraphs), encoding="utf-8")
     options = tool_parser(method_of("linearpatch").options).parse_args(
-        ["--model", str(model), "--text", str(text), "--length", "32", "--remove", "2", "--windows", "100000"]
+        ["--model", str(model), "--text", str(text), "--length", "32", "--remove", "2", "--test-samples", "100000"]
     )
     config, tokenizer = AutoConfig.from_pretrained(model), checkpoint.load_tokenizer(model)
     job = Job(method_of("linearpatch"), options, model, config, tokenizer, tmp_path / "work")

@@ -180,7 +180,7 @@ def run_tool(write_checkpoint, tiny_tokenizer, tmp_path):
     def run(model, *options):
         source = write_checkpoint(tmp_path / "model", model=beginning(model, tiny_tokenizer, tmp_path / "text.txt"))
         fixed = ["--model", source, "--text", tmp_path / "text.txt", "--out", tmp_path / "out", "--force"]
-        sizes = ["--samples", "8", "--length", "16", "--windows", "8"]
+        sizes = ["--samples", "8", "--length", "16", "--test-samples", "8"]
         assert main(tool.METHOD, [*map(str, fixed), *sizes, *options]) in (0, 3)
         return json.loads((tmp_path / "out" / "pruning.json").read_text())
 

@@ -208,7 +208,7 @@ def run_tool(folder, *more):
     sentences = [f"{number} layers are removed, one after the other, and measured. " for number in range(400)]
     (folder / "text.txt").write_text("".join(sentences))
     fixed = ["--model", str(folder / "tiny"), "--text", str(folder / "text.txt"), "--out", str(folder / "out")]
-    return main(tool.METHOD, [*fixed, "--samples", "40", "--length", "32", "--windows", "2", "--force", *more])
+    return main(tool.METHOD, [*fixed, "--samples", "40", "--length", "32", "--test-samples", "2", "--force", *more])
 
 
 def report_of(folder):
