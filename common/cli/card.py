@@ -316,5 +316,5 @@ def forecast(job, expected) -> str:
         if options.tasks:
             lines.append(f"  the tasks {options.tasks} come on top")
         lines.append(f"memory: about {expected.peak_bytes / 1e9:.2f} GB at most")
-        lines.append(f"disk: {expected.disk_bytes / 1e9:.2f} GB for the checkpoint")
+        lines.append(f"disk: {expected.disk} for the checkpoint")
     return "\n".join([*lines, "nothing was written; --plan --measure names the layers and measures the effect"])

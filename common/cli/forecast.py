@@ -52,10 +52,15 @@ class Forecast:
     disk_bytes: int
     parts: tuple[tuple[str, float], ...] = ()
 
+    @property
+    def disk(self) -> str:
+        """Disk space as text."""
+        return f"{self.disk_bytes / 1e9:.2f} GB" if self.disk_bytes >= 1e8 else f"{self.disk_bytes / 1e6:.1f} MB"
+
     def line(self) -> str:
         """Return the forecast in one line of text."""
         what = "on disk" if self.parts else "of states on disk"
-        disk = f", {self.disk_bytes / 1e9:.2f} GB {what}" if self.disk_bytes else ""
+        disk = f", {self.disk} {what}" if self.disk_bytes else ""
         return f"expected: {self.peak_bytes / 1e9:.2f} GB of memory at most, {clock(self.seconds)}{disk}"
 
 
