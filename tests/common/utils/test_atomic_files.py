@@ -111,7 +111,7 @@ def test_others_leave_alone_what_is_about_to_go_in_place_and_write_after_it(earl
             target=atomic_files.put, args=(path, lambda folder: (folder / "a").write_text("second"))
         )
         second.start()
-        while "waiting for another process" not in caplog.text:
+        while "waiting for it" not in caplog.text:
             second.join(0.01)
         atomic_files.recover(path)
         contents.extend([second, folder.exists(), path.exists()])
