@@ -25,7 +25,7 @@ LEFT_OUT = {
     "smollm2": "it downloads SmolLM2",
     "MINUTES=9": "it measures bigger models for minutes",
     "make publish": "it publishes what a user measured",
-    "make grid": "it prints a table, as others here do, from twenty times as many results",
+    "channel-means": "it measures the repair that the page lets its reader write",
     "make reassessing": "it prints thirty tables",
     "make report": "tests/reproductions/site builds the site",
     "make shell": "it waits for what is typed",
