@@ -15,7 +15,7 @@ from torch import nn
 from transformers.initialization import no_init_weights
 
 from common.models import unlisted
-from common.models.architectures import SUPPORTED
+from common.models.architectures import LISTED, SUPPORTED
 from common.models.files import renamed_architectures
 from common.models.files.safetensors_reader import DTYPES, INDEX, PATCHES, WHOLE, TensorEntry, entries
 from common.utils import atomic_files
@@ -29,7 +29,6 @@ _SCALES = (
     *("scales", "qweight", "qzeros", "g_idx", "absmax", "quant_map", "SCB"),
     *("gate_up_proj_blocks", "gate_up_proj_scales", "down_proj_blocks", "down_proj_scales"),
 )
-_LIST = "docs/models.md lists those that are"
 _QUANTISED_BY = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 
 
@@ -207,7 +206,7 @@ def _check_architecture(path: Path, content: dict) -> None:
             )
         raise UserError(
             f"cannot load {path}: the language model in {kind!r} has architecture {inner!r}, which is not supported. "
-            f"{_LIST}"
+            f"{LISTED}"
         )
     why = ""
     if kind in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
@@ -218,7 +217,7 @@ def _check_architecture(path: Path, content: dict) -> None:
         if not (differences := unlisted.layout(built(config, path))):
             return
         why = f" ({'; '.join(differences)})"
-    raise UserError(f"cannot load {path}: architecture {kind!r} is not supported{why}. {_LIST}")
+    raise UserError(f"cannot load {path}: architecture {kind!r} is not supported{why}. {LISTED}")
 
 
 def _check_unquantised(path: Path, content: dict) -> None:

@@ -141,6 +141,7 @@ _DEEPSEEK = replace(
     attention=Half("input_layernorm", "self_attn", ("q_proj", "kv_a_proj_with_mqa"), "o_proj"),
 )
 
+LISTED = "docs/models.md lists those that are"  # said of an architecture that is not supported
 SUPPORTED: dict[str, Architecture] = {
     "llama": Architecture(_PLAIN),
     "mistral": Architecture(_PLAIN),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from common.models.architectures import LEARNT, SUPPORTED, Architecture, Half, embedding, final_norm, layer_list
+from common.models.architectures import LEARNT, LISTED, SUPPORTED, Architecture, Half, embedding, final_norm, layer_list
 from common.models.decoder import Decoder
 from common.utils.errors import UserError, first_of
 
@@ -101,7 +101,7 @@ def check(model: nn.Module) -> None:
     if differs:
         del SUPPORTED[kind]
         LEARNT.discard(kind)
-        raise UserError(f"architecture {kind!r} is not supported: {differs}. docs/models.md lists those that are")
+        raise UserError(f"architecture {kind!r} is not supported: {differs}. {LISTED}")
     log.warning(
         "architecture %r is not among those that this project tests. It is built as Llama is, and gives the same logits "
         "layer by layer as in one pass",
