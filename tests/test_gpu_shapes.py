@@ -44,14 +44,14 @@ def test_every_cell_it_would_measure_is_one_that_a_table_prints(monkeypatch, cap
     assert all(c["measured"] is None for c in cells if "GB" in c["column"] or "MiB" in c["column"])
 
 
-def test_its_arms_are_the_rows_of_both_tables():
+def test_its_rows_are_those_of_both_tables():
     names = set(gpu_shapes.arms(tiny=False))
     for table in ("3", "E"):
         assert {reported.row_name(n.method, n.variant) for n in reported.numbers("reassessing", table)} <= names
 
 
 @pytest.mark.parametrize("last", [0, 2])
-def test_partial_arms_train_what_the_table_counts(last):
+def test_partial_rows_train_what_the_table_counts(last):
     """Head, final norm and the last layers of the tiny shape."""
     model = gpu_shapes.pruned("cpu", tiny=True)
     settings = gpu_shapes.arms(tiny=True)["Reverse-order +lm_head" + (f" & last {last}" if last else "")]

@@ -359,7 +359,7 @@ def measured_by(monkeypatch, tmp_path, table):
 DENSE = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense"]
 
 
-def test_ctrl_c_keeps_what_is_finished_and_the_next_run_goes_on_from_there(measured_by, capsys):
+def test_ctrl_c_keeps_what_is_finished_and_the_next_run_continues_from_there(measured_by, capsys):
     records = measured_by(interrupted := FakeMeasure(interrupted_after=3))
     command = ["run", "table1-linearpatch", "--limit", "2", "--no-show"]
     assert main(command) == 130

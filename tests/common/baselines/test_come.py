@@ -132,7 +132,7 @@ def test_merges_that_were_found_are_done_without_a_pass_and_fewer_are_the_first_
     assert come(make_tiny("llama"), ids, 3, begun=merges[:1]) == merges
 
 
-def test_a_recipe_of_more_layers_goes_on_where_one_of_fewer_ended(make_tiny, ids, tmp_path, monkeypatch):
+def test_a_recipe_of_more_layers_continues_where_one_of_fewer_ended(make_tiny, ids, tmp_path, monkeypatch):
     passes = []
     monkeypatch.setattr("common.baselines.come.observe", lambda *args, **own: passes.append(1) or observe(*args, **own))
     models = []

@@ -60,7 +60,7 @@ def test_entropy_in_closed_form():
     assert entrodrop.binned_entropy(torch.stack([even, still, two], 1), 8) == pytest.approx(np.log(8) + quarter)
 
 
-def test_what_adds_least_goes_from_the_lowest_entropy_on():
+def test_what_adds_least_is_removed_from_the_lowest_entropy_on():
     # before each half of layers 0, 1 and 2, and after all; the lowest input of a layer is that of layer 1
     entropies = [9.0, 2.0, 3.0, 4.5, 4.0, 4.2, 6.0]
     assert entrodrop.least_increase(entropies, ORDER, 1) == [(2, ATTENTION)]

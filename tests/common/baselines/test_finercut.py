@@ -74,7 +74,7 @@ def test_a_trial_runs_what_follows_the_half_it_leaves_out_alone(tiny_llama, monk
     assert decoder.executions == 6 * len(IDS)  # the dense pass
 
 
-def test_it_goes_on_from_what_is_gone_and_from_what_was_found(make_tiny):
+def test_it_continues_from_what_is_removed_and_from_what_was_found(make_tiny):
     model = make_tiny("llama")
     removed = finercut.finer_cut(Decoder(model), IDS, 3)
     assert finercut.finer_cut(Decoder(model), IDS, 3, begun=removed[:2]) == removed
@@ -90,7 +90,7 @@ def test_what_is_refused(tiny_llama, count):
 
 
 @pytest.mark.parametrize("method", ["finercut", "blockpruner"])
-def test_a_search_for_more_goes_on_from_that_for_fewer(make_tiny, method, tmp_path, monkeypatch):
+def test_a_search_for_more_continues_from_that_for_fewer(make_tiny, method, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
     monkeypatch.setattr("common.pruning.pipeline._MADE", set())
     searches, greedy = [], sublayer_removal.greedy

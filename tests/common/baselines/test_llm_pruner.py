@@ -123,7 +123,7 @@ def test_widths_go_with_their_layers(tiny_llama, reloaded):
     reloaded(tiny_llama, IDS, plain=False)
 
 
-def test_half_precision_stays_half_and_unchanged_where_nothing_goes(make_tiny, tmp_path):
+def test_half_precision_stays_half_and_unchanged_where_nothing_is_removed(make_tiny, tmp_path):
     half = make_tiny("llama").to(torch.bfloat16).requires_grad_(False)
     before = copy.deepcopy(half.state_dict())
     llm_pruner.prune(half, IDS, RATIO, first=2, last=2)

@@ -43,7 +43,7 @@ def test_every_cluster_loses_one_layer_before_the_most_alike_loses_more():
     assert lorp(similarity, 4, clusters=2) == [2, 5, 6, 7]  # equal ones: the earlier first
 
 
-def test_first_and_last_layer_stay_and_a_cluster_of_one_goes_last():
+def test_first_and_last_layer_stay_and_a_cluster_of_one_is_removed_last():
     similarity = blocks(1, 4, 1, inside=(1.0, 0.5, 1.0), outside=-0.9)
     assert sorted(lorp(similarity, 4, clusters=3)) == [1, 2, 3, 4]
     similarity = blocks(3, 3, inside=(0.9, 0.2), outside=-0.9)

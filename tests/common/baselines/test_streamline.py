@@ -126,7 +126,7 @@ def test_the_official_training_barely_lowers_its_rate():
 
 
 @pytest.mark.parametrize("replace", [replace_with_ffn, replace_with_layer])
-def test_the_weights_that_do_best_on_held_out_windows_are_kept(tiny_llama, replace):
+def test_the_weights_that_do_best_on_held_out_sequences_are_kept(tiny_llama, replace):
     """At a rate so large that training spoils them, those are not the last."""
     held_out = torch.randint(3, 320, (3, 16), generator=torch.Generator().manual_seed(6))
     dense = copy.deepcopy(tiny_llama)
@@ -155,7 +155,7 @@ def test_the_network_may_learn_the_logits_too(tiny_llama):
     assert [p.position for p in patches(tiny_llama)] == [1, 2]
 
 
-def test_a_layer_that_has_not_learnt_is_the_windows_first(tiny):
+def test_an_untrained_layer_is_the_first_of_its_block(tiny):
     plain = copy.deepcopy(tiny)
     remove_layers(plain, [3, 4])
     report = replace_with_layer(tiny, [2, 3, 4], WINDOWS, StreamlineSettings(fitting=Fitting(1e-12, weight_decay=0.0)))
@@ -164,7 +164,7 @@ def test_a_layer_that_has_not_learnt_is_the_windows_first(tiny):
     assert patches(tiny) == []
 
 
-def test_a_layer_learns_its_window_and_nothing_else_changes(tiny_llama):
+def test_a_layer_learns_its_block_and_nothing_else_changes(tiny_llama):
     dense = copy.deepcopy(tiny_llama)
     before, after = streams(dense, [2, 5])
     report = replace_with_layer(tiny_llama, [4, 2, 3], WINDOWS, StreamlineSettings(fitting=FAST))

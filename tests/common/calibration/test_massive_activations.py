@@ -51,7 +51,7 @@ def test_the_writer_is_the_layer_that_makes_the_first_token_massive(tiny_llama, 
 
 
 @torch.no_grad()
-def test_a_tool_says_that_the_writer_goes(tiny_llama, ids):
+def test_a_tool_says_that_the_layer_of_the_massive_activation_is_removed(tiny_llama, ids):
     planted(tiny_llama, 2, 1e4)
     with massive_activations.watched(tiny_llama) as norms:
         tiny_llama(ids, use_cache=False)

@@ -383,7 +383,7 @@ def test_a_sweep_that_was_stopped_continues_by_the_same_command(tool, text, tmp_
     assert changed.status == 2 and "model or texts have changed since" in changed.stderr
 
 
-def test_a_sweep_on_a_full_disk_goes_on_and_prints_what_it_measured(tool, tmp_path, monkeypatch, undrawn):
+def test_a_sweep_on_a_full_disk_continues_and_prints_what_it_measured(tool, tmp_path, monkeypatch, undrawn):
     put, full = atomic_files.put, True
 
     def on_disk(path, write):

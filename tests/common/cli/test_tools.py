@@ -170,7 +170,7 @@ def test_a_text_that_is_read_many_times_over_is_named(samples, times, tool, mode
     assert (f"warning: {text} {note}" in run.stderr.splitlines()[0]) == bool(times)  # before the work begins
 
 
-def test_fewer_windows_than_texts_are_of_the_first_ones(tool, text, second_text):
+def test_fewer_sequences_than_texts_are_of_the_first_ones(tool, text, second_text):
     assert tool("linearpatch", "--remove", 2, "--samples", 1, text=f"{text}+{second_text}").status == 0
 
 
@@ -255,7 +255,7 @@ def test_reassessing_trains_head_norm_and_last_layers_and_nothing_else(tool, mod
     assert calls == [20, 5]  # 5 batches through 4 layers, then through the last alone
 
 
-def test_reassessing_trains_the_layers_behind_a_cut(tool, model, data):
+def test_reassessing_trains_the_layers_behind_the_interface(tool, model, data):
     options = ["--data", data, *FINE_TUNE, "--train-at-interface", "--no-evaluation"]
     run = tool("reassessing", "--layers", "1,4", *options)
     assert run.status == 0

@@ -46,7 +46,7 @@ def test_a_head_that_is_twice_too_large_wants_half_the_logits(tiny_llama):
     assert logit_scale.fitted(logit_scale.sequence_nlls(tiny_llama, ids))[1] == pytest.approx(own / 2, abs=0.06)
 
 
-def test_no_window_is_judged_by_a_factor_fitted_to_it():
+def test_no_sequence_is_judged_by_a_factor_fitted_to_it():
     losses = torch.tensor([[1.0, 9.0], [5.0, 3.0], [2.0, 9.0], [7.0, 4.0]], dtype=torch.float64)
     held_out, best = logit_scale.fitted(losses, (0.5, 1.0))
     assert held_out.tolist() == [9.0, 5.0, 9.0, 7.0]  # even windows prefer the first factor, odd ones the second

@@ -78,7 +78,7 @@ def test_standard_error_is_the_spread_of_repeated_measurements():
     assert float(spread) == pytest.approx(sum(draw["stderr"] for draw in draws) / len(draws), rel=0.15)
 
 
-def test_one_window_has_no_standard_error_and_overflow_is_infinite():
+def test_one_sequence_has_no_standard_error_and_overflow_is_infinite():
     assert summarise(torch.ones(1, 4))["stderr"] is None
     assert summarise(torch.full((2, 4), 1e4))["perplexity"] == math.inf
 
@@ -140,7 +140,7 @@ def test_c4_crops_follow_the_published_loop(short, tiny_tokenizer):
 
 
 @pytest.mark.parametrize("step", [4, 8])
-def test_every_so_manieth_window_begins_with_the_first(short, tiny_tokenizer, step):
+def test_every_nth_sequence_begins_with_the_first(short, tiny_tokenizer, step):
     ids = tiny_tokenizer("\n\n".join(corpora.texts("short")))["input_ids"]
     part = replace(short, sequences=every_nth(step))
     expected = [ids[start : start + 16] for start in range(0, len(ids) - 15, 16 * step)]
@@ -148,7 +148,7 @@ def test_every_so_manieth_window_begins_with_the_first(short, tiny_tokenizer, st
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 24, 40, 50])
-def test_windows_of_a_part_are_spread_over_the_whole_text(count):
+def test_sequences_of_a_part_are_spread_over_the_whole_text(count):
     """As evenly as whole numbers can be: from one to the next, and from the last to the end, it is as far, or one more."""
     places = spread(count, lambda *_: torch.arange(40))(None, None).tolist()
     gaps = [after - place for place, after in itertools.pairwise([*places, 40])]
@@ -179,7 +179,7 @@ def test_the_papers_protocols_are_the_documented_ones():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PROTOCOLS if name.startswith("standin")])
-def test_toy_domains_are_measured_in_windows_of_256(name, make_tiny, tiny_tokenizer):
+def test_toy_domains_are_measured_in_sequences_of_256(name, make_tiny, tiny_tokenizer):
     transformers.logging.set_verbosity_error()
     model, protocol = make_tiny("llama"), PROTOCOLS[name]
     measured = protocol.measured(model, tiny_tokenizer, limit=2)
@@ -191,7 +191,7 @@ def test_toy_domains_are_measured_in_windows_of_256(name, make_tiny, tiny_tokeni
 
 
 @torch.no_grad()
-def test_reassessing_reads_windows_of_128(tmp_path, monkeypatch, tiny_llama, tiny_tokenizer):
+def test_reassessing_reads_sequences_of_128(tmp_path, monkeypatch, tiny_llama, tiny_tokenizer):
     sentences = [f"the stream of layer {i} is scaled" for i in range(60)]
     folder = "penn_treebank"
     write_rows(tmp_path, "ptb-text-only/ptb_text_only", folder, "validation", [{"sentence": s} for s in sentences])

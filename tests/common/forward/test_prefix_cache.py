@@ -126,7 +126,7 @@ def test_equal_weights_that_attend_to_other_tokens_share_nothing(make_tiny, stor
     assert store.hits == 1  # of the model after itself
 
 
-def test_every_row_of_a_table_starts_at_its_cut(make_tiny, tiny_tokenizer, make_patch, monkeypatch):
+def test_every_row_of_a_table_starts_at_its_interface(make_tiny, tiny_tokenizer, make_patch, monkeypatch):
     """Dense, pruned, the same with a patch: the second leaves the state at its cut, which no even spread would have."""
     monkeypatch.setattr("common.forward.hidden_state_files.SPREAD", 1)
     dense, pruned, patched = (make_tiny("llama") for _ in range(3))
@@ -187,7 +187,7 @@ def test_rows_that_do_not_fit_keep_what_they_can_and_do_not_thrash():
         assert sum(start > 0 for start in began) >= min(room, len(batches)), room
 
 
-def test_the_boundary_that_others_replace_best_goes_first():
+def test_the_boundary_that_others_replace_best_is_removed_first():
     store = StateFiles(limit=40 * 4)
     filled(store, CHAIN, 6, "p")
     assert store.bytes == 160

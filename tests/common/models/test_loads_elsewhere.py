@@ -41,7 +41,7 @@ def test_a_fused_checkpoint_generates_in_plain_transformers(fused, ids, greedy):
 
 
 @pytest.mark.parametrize("fused", REPAIRS, indirect=True)
-def test_a_fused_checkpoint_goes_to_gguf_and_comes_back(fused, ids, tiny_tokenizer, tmp_path):
+def test_a_fused_checkpoint_becomes_gguf_and_comes_back(fused, ids, tiny_tokenizer, tmp_path):
     model, path = fused
     plain = AutoModelForCausalLM.from_pretrained(path)
     write_gguf(tmp_path / "tiny.gguf", plain, tiny_tokenizer, gguf.GGMLQuantizationType.F32)

@@ -19,7 +19,7 @@ from common.utils.errors import UserError
 
 
 @pytest.mark.parametrize("starts", [[0, 4], [3, 1, 2]])
-def test_losses_without_windows_are_those_of_models_that_lost_them(tiny, crops, starts):
+def test_losses_without_blocks_are_those_of_models_without_them(tiny, crops, starts):
     trials = importance.losses_without_blocks(Decoder(tiny), crops, 2, starts, batch_size=2)
     assert list(trials) == sorted(starts)
     for start, by_sequence in trials.items():
@@ -27,14 +27,14 @@ def test_losses_without_windows_are_those_of_models_that_lost_them(tiny, crops, 
         assert by_sequence.tolist() == pytest.approx([naive_loss(model, row[None]) for row in crops], abs=1e-5)
 
 
-def test_window_trials_share_what_leads_to_the_windows(tiny_llama, crops):
+def test_trials_of_blocks_share_the_layers_before_them(tiny_llama, crops):
     decoder = Decoder(tiny_llama)
     importance.losses_without_blocks(decoder, crops, 2, [1, 2, 3], batch_size=5)
     assert decoder.executions == 3 + (3 + 2 + 1)
 
 
 @torch.no_grad()
-def test_a_trial_given_the_dense_stream_where_its_window_ends_is_the_dense_model(tiny_llama, crops):
+def test_a_trial_given_the_dense_stream_where_its_block_ends_is_the_dense_model(tiny_llama, crops):
     options = {"entering": lambda trial, dense: dense, "batch_size": 2}
     trials = importance.losses_without_blocks(Decoder(tiny_llama), crops, 2, [1, 3], **options)
     for by_sequence in trials.values():
@@ -42,7 +42,7 @@ def test_a_trial_given_the_dense_stream_where_its_window_ends_is_the_dense_model
 
 
 @pytest.mark.parametrize("samples", [1, 8])
-def test_the_window_of_least_loss_is_that_of_the_naive_loop(tiny, crops, samples):
+def test_the_block_of_least_loss_is_that_of_the_naive_loop(tiny, crops, samples):
     trials = {s: naive_loss(without(tiny, [s, s + 1]), crops[:samples]) for s in (1, 2, 3)}
     context = context_of(tiny, sequences=crops)
     chosen = LeastLossBlock(count=2, samples=samples).choose(context)
@@ -83,7 +83,7 @@ def test_few_positions_logits_exist_at_a_time_and_change_nothing(tiny, crops, mo
     assert max(largest) == min(rows, 2 * 17)
 
 
-def test_best_window_is_the_argmax_and_code_leaves_the_ends(tiny_llama, crops):
+def test_best_block_is_the_argmax_and_the_code_keeps_the_ends(tiny_llama, crops):
     statistics = collect(Decoder(tiny_llama), crops, span=2)
     cosines = [statistics.cosine("token", s, s + 2) for s in range(5)]
     best = max(range(5), key=cosines.__getitem__)

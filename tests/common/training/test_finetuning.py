@@ -273,7 +273,7 @@ def interrupted(monkeypatch, step, model, *arguments):
     [{"method": "lora", "dropout": 0.2}, {"method": "full"}, {"method": "partial", "last": 2, "store": "off"}],
     ids=lambda options: options["method"],
 )
-def test_a_killed_training_goes_on_as_if_nothing_had_happened(make_tiny, tmp_path, monkeypatch, options):
+def test_a_killed_training_resumes_as_if_nothing_had_happened(make_tiny, tmp_path, monkeypatch, options):
     train, valid = rows(8), rows(3, seed=1)
     settings = Settings(**options, epochs=3, keep="last", **QUICK)
     model, report = finetune(make_tiny(), None, train, valid, settings, tmp_path / "whole")

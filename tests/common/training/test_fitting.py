@@ -55,7 +55,7 @@ def test_a_warm_up_rises_by_equal_steps_to_the_rate_and_falls_from_there():
 
 
 @pytest.mark.parametrize("share", [0.03, 0.25])
-def test_a_warm_up_that_ends_within_a_step_goes_no_further_than_the_rate(share):
+def test_a_warm_up_that_ends_within_a_step_stays_within_the_rate(share):
     """Of ten steps 0.3 and 2.5: the first and the third have all of it."""
     how = Fitting(learning_rate=0.8, warmup_share=share)
     rates = [how.rate(step, 10) for step in range(10)]
@@ -162,7 +162,7 @@ def test_a_gradient_that_is_not_finite_stops_it_before_the_step():
     assert parameters["a"].tolist() == [1.0, 0.0]
 
 
-def test_that_a_training_goes_on_is_said(tmp_path, capsys):
+def test_a_resumed_training_says_so(tmp_path, capsys):
     parameters, options = start(), {"folder": tmp_path, "progress": True}
     with pytest.raises(KeyboardInterrupt):
         fit(parameters, raising_at(3, loss_of(parameters)), 12, Fitting(save_every=2), **options)

@@ -82,7 +82,7 @@ def test_a_failure_frees_the_lock(path):
     assert locks.take(path) is not None
 
 
-def test_where_no_lock_can_be_written_work_goes_on(tmp_path):
+def test_where_no_lock_can_be_written_work_continues(tmp_path):
     (tmp_path / "file").touch()
     with locks.locked(tmp_path / "file" / "cell.lock") as waited:
         assert not waited

@@ -107,9 +107,7 @@ def test_the_draws_differ_in_what_the_repair_reads_alone():
         assert len(texts) == 2 and len({(one.calibration["corpus"], one.calibration["seed"]) for one in recipes}) == 10
 
 
-def test_a_window_reads_its_own_text_where_it_has_one_and_the_repair_the_recipes(
-    make_tiny, tiny_tokenizer, monkeypatch
-):
+def test_a_block_reads_its_own_text_where_it_has_one_and_the_repair_the_recipes(make_tiny, tiny_tokenizer, monkeypatch):
     read = []
     ids = torch.randint(3, 320, (8, 24), generator=torch.Generator().manual_seed(0))
     monkeypatch.setitem(SAMPLERS, "of-a-name", lambda context, entry: read.append(entry.corpus) or ids)
@@ -182,7 +180,7 @@ def test_a_choice_is_the_same_where_both_halves_of_the_sequences_select_the_same
         assert standings.choices([_entry("0/9", None, base), window, *others]) == counted
 
 
-def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival():
+def test_standings_compare_each_repair_after_its_best_selection_with_the_best_baseline():
     rng = np.random.default_rng(1)
     base = rng.normal(3, 0.5, (2, 40))
     entries = [

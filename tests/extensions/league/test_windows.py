@@ -45,7 +45,7 @@ def measured(make_tiny, ids, monkeypatch):
     return model, ids[::2], measure(model, ids, monkeypatch)
 
 
-def test_costs_are_those_of_models_that_lost_the_window(measured):
+def test_costs_are_those_of_models_without_the_block(measured):
     model, looked, (values, _, details, _) = measured
     dense, perplexities = losses(model, looked), {}
     for row, start in zip(details["rows"], STARTS, strict=True):
@@ -62,7 +62,7 @@ def test_costs_are_those_of_models_that_lost_the_window(measured):
 
 
 @torch.no_grad()
-def test_the_first_tokens_state_is_the_dense_models_where_the_window_ends(measured):
+def test_the_first_tokens_state_is_the_dense_models_where_the_block_ends(measured):
     model, looked, (_, _, details, _) = measured
     dense = losses(model, looked)
     states = model(looked, output_hidden_states=True, use_cache=False).hidden_states

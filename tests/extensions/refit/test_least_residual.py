@@ -68,7 +68,7 @@ def test_steps_choose_by_the_scores(ids, make_tiny):
         assert len(model.model.layers) == 3
 
 
-def test_one_by_one_the_layer_goes_without_which_least_is_left_and_the_rest_is_refitted(ids, make_tiny):
+def test_each_time_the_layer_that_leaves_the_least_residual_is_removed_and_the_rest_refitted(ids, make_tiny):
     model, dense = make_tiny("llama"), make_tiny("llama")
     context = context_of(model, sequences=ids, selection={"method": "least-left-refit", "count": 2, "following": 1})
     run_recipe(context)

@@ -257,7 +257,7 @@ def test_where_the_dense_model_only_guesses_nothing_is_retained(tmp_path):
     assert text.count(" guesses") == 4 and "KNOWN and RP leave boolq and piqa out" in text
 
 
-def test_perplexities_are_paired_by_window(build, outcomes):
+def test_perplexities_are_paired_by_sequence(build, outcomes):
     """Windows vary twelve times as much as the rows differ: only pairing shows the difference."""
     lower_perplexity = beats("better", "plain", column="PPL", lower=True)
     verdict = judged(build(lower_perplexity))

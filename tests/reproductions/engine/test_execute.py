@@ -186,7 +186,7 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
         {"method": "prunecomp", "metric": "ppl", "compensate": False},
     ],
 )
-def test_a_greedy_search_that_is_killed_goes_on_with_its_next_step(tmp_path, monkeypatch, make_tiny, selection):
+def test_a_greedy_search_that_is_killed_continues_with_its_next_step(tmp_path, monkeypatch, make_tiny, selection):
     monkeypatch.setitem(pipeline.SAMPLERS, "counted", lambda *_: torch.arange(3, 43).reshape(2, 20))
     monkeypatch.setattr(steps, "lines", lambda *_: torch.arange(3, 43).reshape(2, 20))
     written, keep = [], Context._write_work

@@ -106,7 +106,7 @@ def test_stages_are_measured_one_after_another(stub):
     assert collections.Counter(begun[:3]) == {"copa": 2, "wsc273": 1} and sorted(begun[3:]) == ["boolq", "hellaswag"]
 
 
-def test_when_the_time_is_over_no_process_is_left_and_the_next_batch_goes_on(stub, tmp_path, capsys):
+def test_when_the_time_is_over_no_process_is_left_and_the_next_batch_continues(stub, tmp_path, capsys):
     stub.set("STUB_SECONDS", "600")
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     assert gpu_batch.run(batch(), device="cpu", workers=2, measure="stub_measure", ends=time.time() + 5) == 0

@@ -77,7 +77,7 @@ def test_recipes_share_one_stored_teacher(repaired, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["streamline-ffn", "streamline-layer"])
-def test_the_official_code_of_streamline_keeps_what_does_best_on_held_out_windows(repaired, method):
+def test_the_official_code_of_streamline_keeps_what_does_best_on_held_out_sequences(repaired, method):
     training = repaired(method=method, fidelity="code", samples=10, batch_size=2, accumulate=1).details["training"]
     assert [steps for steps, _ in training["validation"]] == [5] and training["kept_steps"] == 5
     whole = repaired(method=method, fidelity="code", samples=10).details["training"]

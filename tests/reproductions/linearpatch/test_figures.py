@@ -113,7 +113,7 @@ def test_every_cut_is_tried_and_the_matrix_is_that_of_a_patched_model(observed, 
         assert stderr[f"off_{name}"] == pytest.approx(np.std(off, ddof=1) / 3**0.5)
 
 
-def test_what_is_alike_at_the_end_is_by_the_states_of_models_really_cut(observed, crops, monkeypatch):
+def test_similarity_at_the_end_is_that_of_the_states_of_pruned_models(observed, crops, monkeypatch):
     monkeypatch.setattr(magnitudes, "END_TOKENS", 2 * crops.shape[1])
     _, _, details, _ = magnitudes.interface_factors(observed, "")
     dense = observed.model.model(crops[:2]).last_hidden_state

@@ -38,7 +38,7 @@ def test_cuts_are_table_1s_and_the_text_of_the_scales_alone_differs():
     assert len(chosen) == 2
 
 
-def test_windows_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
+def test_sequences_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
     measurements.benchmarks()  # registers the league's texts
     protocol = PROTOCOLS["league-wikitext2"]
     every = "".join(f"part {i} of the text " for i in range(9000))

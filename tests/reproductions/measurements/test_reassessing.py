@@ -66,7 +66,7 @@ def test_a_metric_uses_the_recipes_calibration_seed_and_fidelity(small, tiny_tok
     assert prepared.details["removed"] == reassessing.select("random", Decoder(small()), 2, seed=7)
 
 
-def test_windows_are_those_of_the_joined_text(small, tiny_tokenizer):
+def test_sequences_are_those_of_the_joined_text(small, tiny_tokenizer):
     calibration = {"corpus": "lines", "sampler": "windows", "length": 16, "count": 3}
     tokens = lambda entry: Context(None, tiny_tokenizer, recipe(calibration=entry), 0).sequences()  # noqa: E731
     joined = torch.tensor(tiny_tokenizer("\n\n".join(LINES))["input_ids"])
@@ -117,7 +117,7 @@ def test_iterative_pruning_trains_in_every_cycle(small):
 
 
 @pytest.mark.parametrize("method", ["partial", "lora"])
-def test_iterative_pruning_goes_on_after_a_kill_and_leaves_one_file(small, monkeypatch, tmp_path, method):
+def test_iterative_pruning_continues_after_a_kill_and_leaves_one_file(small, monkeypatch, tmp_path, method):
     tune = {"settings": QUICK | {"method": method, "epochs": 1}, "data": BLOCKS}
     choice = {"method": "iterative", "metric": "taylor", "schedule": "1:1:3", "tune": tune}
     unrepaired = recipe(selection=choice, calibration=CROPS)

@@ -42,7 +42,7 @@ def test_multiply_adds_of_experts_are_told_to_be_unknown(prepared, make_tiny):
     assert "multiply_adds" not in values and "experts" in details["status"]
 
 
-def test_similarity_is_that_of_the_test_windows(prepared):
+def test_similarity_is_that_of_the_test_sequences(prepared):
     values, _, details = measure(prepared, "similarity", "cosine")
     ids = statistics._test_sequences(prepared, 64).flatten()[:1024].view(4, 256)
     expected = layer_similarity(prepared.decoder, ids, "cosine")

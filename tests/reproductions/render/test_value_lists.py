@@ -62,7 +62,7 @@ def test_steps_are_told_in_one_line():
     assert value_lists.described({"corpus": "c4", "count": 8, "seed": None}) == "c4: count 8"
 
 
-def test_what_removes_parts_of_layers_or_looks_at_windows_has_its_rows_share(evidence):
+def test_what_removes_parts_of_layers_or_looks_at_blocks_has_its_rows_share(evidence):
     compared = 0
     for subject in (subjects.TOY, subjects.of_model("smollm2-135m-instruct")):
         for target, repairs in (

@@ -262,7 +262,7 @@ def requested(monkeypatch):
     return requirements
 
 
-def test_a_failed_download_goes_on_where_it_was(cut, capsys, monkeypatch):
+def test_a_failed_download_continues_where_it_was(cut, capsys, monkeypatch):
     """The wheels that came are kept; one that was damaged meanwhile is fetched again; the others are not asked for."""
     spec, wheels = cut
     hidden = wheels[2].rename(wheels[2].with_suffix(".away"))
