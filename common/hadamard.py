@@ -6,7 +6,7 @@
     H(2^k * m) = Had_m (kron) H(2^k)
 
 with the smallest m that a Paley construction reaches (Paley 1933): type I for q + 1 with a prime power q = 3 mod 4, type
-II for 2(q + 1) with a prime power q = 1 mod 4; where none does, a Kronecker product of two orders that can be built.
+II for 2(q + 1) with a prime power q = 1 mod 4.
 
 Deviation: LinearPatch's official code multiplies by (Had_m)^T (kron) H(2^k), with Had_m from a table of literal matrices.
 All Hadamard matrices of one order serve the method alike, but rotated scales and patches of the two are not
@@ -17,8 +17,11 @@ matrix X [a, b], becomes A^T X B: two small matrix products.
 """
 
 import math
-from functools import lru_cache, reduce
+from collections.abc import Sequence
+from functools import lru_cache
 
+import numpy as np
+import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -80,7 +83,7 @@ def _factors(n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, 
 @lru_cache(maxsize=512)
 def _split(n: int) -> tuple[int, int]:
     """N = m * 2^k as (m, 2^k), m the smallest buildable order with the odd part of n; 1 for powers of two."""
-    if n < 1 or n != int(n):
+    if n < 1:
         raise UserValueError(f"no Hadamard matrix of order {n}: the order must be a positive integer")
     odd = n
     while odd % 2 == 0:
@@ -89,28 +92,21 @@ def _split(n: int) -> tuple[int, int]:
         return 1, n
     core = 4 * odd
     while core <= n and n % core == 0:
-        if _is_core(core):
+        if _paley_field(core):
             return core, n // core
         core *= 2
     raise UserValueError(
-        f"cannot build a Hadamard matrix of order {n}: no Sylvester, Paley or Kronecker construction reaches it "
+        f"cannot build a Hadamard matrix of order {n}: no Sylvester or Paley construction reaches it "
         "(orders 2^k * m do, with m = 1, 12, 20, 28, 36, 44, 52, 60, ...); use the unrotated variant"
     )
 
 
-def _is_core(order: int) -> bool:
-    return _paley_field(order) is not None or _kronecker_pair(order) is not None
-
-
 def _core(order: int) -> Tensor:
-    """Return a +-1 Hadamard matrix of an order accepted by `_is_core`, or 1."""
+    """Return Paley's +-1 Hadamard matrix of an order that `_paley_field` reaches, or that of order 1."""
     if order == 1:
         return torch.ones(1, 1, dtype=torch.int8)
-    paley = _paley_field(order)
-    if paley is not None:
-        q, prime, degree = paley
-        return (_paley_one if q % 4 == 3 else _paley_two)(_jacobsthal(prime, degree))
-    return reduce(torch.kron, map(_core, _kronecker_pair(order)))
+    q, prime, degree = _paley_field(order)
+    return (_paley_one if q % 4 == 3 else _paley_two)(_jacobsthal(prime, degree))
 
 
 @lru_cache(maxsize=512)
@@ -125,25 +121,9 @@ def _paley_field(order: int) -> tuple[int, int, int] | None:
     return None
 
 
-@lru_cache(maxsize=512)
-def _kronecker_pair(order: int) -> tuple[int, int] | None:
-    """Return two smaller orders, neither a power of two, whose Kronecker product has this order.
-
-    None if there are none.
-    """
-    for first in range(12, math.isqrt(order) + 1, 4):
-        if order % first == 0 and all(_is_core(part) for part in (first, order // first)):
-            return first, order // first
-    return None
-
-
 def _sylvester(order: int) -> Tensor:
     """Return the +-1 Sylvester matrix of a power of two: entry (i, j) is (-1)^popcount(i & j)."""
-    matrix = torch.ones(1, 1, dtype=torch.int8)
-    two = torch.tensor([[1, 1], [1, -1]], dtype=torch.int8)
-    while len(matrix) < order:
-        matrix = torch.kron(two, matrix)
-    return matrix
+    return torch.from_numpy(scipy.linalg.hadamard(order, dtype=np.int8))
 
 
 def _paley_one(jacobsthal: Tensor) -> Tensor:
@@ -172,51 +152,34 @@ def _bordered(jacobsthal: Tensor, below: int) -> Tensor:
 
 def _jacobsthal(prime: int, degree: int) -> Tensor:
     """Q[a, b] = chi(a - b) over GF(prime^degree): 1 for non-zero squares, -1 for non-squares, 0 for zero."""
-    # An element is its tuple of coefficients, lowest degree first; its number reads them as digits in base `prime`.
+    # An element is the list of its coefficients, highest degree first; its number reads them as digits in base `prime`.
     q = prime**degree
     elements = [_digits(number, prime, degree) for number in range(q)]
     modulus = _irreducible(prime, degree)
     character = torch.full((q,), -1, dtype=torch.int8)
     for element in elements:
-        square = _remainder(_product(element, element, prime), modulus, prime)
-        character[sum(c * prime**i for i, c in enumerate(square))] = 1
+        square = _remainder(np.polymul(element, element), modulus, prime)
+        character[int(np.polyval(square, prime))] = 1
     character[0] = 0
     table = torch.tensor(elements)  # [q, degree]
     difference = (table[:, None] - table[None]) % prime  # [q, q, degree]
-    return character[(difference * prime ** torch.arange(degree)).sum(-1)]
+    return character[difference @ torch.tensor([prime**i for i in reversed(range(degree))])]
 
 
 def _digits(number: int, prime: int, count: int) -> list[int]:
-    return [number // prime**i % prime for i in range(count)]
+    return [number // prime**i % prime for i in reversed(range(count))]
 
 
-def _product(a: list[int], b: list[int], prime: int) -> list[int]:
-    """Return the product of two polynomials over GF(prime)."""
-    result = [0] * (len(a) + len(b) - 1)
-    for i, x in enumerate(a):
-        for j, y in enumerate(b):
-            result[i + j] = (result[i + j] + x * y) % prime
-    return result
-
-
-def _remainder(a: list[int], monic: list[int], prime: int) -> list[int]:
-    """Return `a` modulo the monic polynomial, as exactly deg(monic) coefficients."""
-    a, degree = list(a), len(monic) - 1
-    for top in range(len(a) - 1, degree - 1, -1):
-        factor = a[top]
-        for i, c in enumerate(monic):
-            a[top - degree + i] = (a[top - degree + i] - factor * c) % prime
-    return (a + [0] * degree)[:degree]
+def _remainder(a: Sequence[int], monic: Sequence[int], prime: int) -> np.ndarray:
+    """Return the polynomial `a` modulo a monic one, over GF(prime)."""
+    return np.polydiv(a, monic)[1] % prime
 
 
 def _irreducible(prime: int, degree: int) -> list[int]:
     """Return a monic irreducible polynomial of this degree over GF(prime): the first that no smaller monic one divides."""
-    smaller = [[*_digits(number, prime, d), 1] for d in range(1, degree // 2 + 1) for number in range(prime**d)]
-    for number in range(prime**degree):
-        candidate = [*_digits(number, prime, degree), 1]
-        if all(any(_remainder(candidate, divisor, prime)) for divisor in smaller):
-            return candidate
-    raise AssertionError("irreducible polynomials of every degree exist")
+    smaller = [[1, *_digits(number, prime, d)] for d in range(1, degree // 2 + 1) for number in range(prime**d)]
+    candidates = ([1, *_digits(number, prime, degree)] for number in range(prime**degree))
+    return next(c for c in candidates if all(_remainder(c, divisor, prime).any() for divisor in smaller))
 
 
 def _prime_power(q: int) -> tuple[int, int] | None:
