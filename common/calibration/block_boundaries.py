@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from common.console.progress import track
-from common.forward.hidden_state_cache import CachedHiddenStates
 from common.models.decoder import Decoder
 from common.utils.errors import UserValueError
 
@@ -70,7 +69,6 @@ def crossings(
         raise UserValueError(
             "before layer 0 no MLP writes into the residual stream; keep layer 0, or use another repair"
         )
-    stream = CachedHiddenStates(decoder)
     for batch in track(ids.split(batch_size), "calibration", unit="batch", shown=progress):
         keep = None if first else torch.arange(batch.shape[1]).expand(batch.shape) > 0
         hidden, mlp, entering = decoder.embed_tokens(batch), None, {}
@@ -78,7 +76,7 @@ def crossings(
             if watch and boundary in starts:
                 hidden, mlp = _watched(decoder, hidden, boundary - 1)
             elif boundary:
-                hidden = stream.following(batch, hidden, boundary - 1)
+                hidden = decoder.run(hidden, boundary - 1, boundary)
             if boundary in starts:
                 entering[boundary] = (hidden, mlp)
             for run in runs:

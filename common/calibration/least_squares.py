@@ -24,7 +24,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from common.calibration import cholesky
 from common.hadamard import hadamard_transform
 from common.utils.errors import UserError, UserValueError
 
@@ -113,16 +112,10 @@ class Moments:
 
         Raises:
             KeyError: a field is missing.
-            ValueError: an earlier version weighted tokens otherwise, or left the first ones out.
+            TypeError: a field is unknown: an earlier version wrote it.
         """
-        if facts.get("weights", "inverse-norm") != "inverse-norm" or not facts.get("first", True):
-            raise ValueError("its moments are weighted otherwise")
         sums = {name: {r: tensors[f"{name}.{r:d}"] for r in (False, True)} for name in ("squares", "products")}
-        return cls(
-            **{name: facts[name] for name in _FACTS},
-            **sums,
-            **{name: tensors[name] for name in _SQUARE if facts["matrices"]},
-        )
+        return cls(**facts, **sums, **{name: tensors[name] for name in _SQUARE if facts["matrices"]})
 
     @property
     def nbytes(self) -> int:
@@ -345,9 +338,14 @@ class Regression(_Sums):
         penalty = self._penalty(ridge)
         factor, change, self.lower, self.cross = self.lower, self.cross, None, None
         factor.diagonal().add_(penalty)
-        if not cholesky.factor_(factor):
+        # given the same memory, in the order of LAPACK's columns, as input and output, torch copies nothing
+        columns, failed = factor.mT, torch.empty((), dtype=torch.int32, device=factor.device)
+        torch.linalg.cholesky_ex(columns, upper=True, out=(columns, failed))
+        if failed:
             raise self._undetermined(len(factor))
-        gained = cholesky.solve_(factor, change)
+        torch.linalg.solve_triangular(factor, change, upper=False, out=change)
+        gained = torch.linalg.vector_norm(change).item() ** 2
+        torch.linalg.solve_triangular(columns, change, upper=True, out=change)
         damping = (penalty * torch.linalg.vector_norm(change, dim=1).square()).sum().item()
         if not math.isfinite(gained + damping):
             raise self._undetermined(len(factor))

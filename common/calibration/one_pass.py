@@ -15,7 +15,6 @@ from torch import Tensor
 from common.calibration.least_squares import Moments, silent
 from common.calibration.statistics import COSINES, Cosine, Statistics, magnitude_ratios
 from common.console.progress import track
-from common.forward.hidden_state_cache import CachedHiddenStates
 from common.forward.spill_buffer import Held
 from common.hadamard import hadamard_transform
 from common.models.decoder import Decoder
@@ -113,7 +112,6 @@ class _Pass:
 
     def __init__(self, decoder, statistics, pairs, kinds, bases, elementwise):
         self.decoder, self.statistics, self.kinds, self.bases = decoder, statistics, kinds, bases
-        self.stream = CachedHiddenStates(decoder)
         self.pool: Held | None = None
         self.ending: dict[int, list[int]] = {}  # second boundary -> first boundaries of its cosine pairs
         self.named: dict[int, list[int]] = {}  # the same for element-wise ratios
@@ -174,7 +172,7 @@ class _Batch:
         pass_, decoder = self.pass_, self.pass_.decoder
         if boundary:
             before = self.hidden if pass_.pool is None else self.hidden.to(decoder.device)
-            hidden = pass_.stream.following(self.ids, before, boundary - 1)
+            hidden = decoder.run(before, boundary - 1, boundary)
         else:
             hidden = decoder.embed_tokens(self.ids)
             self.device = hidden.device

@@ -238,7 +238,7 @@ class Statistics:
             facts = json.loads((file.metadata() or {})["facts"])
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         cosines = {(a, b): Cosine(**sums) for a, b, sums in facts.pop("cosines")}
-        moments = facts.pop("moments", [])  # files of earlier versions have none
+        moments = facts.pop("moments")
         statistics = cls(**facts | {"kinds": tuple(facts["kinds"]), "cosines": cosines})
         of_pairs: dict[tuple[int, int], dict[str, Tensor]] = {}
         for name, value in tensors.items():

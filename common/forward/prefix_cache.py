@@ -137,17 +137,13 @@ def weights_chain(decoder: Decoder) -> dict[int, str]:
     return chain
 
 
-def batch_digest(*tensors: Tensor) -> str:
-    """Return a digest of a batch: ids, positions, mask."""
+def _key(ids: Tensor, positions: Tensor | None, facts: Sequence[Tensor]) -> str:
+    """Return a digest of a batch."""
     digest = hashlib.blake2b(digest_size=16)
-    for tensor in tensors:
+    for tensor in (ids, *(() if positions is None else (positions, *facts))):
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _key(ids: Tensor, positions: Tensor | None, facts: Sequence[Tensor]) -> str:
-    return batch_digest(ids, *(() if positions is None else (positions, *facts)))
 
 
 def _plain(module: nn.Module) -> bool:

@@ -56,7 +56,6 @@ from torch import Tensor, nn
 from common.calibration.layer_inputs import ATTENTION, MLP, Watched, multiplied, multiplier, paths
 from common.calibration.least_squares import Regression, RowRegression
 from common.console.progress import track
-from common.forward.hidden_state_cache import CachedHiddenStates
 from common.forward.spill_buffer import Held
 from common.hooks import refuse_patches
 from common.models.architectures import SUPPORTED, at_hand
@@ -337,7 +336,6 @@ class _Streams:
         place, limit = (cache.folder(), origin.model.streamed.states) if origin.streamed else (work_folder(), None)
         self.pool = Held(place, limit)
         self.factor = multiplier(decoder)
-        self.stream = CachedHiddenStates(origin)
         tokens = [ids for ids, _ in batches]
         starts = owns = self._through(origin, tokens, range(self.alive[first]))
         if origin is not decoder or len(before) < first:
@@ -349,12 +347,10 @@ class _Streams:
     def _through(self, decoder: Decoder, tokens: Sequence[Tensor], layers: Sequence[int]) -> list[Tensor]:
         """Return what leaves these layers, of each batch of tokens."""
         if not decoder.streamed:
-            stream, states = self.stream if decoder is self.origin else CachedHiddenStates(decoder), []
+            states = []
             for ids in track(tokens, "layers before", unit="batch", shown=self.progress):
                 hidden = decoder.embed_tokens(ids)
-                for layer in layers:
-                    hidden = stream.following(ids, hidden, layer)
-                states.append(self.pool.keep(hidden))
+                states.append(self.pool.keep(decoder.run(hidden, layers=layers)))
             return states
         states = [self.pool.keep(decoder.embed_tokens(ids)) for ids in tokens]
         for layer in track(layers, "layers before", unit="layer", shown=self.progress):  # each is read once
@@ -388,7 +384,7 @@ class _Streams:
                 if summed and passed > position:
                     batch.ahead = self._with_branches(batch, before, passed)
                 else:
-                    batch.ahead = self.pool.keep(self.stream.following(batch.ids, before, passed))
+                    batch.ahead = self.pool.keep(self.origin.run(before, layers=[passed]))
         for batch in () if summed else self.batches:
             batch.targets[MLP] = batch.ahead
             if self.fit.share and ahead > position + 1 and ATTENTION in batch.targets:

@@ -17,7 +17,6 @@ import torch
 import transformers
 
 from common.calibration import corpora
-from common.forward.hidden_state_cache import remembering
 from common.models import loading
 from common.pruning.pipeline import Context, run_recipe
 from common.pruning.recipe import PARTS, Recipe
@@ -119,8 +118,7 @@ def prepare(
     parameters = sum(p.numel() for p in model.parameters())
     context = Context(model, tokenizer, recipe, parameters, force=force, progress=progress, recorded=recorded or {})
     context.provenance = _provenance(context)
-    with remembering():
-        run_recipe(context)
+    run_recipe(context)
     if recipe.profile == "paper":  # after the work: the texts it read are still at hand
         context.provenance["corpus"] = {name: corpora.digest(name) for kind, name in recipe.reads() if kind == "corpus"}
     context.model.eval()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from heads import streams
 
-from common.calibration import cholesky, collect, least_squares
+from common.calibration import collect, least_squares
 from common.calibration.least_squares import Moments, Regression, RowRegression, silent
 from common.hadamard import hadamard_matrix, hadamard_transform
 from common.models.decoder import Decoder
@@ -150,16 +150,16 @@ def test_what_was_not_collected_is_named(states):
         statistics.spread(0, 1)
 
 
-def test_what_is_not_positive_definite_is_told(monkeypatch):
-    monkeypatch.setattr(cholesky, "BLOCK", 2)
-    assert not cholesky.factor_(torch.diag(torch.tensor([1.0, 2.0, 3.0, -1.0, 5.0], dtype=torch.float64)))
+def test_what_is_not_positive_definite_is_told():
+    gram = torch.diag(torch.tensor([1.0, 2.0, 3.0, -1.0, 5.0], dtype=torch.float64))
+    with pytest.raises(UserError, match="do not determine a matrix of 5 inputs"):
+        Regression(lower=gram, cross=torch.ones(5, 2).double()).consumed(1e-6)
 
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_a_regression_in_the_memory_of_its_sums_is_the_same(intercept, monkeypatch):
     monkeypatch.setattr(least_squares, "WIDE_BYTES", 8 * 12 * 5)  # five rows at a time
     monkeypatch.setattr(least_squares, "SYMMETRIC_BLOCK", 5)
-    monkeypatch.setattr(cholesky, "BLOCK", 4)
     generator = torch.Generator().manual_seed(3)
     inputs, missing, target = (torch.randn(2, 24, n, generator=generator) for n in (12, 6, 6))
     sums = Regression(intercept=intercept)
