@@ -21,13 +21,9 @@ Run = tuple[int, int]
 class Crossing:
     """One batch of hidden states at one run ``[start, stop)`` of layers.
 
-    Attributes:
-        run: The run of layers.
-        before: X[start] [batch, tokens, channels].
-        after: X[stop] [batch, tokens, channels], on the device of ``before``.
-        watched: Contribution of the MLP of layer start - 1 to the residual stream [batch, tokens, channels], if
-            requested.
-        keep: Mask [batch, tokens] of the tokens that count; None for all.
+    ``before`` is X[start] and ``after`` is X[stop] [batch, tokens, channels], on one device. ``watched`` is the
+    contribution of the MLP of layer start - 1, if requested. ``keep`` is a mask [batch, tokens] of the tokens that
+    count; None for all.
     """
 
     run: Run
@@ -48,16 +44,10 @@ def crossings(
     batch_size: int = 8,
     progress: bool = False,
 ) -> Iterator[Crossing]:
-    """Yield every batch of ``ids`` at every run of layers, in the order in which the model reaches the runs' ends.
+    """Yield every batch of ``ids`` [samples, tokens] at every run of layers, as the model reaches the runs' ends.
 
-    Args:
-        decoder: The model with all its layers.
-        ids: Calibration tokens [samples, tokens].
-        runs: Runs ``[start, stop)`` of layers.
-        first: Whether a sample's first token counts.
-        watch: Also record the contribution of the MLP before each run.
-        batch_size: Samples per batch.
-        progress: Show a progress bar.
+    ``first`` says whether a sample's first token counts. ``watch`` also records the contribution of the MLP before each
+    run.
 
     Raises:
         UserError: no tokens, or a run without an MLP before it to watch.

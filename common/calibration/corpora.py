@@ -30,15 +30,11 @@ class Corpus:
     """One split of one text corpus.
 
     Attributes:
-        name: Name in this project.
         hub_id: Data set on the hub; "" for the toy model's text.
-        config: Config of the data set.
-        split: Split of the data set.
         column: Field that holds a document.
         document: Function from a row to a document, instead of ``column``.
         after: Number of first rows that are skipped.
         data_file: The only file to read, where naming a split would fetch far more or run a script.
-        revision: Revision of the data set.
         join: Separator of documents in the joined text.
         domain: Domain of the toy model's text; "" for other corpora.
     """
@@ -141,19 +137,13 @@ def texts(corpus: str | Corpus) -> list[str]:
     return list(_texts(get(corpus)))
 
 
-def joined_text(corpus: str | Corpus) -> str:
-    """Return all documents with the corpus's separator between them."""
-    corpus = get(corpus)
-    return corpus.join.join(_texts(corpus))
-
-
 def digest(corpus: str | Corpus) -> str:
     """Return the SHA-256 of a corpus's joined text, which results name as their data."""
     corpus = get(corpus)
-    total, between = hashlib.sha256(), b""
+    total, between = hashlib.sha256(), ""
     for text in _texts(corpus):  # piece by piece: some corpora fill gigabytes
-        total.update(between + text.encode())
-        between = corpus.join.encode()
+        total.update((between + text).encode())
+        between = corpus.join
     return total.hexdigest()
 
 
@@ -167,20 +157,14 @@ def encode(tokenizer, text: str) -> Tensor:
 
 def joined_ids(tokenizer, corpus: str | Corpus) -> Tensor:
     """Return the token ids [T] of the joined text, tokenised once: special tokens stand at its very ends only."""
-    return encode(tokenizer, joined_text(corpus))
+    corpus = get(corpus)
+    return encode(tokenizer, corpus.join.join(_texts(corpus)))
 
 
 def open_dataset(
     hub_id: str, config: str | None, split: str, *, data_file: str | None = None, revision: str | None = None
 ):
-    """Open a `datasets.Dataset` from the mirror, the hub or its cache.
-
-    Args:
-        hub_id: Id of the data set on the hub.
-        config: Config of the data set; None for the default.
-        split: Split.
-        data_file: The only file to read.
-        revision: Revision on the hub.
+    """Open a `datasets.Dataset` from the mirror, the hub or its cache; of ``data_file`` alone, if one is given.
 
     Raises:
         UserError: the data set is not available; the message has one line.

@@ -18,14 +18,9 @@ def paths(spec: Architecture) -> dict[str, str]:
     return {ATTENTION: attention, MLP: mlp} | pair
 
 
-def multiplier(decoder: Decoder) -> float | None:
-    """Return the factor on each sub-layer's contribution (`Architecture.multiplier`); None if there is none."""
-    return getattr(decoder.config, decoder.spec.multiplier) if decoder.spec.multiplier else None
-
-
-def multiplied(value: Tensor, name: str, factor: float | None) -> Tensor:
-    """Return a matrix's input or output, times ``factor`` if that matrix writes into the residual stream."""
-    return value if factor is None or name in (GATE, UP) else value * factor
+def multiplied(value: Tensor, name: str, factor: float) -> Tensor:
+    """Return a matrix's input or output, times `Decoder.multiplier` if that matrix writes into the residual stream."""
+    return value if factor == 1.0 or name in (GATE, UP) else value * factor
 
 
 class Watched:
@@ -34,7 +29,7 @@ class Watched:
     def __init__(self, decoder: Decoder, layer: int):
         self.layer, spec = decoder.layers[layer], decoder.spec
         self.paths, self.norm = paths(spec), spec.mlp.norm
-        self.factor = multiplier(decoder)
+        self.factor = decoder.multiplier
         self.read: dict[str, Tensor] = {}
         self.middle: Tensor | None = None
 

@@ -207,13 +207,9 @@ class _Sums:
     target: float = 0.0
 
     def add(self, inputs: Tensor, missing: Tensor, target: Tensor, keep: Tensor | None = None) -> None:
-        """Add a batch of tokens to the regression.
+        """Add a batch: ``inputs`` H [..., features], ``missing`` E and ``target`` T [..., channels].
 
-        Args:
-            inputs: H [..., features].
-            missing: E [..., channels], the part of the residual stream to predict.
-            target: T [..., channels], the residual stream to reach.
-            keep: Mask [...] of the tokens that count; None for all.
+        ``keep`` is a mask [...] of the tokens that count; None for all.
         """
         rows = [counted_rows(states, keep) for states in (inputs, missing, target)]
         few = max(1, WIDE_BYTES // (8 * rows[0].shape[1]))
@@ -280,12 +276,8 @@ class Regression(_Sums):
     def solved(self, ridge: float, absolute: bool = False, towards: Tensor | None = None) -> Tensor:
         """Return the D [features, channels] that minimizes |H D - E|^2 + r |D - P|^2.
 
+        r is ``ridge`` times the mean eigenvalue of H'H, or ``ridge`` itself if ``absolute``; P is ``towards``, else zero.
         With an intercept, it is the last row of D.
-
-        Args:
-            ridge: r as a share of the mean eigenvalue of H'H.
-            absolute: Take ``ridge`` itself as r.
-            towards: P [features, channels]; None for zero.
 
         Raises:
             UserError: D is not unique, because r is 0 and the tokens do not span all features; or the states are not

@@ -51,7 +51,7 @@ def collect(
     """Collect statistics of a model on calibration tokens, in exactly N layer executions per batch.
 
     Args:
-        decoder: The model's decoder view, with N layers.
+        decoder: The model, with N layers.
         ids: Calibration tokens [samples, tokens].
         span: Largest number of layers of a block; ratios are collected for all distances up to it.
         pairs: Boundaries whose cosines are collected; default: those of every layer and of every block of ``span``

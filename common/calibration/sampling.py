@@ -31,19 +31,10 @@ def sample_crops(
     As in LinearPatch's official code, Python's ``random`` draws the starts one after the other, uniformly from
     0..floor(0.9 T) - length - 1, ends included. So the first 128 of 5,000 crops are the same as 128 crops.
 
-    Args:
-        ids: Token ids of the text [T].
-        length: Tokens per crop.
-        count: Number of crops.
-        seed: Seed of the draw.
-        stretch: ``train``; ``validation`` draws from the last tenth in the same way (the official code with the same
-            generator, after the training's crops, from a crop's length before that tenth on).
-        apart: Number of last crops that share no token with earlier ones; if the text is too short for that, the crop
-            that shares fewest of `DRAWS` draws.
-        generator: Generator to draw with, instead of a new one with the seed.
-
-    Returns:
-        Token ids [count, length].
+    ``ids`` [T] gives [count, length]. The stretch ``validation`` draws from the last tenth in the same way (the official
+    code with the same generator, after the training's crops, from a crop's length before that tenth on). The last
+    ``apart`` crops share no token with earlier ones; if the text is too short for that, each is the one that shares
+    fewest of `DRAWS` draws. ``generator`` draws instead of a new one with the seed.
 
     Raises:
         UserError: a text whose stretch is shorter than one crop.
@@ -89,14 +80,9 @@ def sample_lines(
     In SLEB's code the lines are rows of WikiText-2, many of them empty, so 128 lines give only four or five sequences
     of 2048.
 
-    Args:
-        tokenizer: The model's tokenizer.
-        texts: The lines.
-        length: Tokens in a sequence.
-        count: Number of lines.
-        seed: Of the shuffle.
-        shuffle: ``datasets`` takes the rows that `datasets.Dataset.shuffle(seed)` puts first, as SLEB's code does;
-            ``python`` those that `random.shuffle` puts first, for texts that SLEB's code does not read.
+    ``count`` is a number of lines. The shuffle ``datasets`` takes the rows that `datasets.Dataset.shuffle(seed)` puts
+    first, as SLEB's code does; ``python`` those that `random.shuffle` puts first, for texts that SLEB's code does not
+    read.
 
     Raises:
         UserError: an unknown shuffle, or joined lines that do not fill one sequence.

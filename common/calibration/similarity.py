@@ -4,30 +4,16 @@ import torch
 from torch import Tensor
 
 from common.models.decoder import Decoder
-from common.utils.errors import UserValueError, unknown
-
-KINDS = ("cka", "cosine")
 
 
 @torch.no_grad()
 def layer_similarity(decoder: Decoder, ids: Tensor, kind: str = "cka") -> Tensor:
     """Compute the similarity of every two layers' outputs X[1] .. X[N], float64 [N, N] with ones on the diagonal.
 
-    Args:
-        decoder: The model.
-        ids: Tokens [batch, tokens].
-        kind: ``cka``: linear centred kernel alignment over all tokens (Kornblith et al. 2019), <K, L> / (|K| |L|) of
-            the centred Gram matrices. It is 1 for outputs that differ by rotation and scale alone, and takes n^2
-            numbers per layer for n tokens, whatever the width. ``cosine``: mean over tokens of the cosine along
-            channels.
-
-    Raises:
-        UserError: an unknown kind, or fewer than two tokens.
+    ``cka`` is linear centred kernel alignment over all tokens (Kornblith et al. 2019), <K, L> / (|K| |L|) of the centred
+    Gram matrices. It is 1 for outputs that differ by rotation and scale alone, and takes n^2 numbers per layer for n
+    tokens, whatever the width. ``cosine`` is the mean over tokens of the cosine along channels.
     """
-    if kind not in KINDS:
-        raise unknown("similarity", kind, KINDS)
-    if ids.numel() < 2:
-        raise UserValueError(f"similarity needs at least 2 tokens, not {ids.numel()}")
     hidden, views = decoder.embed_tokens(ids), []
     for layer in range(decoder.num_layers):
         hidden = decoder.run(hidden, layer, layer + 1)

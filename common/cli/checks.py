@@ -196,9 +196,10 @@ def _config(method: Method, source: Path):
             )
     checkpoint.check_directory(source)
     own_structure = bool(structure.read(source))
-    config = checkpoint.read_config(source / "config.json", build=own_structure)
+    config = checkpoint.read_config(source / "config.json")
+    model = built(config, source)
     if not own_structure:
-        check_shapes(built(config, source), entries(source), source)
+        check_shapes(model, entries(source), source)
     layers = getattr(config, "num_hidden_layers", None)
     if not isinstance(layers, int) or layers < 3:
         count = plural(layers, "layer") if isinstance(layers, int) else f"num_hidden_layers {layers!r}"

@@ -75,16 +75,11 @@ def check_directory(path: Path) -> None:
     _check_generation(path)
 
 
-def read_config(file: Path, *, build: bool = True):
-    """Return the transformers config in a file, from which a model can be built.
-
-    Args:
-        file: config.json.
-        build: Try whether a model can be built of it; a caller that calls `built` itself need not.
+def read_config(file: Path):
+    """Return the transformers config in a config.json.
 
     Raises:
-        UserError: the file cannot be read, its architecture is not supported, it is quantised, or no model can be built
-            from it.
+        UserError: the file cannot be read, its architecture is not supported, or it is quantised.
     """
     path, content = file.parent, _content(file)
     renamed = renamed_architectures.config(content, path)
@@ -104,18 +99,11 @@ def read_config(file: Path, *, build: bool = True):
             f"cannot load {path}: pad_token_id {pad} in config.json has no row, the embedding has {rows:,}. Set pad_token_id "
             "to a token below that, or resize the embedding with model.resize_token_embeddings"
         )
-    if build:
-        built(config, path)
     return config
 
 
-def built(config, path: Path, kind: type[nn.Module] | None = None) -> nn.Module:
-    """Build the config's model without weights, on torch's meta device.
-
-    Args:
-        config: The config.
-        path: Directory that errors name.
-        kind: Class of the model; None: the config's.
+def built(config, path: Path | str, kind: type[nn.Module] | None = None) -> nn.Module:
+    """Build the model of a config, or of this class, without weights on torch's meta device; errors name ``path``.
 
     Raises:
         UserError: no model can be built from the config.
@@ -131,12 +119,7 @@ def built(config, path: Path, kind: type[nn.Module] | None = None) -> nn.Module:
 
 
 def check_shapes(model: nn.Module, stored: Mapping[str, TensorEntry], path: Path) -> None:
-    """Refuse weights whose layers or shapes contradict the config.
-
-    Args:
-        model: Model of the config, with or without weights.
-        stored: Tensors in the files. Names that the model does not have are left to the reader.
-        path: Directory that errors name.
+    """Refuse stored weights whose layers or shapes contradict the config's model; names that it lacks are not checked.
 
     Raises:
         UserError: names the missing layers, or the first tensor with both shapes.

@@ -59,16 +59,8 @@ def save(
     An earlier checkpoint there is replaced if the directory holds nothing else (`not_replaceable`). If the process is
     killed, the directory holds either the earlier checkpoint or the new one.
 
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer; None: none is written.
-        path: The directory.
-        texts: Further files to write there, by name, such as a model card.
-        source: Directory that the model, and an unchanged tokenizer, were read from
-            (`common.models.files.older_transformers`).
-
-    Returns:
-        The directory.
+    ``texts`` are further files by name, such as a model card. ``source`` is the directory that the model, and an
+    unchanged tokenizer, were read from (`common.models.files.older_transformers`).
 
     Raises:
         UserError: the directory holds other files.
@@ -137,11 +129,8 @@ def load(
 ) -> tuple[nn.Module, object]:
     """Load a model with its patches, and its tokenizer, from a directory.
 
-    Args:
-        path: The directory.
-        device: As for `torch`; 'auto' spreads the model over the available devices.
-        dtype: A torch dtype or its name; None: as saved.
-        stream: Hold two layers at a time and so many bytes of hidden states (`common.models.offload`).
+    The device 'auto' spreads the model over the available devices; the dtype None is the saved one. ``stream`` holds two
+    layers at a time and so many bytes of hidden states (`common.models.offload`).
 
     Returns:
         ``(model.eval(), tokenizer)``; the tokenizer is None if the directory holds none.
@@ -154,7 +143,7 @@ def load(
     check_directory(path)
     described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
     parts = structure.read(path)
-    config = read_config(path / "config.json", build=False)
+    config = read_config(path / "config.json")
     tokenizer = load_tokenizer(path)  # nor a missing package that it needs
     kind = structure.model_class(config, parts) if parts else None
     check_shapes(built(config, path, kind), safetensors_reader.entries(path), path)
@@ -176,10 +165,9 @@ def load(
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise UserError(f"cannot load {path}: {explained(error)}") from error
-    broken = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
-    if broken:
+    if missing := sorted(report["missing_keys"]):
         raise UserError(
-            f"cannot load {path}: {len(broken)} tensors are missing or misshapen ({', '.join(broken[:3])}, ...); "
+            f"cannot load {path}: {len(missing)} tensors are missing or misshapen ({', '.join(missing[:3])}, ...); "
             "the checkpoint is incomplete, save or download it again"
         )
     if unknown := sorted(report["unexpected_keys"]):

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from common.models import checkpoint
+from common.models.admission import built, read_config
 from common.models.files import gguf_wheels, hub, pickled_weights, renamed_architectures
 from common.models.registry import REGISTRY, TOY_ID, ModelSpec, find, get
 from common.toy import WEIGHTS as TOY_WEIGHTS
@@ -75,12 +76,8 @@ def resolve(name_or_path: str | Path, *, convert_weights: bool = False) -> Path:
     """Return the directory that holds the checkpoint: the toy model's, a local one, or the hub's (mirror, cache, download).
 
     A registered name has priority over a directory of the same name; write `./name` for the directory, or give a Path.
-    If two directories were described under one name, neither is returned.
-
-    Args:
-        name_or_path: Registry name, hub id or directory.
-        convert_weights: Convert pickled weights to safetensors if there are no others
-            (`common.models.files.pickled_weights`).
+    If two directories were described under one name, neither is returned. ``convert_weights`` converts pickled weights
+    to safetensors if there are no others (`common.models.files.pickled_weights`).
     """
     if isinstance(name_or_path, Path):
         if not name_or_path.is_dir():
@@ -159,31 +156,32 @@ def describe(name: str) -> Description:
         if not _is_unregistered_hub_id(name):
             get(name)  # raises, naming the nearest
         file = hub.config_file(name)
-        config = checkpoint.read_config(file)
-        return Description(name, name, config.num_hidden_layers, hub.revision_of(file.parent), _parameters(config))
-    config = checkpoint.read_config(path / "config.json")
+        config = read_config(file)
+        weights = hub.revision_of(file.parent)
+        return Description(name, name, config.num_hidden_layers, weights, _parameters(config, file.parent))
+    config = read_config(path / "config.json")
+    count = _parameters(config, path)
     digest = checkpoint.digest(path)
     path = path.resolve()
     alias = f"local/{path.name}"
     same_name = {weights: where for weights, where in _DIRECTORIES.get(alias, {}).items() if where != path}
     _DIRECTORIES[alias] = same_name | {digest: path}
-    return Description(alias, path.name, config.num_hidden_layers, digest, _parameters(config))
+    return Description(alias, path.name, config.num_hidden_layers, digest, count)
 
 
 def parameters(name: str) -> int:
     """Return the number of parameters of a model, from its registered facts or its config."""
     spec = find(name)
     if name in _DIRECTORIES:  # whose weights need not be read again
-        return _parameters(checkpoint.read_config(_directory(name) / "config.json"))
+        path = _directory(name)
+        return _parameters(read_config(path / "config.json"), path)
     if spec is None:
         return describe(name).parameters
-    return spec.facts.get("params") or _parameters(model_config(spec))
+    return spec.facts.get("params") or _parameters(model_config(spec), TOY_WEIGHTS)
 
 
-def _parameters(config) -> int:
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    return sum(p.numel() for p in model.parameters())
+def _parameters(config, path: Path) -> int:
+    return sum(p.numel() for p in built(config, path).parameters())
 
 
 def load(
@@ -195,13 +193,8 @@ def load(
 ):
     """Load a model and its tokenizer by registry name, hub id, or directory.
 
-    Only safetensors are read.
-
-    Args:
-        name_or_path: Registry name, hub id or directory.
-        device: As for `torch`, or 'auto'.
-        dtype: A torch dtype or its name; None: float32 on a CPU, else as saved.
-        stream: Hold two layers at a time, as saved, and so many bytes of hidden states (`common.models.offload`).
+    Only safetensors are read. The device may be 'auto'; the dtype None means float32 on a CPU, else as saved. ``stream``
+    holds two layers at a time, as saved, and so many bytes of hidden states (`common.models.offload`).
 
     Returns:
         ``(model.eval(), tokenizer)``. `model.source` is the origin: {"name", "path", "revision"} (revision: the hub

@@ -57,11 +57,11 @@ def losses_without_each(
     is (m - 2) + (m - 2)(m - 1)/2 layer executions per batch, against (m - 2)(m - 1) if each trial runs all layers.
 
     Args:
-        decoder: The model's decoder view.
+        decoder: The model.
         ids: Token ids [samples, tokens].
         alive: Layers that the model consists of.
         candidates: Layers of ``alive`` to leave out, one at a time.
-        batch_size: Sequences per batch.
+        batch_size: Samples per batch.
         gains: Factors on the residual stream before a layer (`Decoder.run`); a candidate's factor stays without it.
         inputs: Known inputs of the layers of ``alive``, gains included: ``inputs[batch][place]``.
         progress: Show a progress bar.
@@ -99,20 +99,12 @@ def losses_without_blocks(
     batch_size: int = 8,
     progress: bool = False,
 ) -> dict[int, Tensor]:
-    """Compute the loss of the model without each block of layers ``[start, start + count)``.
+    """Compute the loss of the model without each block of layers ``[start, start + count)``, on ``ids`` [samples, tokens].
 
     The original residual stream before the blocks is run once. A batch takes max(starts) + the sum of N - start - count
-    layer executions; with ``entering`` the original residual stream continues to the last block's end.
-
-    Args:
-        decoder: The model with all its layers.
-        ids: Token ids [samples, tokens].
-        count: Number of layers in a block.
-        starts: First layers of the blocks.
-        entering: Function from the state before a block and the original state after it to the state that continues
-            after the block; None continues with the state before it.
-        batch_size: Samples per batch.
-        progress: Show a progress bar.
+    layer executions; with ``entering`` the original residual stream continues to the last block's end. ``entering``
+    makes of the state before a block and the original state after it the state that continues after the block; None
+    continues with the state before it.
 
     Returns:
         By start, the losses in nats per token, float64 [samples].
@@ -155,15 +147,6 @@ def layer_inputs(
     yield hidden
 
 
-def perplexity_importance(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> Tensor:
-    """Compute the loss of the model without each single layer, in nats, float64 [N].
-
-    It is Shortened LLaMA's PPL metric before the exponential.
-    """
-    every = list(range(decoder.num_layers))
-    return losses_without_each(decoder, ids, every, every, batch_size=batch_size, progress=progress)
-
-
 def reverse_order(layers: int) -> Tensor:
     """Return scores N-1..0, so that the deepest layer is removed first (Reassessing's best metric)."""
     return torch.arange(layers - 1, -1, -1, dtype=torch.float64)
@@ -201,21 +184,12 @@ def magnitude(
     layers: Sequence[int] | None = None,
     factors: Mapping[int, float] | None = None,
 ) -> Tensor:
-    """Sum ``|w| ** power`` over each layer's weights (Prune&Comp Eq. 8; Reassessing's Magnitude-l1 and -l2).
+    """Sum ``|w| ** power`` over each layer's weights (Prune&Comp Eq. 8; Reassessing's Magnitude-l1 and -l2), [layers].
 
-    Args:
-        decoder: The model's decoder view, with N layers.
-        power: 1 or 2. Reassessing's paper writes norms, its code sums squares and takes no root.
-        norms: Count the gains of the norms.
-        root: Take the root of each matrix's sum before adding: the sum of l_p norms as written there.
-        layers: Score only these layers, in this order.
-        factors: Layer -> factor on its residual writers (Prune&Comp's fusion), before it is fused.
-
-    Returns:
-        Scores [N] or [layers].
+    ``power`` is 1 or 2. Reassessing's paper writes norms; its code sums squares and takes no root. ``root`` takes the
+    root of each matrix's sum before adding, as written there. ``norms`` counts the gains of the norms. ``layers`` scores
+    only these, in this order. ``factors`` act on layers' residual writers (Prune&Comp's fusion), before they are fused.
     """
-    if power not in (1, 2):
-        raise UserValueError(f"magnitudes are sums of |w|^1 or |w|^2, not of power {power}")
     scores = []
     for layer in range(decoder.num_layers) if layers is None else layers:
         factor = (factors or {}).get(layer, 1.0)
@@ -249,7 +223,7 @@ def taylor(
     micro-batch does not change the result (Shortened LLaMA's and Prune&Comp's code, and Reassessing's single backward pass).
 
     Args:
-        decoder: The model's decoder view, with N layers.
+        decoder: The model.
         ids: Token ids [samples, tokens].
         norms: Count the gains of the norms.
         micro_batch: Samples that go through a layer together.

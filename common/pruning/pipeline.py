@@ -51,8 +51,6 @@ class Context:
 
     Attributes:
         model: The model; steps change it.
-        tokenizer: Its tokenizer.
-        recipe: The recipe.
         parameters: Number of parameters of the original model.
         details: Facts for every result of the recipe.
         provenance: Versions and machine, for every result of the recipe.
@@ -317,28 +315,15 @@ def context_of(
     search_folder: Path | None = None,
     **recipe,
 ) -> Context:
-    """Return a context around a given model and calibration tokens, to call steps directly.
+    """Return a context around a given model and calibration tokens [samples, tokens], to call steps directly.
 
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        sequences: Calibration tokens [samples, tokens].
-        search_folder: Folder for results of searches; also give ``weights``, which identify this model. By default nothing is
-            kept on disk.
-        recipe: Other fields of `Recipe`.
+    Results of searches are kept in ``search_folder``, if it is given; then also give ``weights``, which identify this
+    model. ``recipe`` holds other fields of `Recipe`.
     """
     facts = {"model": "at hand", "profile": "at hand"} | recipe
     parameters = sum(p.numel() for p in model.parameters())
     options = {"calibration_ids": sequences, "keep": search_folder is not None, "search_folder": search_folder}
     return Context(model, tokenizer, Recipe(**facts), parameters, progress=True, **options)
-
-
-class NoRepair(Repair):
-    """Remove the layers without a repair; for recipes that name none."""
-
-    def apply(self, context: Context) -> None:
-        """Remove the layers and change nothing else."""
-        remove_layers(context.model, context.removed)
 
 
 def run_recipe(context: Context) -> None:
@@ -360,10 +345,11 @@ def _remove(context: Context, selection: Selection | Pruning, repair: Repair | N
     if isinstance(selection, Pruning) and repair is not None:
         raise UserError(f"{selection.title()} repairs by itself; leave the recipe's repair out")
     selection.apply(context)
-    if isinstance(selection, Selection):
+    if repair is not None:
         started = time.perf_counter()
-        (repair or NoRepair()).apply(context)
-        if repair is not None:
-            seconds = round(time.perf_counter() - started, 2)
-            context.details["repair"] = {"calibration_tokens": repair.tokens(context), "seconds": seconds}
+        repair.apply(context)
+        seconds = round(time.perf_counter() - started, 2)
+        context.details["repair"] = {"calibration_tokens": repair.tokens(context), "seconds": seconds}
+    elif isinstance(selection, Selection):
+        remove_layers(context.model, context.removed)
     context.details |= {"layers": layers, "layer_executions": context.decoder.executions}

@@ -260,17 +260,8 @@ def read(part: str, mapping: Mapping, family: str = "weights") -> Step:
     return super(Step, steps[mapping["method"]]).from_json(options)
 
 
-class _Hashed:
-    """Where a recipe keeps its hash: outside its fields, and outside what `vars`, a copy or a pickle has."""
-
-    __slots__ = ("_hash",)
-
-    def __getstate__(self) -> dict:
-        return vars(self)
-
-
 @dataclass(frozen=True)
-class Recipe(_Hashed):
+class Recipe:
     """Complete configuration of a pruned model: the model, the selection of layers, the repair and the training.
 
     weights: digest or pinned revision of the weights. selection, repair, training, calibration: steps or mappings,
@@ -319,10 +310,7 @@ class Recipe(_Hashed):
     @property
     def hash(self) -> str:
         """Sixteen hexadecimal digits of the canonical JSON's SHA-256."""
-        with suppress(AttributeError):
-            return self._hash
-        object.__setattr__(self, "_hash", hashlib.sha256(self.canonical_json().encode()).hexdigest()[:16])
-        return self._hash
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:16]
 
     def step(self, part: str) -> Any:
         """Return one part of the recipe as a step; None if the recipe does not have it.

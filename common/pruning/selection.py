@@ -83,19 +83,8 @@ def sleb(
     """Remove, one at a time, the layer without which the loss on calibration text is lowest (SLEB).
 
     First and last layer of the current model are protected, as in the official code. Trials reuse the shared prefix.
-    The model is not changed.
-
-    Args:
-        decoder: The model.
-        ids: Calibration tokens [samples, tokens].
-        count: Number of layers to remove.
-        batch_size: Samples per batch.
-        begun: Layers that an earlier search removed, in order; the search continues from there.
-        after: Called after each step with the layers removed so far.
-        progress: Show a progress bar.
-
-    Returns:
-        Original indices, in order of removal.
+    The model is not changed. The search continues after the layers ``begun``, and calls ``after`` with the layers
+    removed so far after each step.
     """
     check_count(count, decoder.num_layers)
     removed = list(begun[:count])

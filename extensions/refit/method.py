@@ -53,7 +53,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from common.calibration.layer_inputs import ATTENTION, MLP, Watched, multiplied, multiplier, paths
+from common.calibration.layer_inputs import ATTENTION, MLP, Watched, multiplied, paths
 from common.calibration.least_squares import Regression, RowRegression
 from common.console.progress import track
 from common.forward.spill_buffer import Held
@@ -335,7 +335,7 @@ class _Streams:
         # what a tool streams lies where all its states do
         place, limit = (cache.folder(), origin.model.streamed.states) if origin.streamed else (work_folder(), None)
         self.pool = Held(place, limit)
-        self.factor = multiplier(decoder)
+        self.factor = decoder.multiplier
         tokens = [ids for ids, _ in batches]
         starts = owns = self._through(origin, tokens, range(self.alive[first]))
         if origin is not decoder or len(before) < first:

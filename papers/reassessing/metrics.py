@@ -122,8 +122,9 @@ def scores(
         return importance.magnitude(decoder, 2, norms=code, root=not code)
     if metric == "taylor":
         return importance.taylor(decoder, ids, norms=code, micro_batch=len(ids), progress=progress)
-    if metric == "ppl":
-        return importance.perplexity_importance(decoder, ids, progress=progress)
+    if metric == "ppl":  # Shortened LLaMA's, before the exponential
+        every = list(range(decoder.num_layers))
+        return importance.losses_without_each(decoder, ids, every, every, progress=progress)
     cosine = "flat-batch" if code else "token"
     statistics = collect(decoder, ids, kinds=(cosine,), rotate=False, batch_size=len(ids))
     influence = importance.block_influence(statistics, cosine)

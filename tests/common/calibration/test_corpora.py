@@ -55,7 +55,7 @@ def test_wikitext_in_the_hubs_layout(mirror):
     for split in ("train", "validation", "test"):
         rows("text", "", f" = {split} = ", "words").to_parquet(folder / f"{split}-00000-of-00001.parquet")
     assert corpora.texts("wikitext2-test") == ["", " = test = ", "words"]
-    assert corpora.joined_text("wikitext2-train") == "\n\n = train = \n\nwords"
+    assert "\n\n".join(corpora.texts("wikitext2-train")) == "\n\n = train = \n\nwords"
 
 
 def test_a_dataset_card_names_the_config(mirror):
@@ -142,7 +142,7 @@ def test_joined_ids_are_tokenised_once_and_without_warning(mirror, tiny_tokenize
 @pytest.mark.slow
 def test_toy_corpora_need_no_hub(no_hub):
     assert len(corpora.texts("standin-train")) > len(corpora.texts("standin-test")) > 100
-    assert len(corpora.joined_text("numerical")) > 10_000
+    assert len("".join(corpora.texts("numerical"))) > 10_000
 
 
 def test_a_digest_names_the_joined_text(mirror):

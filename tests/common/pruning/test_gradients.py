@@ -156,5 +156,3 @@ def test_biases_are_not_counted(make_tiny):
 def test_bad_input_is_named(tiny_llama, crops):
     with pytest.raises(UserError, match="2 or more"):
         importance.taylor(Decoder(tiny_llama), crops[:, :1])
-    with pytest.raises(UserError, match="power 3"):
-        importance.magnitude(Decoder(tiny_llama), 3)

@@ -196,7 +196,7 @@ def test_searches_by_parts_refuse_a_model_with_patches(tiny_llama, make_patch):
         lambda: finercut.finer_cut(decoder, IDS, 2),
         lambda: entrodrop.entropies(decoder, IDS),
         lambda: selection.sleb(decoder, IDS, 2),
-        lambda: importance.perplexity_importance(decoder, IDS),
+        lambda: importance.losses_without_each(decoder, IDS, [0, 1], [0]),
         lambda: importance.losses_without_blocks(decoder, IDS, 2, [1]),
     ):
         with pytest.raises(UserError, match="without patches, and this one has a .* patch before layer 2"):
