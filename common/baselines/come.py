@@ -96,16 +96,10 @@ def come(
     batch_size: int = 8,
     progress: bool = False,
 ) -> list[dict]:
-    """Merge ``count`` pairs of layers of ``model``, in place.
+    """Merge ``count`` pairs of layers of ``model``, in place; each step passes once over ``ids`` [samples, tokens].
 
-    Args:
-        model: The model; it is changed.
-        ids: Calibration tokens [samples, tokens]; each step passes over them once.
-        count: Number of layers to remove.
-        begun: Merges of an earlier run; they are repeated without a pass.
-        after: Called with all merges so far after each new one.
-        batch_size: Sequences per batch.
-        progress: Show a progress bar.
+    ``begun`` are merges of an earlier run, which are repeated without a pass. ``after`` is called with all merges so
+    far after each new one.
 
     Returns:
         An entry per merge: {"pair": the layers (original indices; a merged layer has its first one's), "shares", and of
@@ -140,15 +134,7 @@ def come(
 def choose(
     decoder: Decoder, ids: Tensor, alive: Sequence[int], excluded: Collection[int] = (), *, batch_size: int = 8
 ) -> dict:
-    """Select the next merge.
-
-    Args:
-        decoder: The current model.
-        ids: Calibration tokens [samples, tokens].
-        alive: Original indices of the layers.
-        excluded: Layers that may not be merged again.
-        batch_size: Sequences per batch.
-    """
+    """Select the next merge by ``ids`` [samples, tokens]; ``alive`` and ``excluded`` hold original indices of layers."""
     places = [i for i in range(len(alive) - 1) if not {*alive[i : i + 2]} & set(excluded)]
     if not places:
         raise UserError(f"No pair of {len(alive)} layers is left to be merged. Remove fewer layers")

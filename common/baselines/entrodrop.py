@@ -31,7 +31,7 @@ LAYER = "layer"
 KINDS = (*HALVES, "both", LAYER)
 
 
-def binned_entropy(values: Tensor, bins: int = BINS) -> float:
+def binned_entropy(values: Tensor) -> float:
     """Compute the entropy of each channel of ``values`` [tokens, channels] in nats, summed over channels.
 
     The bins are of equal width between the channel's minimum and maximum.
@@ -39,9 +39,9 @@ def binned_entropy(values: Tensor, bins: int = BINS) -> float:
     values = values.double()
     low, high = values.aminmax(dim=0)
     spread = torch.where(high > low, high - low, 1.0)
-    places = ((values - low) / spread * bins).long().clamp(max=bins - 1)  # the last bin has both its ends
-    places += bins * torch.arange(values.shape[1], device=values.device)
-    shares = places.flatten().bincount(minlength=bins * values.shape[1]).double() / len(values)
+    places = ((values - low) / spread * BINS).long().clamp(max=BINS - 1)  # the last bin has both its ends
+    places += BINS * torch.arange(values.shape[1], device=values.device)
+    shares = places.flatten().bincount(minlength=BINS * values.shape[1]).double() / len(values)
     return -torch.xlogy(shares, shares).sum().item()
 
 
@@ -66,15 +66,10 @@ def entropies(decoder: Decoder, ids: Tensor, *, progress: bool = False) -> list[
 def least_increase(
     entropy: Sequence[float], order: Sequence[Half], count: int, kind: str = ATTENTION
 ) -> list[Half] | list[int]:
-    """Return the ``count`` sub-layers or layers with the smallest increase of entropy, smallest first.
+    """Return the ``count`` sub-layers or layers of a `KINDS` with the smallest increase of entropy, smallest first.
 
-    Layers before the one whose input has the lowest entropy stay.
-
-    Args:
-        entropy: Entropies of each sub-layer's input, and of the last output.
-        order: The sub-layers, in order of execution.
-        count: Number of sub-layers or layers.
-        kind: 'attention', 'mlp', 'both' or 'layer'.
+    Layers before the one whose input has the lowest entropy stay. ``entropy`` belongs to each sub-layer's input, in
+    the ``order`` of execution, and to the last output.
 
     Raises:
         UserError: an unknown kind, or fewer than ``count`` of it from that layer on.

@@ -38,21 +38,11 @@ def finer_cut(
     after: Callable[[list[Half]], object] = lambda removed: None,
     progress: bool = False,
 ) -> list[Half]:
-    """Select ``count`` sub-layers greedily by the change of the model's output (FinerCut).
+    """Select ``count`` sub-layers greedily by the change of the model's output on ``ids`` [samples, tokens] (FinerCut).
 
     Sequences are processed one by one. The original model's logits of one sequence exist at a time (float32), and a
-    trial's logits of `losses.ROWS` positions. The original's final-norm outputs stay in host memory.
-
-    Args:
-        decoder: The model.
-        ids: Calibration tokens [samples, tokens].
-        count: Number of sub-layers.
-        begun: Sub-layers that an earlier search with the same settings removed; the search continues from there.
-        after: Called after each step with the sub-layers removed so far.
-        progress: Show a progress bar.
-
-    Returns:
-        (layer, kind) in order of removal.
+    trial's logits of `losses.ROWS` positions. The original's final-norm outputs stay in host memory. ``begun`` and
+    ``after``: see `greedy`.
 
     Raises:
         UserError: a count that leaves no sub-layer.

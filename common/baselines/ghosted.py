@@ -75,17 +75,10 @@ def ghost(
     batch_size: int = 8,
     progress: bool = False,
 ) -> list[dict]:
-    """Replace every maximal run of removed layers by a `Ghost`, in place.
+    """Replace every maximal run of removed layers by a `Ghost` fitted on ``ids`` [samples, tokens], in place.
 
     A single run is one regression. Of several runs each layer is one, and those of a run are multiplied into one matrix.
-
-    Args:
-        model: The model; it is changed.
-        ids: Calibration tokens [samples, tokens].
-        removed: Layers to remove.
-        eps: Absolute ridge.
-        batch_size: Samples per batch.
-        progress: Show a progress bar.
+    ``eps`` is the absolute ridge.
 
     Returns:
         An entry per run: {"run", "position" in the pruned model, "operators": number of multiplied matrices, "error":

@@ -44,14 +44,8 @@ def prune(
 ) -> dict:
     """Remove ``ratio`` of the heads and channels from all layers but the ``first`` and the ``last``, in place.
 
-    Args:
-        model: The model; it is changed.
-        ids: Tokens of the batch for the gradients [samples, tokens]; the paper takes 10 x 64.
-        ratio: Share of the heads and channels.
-        of_channels: Another share for the channels.
-        first: Number of first layers that stay.
-        last: Number of last layers that stay.
-        progress: Show a progress bar.
+    ``ids`` [samples, tokens] is the batch for the gradients; the paper takes 10 x 64. ``of_channels`` is another share
+    for the channels.
 
     Returns:
         The pruned layers, and all layers' widths afterwards.

@@ -15,7 +15,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,7 +85,7 @@ def lorp(similarity: Tensor, count: int, clusters: int | None = None) -> list[in
     selection.check_count(count, layers)
     if clusters is None:
         clusters = next((k for least, k in CLUSTERS if locality(similarity) >= least), MOST)
-    if not 1 <= clusters <= layers:
+    if clusters > layers:
         raise UserValueError(f"{layers} layers cannot form {clusters} clusters")
     members = _clustered(similarity, clusters)
     queues = [_by_redundancy(similarity, cluster) for cluster in members]
@@ -102,11 +101,8 @@ def _clustered(similarity: Tensor, clusters: int) -> list[list[int]]:
     """Return the clusters, by their first layers."""
     from sklearn.cluster import SpectralClustering  # slow to load
 
-    labels = np.zeros(len(similarity), dtype=int)
-    if clusters > 1:
-        affinity = ((similarity + 1) / 2).numpy()
-        options = {"affinity": "precomputed", "random_state": 0, "assign_labels": "kmeans"}
-        labels = SpectralClustering(clusters, **options).fit_predict(affinity)
+    options = {"affinity": "precomputed", "random_state": 0, "assign_labels": "kmeans"}
+    labels = SpectralClustering(clusters, **options).fit_predict(((similarity + 1) / 2).numpy())
     members: dict[int, list[int]] = {}
     for layer, label in enumerate(labels.tolist()):
         members.setdefault(label, []).append(layer)

@@ -205,19 +205,9 @@ def annealing(steps: int) -> list[float]:
 def recover(
     model: nn.Module, removed: Collection[int], sequences: Tensor, how: Fitting = PAPER, *, progress: bool = False
 ) -> dict:
-    """Replace a block of layers by recovery layers and train them, in place.
+    """Replace the block of layers ``removed`` by recovery layers and train them on ``sequences`` of tokens, in place.
 
-    An interrupted training starts over.
-
-    Args:
-        model: The model; it is changed.
-        removed: The block of layers.
-        sequences: Token ids [samples, tokens].
-        how: Settings of the training.
-        progress: Show a progress bar.
-
-    Returns:
-        The report of `common.training.fitting.fit`.
+    An interrupted training starts over. Returns the report of `common.training.fitting.fit`.
 
     Raises:
         UserError: an architecture whose layers are not built as Llama's, several blocks, or no layer on one side of the

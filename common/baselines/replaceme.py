@@ -90,15 +90,9 @@ def replace_me(
     Least squares keeps sums alone. Adam needs all tokens' states, three vectors per token in the model's type, in host
     memory.
 
-    Args:
-        model: The model; it is changed.
-        ids: Calibration tokens [samples, tokens].
-        removed: Layers to remove.
-        objective: ``least-squares`` or ``bias``, or by Adam ``cosine`` or ``cosine-stream`` (module docstring).
-        alpha: Absolute ridge; the paper's is 0, which needs at least as many tokens as channels.
-        bias: Least squares with an intercept.
-        batch_size: Samples per batch.
-        progress: Show a progress bar.
+    ``ids`` are calibration tokens [samples, tokens], ``objective`` one of `OBJECTIVES` (module docstring). ``alpha`` is
+    an absolute ridge; the paper's is 0, which needs at least as many tokens as channels. ``bias``: least squares with
+    an intercept.
 
     Returns:
         An entry per interface: {"run", "layer" whose MLP was changed, "error" before and "left" after, as shares of

@@ -89,13 +89,8 @@ def shift(
 ) -> list[dict]:
     """Remove layers of ``model`` and put an `Adapter` in the place of every block of them, in place.
 
-    Args:
-        model: The model; it is changed.
-        ids: Calibration tokens [samples, tokens].
-        removed: Layers to remove.
-        rank: Rank of each block's adapter; None: as many as there are channels.
-        batch_size: Sequences a batch.
-        progress: Show a progress bar.
+    ``ids`` are calibration tokens [samples, tokens]. ``rank`` is that of each block's adapter; None: as many as there
+    are channels.
 
     Returns:
         An entry per block: {"run", "position" in the pruned model, "adapters": how many were merged}.

@@ -96,14 +96,7 @@ def slice_stream(
     """Slice the residual stream to ``width`` channels, in place, by its principal directions on ``ids`` [samples, tokens].
 
     The head is untied from the embedding. The residual stream of all samples at one boundary stays in host memory.
-
-    Args:
-        model: The model; it is changed.
-        ids: Calibration tokens [samples, tokens].
-        width: Number of channels to keep.
-        centre: Subtract the embedding's mean first (official code).
-        batch_size: Samples per batch.
-        progress: Show a progress bar.
+    ``centre``: subtract the embedding's mean first (official code).
 
     Raises:
         UserError: an architecture that cannot be sliced, a model with patches, or a width outside 1..C.

@@ -152,14 +152,8 @@ def replace_with_ffn(
 
     The network lies outside the model's state dict; `common.models.checkpoint` saves and loads it.
 
-    Args:
-        model: The model; it is changed.
-        removed: Layers to replace.
-        sequences: Token ids [samples, tokens] to train on.
-        settings: Settings of the training.
-        validation: Held-out token ids; the weights that are best on them are kept instead of the last.
-        folder: Folder for checkpoints, as in `common.training.fitting.fit`.
-        progress: Show a progress bar.
+    ``sequences`` [samples, tokens] are token ids to train on, ``validation`` held-out ones: the weights that are best
+    on them are kept instead of the last. ``folder`` is for checkpoints, as in `common.training.fitting.fit`.
 
     Returns:
         The report of `common.training.fitting.fit`, with the runs and positions. A training that diverges is a result:
@@ -170,12 +164,12 @@ def replace_with_ffn(
     return report | {"replaced": _inserted(model, networks)}
 
 
-def insert_ffn(model: nn.Module, removed: Collection[int], seed: int = 0) -> list[dict]:
+def insert_ffn(model: nn.Module, removed: Collection[int]) -> list[dict]:
     """Replace every maximal run of `removed` by an untrained `FeedForward`; return runs and positions.
 
     Sizes and times can be measured without training.
     """
-    return _inserted(model, _networks(model, removed, seed))
+    return _inserted(model, _networks(model, removed, seed=0))
 
 
 def replace_with_layer(
@@ -225,9 +219,9 @@ def _train(
     networks: dict[Run, nn.Module],
     sequences: Tensor,
     settings: StreamlineSettings,
-    validation: Tensor | None = None,
-    folder: str | os.PathLike | None = None,
-    progress: bool = False,
+    validation: Tensor | None,
+    folder: str | os.PathLike | None,
+    progress: bool,
 ) -> dict:
     decoder = Decoder(model)
     options = {"target": settings.target, "k": settings.top_k}

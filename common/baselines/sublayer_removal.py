@@ -70,12 +70,7 @@ def similarities(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress
 
 
 def most_similar(similarity_by_half: dict[Half, float], count: int, kind: str = "both") -> list[Half]:
-    """Return the ``count`` sub-layers whose output is most similar to their input.
-
-    Args:
-        similarity_by_half: Similarity by sub-layer, from `similarities`.
-        count: Number of sub-layers.
-        kind: 'attention', 'mlp' or 'both'.
+    """Return the ``count`` sub-layers of a kind ('attention', 'mlp' or 'both') whose output is most like their input.
 
     Raises:
         UserError: an unknown kind, or a count that leaves no sub-layer of it.
@@ -111,19 +106,9 @@ def greedy(
     A trial continues from the input of the sub-layer that it leaves out, so h sub-layers cost h (h + 1) / 2 runs of
     one. Ties go to the sub-layer that runs first.
 
-    Args:
-        decoder: The model.
-        ids: Calibration tokens [samples, tokens].
-        count: Number of sub-layers.
-        cost_of_batch: Function from a batch's number and tokens to a function from a trial's ``X[N]`` to its cost.
-        name: Name of the method, for the progress bar.
-        batch_size: Samples per batch.
-        begun: Sub-layers that an earlier search removed, in order; the search continues from there.
-        after: Called after each step with the sub-layers removed so far.
-        progress: Show a progress bar.
-
-    Returns:
-        (layer, kind) in order of removal.
+    ``cost_of_batch`` is a function from the number and tokens of a batch of ``ids`` [samples, tokens] to a function from
+    a trial's ``X[N]`` to its cost. The search continues from the sub-layers ``begun`` that an earlier one removed, in
+    order. ``after`` is called after each step with the sub-layers removed so far. ``name`` labels the progress bar.
     """
     halves = halves_of(decoder)
     check_count(count, len(halves))
@@ -160,17 +145,11 @@ def block_pruner(decoder: Decoder, ids: Tensor, count: int, **options) -> list[H
 def linear_maps(
     decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False
 ) -> dict[int, tuple[float, Tensor, Tensor]]:
-    """Compute NBL's bound and linear map for every layer that has an attention.
+    """Compute NBL's bound and linear map on ``ids`` [samples, tokens] for every layer that has an attention.
 
     The bound is the sum of 1 - r^2 over the canonical correlations r (module docstring). Layers are processed one after
     the other: the float64 moments of one layer exist at a time. The residual stream of all samples stays in host
     memory.
-
-    Args:
-        decoder: The original model.
-        ids: Calibration tokens [samples, tokens].
-        batch_size: Samples per pass.
-        progress: Show a progress bar.
 
     Returns:
         Layer -> (bound, weight [out, in], bias [out]).
