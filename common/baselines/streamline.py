@@ -32,9 +32,9 @@ from common.pruning.pipeline import Context
 from common.pruning.recipe import register
 from common.pruning.selection import runs
 from common.pruning.trained_repair import TrainedRepair, note_training
-from common.training.distillation import TARGETS, Distillation, Run, standing_in, train
+from common.training.distillation import Distillation, Run, standing_in, train
 from common.training.fitting import VALIDATE_EVERY, Fitting
-from common.utils.errors import UserValueError, unknown
+from common.utils.errors import UserValueError
 
 KIND = "streamline-ffn"
 # The code's scheduler plans half as many steps as there are micro-steps, a hundredth of them to warm up, and is asked once
@@ -73,10 +73,6 @@ class StreamlineSettings:
     spare_massive: bool = False
     validate_every: int = VALIDATE_EVERY
     fitting: Fitting = Fitting()
-
-    def __post_init__(self) -> None:
-        if self.target not in TARGETS:
-            raise unknown("distillation target", self.target, TARGETS)
 
 
 class FeedForward(nn.Module):

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from common.hooks import refuse_patches
 from common.models.decoder import Decoder
 from common.training.fitting import VALIDATE_EVERY, Fitting, fit
-from common.training.teacher_store import TeacherStore, model_digest, sequences_digest, top_k
-from common.utils.errors import UserValueError, unknown
+from common.training.teacher_store import DTYPE, TeacherStore, model_digest, sequences_digest, top_k
+from common.utils.errors import unknown
 
 TARGETS = {"logits": "kl", "output": "mse"}
 
@@ -50,15 +50,15 @@ class Distillation:
 
     Args:
         decoder: The original model.
-        replacements: Modules that replace each run of layers, {(start, stop): module}.
+        replacements: Modules that replace separate runs of layers.
         sequences: Token ids [samples, tokens].
         target: 'logits', KL on the teacher's K most likely tokens; 'output', mean squared error between a module's
             output and the run's output X^(stop), mean over runs. For 'output' no layer after the last run is executed.
         k: See `top_k`; None: the divergence over the entire vocabulary, without a store.
-        store: Store of the teacher's logits; None computes them.
+        store: Store of the teacher's logits, for the target 'logits'; None computes them.
 
     Raises:
-        UserError: an unknown target, impossible runs, a model that already carries patches, or a store for 'output'.
+        UserError: an unknown target, or a model that already carries patches.
     """
 
     def __init__(
@@ -73,18 +73,10 @@ class Distillation:
     ):
         if target not in TARGETS:
             raise unknown("distillation target", target, TARGETS)
-        if store is not None and target != "logits":
-            raise UserValueError("a store holds a teacher's logits; the target 'output' is computed, pass no store")
         refuse_patches(decoder.model, "distillation")  # the teacher is the dense model
         self.decoder, self.sequences, self.target, self.k, self.store = decoder, sequences, target, k, store
         self.replacements = dict(sorted(replacements.items()))
         self.blocks = list(self.replacements)
-        ends = [0, *(edge for run in self.blocks for edge in run), decoder.num_layers]
-        if not self.blocks or any(a > b for a, b in zip(ends, ends[1:])) or any(a >= b for a, b in self.blocks):
-            raise UserValueError(
-                f"cannot replace layers {self.blocks} of a model of {decoder.num_layers}; name separate, non-empty runs "
-                f"[start, stop) within 0..{decoder.num_layers}"
-            )
 
     def loss(self, samples: Sequence[int]) -> Tensor:
         """Return the mean loss over the sequences with these numbers, differentiable in the replacements' parameters."""
@@ -138,18 +130,9 @@ def train(
 ) -> dict:
     """Train the replacements' `parameters` in place (`common.training.fitting.fit`); all other parameters are frozen.
 
-    The loss of a float16 model is scaled against underflow.
-
-    Args:
-        task: The loss.
-        parameters: Parameters to train, by name.
-        how: Settings of the training.
-        identity: Facts that decide the result besides model, sequences, runs, target and ``how``.
-        held_out: The same task on other sequences; the parameters with the smallest mean loss there are kept. None: the
-            last.
-        validate_every: Steps between two validations.
-        folder: Folder for checkpoints.
-        progress: Show a progress bar.
+    The loss of a float16 model is scaled against underflow. ``identity`` holds the facts that decide the result besides
+    model, sequences, runs, target and ``how``. ``held_out`` is the same task on other sequences; the parameters with
+    the smallest mean loss there are kept. None: the last.
 
     Returns:
         The report of `fit` with target, loss, and the number of trained parameters.
@@ -161,7 +144,7 @@ def train(
         "cuts": task.blocks,
         "k": task.k,
     }
-    facts |= {"target": task.target, "stored": None if task.store is None else task.store.dtype}
+    facts |= {"target": task.target, "stored": None if task.store is None else DTYPE}
     if held_out is not None:
         facts["held_out"] = sequences_digest(held_out.sequences)
     how = replace(how, loss_scaling=how.loss_scaling or model.dtype == torch.float16)

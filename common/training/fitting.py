@@ -39,15 +39,10 @@ class Fitting:
     The learning rate follows a cosine per step from `learning_rate` to `final_share` of it.
 
     Attributes:
-        learning_rate: Largest learning rate.
-        final_share: Share of the learning rate that is left at the end.
-        weight_decay: Weight decay.
-        betas: Betas of AdamW.
         warmup_share: Share of the steps over which the rate rises linearly to `learning_rate`.
         clip: Largest norm of gradients, None for no clipping.
         batch_size: Samples per backward pass.
         accumulate: Backward passes per optimizer step.
-        epochs: Number of epochs.
         order: 'sequential', or 'shuffled' in every epoch.
         seed: Seed of the shuffles.
         loss_scaling: Scale the loss against underflow of float16 gradients (steps that overflow are left out).
@@ -111,18 +106,10 @@ def fit(
 ) -> dict:
     """Train `parameters` in place on a loss.
 
-    Args:
-        parameters: Parameters by name.
-        loss: Function from sample numbers to the mean loss over these samples.
-        samples: Number of samples.
-        how: Settings of the training.
-        identity: JSON-able facts that also decide the result; a checkpoint in ``folder`` with other facts is refused.
-        folder: Folder for checkpoints; None keeps none.
-        counter: Function that returns a running count (layer executions); its growth over the training is reported.
-        validation: Function that returns a loss on other samples; the parameters with the smallest one are kept. None
-            keeps the last.
-        validate_every: Steps between validations; the last step is validated, too.
-        progress: Show a progress bar.
+    ``loss`` is a function from sample numbers below ``samples`` to the mean loss over these. ``identity`` holds JSON-able
+    facts that also decide the result; a checkpoint in ``folder`` with other facts is refused. ``counter`` returns a running
+    count (layer executions), whose growth over the training is reported. ``validation`` returns a loss on other samples;
+    the parameters with the smallest one are kept, None: the last. The last step is always validated.
 
     Returns:
         {"status", "losses", "steps", "planned_steps", "seconds", "executions"}. status is 'finished' or 'diverged'
@@ -135,8 +122,6 @@ def fit(
     """
     if not samples:
         raise UserValueError("there is nothing to train on: no samples")
-    if validate_every <= 0:
-        raise UserValueError(f"validate_every must be positive, not {validate_every}")
     identity = dict(identity or {}) | ({"validate_every": validate_every} if validation else {})
     run = _Run(dict(parameters), how, samples, identity, folder, counter, validation, validate_every)
     if run.report["status"] == "running":

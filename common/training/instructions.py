@@ -48,13 +48,7 @@ def prompt(instruction: str, input: str = "") -> str:
 
 
 def encode(tokenizer, example: Example, cutoff: int = CUTOFF) -> dict[str, list[int]]:
-    """Return ``{"input_ids", "labels"}`` of one example; labels are -100 on the prompt, which may fill the entire row.
-
-    Raises:
-        UserError: an empty response.
-    """
-    if not example.response.strip():
-        raise UserError(f"the response to {example.instruction[:60]!r} is empty; there is nothing to learn from it")
+    """Return ``{"input_ids", "labels"}`` of one example; labels are -100 on the prompt, which may fill the entire row."""
     tokenizer, before = open_ended(tokenizer), prompt(example.instruction, example.input)
     masked = len(tokenizer(before, truncation=True, max_length=cutoff)["input_ids"])
     ids = list(tokenizer(before + example.response, truncation=True, max_length=cutoff)["input_ids"])
@@ -68,7 +62,7 @@ def rows(tokenizer, examples: Iterable[Example], cutoff: int = CUTOFF) -> list[d
     """Return the rows of all examples in order; those whose prompt leaves no room for a response are left out and counted.
 
     Raises:
-        UserError: an empty response, or no row is left.
+        UserError: no row is left.
     """
     encoded = [encode(tokenizer, example, cutoff) for example in examples]
     trainable = [row for row in encoded if any(label != IGNORE for label in row["labels"])]
@@ -166,13 +160,7 @@ def load(
 ) -> tuple[list[dict], list[dict]]:
     """Load (training rows, validation rows) of 'alpaca-cleaned' or 'standin'.
 
-    Args:
-        tokenizer: The model's tokenizer.
-        source: Name of the data.
-        count: Training examples, at most; None for all.
-        held_out: Number of validation examples.
-        seed: Seed of the split.
-        cutoff: Tokens in a row, at most.
+    ``count`` training examples at most, ``held_out`` validation examples, and ``cutoff`` tokens in a row at most.
 
     Raises:
         UserError: an unknown source, or data that are not available.
@@ -188,16 +176,6 @@ def blocks(tokenizer, texts: Sequence[str], *, length: int, count: int, seed: in
 
     Documents are shuffled, joined with the end token between them (if the tokenizer has one) and cut. Only as many as
     needed are tokenised.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        texts: Documents.
-        length: Tokens in a row.
-        count: Number of rows.
-        seed: Of the shuffle.
-
-    Returns:
-        Rows of input_ids and labels.
 
     Raises:
         UserError: too little text.

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from common.console.progress import track
 from common.models.decoder import Decoder
 from common.utils import atomic_files
-from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.errors import UserError, UserValueError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+DTYPE = "float16"  # of the probabilities, as in the official code
 SHARD_SAMPLES = 64
-_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
 def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -60,33 +60,14 @@ def sequences_digest(sequences: Tensor) -> str:
 
 
 class TeacherStore:
-    """The stored top-K of one teacher on one set of sequences.
-
-    Args:
-        folder: Folder of the store, which need not exist.
-        decoder: The teacher.
-        sequences: Token ids [samples, tokens].
-        k: Probabilities kept per token.
-        dtype: Type of the probabilities: float16 as in the official code, or float32.
-        shard_samples: Samples per file.
+    """The ``k`` stored probabilities per token of one teacher on one set of sequences [samples, tokens].
 
     Raises:
         UserError: the folder holds a store of another teacher, K or text, or other files.
     """
 
-    def __init__(
-        self,
-        folder: str | os.PathLike,
-        decoder: Decoder,
-        sequences: Tensor,
-        k: int,
-        *,
-        dtype: str = "float16",
-        shard_samples: int = SHARD_SAMPLES,
-    ):
-        if dtype not in _DTYPES:
-            raise unknown("dtype of stored probabilities", dtype, _DTYPES)
-        self.folder, self.decoder, self.sequences, self.k, self.dtype = Path(folder), decoder, sequences, k, dtype
+    def __init__(self, folder: str | os.PathLike, decoder: Decoder, sequences: Tensor, k: int):
+        self.folder, self.decoder, self.sequences, self.k = Path(folder), decoder, sequences, k
         self.manifest = {
             "format": FORMAT,
             "teacher": model_digest(decoder.model),
@@ -94,8 +75,8 @@ class TeacherStore:
             "windows": sequences_digest(sequences),
             "samples": len(sequences),
             "tokens": sequences.shape[1],
-            "dtype": dtype,
-            "shard_samples": shard_samples,
+            "dtype": DTYPE,
+            "shard_samples": SHARD_SAMPLES,
         }
         top_k(torch.zeros(1, decoder.config.vocab_size), k)  # refuses an impossible K before anything is written
         self._check_manifest()
@@ -182,7 +163,7 @@ class TeacherStore:
         for ids in rows.split(1):
             logits = decoder.logits(decoder.run(decoder.embed_tokens(ids)))
             probabilities, indices = top_k(logits, self.k)
-            parts.append((probabilities.to("cpu", _DTYPES[self.dtype]), indices.cpu().to(small)))
+            parts.append((probabilities.to("cpu", getattr(torch, DTYPE)), indices.cpu().to(small)))
         tensors = {name: torch.cat(part) for name, part in zip(("probabilities", "indices"), zip(*parts))}
         path = self._path(shard)
         try:

@@ -50,14 +50,12 @@ class DistillationSettings:
         target: ``logits``, KL divergence over `top_k` tokens; or ``output``, X^(l+n), with the mean squared error
             (Table 4).
         top_k: K, the number of the teacher's tokens per position.
-        store_dtype: Type of stored probabilities.
         fitting: Settings of the optimizer.
     """
 
     trainable: str = "matrix"
     target: str = "logits"
     top_k: int = TOP_K["paper"]
-    store_dtype: str = "float16"
     fitting: Fitting = Fitting()
 
     def __post_init__(self) -> None:
@@ -116,7 +114,7 @@ def distill(
         _prepare(decoder, run, patch, settings.trainable)
     teacher = None
     if store is not None:
-        teacher = TeacherStore(store, decoder, sequences, settings.top_k, dtype=settings.store_dtype)
+        teacher = TeacherStore(store, decoder, sequences, settings.top_k)
         teacher.fill(progress)
     task = Distillation(decoder, patches, sequences, target=settings.target, k=settings.top_k, store=teacher)
     parameters = {f"{a}-{b}": patch.weight for (a, b), patch in patches.items()}

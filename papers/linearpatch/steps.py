@@ -18,6 +18,7 @@ from common.pruning.recipe import Calibration, Pruning, Repair, register
 from common.pruning.selection import runs
 from common.pruning.trained_repair import TrainedRepair, note_training
 from common.training.fitting import Fitting
+from common.training.teacher_store import DTYPE
 from common.utils.errors import unknown
 from papers.linearpatch import distill
 from papers.linearpatch.patch import LinearPatch, named_statistics, patch_interfaces
@@ -120,7 +121,6 @@ class DistilledPatch(TrainedRepair):
     estimator: str | None = None
     acts_on: str | None = None
     teacher: str | None = None
-    store_dtype: str | None = None
     samples: int | None = None
 
     def apply(self, context: Context) -> None:
@@ -134,7 +134,7 @@ class DistilledPatch(TrainedRepair):
         if teacher == "stored" and settings.target == "logits":
             facts = {key: value for key, value in context.recipe.calibration.items() if key not in ("count", "length")}
             identity = [context.recipe.weights, str(context.model.dtype), facts, list(sequences.shape)]
-            identity += [settings.top_k, settings.store_dtype]
+            identity += [settings.top_k, DTYPE]
             name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
             store = work_folder() / context.recipe.model / f"teacher-{name}"
         where = {"store": store, "folder": context.folder / "distillation"}
@@ -143,7 +143,7 @@ class DistilledPatch(TrainedRepair):
 
     def settings(self, context: Context) -> distill.DistillationSettings:
         """Return the settings of the distillation."""
-        changes = self.stated("trainable", "target", "top_k", "store_dtype")
+        changes = self.stated("trainable", "target", "top_k")
         return distill.settings_of(context.fidelity, fitting=self.fitting(Fitting()), **changes)
 
     def distill(self, context: Context, statistics: Statistics, sequences: Tensor, **where) -> dict[str, Any]:

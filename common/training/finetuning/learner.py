@@ -27,19 +27,13 @@ def checked(rows: Sequence[Mapping], name: str, vocabulary: int) -> Sequence[Map
     """Return the rows after checking them one at a time (they may lie on disk).
 
     Raises:
-        UserError: there are no rows, or a row has nothing to learn; the message names the first such row.
+        UserError: there are no rows, a row has nothing to learn, or a token that the model does not know; the message
+            names the first such row.
     """
     if len(rows) == 0:
         raise UserError(f"the {name} data is empty; give at least one row")
     for index, row in enumerate(rows):
-        missing = {"input_ids", "labels"} - set(row)
-        if missing:
-            raise UserError(
-                f"{name} row {index} has no {' and no '.join(sorted(missing))}; see common.training.instructions"
-            )
         ids, labels = row["input_ids"], row["labels"]
-        if len(ids) != len(labels):
-            raise UserError(f"{name} row {index} has {len(ids)} input_ids but {len(labels)} labels")
         if not any(label != IGNORE for label in labels[1:]):
             raise UserError(f"{name} row {index} has no label to learn from; drop it or raise the cutoff")
         if min(ids) < 0 or max(ids) >= vocabulary:
@@ -101,12 +95,8 @@ class Learner(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the sum of losses over the number of items as "loss".
 
-        Args:
-            labels: Token ids to predict [rows, tokens].
-            attention_mask: Mask of the rows [rows, tokens].
-            input_ids: Token ids [rows, tokens], if ``hidden`` is not given.
-            hidden: ``X[boundary]`` [rows, tokens, channels].
-            num_items_in_batch: Predicted tokens of the optimizer step; None: of this batch.
+        ``hidden``, the states ``X[boundary]`` [rows, tokens, channels], may stand in place of ``input_ids`` [rows, tokens].
+        num_items_in_batch: predicted tokens of the optimizer step; None: of this batch.
         """
         mask = None if bool(attention_mask.all()) else attention_mask
         hidden = self.prefix(input_ids, mask) if hidden is None else hidden.to(self.decoder.device)

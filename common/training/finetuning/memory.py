@@ -24,15 +24,7 @@ QUANTISED = 0.53  # bytes of a parameter in NF4 with doubly quantised constants
 
 @dataclass(frozen=True)
 class Need:
-    """Memory that a training needs whatever its rows are, in bytes, and its numbers of parameters.
-
-    Attributes:
-        parameters: Number of parameters.
-        trained: Number of trained parameters.
-        weights: Bytes of weights.
-        gradients: Bytes of gradients.
-        optimizer: Bytes of optimizer states.
-    """
+    """Numbers of parameters of a training, and the bytes that it needs whatever its rows are."""
 
     parameters: float
     trained: float
@@ -56,12 +48,8 @@ def sized(settings: Settings, parameters: float) -> Settings:
 def need(facts: dict, removed: int, settings: Settings, itemsize: int, *, gpu: bool = True) -> Need:
     """Return the memory that training a model without ``removed`` layers needs.
 
-    Args:
-        facts: Facts about the original model, see `common.models.registry`.
-        removed: Number of removed layers.
-        settings: Settings of the training.
-        itemsize: Bytes per weight as it is loaded.
-        gpu: Whether it is trained on a GPU; a CPU has no autocast.
+    ``facts`` are those of the original model in `common.models.registry`, ``itemsize`` the bytes per weight as it is
+    loaded. On a CPU there is no autocast.
     """
     layers = facts["layers"] - removed
     parameters = facts["params"] - removed * facts["layer_params"]

@@ -61,12 +61,10 @@ def attach(model: nn.Module, settings: Settings) -> Attached:
     Until `finish`, trained parameters are float32, and without autocast (on a CPU always) all are.
 
     Raises:
-        UserError: more layers than there are, no layer to adapt, or a machine without bitsandbytes (QLoRA).
+        UserError: no layer to adapt, or a machine without bitsandbytes (QLoRA).
     """
-    if settings.method == "partial":
-        check_layers(Decoder(model).num_layers, settings.last, settings.first)
-        if settings.untie:
-            untie_embeddings(model)  # else the embedding would train with the head, and with it what is frozen
+    if settings.method == "partial" and settings.untie:
+        untie_embeddings(model)  # else the embedding would train with the head, and with it what is frozen
     before = {id(p): (p.requires_grad, p.dtype) for p in model.parameters()}
     dtype = next(model.parameters()).dtype
     if settings.autocast in (None, "float32") or next(model.parameters()).device.type == "cpu":

@@ -33,15 +33,9 @@ class CachedRows(torch.utils.data.Dataset):
     All states lie end to end in one tensor, in memory or mapped from a file. If they do not fit, the rows stay as
     given, and a warning says so.
 
-    Args:
-        rows: Rows of input_ids and labels.
-        run: Function from a batch to its ``X[boundary]`` [rows, tokens, channels].
-        kind: 'memory', 'disk' or 'auto', the first of the two that has room.
-        file: File for the states on disk.
-        batch: Rows per batch.
-        dtype: Type of the kept states; None: as computed.
-        reserved: Bytes on disk that the training's checkpoints will take.
-        progress: Show a progress bar.
+    ``run`` is a function from a batch to its ``X[boundary]`` [rows, tokens, channels]. ``kind`` is 'memory', 'disk' or
+    'auto', the first of the two that has room; ``reserved`` are bytes on disk that the training's checkpoints will take.
+    States are kept in ``dtype``; None: as computed.
     """
 
     def __init__(
@@ -51,10 +45,10 @@ class CachedRows(torch.utils.data.Dataset):
         kind: str,
         file: Path,
         *,
-        batch: int = 1,
-        dtype: torch.dtype | None = None,
-        reserved: int = 0,
-        progress: bool = False,
+        batch: int,
+        dtype: torch.dtype | None,
+        reserved: int,
+        progress: bool,
     ) -> None:
         self.rows, self.file, self.dtype, self.reserved = rows, file, dtype, reserved
         self.starts = [0, *accumulate(len(row["input_ids"]) for row in rows)]

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.errors import UserValueError, unknown
 
 METHODS = ("lora", "qlora", "partial", "full")
 AT_INTERFACE = "cut"  # the word in recipes
@@ -31,21 +31,11 @@ class Settings:
         last: Number of layers that `partial` trains besides head and final norm.
         first: First of these, in the pruned model; None: they are its last ones; AT_INTERFACE: those after the first
             interface (see `at`).
-        rank: Rank of LoRA and QLoRA.
-        alpha: Scaling of LoRA and QLoRA.
-        dropout: Dropout of LoRA and QLoRA.
-        targets: Linear layers that LoRA and QLoRA adapt.
-        epochs: Number of epochs.
+        rank, alpha, dropout, targets: LoRA's and QLoRA's; the targets are the linear layers that they adapt.
         max_steps: Number of optimizer steps, instead of epochs.
         batch: Rows per optimizer step; the loss is the mean over the step's predicted tokens (the official code's
             Trainer averaged the micro-batches' means).
-        micro_batch: Rows per micro-batch.
-        learning_rate: Largest learning rate.
         warmup_steps: Steps of linear warm-up.
-        schedule: Schedule of the learning rate.
-        weight_decay: Weight decay.
-        betas: Betas of AdamW.
-        epsilon: Epsilon of AdamW.
         clip: Largest norm of gradients.
         optimizer: None: AdamW, for QLoRA the paged 8-bit AdamW (which on a CPU is not paged).
         autocast: Precision of matrix products on a GPU, None for none. A CPU always computes in float32 (QLoRA's 4-bit
@@ -102,8 +92,6 @@ class Settings:
         for name in ("epochs", "batch", "micro_batch", "rank", "learning_rate", "evaluate_every", "save_every"):
             if not getattr(self, name) > 0:
                 raise UserValueError(f"fine-tuning with {name} {getattr(self, name)}: it must be above 0")
-        if self.last < 0:
-            raise UserValueError(f"cannot fine-tune the last {self.last} layers; use 0 for head and final norm alone")
         if self.batch % self.micro_batch:
             raise UserValueError(
                 f"a batch of {self.batch} rows cannot be made of micro-batches of {self.micro_batch}; use a divisor"
@@ -116,16 +104,13 @@ class Settings:
         """Return settings from a mapping, such as a recipe's.
 
         Raises:
-            UserError: an unknown name, or a missing or impossible value.
+            UserError: an unknown name, or an impossible value.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         for name in mapping:
             if name not in names:
                 raise unknown("fine-tuning setting", name, names)
-        try:
-            return cls(**mapping)
-        except TypeError as error:
-            raise UserError(f"fine-tuning settings {dict(mapping)} do not fit: {error}") from error
+        return cls(**mapping)
 
     def at(self, removed: Sequence[int]) -> Settings:
         """Return these settings with `first` as a layer's number, for a model that has lost the layers ``removed``."""

@@ -106,15 +106,10 @@ def arguments(
     processes: int = 1,
     progress: bool = False,
 ) -> TrainingArguments:
-    """Translate settings into the arguments of transformers' Trainer.
+    """Translate settings into the arguments of transformers' Trainer, which keeps its checkpoints in ``folder``.
 
-    Args:
-        settings: The settings.
-        folder: Folder for checkpoints.
-        device: Device to train on.
-        validated: Whether there are validation rows.
-        processes: Number of processes that share a step's rows (one GPU each).
-        progress: Show Trainer's progress bar.
+    ``validated``: there are validation rows. ``processes`` share a step's rows (one GPU each). ``progress``: Trainer's
+    own bar is shown.
 
     Raises:
         UserError: the rows of a step cannot be shared evenly.

@@ -40,16 +40,9 @@ def finetune(
 ) -> tuple[nn.Module, dict]:
     """Fine-tune a model in place by LoRA, QLoRA, partial or full training.
 
-    Args:
-        model: The model; it is changed.
-        tokenizer: The model's tokenizer.
-        train: Rows of input_ids and labels.
-        valid: Held-out rows of the same form.
-        settings: Method and hyperparameters; None: the defaults of `Settings`.
-        folder: Folder for checkpoints. An interrupted training continues there, a finished one is loaded. None keeps
-            nothing.
-        progress: Show a progress bar.
-        store_dtype: Type of the frozen layers' outputs between epochs; None: as computed.
+    ``train`` and the held-out ``valid`` are rows of input_ids and labels. ``folder`` is for checkpoints: an interrupted
+    training continues there, a finished one is loaded. None keeps nothing. ``store_dtype`` is the type of the frozen
+    layers' outputs between epochs; None: as computed.
 
     Returns:
         The model, plain and in eval mode, and a JSON-able report: status ('ok' or 'diverged', then with a reason and

@@ -217,5 +217,3 @@ def test_bad_input_is_named(tiny_llama):
     for layers in ([2, 4], [2]):
         with pytest.raises(UserError, match="one block of two or more layers"):
             replace_with_layer(tiny_llama, layers, WINDOWS)
-    with pytest.raises(UserError, match="unknown distillation target"):
-        StreamlineSettings("hidden")

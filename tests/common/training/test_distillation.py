@@ -101,13 +101,13 @@ def test_layer_executions_are_as_stated(tiny_llama, tmp_path, runs, target, stor
 
 def test_a_stored_teacher_gives_the_loss_of_a_computed_one(tiny_llama, tmp_path):
     decoder = Decoder(tiny_llama)
-    store = TeacherStore(tmp_path, decoder, WINDOWS, K, dtype="float32")
+    store = TeacherStore(tmp_path, decoder, WINDOWS, K)
     store.fill()
     losses = [
         Distillation(decoder, {(2, 4): Times()}, WINDOWS, k=K, store=teacher).loss([2]).item()
         for teacher in (None, store)
     ]
-    assert losses[0] == losses[1]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-3)  # float16 probabilities
 
 
 def test_a_bfloat16_model_with_a_float32_patch(make_tiny):
@@ -144,16 +144,10 @@ def test_frozen_puts_everything_back(tiny_llama):
     assert tiny_llama.training and expected == [parameter.requires_grad for parameter in tiny_llama.parameters()]
 
 
-def test_bad_input_is_named(tiny_llama, tmp_path, make_patch):
+def test_bad_input_is_named(tiny_llama, make_patch):
     decoder = Decoder(tiny_llama)
-    store = TeacherStore(tmp_path, decoder, WINDOWS, K)
     with pytest.raises(UserError, match="unknown distillation target"):
         Distillation(decoder, {(2, 4): Times()}, WINDOWS, target="logit")
-    with pytest.raises(UserError, match="pass no store"):
-        Distillation(decoder, {(2, 4): Times()}, WINDOWS, target="output", store=store)
-    for runs in ([], [(2, 7)], [(4, 4)], [(1, 3), (2, 4)]):
-        with pytest.raises(UserError, match="cannot replace layers"):
-            Distillation(decoder, {run: Times() for run in runs}, WINDOWS)
     attach_patch(tiny_llama, 1, make_patch(0.0))
     with pytest.raises(UserError, match="distillation needs a model without patches"):
         Distillation(decoder, {(2, 4): Times()}, WINDOWS)

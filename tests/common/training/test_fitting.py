@@ -200,5 +200,3 @@ def test_bad_input_is_named(tmp_path):
         Fitting(order="suffled")
     with pytest.raises(UserError, match="batch_size must be positive"):
         Fitting(batch_size=0)
-    with pytest.raises(UserError, match="validate_every must be positive"):
-        fit(parameters, loss_of(parameters), 12, validation=lambda: 0.0, validate_every=0)

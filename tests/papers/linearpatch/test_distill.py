@@ -36,7 +36,7 @@ def patch_for(trainable="matrix", seed=1):
 
 def test_the_defaults_are_the_papers_settings():
     chosen = DistillationSettings()
-    assert (chosen.trainable, chosen.target, chosen.top_k, chosen.store_dtype) == ("matrix", "logits", 100, "float16")
+    assert (chosen.trainable, chosen.target, chosen.top_k) == ("matrix", "logits", 100)
     how = chosen.fitting
     assert (how.learning_rate, how.weight_decay, how.batch_size, how.epochs, how.clip) == (1e-4, 1e-4, 1, 1, None)
     steps = how.steps(distillation.SAMPLES)
@@ -115,11 +115,11 @@ def test_a_stored_teacher_trains_the_same_patch_to_rounding(tiny_llama, tmp_path
     trained = {}
     for name, store in (("online", None), ("stored", tmp_path / "store")):
         trained[name] = patch_for()
-        settings = DistillationSettings(top_k=9, store_dtype="float32", fitting=FAST)
+        settings = DistillationSettings(top_k=9, fitting=FAST)
         report = distill(tiny_llama, {RUN: trained[name]}, WINDOWS, settings, store=store)
     torch.testing.assert_close(trained["online"].weight, trained["stored"].weight, rtol=1e-3, atol=1e-4)
     assert report["executions"] == 5 * (6 - 2)  # five steps, each all layers but the removed ones
-    assert report["store_bytes_per_token"] > 9 * (4 + 2)
+    assert report["store_bytes_per_token"] > 9 * (2 + 2)
     with pytest.raises(UserError, match="another K"):
         distill(tiny_llama, {RUN: patch_for()}, WINDOWS, DistillationSettings(top_k=8), store=tmp_path / "store")
 
