@@ -20,15 +20,9 @@ from common.models.decoder import Decoder
 
 @torch.inference_mode()
 def from_original(model, original, sequences: Tensor, *, progress: str | None = None) -> tuple[Tensor, Tensor]:
-    """Compute the KL divergence of a pruned model from its original on each sequence.
+    """Compute the KL divergence of a pruned model from its original on each sequence of tokens [sequences, L].
 
-    Log-probabilities are formed in float32.
-
-    Args:
-        model: The pruned model.
-        original: The original model.
-        sequences: Token ids [sequences, L]. Every position but a sequence's last predicts.
-        progress: Label of the progress bar; None for none.
+    Log-probabilities are formed in float32. Every position but a sequence's last predicts.
 
     Returns:
         Mean divergence in nats per token, and share of positions with the same likeliest token, both float64 [sequences].

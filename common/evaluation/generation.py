@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from common.models.decoder import rope_switch
-from common.utils.errors import UserError, unknown
+from common.utils.errors import UserError
 from common.utils.token_ids import open_ended
 
 VERSION = 1
@@ -21,27 +21,23 @@ BATCH = 16
 
 
 @torch.inference_mode()
-def complete(model, tokenizer, prompts: Sequence[str], tokens: int, *, batch_size: int = BATCH) -> list[str]:
+def complete(model, tokenizer, prompts: Sequence[str], tokens: int) -> list[str]:
     """Generate each prompt's greedy continuation, at most `tokens` tokens, without special tokens.
 
     A prompt too long for the model's context is truncated on the left.
 
     Raises:
-        UserError: a prompt without tokens, fewer than one token to generate, or no room for a prompt.
+        UserError: no room for a prompt.
     """
     import transformers
 
-    if rope_switch(model.config) is not None:
-        batch_size = 1  # else an answer depends on the longest prompt beside it
-    if tokens < 1:
-        raise UserError(f"cannot generate {tokens} tokens; ask for 1 or more")
+    # with two sets of rotary frequencies an answer would depend on the longest prompt beside it
+    batch_size = BATCH if rope_switch(model.config) is None else 1
     room = getattr(model.config, "max_position_embeddings", None)
     if room is not None and room <= tokens:
         raise UserError(f"cannot generate {tokens} tokens after a prompt: the model reads {room} in all")
     opened = open_ended(tokenizer)
     encoded = [opened(prompt, verbose=False)["input_ids"][-(room - tokens) if room else 0 :] for prompt in prompts]
-    if not all(encoded):
-        raise UserError(f"prompt {encoded.index([]) + 1} of {len(prompts)} has no tokens")
     stop = tokenizer.eos_token_id
     pad = next(token for token in (tokenizer.pad_token_id, stop, 0) if token is not None)
     settings = transformers.GenerationConfig(
@@ -73,13 +69,7 @@ def distinct_bigrams(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Prompts whose continuations a table prints.
-
-    Attributes:
-        prompts: Function that returns the prompts.
-        tokens: Number of tokens to generate.
-        source: Origin of the prompts.
-    """
+    """Prompts whose continuations, of so many ``tokens``, a table prints."""
 
     prompts: Callable[[], list[str]]
     tokens: int
@@ -110,12 +100,7 @@ def generations(model, tokenizer, name: str) -> tuple[dict, dict, dict]:
         Values, standard errors and details. Values: 'distinct_2', the mean share of distinct bigrams, and 'words', the
         mean length. There are no standard errors. Details: 'text-1', 'text-2', ..., the continuations; 'prompts', their
         prompts; 'source' and 'tokens' of the prompt set.
-
-    Raises:
-        UserError: an unknown prompt set.
     """
-    if name not in PROMPT_SETS:
-        raise unknown("prompt set", name, PROMPT_SETS)
     prompt_set = PROMPT_SETS[name]
     prompts = prompt_set.prompts()
     texts = complete(model, tokenizer, prompts, prompt_set.tokens)
@@ -131,27 +116,17 @@ _LINES = {"docstring_parameter_type": ("", 12), "docstring_section": ("\n\n", 6)
 
 
 def docstring_generation(model, tokenizer, *, limit: int | None = None) -> tuple[dict, dict, dict]:
-    """Measure the toy model's generation benchmark.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        limit: Number of first items of each part; None for all.
+    """Measure the toy model's generation benchmark on the first ``limit`` items of each part; None: on all.
 
     Returns:
         Values, standard errors and details. 'exact_match': share of generated lines that equal the docstring's, a
         parameter's type or the title of the next section. 'rouge_1', 'rouge_l': F of eight generated words that
         continue a summary's first half against its real continuation.
-
-    Raises:
-        UserError: a limit below 1.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
     from common.toy import exam, tasks
 
-    if limit is not None and limit < 1:
-        raise UserError(f"a limit of {limit} items measures nothing; use 1 or more")
     generated, expected = [], []
     for name, (delimiter, tokens) in _LINES.items():
         rows = list(tasks.build(name, LINES))[:limit]

@@ -20,11 +20,11 @@ MEMORY = 4 << 30
 FILE_BYTES = 1 << 20
 
 
-def check_allowed(task: str) -> None:
+def check_allowed() -> None:
     """Raise a UserError unless the user has allowed generated code to run."""
     if os.environ.get(VARIABLE) != "1":
         raise UserError(
-            f"task {task} runs programs that the model writes; in a container or on a machine of no value, set "
+            "task humaneval runs programs that the model writes; in a container or on a machine of no value, set "
             f"{VARIABLE}=1 to allow it"
         )
 
@@ -47,13 +47,13 @@ def passed(doc: Mapping, results: list[str]) -> dict[str, float]:
     return {"pass_at_1": float(runs(program))}
 
 
-def runs(program: str, seconds: float = SECONDS) -> bool:
+def runs(program: str) -> bool:
     """Return whether a program ends without an error within the limits.
 
     Raises:
         UserError: running code is not allowed.
     """
-    check_allowed("humaneval")
+    check_allowed()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.py"
         path.write_text(program, encoding="utf-8")
@@ -65,7 +65,7 @@ def runs(program: str, seconds: float = SECONDS) -> bool:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                timeout=seconds,
+                timeout=SECONDS,
                 preexec_fn=_limit if os.name == "posix" else None,
             )
         except subprocess.TimeoutExpired:

@@ -19,16 +19,8 @@ FACTORS = tuple(step / 20 for step in range(10, 31))
 
 
 @torch.inference_mode()
-def sequence_nlls(
-    model, sequences: Tensor, factors: tuple[float, ...] = FACTORS, *, progress: str | None = None
-) -> Tensor:
-    """Compute the mean loss of each sequence with the logits multiplied by each factor.
-
-    Args:
-        model: The model.
-        sequences: Token ids [sequences, L].
-        factors: Factors.
-        progress: Label of the progress bar; None for none.
+def sequence_nlls(model, sequences: Tensor, *, progress: str | None = None) -> Tensor:
+    """Compute the mean loss of each sequence of tokens [sequences, L] with the logits multiplied by each of `FACTORS`.
 
     Returns:
         Losses in nats per token, float64 [sequences, factors].
@@ -41,25 +33,25 @@ def sequence_nlls(
     losses = []
     for sequence in track(sequences.cpu(), progress or "", unit="sequence", shown=progress is not None):
         hidden = body(sequence[None])[0, :-1]
-        losses.append(_sums(decoder, hidden, sequence[1:], factors) / len(hidden))
+        losses.append(_sums(decoder, hidden, sequence[1:]) / len(hidden))
     return torch.stack(losses)
 
 
-def _sums(decoder: Decoder, hidden: Tensor, targets: Tensor, factors: tuple[float, ...]) -> Tensor:
+def _sums(decoder: Decoder, hidden: Tensor, targets: Tensor) -> Tensor:
     """Return the summed losses of targets [positions] from the final norm's output [positions, channels], by factor."""
-    total = torch.zeros(len(factors), dtype=torch.float64)
+    total = torch.zeros(len(FACTORS), dtype=torch.float64)
     for states, tokens in zip(hidden.split(HEAD_ROWS), targets.split(HEAD_ROWS), strict=True):
         logits = decoder.head(states)
         step = ROWS.get(logits.device.type, HEAD_ROWS)
         for rows, row_targets in zip(logits.split(step), tokens.to(logits.device).split(step), strict=True):
             rows = rows.float()
             target_logits = rows.gather(1, row_targets[:, None])[:, 0]
-            for place, factor in enumerate(factors):
+            for place, factor in enumerate(FACTORS):
                 total[place] += float((torch.logsumexp(factor * rows, 1) - factor * target_logits).double().sum())
     return total
 
 
-def fitted(losses: Tensor, factors: tuple[float, ...] = FACTORS) -> tuple[Tensor, float]:
+def fitted(losses: Tensor) -> tuple[Tensor, float]:
     """Return the losses at the best factor [sequences], and the factor that is best on all sequences.
 
     Every other sequence is scaled by the factor that is best on the remaining ones, and vice versa, so that no sequence
@@ -72,4 +64,4 @@ def fitted(losses: Tensor, factors: tuple[float, ...] = FACTORS) -> tuple[Tensor
         raise UserValueError("one sequence leaves none to fit a factor on; measure two or more")
     best = [int(losses[1 - half :: 2].mean(0).argmin()) for half in range(2)]
     held_out = torch.stack([row[best[place % 2]] for place, row in enumerate(losses)])
-    return held_out, factors[int(losses.mean(0).argmin())]
+    return held_out, FACTORS[int(losses.mean(0).argmin())]

@@ -24,7 +24,7 @@ import numpy as np
 from common.calibration import corpora
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.scores import MMLU, accuracy_stderr, weighted_mean, weighted_stderr
-from common.utils.errors import UserError, unknown
+from common.utils.errors import UserError
 from common.utils.token_ids import open_ended
 
 LETTERS = "ABCD"
@@ -37,7 +37,6 @@ class Examination:
     """Settings of one MMLU-like examination.
 
     Attributes:
-        name: Name of the examination.
         categories: Category -> subjects.
         rows: Function from a subject and a split, 'dev' or 'test', to rows with question, choices and answer (0..3).
         answer: 'letters', or 'options' (module docstring).
@@ -104,7 +103,7 @@ def letter_tokens(tokenizer) -> list[list[int]]:
     return tokens
 
 
-def ask(protocol: Examination, tokenizer, subject: str, row: Mapping, examples: Rows, letters=None) -> Question:
+def ask(protocol: Examination, tokenizer, subject: str, row: Mapping, examples: Rows) -> Question:
     """Return the question with as many examples as fit into the context.
 
     Raises:
@@ -116,7 +115,7 @@ def ask(protocol: Examination, tokenizer, subject: str, row: Mapping, examples: 
         opened = open_ended(tokenizer)
         prompt = opened(text, verbose=False)["input_ids"]
         if protocol.answer == "letters":
-            choices, needed = letters or letter_tokens(tokenizer), len(prompt)
+            choices, needed = letter_tokens(tokenizer), len(prompt)
         else:
             encoded_options = [opened(f"{text} {choice}", verbose=False)["input_ids"] for choice in row["choices"]]
             choices, needed = [tokens[len(prompt) :] for tokens in encoded_options], max(map(len, encoded_options))
@@ -127,17 +126,9 @@ def ask(protocol: Examination, tokenizer, subject: str, row: Mapping, examples: 
 
 
 def evaluate(
-    model, tokenizer, protocol: Examination, *, limit: int | None = None, batch_size: int = 16, lm=None
+    model, tokenizer, protocol: Examination, *, limit: int | None = None, batch_size: int = 16
 ) -> tuple[dict, dict, dict]:
-    """Score a model on an examination.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        protocol: The examination.
-        limit: Number of first questions of each subject; None for all.
-        batch_size: Prompts per forward pass, at most.
-        lm: A `SharedContextLM` of the model to use.
+    """Score a model on the first ``limit`` questions of each subject of an examination; None: on all.
 
     Returns:
         Values, standard errors and details. Values: accuracies as shares, of each category, 'weighted' over all
@@ -146,17 +137,14 @@ def evaluate(
         answered correctly, subject by subject.
 
     Raises:
-        UserError: a limit below 1, a question that does not fit, or a data set that is not available.
+        UserError: a question that does not fit, or a data set that is not available.
     """
-    if limit is not None and limit < 1:
-        raise UserError(f"a limit of {limit} questions measures nothing; use 1 or more")
-    lm = lm or SharedContextLM(model, tokenizer, batch_size=batch_size, max_length=protocol.context)
-    letters = letter_tokens(tokenizer) if protocol.answer == "letters" else None
+    lm = SharedContextLM(model, tokenizer, batch_size=batch_size, max_length=protocol.context)
     questions_by_subject = {}
     for subject in protocol.subjects:
         examples = protocol.rows(subject, "dev")
         rows = protocol.rows(subject, "test")[:limit]
-        questions_by_subject[subject] = [ask(protocol, tokenizer, subject, row, examples, letters) for row in rows]
+        questions_by_subject[subject] = [ask(protocol, tokenizer, subject, row, examples) for row in rows]
     correct = iter(_correct(lm, list(chain(*questions_by_subject.values())), protocol.answer))
     subjects, outcomes = {}, {}
     for subject, questions in questions_by_subject.items():
@@ -241,11 +229,5 @@ NAMES = tuple(_PROTOCOLS)
 
 
 def get(name: str) -> Examination:
-    """Return the examination of this name.
-
-    Raises:
-        UserError: there is none; the message names the nearest names.
-    """
-    if name not in _PROTOCOLS:
-        raise unknown("MMLU protocol", name, _PROTOCOLS)
+    """Return the examination of this name."""
     return _PROTOCOLS[name]()

@@ -167,11 +167,8 @@ class SharedContextLM(HFLM):
     Requests that begin alike share their first tokens' computation. Attention implementations that accept no custom
     mask (flash attention) fall back to `HFLM`'s way.
 
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        batch_size: Trees (usually: items) in one forward pass, at most; `MAX_TOKENS` bounds it as well.
-        options: Options of lm-eval's `HFLM`.
+    ``batch_size`` is the number of trees (usually: items) in one forward pass, at most; `MAX_TOKENS` bounds it as well.
+    ``options`` are those of lm-eval's `HFLM`.
 
     Attributes:
         forward_tokens: Tokens computed, each distinct prefix once.
@@ -217,8 +214,7 @@ class SharedContextLM(HFLM):
         if remembered != plain:  # unknown, or other texts of the same hash
             ids = self._token_ids(plain, **options)
             _remembered[key] = (plain, ids)
-            while len(_remembered) > 1 and sum(len(texts) for texts, _ in _remembered.values()) > REMEMBERED:
-                del _remembered[next(iter(_remembered))]
+            cache.forget(_remembered, lambda entry: len(entry[0]), REMEMBERED)
         return dict(zip(plain, ids, strict=True))
 
     def _token_ids(self, texts: list[str], add_special_tokens: bool = True) -> list[list[int]]:
@@ -237,10 +233,8 @@ class SharedContextLM(HFLM):
     def sequence_nll(self, requests) -> list[float]:
         """Return the mean negative log-likelihood per token, in nats, of each request's text.
 
-        As OpenCompass scores an option, the first token counts in the number of tokens but is not predicted.
-
-        Args:
-            requests: Requests whose arguments are a text and its largest number of tokens; a longer text loses its end.
+        As OpenCompass scores an option, the first token counts in the number of tokens but is not predicted. The arguments
+        of a request are a text and its largest number of tokens; a longer text loses its end.
         """
         texts = []
         for text, limit in (request.args for request in requests):

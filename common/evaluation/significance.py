@@ -125,12 +125,7 @@ def of_two(name: str, first: float | np.ndarray, second: float | np.ndarray) -> 
 
     Between the runs that spreads replicates by (first - second)^2 / 4, the unbiased estimate of the variance of a mean of
     two. If runs differ more than their items vary, the interval is still too narrow: it spans the two, and the mean of
-    all runs lies between two of them half of the time.
-
-    Args:
-        name: Name of the draw; draws of other names are independent.
-        first: Value or replicates of one run.
-        second: The same of the other run.
+    all runs lies between two of them half of the time. Draws of other names are independent.
     """
     if np.ndim(first) == np.ndim(second) == 0:
         return (first + second) / 2
@@ -159,14 +154,10 @@ def equivalent(replicates: np.ndarray, margin: float) -> bool:
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the exact two-sided p of McNemar's test (1947) for two models on the same items.
+    """Return the exact two-sided p of McNemar's test (1947) for two models' right answers, bool [items].
 
     Only items that one model alone answers correctly distinguish the two. Under the null hypothesis each such item is a
     fair coin.
-
-    Args:
-        first: Correct or not, bool [items].
-        second: The same of the other model.
     """
     first_only, second_only = int(np.sum(first & ~second)), int(np.sum(second & ~first))
     items = first_only + second_only

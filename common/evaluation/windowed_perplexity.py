@@ -25,9 +25,8 @@ from common.forward import prefix_cache
 from common.forward.parallel_batches import side_by_side
 from common.forward.token_log_probs import target_scores
 from common.models.decoder import Decoder
-from common.utils.errors import UserError, UserValueError
+from common.utils.errors import UserValueError
 
-# Tokens in one forward pass (one sequence if it is longer).
 MAX_TOKENS = 2048
 
 
@@ -51,14 +50,10 @@ def cut(tokens: Tensor, window: int) -> Tensor:
 def token_nlls(model, sequences: Tensor, *, progress: str | None = None, max_tokens: int = MAX_TOKENS) -> Tensor:
     """Compute the negative log-likelihood of each sequence's tokens except its first, in nats.
 
-    Args:
-        model: The model.
-        sequences: Token ids [sequences, L].
-        progress: Label of the progress bar; None for none.
-        max_tokens: Tokens in one forward pass, at most.
+    ``sequences`` are token ids [sequences, L]. A forward pass has ``max_tokens`` at most, or one sequence.
 
     Returns:
-        Losses, float32 [windows, L - 1].
+        Losses, float32 [sequences, L - 1].
 
     Raises:
         UserError: an architecture that `common.models.architectures` does not know.
@@ -178,9 +173,8 @@ class Protocol:
         name: Name that results are stored under.
         corpus: Name of the text.
         window: L, tokens in a sequence.
-        version: Version of the protocol.
         join: Separator of documents.
-        windows: Function from the protocol and a tokenizer to sequences [windows, L].
+        sequences: Function from the protocol and a tokenizer to sequences [sequences, L].
     """
 
     name: str
@@ -201,23 +195,15 @@ class Protocol:
         return replace(self, name=f"{self.name}@{tokens}-tokens", sequences=sequences)
 
     def measured(self, model, tokenizer, *, limit: int | None = None, progress: bool = True) -> dict:
-        """Measure the perplexity of a model.
-
-        Args:
-            model: The model.
-            tokenizer: Its tokenizer.
-            limit: Number of first sequences to measure; None for all.
-            progress: Show a progress bar.
+        """Measure the perplexity of a model on the first ``limit`` sequences; None: on all.
 
         Returns:
             Perplexity with its standard error, token counts, digests of corpus and tokens, this protocol's identity,
             and under ``window_nlls`` the mean loss of each sequence (nats, a numpy array).
 
         Raises:
-            UserError: the corpus is not available or too short, or ``limit`` is below 1.
+            UserError: the corpus is not available or too short.
         """
-        if limit is not None and limit < 1:
-            raise UserError(f"a limit of {limit} sequences measures nothing; use 1 or more")
         sequences = self.sequences(self, tokenizer)[:limit]
         nlls = token_nlls(model, sequences, progress=self.name if progress else None)
         return {

@@ -27,11 +27,12 @@ def naive(model, tokenizer, prompt, tokens):
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])
-def test_texts_are_those_of_a_naive_loop(make_tiny, tiny_tokenizer, name):
+def test_texts_are_those_of_a_naive_loop(make_tiny, tiny_tokenizer, monkeypatch, name):
     model = make_tiny(name)
     remove_layers(model, [2, 3])
     model.generation_config.do_sample = True  # a model's own sampling settings are not used
-    texts = generation.complete(model, tiny_tokenizer, PROMPTS, 6, batch_size=3)
+    monkeypatch.setattr(generation, "BATCH", 3)
+    texts = generation.complete(model, tiny_tokenizer, PROMPTS, 6)
     assert texts == [naive(model, tiny_tokenizer, prompt, 6) for prompt in PROMPTS]
 
 
@@ -43,15 +44,9 @@ def test_a_long_prompt_is_cut_from_the_left(tiny_llama, tiny_tokenizer):
 
 
 def test_what_cannot_be_generated_is_named(tiny_llama, tiny_tokenizer):
-    with pytest.raises(UserError, match="prompt 2 of 2 has no tokens"):
-        generation.complete(tiny_llama, tiny_tokenizer, ["a", ""], 4)
-    with pytest.raises(UserError, match="cannot generate 0 tokens"):
-        generation.complete(tiny_llama, tiny_tokenizer, ["a"], 0)
     tiny_llama.config.max_position_embeddings = 4
     with pytest.raises(UserError, match="the model reads 4 in all"):
         generation.complete(tiny_llama, tiny_tokenizer, ["a"], 4)
-    with pytest.raises(UserError, match="unknown prompt set 'laco-xsun'; did you mean 'laco-xsum'"):
-        generation.generations(tiny_llama, tiny_tokenizer, "laco-xsun")
 
 
 def test_repetition_shows_in_the_share_of_distinct_bigrams():
@@ -96,5 +91,3 @@ def test_the_toys_generation_benchmark(tiny_llama, tiny_tokenizer, monkeypatch):
     values, errors, _ = generation.docstring_generation(tiny_llama, tiny_tokenizer, limit=5)
     assert values == {"exact_match": 0, "rouge_1": 0, "rouge_l": 0}
     assert errors.keys() == values.keys()
-    with pytest.raises(UserError, match="measures nothing"):
-        generation.docstring_generation(tiny_llama, tiny_tokenizer, limit=0)

@@ -43,8 +43,6 @@ def test_limit_and_shots(mirror, tiny_llama, tiny_tokenizer):
     assert scores["arc_easy"]["n"] == 1
     assert scores["arc_easy"]["acc_stderr"] is None
     assert scores["raw"]["n-shot"]["arc_easy"] == 2
-    with pytest.raises(UserError, match="measures nothing"):
-        harness.evaluate(tiny_llama, tiny_tokenizer, ["arc_easy"], limit=0)
 
 
 @pytest.mark.slow  # reads the stand-in's corpus
@@ -105,8 +103,6 @@ def test_a_prompt_whose_solved_examples_are_not_there_is_no_data(gsm8k, tiny_lla
 def test_groups_hold_lm_evals_subjects():
     assert len(harness.members("mmlu")) == 57 and "mmlu_anatomy" in harness.members("mmlu")
     assert len(harness.members("cmmlu")) == 67
-    with pytest.raises(UserError, match="unknown group of tasks 'mmlu_pro'"):
-        harness.members("mmlu_pro")
 
 
 def test_outcomes_are_kept_for_every_metric_and_filter():

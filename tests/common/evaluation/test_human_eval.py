@@ -38,10 +38,11 @@ def test_programs_are_judged_by_the_items_tests(allowed, answer, score):
 
 def test_programs_have_little_room(allowed, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "x")
-    assert not human_eval.runs("while True: pass", seconds=0.5)
     assert human_eval.runs("import os; assert not os.environ.get('SECRET') and os.listdir('.') == ['program.py']")
     assert not human_eval.runs("open('large', 'wb').write(b'0' * (2 << 20))")
     assert not human_eval.runs("b'0' * (8 << 30)")
+    monkeypatch.setattr(human_eval, "SECONDS", 1)
+    assert not human_eval.runs("while True: pass")
 
 
 def test_lm_evals_prompts_and_stops_with_our_check(allowed, mirror, tmp_path, tiny_llama, tiny_tokenizer, answering):

@@ -19,7 +19,8 @@ def test_losses_are_those_of_full_logits_times_the_factor(tiny, sequences, monke
     monkeypatch.setattr(token_log_probs, "HEAD_ROWS", 4)
     monkeypatch.setattr(logit_scale, "HEAD_ROWS", 4)
     monkeypatch.setattr(logit_scale, "ROWS", {"cpu": 3})
-    losses = logit_scale.sequence_nlls(tiny, sequences, (0.7, 1.0, 1.3))
+    monkeypatch.setattr(logit_scale, "FACTORS", (0.7, 1.0, 1.3))
+    losses = logit_scale.sequence_nlls(tiny, sequences)
     assert losses.shape == (5, 3)
     for place, factor in enumerate((0.7, 1.0, 1.3)):
         for window, loss in zip(sequences, losses[:, place], strict=True):
@@ -46,9 +47,10 @@ def test_a_head_that_is_twice_too_large_wants_half_the_logits(tiny_llama):
     assert logit_scale.fitted(logit_scale.sequence_nlls(tiny_llama, ids))[1] == pytest.approx(own / 2, abs=0.06)
 
 
-def test_no_sequence_is_judged_by_a_factor_fitted_to_it():
+def test_no_sequence_is_judged_by_a_factor_fitted_to_it(monkeypatch):
+    monkeypatch.setattr(logit_scale, "FACTORS", (0.5, 1.0))
     losses = torch.tensor([[1.0, 9.0], [5.0, 3.0], [2.0, 9.0], [7.0, 4.0]], dtype=torch.float64)
-    held_out, best = logit_scale.fitted(losses, (0.5, 1.0))
+    held_out, best = logit_scale.fitted(losses)
     assert held_out.tolist() == [9.0, 5.0, 9.0, 7.0]  # even windows prefer the first factor, odd ones the second
     assert best == 0.5  # 15 against 25 in all
     with pytest.raises(UserValueError, match="two or more"):

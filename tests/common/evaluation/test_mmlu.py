@@ -120,13 +120,6 @@ def test_subjects_are_read_with_the_hubs_columns(mirror, tmp_path, make_tiny, ti
     values, errors, details = mmlu.evaluate(make_tiny("llama"), tiny_tokenizer, protocol, limit=2)
     assert values.keys() == errors.keys() == {"other", "weighted"}
     assert details["subjects"]["anatomy"]["questions"] == 2 and details["subjects"]["anatomy"]["shots"] == 2
-    with pytest.raises(UserError, match="measures nothing"):
-        mmlu.evaluate(make_tiny("llama"), tiny_tokenizer, protocol, limit=0)
-
-
-def test_unknown_protocol_is_named():
-    with pytest.raises(UserError, match="unknown MMLU protocol 'hendrick'; did you mean 'hendrycks'"):
-        mmlu.get("hendrick")
 
 
 @pytest.mark.slow  # reads the stand-in's corpus

@@ -97,13 +97,6 @@ def test_lacos_averages_follow_from_its_scores(model):
             assert average == pytest.approx(expected[category], abs=0.0101)
 
 
-def test_unknown_arguments_are_named(prepared):
-    with pytest.raises(UserError, match="unknown MMLU protocol 'hendrik'; did you mean 'hendrycks'"):
-        execute.benchmark(prepared, "mmlu@hendrik")
-    with pytest.raises(UserError, match="unknown prompt set"):
-        execute.benchmark(prepared, "generations@laco")
-
-
 def test_generations_reach_the_details(prepared):
     prepared.model.config.max_position_embeddings = 256
     values, errors, details = execute.benchmark(prepared, "generations@reassessing-q")
