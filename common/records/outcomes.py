@@ -21,10 +21,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # of every member: the same outcomes make the sa
 
 
 class Outcomes:
-    """The outcomes in one archive, decompressed on request.
-
-    Args:
-        path: The archive, which need not exist.
+    """The outcomes in one archive, which need not exist; decompressed on request.
 
     Raises:
         Unreadable: The file is no archive of arrays.
@@ -57,10 +54,6 @@ class Outcomes:
 
 def write(path: Path, outcomes: Mapping[Key, Mapping[str, np.ndarray]]) -> None:
     """Replace an archive atomically; the same outcomes give the same bytes. Without outcomes there is no file.
-
-    Args:
-        path: The archive.
-        outcomes: By result: name -> array [items].
 
     Raises:
         OSError: The file cannot be written; the earlier one is unchanged.

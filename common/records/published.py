@@ -42,12 +42,7 @@ _INSTALLED = re.compile(r"^.*/(?=lm_eval/)")  # the folder of the machine that m
 
 
 class Lines:
-    """One file of JSON lines, sorted by a key that occurs once.
-
-    Args:
-        path: The file, which need not exist.
-        key: The field that names a line.
-    """
+    """One file of JSON lines, which need not exist, sorted by a key that occurs once."""
 
     def __init__(self, path: Path, key: str = "id") -> None:
         self.path, self.key = path, key
@@ -92,11 +87,7 @@ def _records_file(folder: Path, benchmark: str) -> Path:
 
 
 class Published:
-    """The published results of a folder, read on request.
-
-    Args:
-        folder: The folder described above.
-    """
+    """The published results of a folder, read on request."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -125,13 +116,7 @@ class Published:
                 yield from self.of_benchmark(model, benchmark)
 
     def items(self, model: str, recipe_hash: str, benchmark: str, mark: str) -> dict[str, np.ndarray]:
-        """Return the outcomes per item that belong to a result: name -> array; {} if none are stored.
-
-        Args:
-            model: Its name in recipes.
-            recipe_hash: Hash of the recipe.
-            benchmark: Name of the benchmark.
-            mark: Mark of the result (`common.records.results.mark`).
+        """Return the outcomes per item that belong to a result with this `mark`: name -> array; {} if none are stored.
 
         Raises:
             Unreadable: The archive is damaged.
@@ -198,12 +183,9 @@ def compact(value: object) -> str:
 
 
 def fold(folder: Path, results: Iterable[tuple[Mapping, str, Mapping]]) -> None:
-    """Add results to the published ones, replacing earlier ones of the same recipe and benchmark.
+    """Add results to the published ones of a folder, replacing earlier ones of the same recipe and benchmark.
 
-    Args:
-        folder: The published results.
-        results: For each result its fields as `common.records.record_json.read` gives them, its mark, and its outcomes
-            per item.
+    A result is its fields as `common.records.record_json.read` gives them, its mark, and its outcomes per item.
 
     Raises:
         OSError: A file cannot be written; earlier published results stay readable.

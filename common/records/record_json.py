@@ -1,7 +1,6 @@
 """The text of a record's file: valid JSON whatever was measured, and checked before anything relies on it.
 
-pydantic checks the fields and gives the JSON schema (docs/results-schema.json). Numbers that JSON does not have, and how
-deep a record may be nested, are checked by hand: pydantic has no rule for either in values of any shape.
+pydantic checks the fields and gives the JSON schema (docs/results-schema.json).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 # JSON has no such numbers: in a record these words stand for them.
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-DEPTH = 64  # levels of nesting that a record may have; ours have seven
 Number = int | float | Literal["NaN", "Infinity", "-Infinity"]
 
 
@@ -50,12 +48,7 @@ class Unreadable(ValueError):
 
 
 def write(content: Mapping, indent: int | None = 1) -> str:
-    """Return a result's fields as the text of its file.
-
-    Args:
-        content: The fields.
-        indent: Spaces per level; None for one line, which is written about ten times faster.
-    """
+    """Return a result's fields as the text of its file; indent None: one line, which is written ten times faster."""
     try:
         text = json.dumps(content, indent=indent, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError):  # a mapping that is no dict, or a number that JSON does not have
@@ -67,14 +60,11 @@ def read(text: str) -> dict:
     """Return the fields that `write` was given.
 
     Raises:
-        Unreadable: no JSON, another schema, unknown or missing fields, wrong types, numbers that no float can hold, or
-            too deep nesting.
+        Unreadable: no JSON, another schema, unknown or missing fields, or wrong types.
     """
     try:
-        content = json.loads(text, parse_float=_number, parse_int=_number, parse_constant=_number)
-    except RecursionError as error:
-        raise Unreadable("corrupt", f"it is nested deeper than {DEPTH} levels") from error
-    except json.JSONDecodeError as error:
+        content = json.loads(text, parse_constant=int)  # which refuses NaN and infinities: JSON has none
+    except ValueError as error:
         raise Unreadable("corrupt", "it is not valid JSON") from error
     return checked(content)
 
@@ -85,10 +75,7 @@ def checked(content: object) -> dict:
     Raises:
         Unreadable: See `read`.
     """
-    try:
-        content = _read_back(content)
-    except RecursionError as error:
-        raise Unreadable("corrupt", f"it is nested deeper than {DEPTH} levels") from error
+    content = _read_back(content)
     _check(content)
     return content
 
@@ -137,13 +124,6 @@ def _reason(error: Mapping) -> str:
     return f"{name!r} has the wrong type"
 
 
-def _number(text: str) -> int | float:
-    """Return a number of a JSON text as Python has it; NaN, infinities and what would become one are refused."""
-    if not math.isfinite(float(text)):
-        raise Unreadable("corrupt", "it holds a number that is not finite")
-    return int(text) if text.lstrip("-").isdigit() else float(text)
-
-
 def _spelled(value: object) -> object:
     """Return the same with the words of NOT_FINITE for numbers that JSON does not have."""
     if isinstance(value, Mapping):
@@ -155,12 +135,10 @@ def _spelled(value: object) -> object:
     return value
 
 
-def _read_back(value: object, level: int = 0) -> object:
+def _read_back(value: object) -> object:
     """Return the same with the numbers that the words of NOT_FINITE stand for."""
-    if level > DEPTH:
-        raise RecursionError
     if isinstance(value, dict):
-        return {key: _read_back(part, level + 1) for key, part in value.items()}
+        return {key: _read_back(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_read_back(part, level + 1) for part in value]
+        return [_read_back(part) for part in value]
     return NOT_FINITE.get(value, value) if isinstance(value, str) else value

@@ -85,12 +85,7 @@ NOWHERE = Path(os.devnull)  # a user's folder that holds no record and takes non
 
 
 class Store:
-    """Results on disk: the user's, and behind them the published ones.
-
-    Args:
-        user: The folder of the user's results; None: `user_folder()`.
-        published: The folder of published results; None: none.
-    """
+    """Results on disk: the user's (None: in `user_folder()`), and behind them the published ones (None: none)."""
 
     def __init__(self, user: Path | None = None, published: Path | None = PUBLISHED) -> None:
         self.user = user or user_folder()
@@ -108,7 +103,7 @@ class Store:
         None if there is none. A damaged, misplaced or older-format file of the user's is renamed with a warning and
         then counts as missing; a published one only gives a warning.
         """
-        own = self._read(os.path.join(self.user, _relative_path(recipe, benchmark)))
+        own = self.read_file(os.path.join(self.user, _relative_path(recipe, benchmark)))
         if own is not None and own.status == "ok":
             return own
         published = self._from_published(lambda shelf: shelf.get(recipe.model, recipe.hash, benchmark))
@@ -130,7 +125,7 @@ class Store:
 
     def _of_recipe(self, recipe: Recipe) -> Iterator[Record | None]:
         for path in sorted(self.path(recipe, "any").parent.glob("*.json")):
-            yield self._read(str(path))
+            yield self.read_file(path)
         for benchmark in self.published.benchmarks(recipe.model) if self.published else ():
             yield self._from_published(lambda shelf, name=benchmark: shelf.get(recipe.model, recipe.hash, name))
 
@@ -181,7 +176,7 @@ class Store:
         """Return why an attempt after ``since`` (nanoseconds since the epoch) gave nothing, so that the old result stayed."""
         path = self.attempt_path(recipe, benchmark)
         state = _state(path)
-        return self._read(str(path)) if state is not None and state[-1] >= since else None
+        return self.read_file(path) if state is not None and state[-1] >= since else None
 
     def attempt_path(self, recipe: Recipe, benchmark: str) -> Path:
         """Return the file beside the result in which `put` stores an attempt."""
@@ -241,14 +236,12 @@ class Store:
             log.warning("%s", message)
         self._warned.add(message)
 
-    def read_file(self, path: Path) -> Record | None:
+    def read_file(self, path: str | Path) -> Record | None:
         """Return the result in one file of the user's; None, with a warning, if it holds none."""
-        return self._read(str(path))
-
-    def _read(self, path: str) -> Record | None:
         state = _state(path)
         if state is None:
             return None
+        path = str(path)
         before, record = self._known.get(path, (None, None))
         if before == state:
             return record
