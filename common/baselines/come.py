@@ -178,11 +178,7 @@ def observe(decoder: Decoder, ids: Tensor, *, batch_size: int = 8) -> Pass:
 
 def merge(first: nn.Module, second: nn.Module, chosen: Mapping) -> None:
     """Write the merge of two layers into ``first``; ``chosen`` is an entry of `come`."""
-    pair, size, places = (
-        (first, second),
-        first.self_attn.head_dim,
-        [torch.tensor(indices) for indices in chosen["channels"]],
-    )
+    size, places = first.self_attn.head_dim, [torch.tensor(indices) for indices in chosen["channels"]]
     queries = size * first.self_attn.num_key_value_groups
     heads = [torch.tensor(indices, dtype=torch.long)[:, None] for indices in chosen["heads"]]
     spread = {
@@ -193,19 +189,11 @@ def merge(first: nn.Module, second: nn.Module, chosen: Mapping) -> None:
     columns = {"self_attn.o_proj": spread[queries], "mlp.down_proj": places}
     for name, value in first.named_parameters():
         linear, _, kind = name.rpartition(".")
-        parts = [layer.get_parameter(name) for layer in pair]
-        if linear in rows:
-            merged = torch.cat(
-                [p[indices.to(p.device)].to(value.device) for p, indices in zip(parts, rows[linear], strict=True)]
-            )
-        elif linear in columns and kind == "weight":
-            merged = torch.cat(
-                [
-                    p[:, indices.to(p.device)].to(value.device)
-                    for p, indices in zip(parts, columns[linear], strict=True)
-                ],
-                1,
-            )
+        parts = [layer.get_parameter(name) for layer in (first, second)]
+        if linear in rows or linear in columns and kind == "weight":
+            dim = int(linear in columns)
+            kept = zip(parts, (rows | columns)[linear], strict=True)
+            merged = torch.cat([p.index_select(dim, at.to(p.device)).to(value.device) for p, at in kept], dim)
         else:
             weights = [0.5, 0.5] if linear.endswith("layernorm") else chosen["shares"]
             merged = sum(weight * p.to(value.device) for weight, p in zip(weights, parts, strict=True))

@@ -28,7 +28,6 @@ from common.models.surgery import replace_runs
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Repair, register
 from common.pruning.selection import check_layers, runs
-from common.utils.errors import UserValueError
 
 KIND = "ghosted-layers"
 EPS = 1e-6
@@ -85,31 +84,24 @@ def ghost(
         without a repair, and "left": of each regression, as shares of the squared residual stream after the layers}.
 
     Raises:
-        UserError: layers that do not exist, or an ``eps`` that is not positive.
+        UserError: layers that do not exist.
     """
     decoder, removed = Decoder(model), sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
     blocks = runs(removed)
-    if not 0 < eps < float("inf"):
-        raise UserValueError(f"eps must be a positive number, not {eps}")
-    spans = blocks if len(blocks) == 1 else [(layer, layer + 1) for layer in removed]
-    regressions = {span: Regression() for span in spans}
-    for crossing in crossings(decoder, ids, spans, batch_size=batch_size, progress=progress):
+    spans = {run: [run] if len(blocks) == 1 else [(layer, layer + 1) for layer in range(*run)] for run in blocks}
+    regressions = {span: Regression() for parts in spans.values() for span in parts}
+    for crossing in crossings(decoder, ids, list(regressions), batch_size=batch_size, progress=progress):
         x, y = crossing.before.double(), crossing.after.double()
         regressions[crossing.run].add(x, y - x, y, crossing.keep)
     solved = {span: regression.solved(eps, absolute=True) for span, regression in regressions.items()}
-    matrices = {
-        block: _composed([solved[span] for span in spans if block[0] <= span[0] < block[1]]) for block in blocks
-    }
-    positions = replace_runs(model, {block: Ghost(matrix) for block, matrix in matrices.items()}, KIND)
+    ghosts = {run: Ghost(_composed([solved[span] for span in parts])) for run, parts in spans.items()}
     reports = []
-    for block, position in zip(blocks, positions, strict=True):
-        sums_by_span = {span: sums for span, sums in regressions.items() if block[0] <= span[0] < block[1]}
-        errors = [sums.error / sums.target for sums in sums_by_span.values()]
-        lefts = [sums.residual(solved[span]) / sums.target for span, sums in sums_by_span.items()]
-        reports.append(
-            {"run": list(block), "position": position, "operators": len(sums_by_span), "error": errors, "left": lefts}
-        )
+    for run, position in zip(blocks, replace_runs(model, ghosts, KIND), strict=True):
+        sums = {span: regressions[span] for span in spans[run]}
+        errors = [part.error / part.target for part in sums.values()]
+        lefts = [part.residual(solved[span]) / part.target for span, part in sums.items()]
+        reports.append({"run": list(run), "position": position, "operators": len(sums), "error": errors, "left": lefts})
     return reports
 
 

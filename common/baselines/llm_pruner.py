@@ -6,8 +6,7 @@ its weights, g the gradient of the loss of one batch. Each layer loses the same 
 ("block-wise", local), in one step, without training; the first four and the last two layers lose nothing.
 
 Rounding is the official code's: of C channels C - int(C (1 - ratio)) are removed, and in attention as many entire heads
-as these contain. So the removed share is below `ratio` if heads are few. With ``first=0, last=0`` all layers have one
-width, and the model is a plain one, if its architecture's config can express it (extension).
+as these contain. So the removed share is below `ratio` if heads are few.
 
 Deviations: one head is always left. Gradients exist for one layer at a time (`common.pruning.importance.taylor`), in
 float32. A mixture of experts, which the official code does not know, loses the same number of channels in every expert,
@@ -38,11 +37,9 @@ def prune(
     ratio: float,
     *,
     of_channels: float | None = None,
-    first: int = FIRST,
-    last: int = LAST,
     progress: bool = False,
 ) -> dict:
-    """Remove ``ratio`` of the heads and channels from all layers but the ``first`` and the ``last``, in place.
+    """Remove ``ratio`` of the heads and channels from all layers but the `FIRST` and the `LAST`, in place.
 
     ``ids`` [samples, tokens] is the batch for the gradients; the paper takes 10 x 64. ``of_channels`` is another share
     for the channels.
@@ -60,12 +57,12 @@ def prune(
     for share in (ratio, ratio if of_channels is None else of_channels):
         if not 0 < share < 1:
             raise UserValueError(f"LLM-Pruner takes a share of each layer, 0 < ratio < 1, not {share}")
-    _check_spared(layers, first, last)
+    _check_spared(layers)
     if len(present(model)) < 2 * layers:
         raise UserValueError(
             "LLM-Pruner prunes whole layers' heads and channels; prune before taking halves of layers out"
         )
-    chosen = range(first, layers - last)
+    chosen = range(FIRST, layers - LAST)
     selected: dict[int, tuple[Tensor, Tensor]] = {}
 
     def choose(layer: int, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]) -> None:
@@ -83,10 +80,10 @@ def prune(
     return {"layers": list(chosen), "widths": widths(model)}
 
 
-def _check_spared(layers: int, first: int, last: int) -> None:
-    if first < 0 or last < 0 or first + last >= layers:
+def _check_spared(layers: int) -> None:
+    if layers <= FIRST + LAST:
         raise UserValueError(
-            f"LLM-Pruner spares the first {first} and the last {last} layers, but the model has {layers}; spare fewer"
+            f"LLM-Pruner spares the first {FIRST} and the last {LAST} layers, but the model has {layers}; remove whole layers"
         )
 
 
@@ -103,7 +100,7 @@ def check_layout(model: nn.Module) -> None:
         )
 
 
-def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = LAST) -> tuple[float, float]:
+def as_layers(model: nn.Module, count: int) -> tuple[float, float]:
     """Return the (ratio, of_channels) that remove as many parameters as ``count`` layers have (extension).
 
     The share of the heads is that of the layers among those that may be pruned, rounded as usual; channels make up for
@@ -114,8 +111,8 @@ def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = L
     """
     layers = Decoder(model).layers
     check_layout(model)
-    _check_spared(len(layers), first, last)
-    pruned, layer = len(layers) - first - last, layers[first]
+    _check_spared(len(layers))
+    pruned, layer = len(layers) - FIRST - LAST, layers[FIRST]
     ratio = count / pruned
     if 0 < ratio < 1:
         attention, mlp = (sum(p.numel() for p in part.parameters()) for part in (layer.self_attn, layer.mlp))
@@ -124,7 +121,7 @@ def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = L
         if 0 < of_channels < 1:
             return ratio, of_channels
     raise UserValueError(
-        f"LLM-Pruner cannot take as many parameters as {count} layers have out of {pruned} layers; take fewer or spare fewer"
+        f"LLM-Pruner cannot take as many parameters as {count} layers have out of {pruned} layers; take fewer"
     )
 
 

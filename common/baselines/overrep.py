@@ -53,8 +53,6 @@ PAPER = Fitting(
     order="shuffled",
 )
 WARM, STEADY = 0.01, 0.2  # shares of the steps at the beginning and at the end of the annealing
-READERS = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj")}
-WRITERS = {"self_attn": ("o_proj",), "mlp": ("down_proj",)}
 # Of the first and the second layer: half -> whether its matrices have W, and D.
 WIDER = ({"self_attn": (True, False), "mlp": (False, True)}, {"self_attn": (True, True), "mlp": (True, True)})
 
@@ -73,14 +71,10 @@ class OverRep(TrainedRepair):
 
 
 class Wide(nn.Module):
-    """A linear layer while it is over-parametrised: D (P + W), with the annealed activation in between.
+    """A linear layer P while it is over-parametrised: D (P + W), with the annealed activation in between.
 
-    Args:
-        linear: The linear layer P.
-        added: Whether W exists.
-        factor: Whether D exists.
-        inward: D comes before P, as for o and down; otherwise after it.
-        trained: Whether P is trained, too.
+    added, factor: whether W, D exist. inward: D comes before P, as for o and down; otherwise after it. trained: P is
+    trained, too.
     """
 
     def __init__(self, linear: nn.Linear, added: bool, factor: bool, inward: bool, trained: bool):
@@ -141,11 +135,11 @@ class RecoveryLayers(nn.Module):
         self._decoder, self.places = [decoder], (start - 1, stop)  # in a list: the model is no submodule
         self.wide: dict[str, Wide | WideGain] = {}
         for place, (layer, wider) in enumerate(zip(self.layers, WIDER, strict=True)):
-            for half, (added, factor) in wider.items():
-                for name in READERS[half] + WRITERS[half]:
-                    linear, inward = getattr(getattr(layer, half), name), name in WRITERS[half]
-                    self._put(place, f"{half}.{name}", Wide(linear, added, factor, inward, place == 0))
             for half in (decoder.spec.attention, decoder.spec.mlp):
+                for name in (*half.readers, half.writer):
+                    linear = layer.get_submodule(f"{half.module}.{name}")
+                    wide = Wide(linear, *wider[half.module], name == half.writer, place == 0)
+                    self._put(place, f"{half.module}.{name}", wide)
                 self._put(place, half.norm, WideGain(getattr(layer, half.norm), place == 0))
         for name, parameter in self.named_parameters():
             if "self_attn.q_norm" in name or "self_attn.k_norm" in name:

@@ -21,23 +21,20 @@ class LlmPruner(Pruning):
 
     The recipe's calibration is the one batch whose gradients give the importances. One of two options gives the amount.
     ratio: of each layer's heads and channels. layers: the parameters of so many layers, with channels making up for
-    entire heads. first, last: number of layers that stay, None: 4 and 2.
+    entire heads.
     """
 
     ratio: float | None = None
     layers: int | None = None
-    first: int | None = None
-    last: int | None = None
 
     def apply(self, context: Context) -> None:
         """Remove heads and channels."""
         if (self.ratio is None) == (self.layers is None):
             raise UserError("LLM-Pruner takes one of ratio and layers; give exactly one")
-        spared = {name: value for name in ("first", "last") if (value := getattr(self, name)) is not None}
         ratio, of_channels = self.ratio, None
         if self.layers is not None:
-            ratio, of_channels = llm_pruner.as_layers(context.model, self.layers, **spared)
-        options = spared | {"of_channels": of_channels, "progress": context.progress}
+            ratio, of_channels = llm_pruner.as_layers(context.model, self.layers)
+        options = {"of_channels": of_channels, "progress": context.progress}
         report = llm_pruner.prune(context.model, context.sequences(), ratio, **options)
         context.details |= {"removed": [], "sliced": report}
 

@@ -1,6 +1,7 @@
 """LLM-Pruner against a full backward pass and the same model with zeros; sliced models decode, save and reload."""
 
 import copy
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -23,6 +24,20 @@ RATIO = 0.55  # of two key heads one goes, of 96 channels 53
 
 
 logits = partial(logits_of, ids=IDS)
+
+
+@contextmanager
+def sparing(first, last):
+    """Other numbers of layers stay than a model of six layers has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(llm_pruner, "FIRST", first)
+        patch.setattr(llm_pruner, "LAST", last)
+        yield
+
+
+def prune_all_but(first, last, *arguments):
+    with sparing(first, last):
+        return llm_pruner.prune(*arguments)
 
 
 def left(config):
@@ -80,7 +95,7 @@ def zeroed(model, chosen):
 def test_sliced_is_masked_by_a_naive_choice_and_survives_saving(tiny, tmp_path, greedy):
     chosen = {layer: naive_choice(tiny, layer, RATIO) for layer in (1, 2, 3)}
     expected = logits(zeroed(tiny, chosen))
-    report = llm_pruner.prune(tiny, IDS, RATIO, first=1, last=2)
+    report = prune_all_but(1, 2, tiny, IDS, RATIO)
     assert report["layers"] == [1, 2, 3]
     narrow, whole = {"key_heads": 1, "channels": left(tiny.config)}, {"key_heads": 2, "channels": 96}
     assert widths(tiny) == report["widths"] == [whole, narrow, narrow, narrow, whole, whole]
@@ -97,7 +112,7 @@ def test_sliced_is_masked_by_a_naive_choice_and_survives_saving(tiny, tmp_path, 
 
 
 def test_one_width_for_all_layers_is_a_plain_model(tiny, tmp_path):
-    llm_pruner.prune(tiny, IDS, RATIO, first=0, last=0)
+    prune_all_but(0, 0, tiny, IDS, RATIO)
     assert structure.why_not_plain(tiny) is None
     checkpoint.save(tiny, None, tmp_path / "model")
     assert not (tmp_path / "model" / structure.FILE).exists()
@@ -112,13 +127,13 @@ def test_a_width_that_the_architecture_refuses_is_kept_beside_the_config(name, p
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8, "num_key_value_heads": 4}
     config = AutoConfig.for_model(name, vocab_size=320, num_hidden_layers=3, head_dim=8, **sizes)
     model = AutoModelForCausalLM.from_config(config).eval()
-    llm_pruner.prune(model, IDS, 0.3, first=0, last=0)
+    prune_all_but(0, 0, model, IDS, 0.3)
     assert widths(model)[1]["key_heads"] == 3 and (structure.why_not_plain(model) is None) == plain
     reloaded(model, IDS, plain=False)
 
 
 def test_widths_go_with_their_layers(tiny_llama, reloaded):
-    llm_pruner.prune(tiny_llama, IDS, RATIO, first=2, last=2)
+    prune_all_but(2, 2, tiny_llama, IDS, RATIO)
     remove_layers(tiny_llama, [0, 2])
     reloaded(tiny_llama, IDS, plain=False)
 
@@ -126,7 +141,7 @@ def test_widths_go_with_their_layers(tiny_llama, reloaded):
 def test_half_precision_stays_half_and_unchanged_where_nothing_is_removed(make_tiny, tmp_path):
     half = make_tiny("llama").to(torch.bfloat16).requires_grad_(False)
     before = copy.deepcopy(half.state_dict())
-    llm_pruner.prune(half, IDS, RATIO, first=2, last=2)
+    prune_all_but(2, 2, half, IDS, RATIO)
     for name, weight in half.named_parameters():
         assert (weight.dtype, weight.requires_grad, weight.grad) == (torch.bfloat16, False, None)
         assert torch.equal(weight, before[name]) or name.split(".")[2] in "23"
@@ -140,23 +155,23 @@ def test_rounding_is_the_official_codes(size, ratio, gone):
 
 
 def test_one_head_and_one_channel_are_always_left(tiny_llama):
-    llm_pruner.prune(tiny_llama, IDS, 0.999, first=2, last=2)
+    prune_all_but(2, 2, tiny_llama, IDS, 0.999)
     assert widths(tiny_llama)[2] == {"key_heads": 1, "channels": 1}
     assert logits(tiny_llama).isfinite().all()
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("ratio", "message"),
     [
-        ({"ratio": 0}, "0 < ratio < 1, not 0"),
-        ({"ratio": 1.2}, "0 < ratio < 1, not 1.2"),
-        ({"ratio": 0.2, "first": 4}, "spares the first 4 and the last 2 layers, but the model has 6; spare fewer"),
+        (0, "0 < ratio < 1, not 0"),
+        (1.2, "0 < ratio < 1, not 1.2"),
+        (0.2, "spares the first 4 and the last 2 layers, but the model has 6; remove whole layers"),
     ],
 )
-def test_bad_options_are_refused_before_anything_runs(tiny_llama, options, message):
+def test_bad_options_are_refused_before_anything_runs(tiny_llama, ratio, message):
     decoder = Decoder(tiny_llama)
     with pytest.raises(UserError, match=message):
-        llm_pruner.prune(tiny_llama, IDS, **options)
+        llm_pruner.prune(tiny_llama, IDS, ratio)
     assert decoder.executions == 0 and structure.why_not_plain(tiny_llama) is None
 
 
@@ -169,7 +184,7 @@ def test_bad_options_are_refused_before_anything_runs(tiny_llama, options, messa
     ],
 )
 def test_a_broken_structure_is_refused_in_one_line(tiny_llama, tmp_path, content, message):
-    llm_pruner.prune(tiny_llama, IDS, RATIO, first=2, last=2)
+    prune_all_but(2, 2, tiny_llama, IDS, RATIO)
     directory = checkpoint.save(tiny_llama, None, tmp_path / "model")
     (directory / structure.FILE).write_text(content)
     with pytest.raises(UserError, match=message) as caught:
@@ -179,11 +194,10 @@ def test_a_broken_structure_is_refused_in_one_line(tiny_llama, tmp_path, content
 
 def test_the_step_in_a_recipe_prunes_by_the_recipes_tokens(tiny_llama):
     expected = copy.deepcopy(tiny_llama)
-    llm_pruner.prune(expected, IDS, RATIO, first=1, last=1)
-    context = context_of(
-        tiny_llama, sequences=IDS, selection={"method": "llm-pruner", "ratio": RATIO, "first": 1, "last": 1}
-    )
-    run_recipe(context)
+    prune_all_but(1, 1, expected, IDS, RATIO)
+    context = context_of(tiny_llama, sequences=IDS, selection={"method": "llm-pruner", "ratio": RATIO})
+    with sparing(1, 1):
+        run_recipe(context)
     assert torch.equal(logits(tiny_llama), logits(expected))
     assert context.removed == [] and context.details["sliced"]["layers"] == [1, 2, 3, 4]
 

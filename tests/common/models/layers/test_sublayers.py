@@ -44,8 +44,10 @@ def test_dropped_halves_are_silent_halves_and_survive_saving(tiny, reloaded, gre
     assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in tiny.parameters()) < before
 
 
-def test_halves_go_with_their_layers_and_with_narrow_ones(tiny_llama, reloaded, greedy):
-    llm_pruner.prune(tiny_llama, IDS, 0.55, first=1, last=1)
+def test_halves_go_with_their_layers_and_with_narrow_ones(tiny_llama, reloaded, greedy, monkeypatch):
+    monkeypatch.setattr(llm_pruner, "FIRST", 1)
+    monkeypatch.setattr(llm_pruner, "LAST", 1)
+    llm_pruner.prune(tiny_llama, IDS, 0.55)
     drop_halves(tiny_llama, [(1, ATTENTION), (4, MLP)])
     remove_layers(tiny_llama, [0, 3])
     assert present(tiny_llama) == [(0, MLP), (1, ATTENTION), (1, MLP), (2, ATTENTION), (3, ATTENTION), (3, MLP)]
@@ -62,14 +64,15 @@ def test_halves_go_with_their_layers_and_with_narrow_ones(tiny_llama, reloaded, 
         ([(1, MLP), (1, MLP)], "cannot drop one half twice"),
     ],
 )
-def test_what_is_not_there_cannot_go(tiny_llama, halves, message):
+def test_what_is_not_there_cannot_go(tiny_llama, halves, message, monkeypatch):
+    monkeypatch.setattr(llm_pruner, "FIRST", 1)
     drop_halves(tiny_llama, [(2, ATTENTION)])
     before = logits(tiny_llama)
     with pytest.raises(UserError, match=message):
         drop_halves(tiny_llama, halves)
     assert torch.equal(logits(tiny_llama), before)
     for later in (
-        lambda: llm_pruner.prune(tiny_llama, IDS, 0.5, first=1),
+        lambda: llm_pruner.prune(tiny_llama, IDS, 0.5),
         lambda: slicegpt.slice_stream(tiny_llama, IDS, 40),
     ):
         with pytest.raises(UserError, match="before taking halves of layers out"):
