@@ -3,6 +3,10 @@
 import importlib
 import json
 
+from common.cli import run
+from common.cli.command import failed
+from common.cli.options import parsed
+from common.utils.errors import UserError
 from reproductions.engine import runner
 
 TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing", "refit")
@@ -25,6 +29,17 @@ def status_of(main, arguments) -> int:
 
 def method_of(name: str):
     return importlib.import_module(f"{module_of(name)}.tool").METHOD
+
+
+def main(method, arguments) -> int:
+    """The exit status of a tool in this process, which keeps its threads and its answers to signals."""
+    try:
+        options = parsed(method.options, arguments)
+    except UserError as error:
+        return failed(error)
+    except SystemExit as stop:  # after --help, or one line on an option
+        return stop.code
+    return run.carry_out(method, options)
 
 
 def paragraphs(count: int = 120) -> str:

@@ -7,6 +7,4 @@ runs a tool: it refuses most mistakes before torch is loaded.
 
 from common.console import lazy
 
-__getattr__, __all__ = lazy.names(
-    __name__, {"common.cli.job": ("Job",), "common.cli.method": ("Method",), "common.cli.run": ("main",)}
-)
+__getattr__, __all__ = lazy.names(__name__, {"common.cli.job": ("Job",), "common.cli.method": ("Method",)})

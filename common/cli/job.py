@@ -49,17 +49,13 @@ class Job:
     """One run of a tool.
 
     Attributes:
-        method: The tool.
-        options: Its options.
         source: Directory of the model.
         config: The model's config, read before any weights.
-        tokenizer: Its tokenizer.
         work: Folder for checkpoints of long work, kept until the result is saved.
         model: The model; None until `load`.
         notes: Lines for card and terminal.
         shared: Values that the runs of a sweep share, and values read before the weights.
         unrepaired: Measurements of the model without the removed layers, before any repair.
-        removed: The removed layers.
         folders: Folders returned by `folder`.
         apart: Number of last calibration sequences that share no token with the others.
         only_removed: Whether the remaining layers are unchanged.

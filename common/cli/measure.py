@@ -168,12 +168,8 @@ def answers(job: Job, model: nn.Module, whose: str) -> tuple[dict, dict]:
 def times(job: Job, models: dict[str, nn.Module], rate: float) -> dict:
     """Time the first token and each further one, by batch size.
 
-    The models take turns, each `REPEATS` times after a warm-up.
-
-    Args:
-        job: Job whose test text gives the prompts.
-        models: Models by name.
-        rate: Seconds per token in the perplexity measurement; batches that would take too long are left out.
+    The models take turns, each `REPEATS` times after a warm-up. ``rate`` is the perplexity measurement's, in seconds
+    per token; batches that would take too long are left out.
 
     Returns:
         {"prompt", "generated": tokens, "batches": {size: {model's name: {"first_ms": [median, least, most], "token_ms":
@@ -287,11 +283,7 @@ def divergence(job: Job, original: nn.Module, model: nn.Module) -> dict:
 
 
 def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
-    """Return the changes item by item, for each task whose items are right or wrong in both models.
-
-    Args:
-        before: {task: {metric: outcomes}} of the original.
-        after: The same of the pruned model.
+    """Return the changes from one model's {task: {metric: outcomes}} to another's, for tasks of right or wrong items.
 
     Returns:
         {task: {"metric", "n", "flips": share of items that one model alone has right, "change": in accuracy, "low",

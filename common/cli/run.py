@@ -17,7 +17,7 @@ from common.cli import bounded, card, checks, forecast, measure, printable, push
 from common.cli.command import failed
 from common.cli.job import Job, work_folder
 from common.cli.method import Method
-from common.cli.options import ToolOptions, parsed
+from common.cli.options import ToolOptions
 from common.console.progress import clock, say
 from common.models import checkpoint
 from common.models.architectures import absent
@@ -30,17 +30,6 @@ from common.utils.peak_memory import peak_memory_bytes
 TERMS = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
 PENDING = "this checkpoint was saved before its measurements, which did not finish"
 MEMORY = "out of memory; use a larger --device, --dtype bfloat16 or fewer --samples"
-
-
-def main(method: Method, arguments: list[str] | None = None) -> int:
-    """Run a method's tool by its command line; return the exit status."""
-    try:
-        options = parsed(method.options, arguments)
-    except UserError as error:
-        return failed(error)
-    except SystemExit as stop:  # after --help, or one line on an option
-        return stop.code
-    return carry_out(method, options)
 
 
 def carry_out(method: Method, options: ToolOptions) -> int:

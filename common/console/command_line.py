@@ -1,11 +1,7 @@
 """Declare command lines as dataclasses: each field is an option, with its type, default, range, group and help.
 
-The module is a layer on argparse. Typer 0.29 and jsonargparse 4.53 were tried on the refit tool; users lost by both:
-
-- jsonargparse spells `--held_out` and `--no_graft true`. It prints an error on up to ten lines and proposes no option. Its
-  import takes 0.3 seconds more.
-- Typer takes functions, so the layer over dataclasses stays. It has no option whose value may be left out
-  (`--stream [GB]`), and it accepts empty values. Its one-line errors need exception classes of a private module.
+The module is a layer on argparse. jsonargparse spells `--held_out` and `--no_graft true`, and prints an error on up to ten
+lines. Typer takes functions, so the layer stays; it has no option whose value may be left out (`--stream [GB]`).
 """
 
 from __future__ import annotations
@@ -102,12 +98,7 @@ def share(text: str) -> float:
 
 
 def parse(kind: type[T], arguments: Sequence[str] | None = None, **settings: Any) -> T:
-    """Parse a command line of options that a dataclass declares.
-
-    Args:
-        kind: The dataclass. Its docstring is the description.
-        arguments: The arguments; by default the process's.
-        settings: Further arguments of `Parser`, such as prog.
+    """Parse a command line, by default the process's, of options that a dataclass declares; ``settings``: of `Parser`.
 
     Raises:
         SystemExit: 2 with one line on standard error, 0 after --help.

@@ -26,19 +26,11 @@ tqdm.set_lock(threading.RLock())  # no process shares a bar; a lock of processes
 
 
 class track(Generic[Item]):  # noqa: N801 - used like range
-    """Iterate over `items`, or count with `update`, and show the progress.
+    """Iterate over ``items``, or count with `update`, and show the progress under the label ``what``.
 
-    Args:
-        items: Items to iterate over; None to count with `update`.
-        what: Label of the bar.
-        total: Number of items, if ``items`` does not tell.
-        initial: Number of items done before.
-        unit: Name of an item.
-        shown: False shows nothing.
-        leave: The bar stays on the terminal once it is full.
-        each: Print a line after every step if standard error is no terminal.
-        left: Function that returns the seconds left, or None if unknown; without it, steps are assumed to be equally
-            long.
+    ``initial`` items were done before; ``shown=False`` shows nothing; with ``leave`` the bar stays on the terminal once
+    it is full; with ``each`` a line is written after every step if standard error is no terminal. ``left`` returns the
+    seconds left, or None if unknown; without it, steps are assumed to be equally long.
     """
 
     def __init__(

@@ -80,10 +80,9 @@ class TextTable:
         return pandas.DataFrame([list(map(str, line)) for line in self.lines], columns=list(self.header))
 
     def terminal(self, width: int | None) -> list[rich.table.Table]:
-        """Return the table for a terminal; one that is too wide is split into several below each other, in the shorter way.
+        """Return the table for lines of ``width`` characters; None: no limit.
 
-        Args:
-            width: Characters in a line; None: no limit.
+        One that is too wide is split into several below each other, in the shorter way.
         """
         if width is None or not self.numbers:
             return [self._table(range(len(self.header)))]
@@ -159,12 +158,9 @@ def coloured() -> bool:
 
 
 def laid_out(blocks: Iterable[str | TextTable], width: int | None = None, colours: bool = False) -> str:
-    """Format paragraphs and tables for a terminal, with an empty line in between.
+    """Format paragraphs and tables for lines of ``width`` characters (None: no limit), with an empty line in between.
 
-    Args:
-        blocks: Paragraphs, which are wrapped between words, and tables.
-        width: Characters in a line; None: no limit.
-        colours: Whether styles are written, as escape sequences.
+    Paragraphs are wrapped between words. ``colours``: styles are written, as escape sequences.
     """
     from rich.console import Console
     from rich.text import Text
@@ -189,10 +185,7 @@ def laid_out(blocks: Iterable[str | TextTable], width: int | None = None, colour
 def markdown(header: Sequence[object], lines: Iterable[Sequence[object]], align: str) -> str:
     """Return a table in Markdown; bars within cells are escaped.
 
-    Args:
-        header: Names of the columns.
-        lines: Cells of each row.
-        align: ``l`` or ``r`` for each column; the last letter also serves those that follow.
+    ``align`` has ``l`` or ``r`` for each column; the last letter also serves those that follow.
     """
     rule = [{"l": "---", "r": "---:"}[align[min(column, len(align) - 1)]] for column in range(len(header))]
     escaped = [[str(cell).replace("|", "\\|") for cell in line] for line in (header, rule, *lines)]

@@ -6,12 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tools import method_of
+from tools import main, method_of
 
 import reproductions.spec.steps  # noqa: F401 - registers every step
 from common import calibration, hooks
 from common.calibration import corpora
-from common.cli import main
 from common.models import checkpoint, loading
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tools import main
 
 from common.calibration import massive_activations
-from common.cli import main, measure
+from common.cli import measure
 from common.models.decoder import Decoder
 from extensions.refit.tool import METHOD
 

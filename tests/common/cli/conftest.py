@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
-from tools import method_of, paragraphs
+from tools import main, method_of, paragraphs
 
-from common.cli import main, measure
+from common.cli import measure
 from common.models import checkpoint
 
 

@@ -8,10 +8,9 @@ import own_formats
 import pytest
 import torch
 from safetensors.torch import save_file
-from tools import edited_config, method_of
+from tools import edited_config, main, method_of
 from transformers import AutoModelForCausalLM
 
-from common.cli import main
 from common.models import checkpoint, loading
 from common.training.finetuning import memory
 from papers.linearpatch import tool as linearpatch_tool

@@ -5,8 +5,9 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from tools import main
 
-from common.cli import forecast, main
+from common.cli import forecast
 from common.cli.options import QUICK, parsed
 from common.models import loading
 from common.models.architectures import layer_list

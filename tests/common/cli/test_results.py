@@ -20,11 +20,11 @@ import yaml
 from heads import detach_patches
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from tools import method_of, module_of
+from tools import main, method_of, module_of
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config, Qwen3_5TextConfig
 
 from common.calibration import massive_activations
-from common.cli import Job, main, measure, sweep
+from common.cli import Job, measure, sweep
 from common.cli.card import card as card_of
 from common.cli.card import source_facts
 from common.evaluation import significance

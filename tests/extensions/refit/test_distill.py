@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tools import main
 from transformers import AutoModelForCausalLM
 
 import common.pruning.steps  # noqa: F401 - steps: those that recipes name
 import papers.linearpatch.steps  # noqa: F401 - steps: those that recipes name
-from common.cli import main
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import context_of
 from common.training import distillation

@@ -5,8 +5,8 @@ import json
 
 import pytest
 import torch
+from tools import main
 
-from common.cli import main
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import context_of

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from least_squares import recorded, ridge_solution, share, stream, weight
+from tools import main
 from transformers import AutoModelForCausalLM
 
-from common.cli import Job, main
+from common.cli import Job
 from common.cli.options import tool_parser
 from common.forward import spill_buffer  # noqa: F401 - steps: those that recipes name
 from common.models import checkpoint, loading  # noqa: F401 - steps: those that recipes name
