@@ -80,11 +80,7 @@ class SliceGpt(Pruning):
 
 
 class _Halves(Pruning):
-    """Base of steps that remove attentions or MLPs; details: `halves`, (layer, kind) in order of removal."""
-
-    def choose(self, context: Context) -> list[sublayer_removal.Half]:
-        """Return the sub-layers to remove."""
-        raise NotImplementedError
+    """Base of steps that remove attentions or MLPs (``choose``); details: `halves`, (layer, kind) in order of removal."""
 
     def apply(self, context: Context) -> None:
         halves = self.choose(context)
@@ -106,15 +102,15 @@ class LlmDrop(_Halves):
         return sublayer_removal.most_similar(similarities, self.count, self.kind or "both")
 
 
+@dataclass(frozen=True)
 class _Greedy(_Halves):
-    """Base of greedy searches for sub-layers; a search for more continues where one for fewer ended.
+    """Base of greedy searches for sub-layers (``search``); one for more continues where one for fewer ended.
 
     calibration: text of the search, if not the recipe's: each of its steps costs as much as a pass of every sub-layer.
     """
 
-    def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
-        """Return the sub-layers to remove; onward: begun and after, see `sublayer_removal.greedy`."""
-        raise NotImplementedError
+    count: int
+    calibration: Calibration | None = None
 
     def choose(self, context: Context) -> list[sublayer_removal.Half]:
         sublayer_removal.check_count(self.count, len(present(context.model)))
@@ -133,9 +129,6 @@ class _Greedy(_Halves):
 class BlockPruner(_Greedy):
     """Remove, one at a time, the sub-layer without which perplexity on the calibration is lowest (BlockPruner)."""
 
-    count: int
-    calibration: Calibration | None = None
-
     def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
         """Search the sub-layers to remove, one by one."""
         options = context.pass_options | onward
@@ -146,9 +139,6 @@ class BlockPruner(_Greedy):
 @dataclass(frozen=True)
 class FinerCut(_Greedy):
     """Remove, one at a time, the sub-layer whose removal changes the original model's output least (FinerCut)."""
-
-    count: int
-    calibration: Calibration | None = None
 
     def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
         """Search the sub-layers to remove, one by one."""

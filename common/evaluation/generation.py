@@ -16,7 +16,6 @@ from common.models.decoder import rope_switch
 from common.utils.errors import UserError
 from common.utils.token_ids import open_ended
 
-VERSION = 1
 BATCH = 16
 
 

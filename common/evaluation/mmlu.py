@@ -28,7 +28,6 @@ from common.utils.errors import UserError
 from common.utils.token_ids import open_ended
 
 LETTERS = "ABCD"
-HUB_ID = "cais/mmlu"
 Rows = list[dict]
 
 
@@ -194,16 +193,6 @@ def summarise(protocol: Examination, subjects: Mapping[str, Mapping]) -> tuple[d
     return values, errors
 
 
-def _hub_rows(subject: str, split: str) -> Rows:
-    return list(corpora.open_dataset(HUB_ID, subject, split))
-
-
-def _toy_rows(subject: str, split: str) -> Rows:
-    from common.toy import exam  # reads the corpus
-
-    return exam.examples(subject) if split == "dev" else exam.questions(subject)
-
-
 def _hendrycks() -> Examination:
     keys = {"stem": "STEM", "humanities": "Humanities", "social": "Social Sciences", "other": "Others"}
     categories = {key: tuple(MMLU[name]) for key, name in keys.items()}
@@ -211,13 +200,18 @@ def _hendrycks() -> Examination:
         "stem_harness": (*categories["stem"], "anatomy"),
         "other_harness": tuple(subject for subject in categories["other"] if subject != "anatomy"),
     }
-    return Examination("hendrycks", categories, _hub_rows, regrouped=regrouped)
+    return Examination(
+        "hendrycks", categories, lambda *named: list(corpora.open_dataset("cais/mmlu", *named)), regrouped=regrouped
+    )
 
 
 def _toy(answer: str) -> Examination:
-    from common.toy import exam
+    from common.toy import exam  # reads the corpus
 
-    return Examination(f"standin-{answer}-{exam.VERSION}", exam.CATEGORIES, _toy_rows, answer, exam.SHOTS, context=256)
+    def rows(subject: str, split: str) -> Rows:
+        return exam.examples(subject) if split == "dev" else exam.questions(subject)
+
+    return Examination(f"standin-{answer}-{exam.VERSION}", exam.CATEGORIES, rows, answer, exam.SHOTS, context=256)
 
 
 _PROTOCOLS = {
@@ -225,7 +219,6 @@ _PROTOCOLS = {
     "standin-letters-1": partial(_toy, "letters"),
     "standin-options-1": partial(_toy, "options"),
 }
-NAMES = tuple(_PROTOCOLS)
 
 
 def get(name: str) -> Examination:

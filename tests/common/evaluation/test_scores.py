@@ -137,19 +137,11 @@ def test_an_unknown_error_stays_unknown():
 
 def test_cells_are_matched_by_name():
     assert retained_performance({"a": 10.0, "b": 30.0}, {"b": 60.0, "a": 10.0}) == pytest.approx(75)
-    with pytest.raises(UserError, match="differ in b, c"):
-        retained_performance({"a": 10.0, "b": 30.0}, {"a": 1.0, "c": 1.0})
 
 
 def test_meaningless_requests_are_refused():
-    with pytest.raises(UserError, match="no scores to average"):
-        average({})
-    with pytest.raises(UserError, match="no scores to compare"):
-        retained_performance({}, {})
     with pytest.raises(UserError, match="dense score of 0"):
         retained_performance(row(1), row(0))
-    with pytest.raises(UserError, match="did you mean 'mean-of-ratios'"):
-        retained_performance(row(1), row(1), "mean-of-ratio")
 
 
 def test_accuracy_error_is_that_of_a_sample_mean():
