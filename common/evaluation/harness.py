@@ -41,21 +41,8 @@ METRICS = {
     "contains": ("written_within", "none"),
     "pass_at_1": ("pass_at_1", "none"),
 }
-# The folder of lm-eval's task library that holds a task: known without a look at its fourteen thousand files.
-_FOLDERS = {
-    "arc_challenge": "arc",
-    "arc_easy": "arc",
-    "boolq": "super_glue",
-    "copa": "super_glue",
-    "gsm8k": "gsm8k",
-    "humaneval": "humaneval",
-    "hellaswag": "hellaswag",
-    "openbookqa": "openbookqa",
-    "piqa": "piqa",
-    "race": "race",
-    "winogrande": "winogrande",
-    "wsc273": "wsc273",
-}
+# The folders of lm-eval's task library that hold tasks of other names; known without a look at its fourteen thousand files.
+_FOLDERS = {"arc_challenge": "arc", "arc_easy": "arc", "boolq": "super_glue", "copa": "super_glue"}
 # Groups of subjects, lm-eval's own tasks: the folder that holds them and what their names begin with.
 GROUPS = {"mmlu": ("mmlu/default", "mmlu_"), "cmmlu": ("cmmlu", "cmmlu_")}
 # Requests that a process remembers: models that are measured one after another are asked the same, and reading, formatting
@@ -272,11 +259,11 @@ def _library() -> Path:
 
 
 def _folder(task: str) -> Path | None:
-    """Return the folder that holds a task, where it is known without reading the whole library."""
+    """Return the folder that probably holds a task; None where only reading the whole library tells."""
     if task in OWN:
         return OWN[task]
-    folders = [_FOLDERS.get(task), *(folder for folder, prefix in GROUPS.values() if task.startswith(prefix))]
-    return next((_library() / folder for folder in folders if folder), None)
+    folders = [*(folder for folder, prefix in GROUPS.values() if task.startswith(prefix)), _FOLDERS.get(task, task)]
+    return next((path for folder in folders if (path := _library() / folder).is_dir()), None)
 
 
 @lru_cache(maxsize=1)
