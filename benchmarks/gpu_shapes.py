@@ -1,6 +1,6 @@
 """Measure what depends on a model's shape and on a GPU, with random weights, in less than ten minutes.
 
-    python benchmarks/gpu_shapes.py [patch] [finetuning] [latency] [--tiny]
+    python benchmarks/gpu_shapes.py [--tiny]
 
 patch       LinearPatch, Table 6: seconds of the C x C product against LLM-Streamline's network; 16 x 2048 tokens, C = 4096,
             float16, the mean of 1000 calls
@@ -228,11 +228,8 @@ def latency(device: str, tiny: bool) -> list[dict]:
     ]
 
 
-PARTS = {"patch": patch, "finetuning": finetuning, "latency": latency}
-
-
-def measure(parts: list[str], device: str, tiny: bool) -> list[dict]:
-    """Return the cells of these parts.
+def measure(device: str, tiny: bool) -> list[dict]:
+    """Return all cells.
 
     Raises:
         UserError: no CUDA device, and not ``tiny``.
@@ -243,7 +240,7 @@ def measure(parts: list[str], device: str, tiny: bool) -> list[dict]:
             "torch.cuda.is_available() holds, or with --tiny to check the code alone"
         )
     torch.manual_seed(0)
-    return [cell for part in parts for cell in PARTS[part](device, tiny)]
+    return [*patch(device, tiny), *finetuning(device, tiny), *latency(device, tiny)]
 
 
 def ratios(cells: list[dict]) -> Iterator[Ratio]:
@@ -261,7 +258,6 @@ def ratios(cells: list[dict]) -> Iterator[Ratio]:
 class Options:
     """The command line."""
 
-    parts: list[str] = option([], f"any of {', '.join(PARTS)} (default: all)", metavar="PART", positional=True)
     tiny: bool = option(False, "tiny shapes on any device: checks the code")
 
 
@@ -270,9 +266,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the cells; return 2 if nothing can be measured."""
     options = parse(Options, arguments, description=__doc__)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if unknown := set(options.parts) - set(PARTS):
-        raise UserError(f"unknown part {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
-    cells = measure(options.parts or list(PARTS), device, options.tiny)
+    cells = measure(device, options.tiny)
     print(f"on {torch.cuda.get_device_name() if device == 'cuda' else 'a CPU; the numbers mean nothing'}")
     for c in cells:
         numbers = ["" if c[name] is None else f"{c[name]:.6g}" for name in ("printed", "measured")]

@@ -1,6 +1,6 @@
 """Pruning a model under a limit of memory that it does not fit into (`--stream`): expected against measured.
 
-    python benchmarks/larger_than_memory.py [--methods refit] [--folder DIR]
+    python benchmarks/larger_than_memory.py
     python benchmarks/larger_than_memory.py --shape llama-2-7b --limit 3 --samples 4 --length 128 --test-samples 4
 
 Random weights in a registered model's shape are written once, a layer at a time (LLaMA-2-7B: 13.5 GB of bfloat16). Then the
@@ -43,6 +43,8 @@ from common.utils.ratios import Ratio, hand_over
 ROOT = Path(__file__).parents[1]
 DTYPE = torch.bfloat16
 METHODS = {"linearpatch": [], "prunecomp": ["--metric", "bi"], "refit": ["--held-out", "0"]}
+HELD = 0.2  # GB of hidden states, of the memory allowed
+FOLDER = cache.folder() / "random-weights"
 SPREAD, QUIET = 0.02, 0.002  # of weights, and of the output matrices in the middle
 
 
@@ -123,32 +125,28 @@ class Options:
     """The command line."""
 
     shape: str = option("smollm2-360m", "a registered model")
-    methods: list[str] = option(list(METHODS), choices=METHODS)
     limit: float = option(2.0, "GB of private memory")
-    states: float = option(0.2, "GB of hidden states, of these")
-    remove: int = 7
     samples: int = 8
     length: int = 128
     test_samples: int = 4
-    folder: Path = option(cache.folder() / "random-weights")
 
 
 def main() -> None:
     """Print the ratios."""
     options = parse(Options, description=__doc__)
     dtype = str(DTYPE).removeprefix("torch.")
-    model = options.folder / f"{options.shape}-{dtype}-quiet-middle"
+    model = FOLDER / f"{options.shape}-{dtype}-quiet-middle"
     if not model.is_dir():
         print(f"writing random weights to {model}", flush=True)
         write_random(options.shape, model)
-    text = options.folder / "text.txt"  # to calibrate on: the repository's own pages
+    text = FOLDER / "text.txt"  # to calibrate on: the repository's own pages
     text.write_text("\n\n".join(page.read_text() for page in sorted(ROOT.glob("**/*.md")) if ".venv" not in page.parts))
     size = sum(file.stat().st_size for file in model.glob("*.safetensors")) / 1e9
-    shared = ["--stream", str(options.states), "--text", str(text)]
-    for name in ("remove", "samples", "length", "test_samples"):
+    shared = ["--remove", "7", "--stream", str(HELD), "--text", str(text)]
+    for name in ("samples", "length", "test_samples"):
         shared += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-    for method in options.methods:
-        out = options.folder / f"pruned-{model.name}-{method}"
+    for method in METHODS:
+        out = FOLDER / f"pruned-{model.name}-{method}"
         expected_gb, expected_s, gb, seconds = prune(
             method, model, out, int(options.limit * 1e9), [*shared, *METHODS[method]]
         )

@@ -1,6 +1,4 @@
-"""Measure what each repair in closed form costs, against one bare forward pass over its calibration tokens.
-
-    python benchmarks/repairs.py [--channels 576 4096] [--repeats 2] [--dtype bfloat16]
+"""Measure what each repair in closed form costs, against one bare forward pass: `python benchmarks/repairs.py`.
 
 Random weights: C = 576 is SmolLM2-135M's shape (30 layers, 7 go), C = 4096 LLaMA-2-7B's, of whose 32 layers only 6 are there
 (1 goes), so that memory and time suffice; there a repair is dearer beside the pass than at full depth. A repair reads no
@@ -27,13 +25,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from common.baselines.ghosted import ghost
 from common.baselines.replaceme import replace_me
-from common.console.command_line import option, parse
 from common.models.decoder import Decoder
 from common.models.half_precision import speed_up
 from common.utils.ratios import Ratio, hand_over
 from extensions.refit import refit
 from papers import linearpatch
 
+DTYPE = torch.bfloat16
 VOCABULARY = 512  # the head is no part of any pass
 GOAL = 1.7  # of least squares
 # By channels; calibration near the bare pass.
@@ -42,23 +40,24 @@ GOALS = {576: {"LinearPatch": 1.15, "refit, following 3": 1.3}, 4096: {"LinearPa
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's, what goes of it, and [samples, tokens] of calibration. layers: that are built."""
+    """A model's, what goes of it, and [samples, tokens] of calibration. layers: that are built. repeats: of each repair."""
 
     intermediate: int
     heads: tuple[int, int]
     layers: int
     removed: range
     sequences: tuple[int, int]
+    repeats: int
 
 
 SHAPES = {
-    576: Shape(1536, (9, 3), 30, range(15, 22), (16, 256)),
-    4096: Shape(11008, (32, 32), 6, range(2, 3), (16, 128)),
+    576: Shape(1536, (9, 3), 30, range(15, 22), (16, 256), 2),
+    4096: Shape(11008, (32, 32), 6, range(2, 3), (16, 128), 1),
 }
 PART = 4  # one of so many parts of the tokens is run by itself
 
 
-def build(channels: int, dtype: torch.dtype) -> nn.Module:
+def build(channels: int) -> nn.Module:
     """Return the layers of one random layer's weights: nothing measured here depends on them."""
     shape = SHAPES[channels]
     config = LlamaConfig(
@@ -71,12 +70,12 @@ def build(channels: int, dtype: torch.dtype) -> nn.Module:
         pad_token_id=None,
     )
     torch.manual_seed(0)
-    model = LlamaForCausalLM(config).eval().to(dtype).requires_grad_(False)
+    model = LlamaForCausalLM(config).eval().to(DTYPE).requires_grad_(False)
     config.num_hidden_layers = shape.layers
     model.model.layers.extend(copy.deepcopy(model.model.layers[0]) for _ in range(shape.layers - 1))
     for index, layer in enumerate(model.model.layers):
         layer.self_attn.layer_idx = index
-    speed_up(model, dtype, "cpu")
+    speed_up(model, DTYPE, "cpu")
     return model
 
 
@@ -98,14 +97,14 @@ REPAIRS: dict[str, Callable[[nn.Module, Tensor, range], object]] = {
 }
 
 
-def measure(channels: int, repeats: int, dtype: torch.dtype) -> dict[str, tuple[float, float]]:
+def measure(channels: int) -> dict[str, tuple[float, float]]:
     """Return {repair: seconds on all tokens, on a part of them}, the least of the repeats."""
-    shape, model = SHAPES[channels], build(channels, dtype)
+    shape, model = SHAPES[channels], build(channels)
     ids = torch.randint(VOCABULARY, shape.sequences, generator=torch.Generator().manual_seed(0))
     fastest: dict[tuple[str, bool], float] = {}
     with torch.no_grad():
         bare(model, ids[:1], shape.removed)  # first calls allocate what is kept
-        for _ in range(repeats):
+        for _ in range(shape.repeats):
             for name, repair in REPAIRS.items():
                 for part in (False, True):
                     copied = model if name == "bare" else copy.deepcopy(model)
@@ -116,7 +115,7 @@ def measure(channels: int, repeats: int, dtype: torch.dtype) -> dict[str, tuple[
     return {name: (fastest[name, False], fastest[name, True]) for name in REPAIRS}
 
 
-def show(channels: int, seconds_by_repair: dict[str, tuple[float, float]], dtype: str) -> None:
+def show(channels: int, seconds_by_repair: dict[str, tuple[float, float]]) -> None:
     """Hand over a shape's ratios."""
     shape = SHAPES[channels]
     samples, length = shape.sequences
@@ -126,7 +125,7 @@ def show(channels: int, seconds_by_repair: dict[str, tuple[float, float]], dtype
         about = {
             "baseline": "bare forward pass over the same tokens",
             "most": GOALS[channels].get(name, GOAL),
-            "dtype": dtype,
+            "dtype": "bfloat16",
         }
         slope, fixed = (seconds - few) / (bare_all - bare_part), max((PART * few - seconds) / (PART - 1), 0.0)
         hand_over(
@@ -135,23 +134,12 @@ def show(channels: int, seconds_by_repair: dict[str, tuple[float, float]], dtype
         hand_over(Ratio(f"{name}, {setting}, each further token", f"{fixed:.2f} s fixed", slope, **about))
 
 
-@dataclass(kw_only=True)
-class Options:
-    """The command line."""
-
-    channels: list[int] = option(sorted(SHAPES), choices=sorted(SHAPES))
-    repeats: int = option(2, "of the smaller shape; the larger runs once")
-    dtype: str = option("bfloat16", choices=("float32", "bfloat16"))
-
-
 def main() -> None:
     """Print the ratios."""
-    options = parse(Options, description=__doc__)
     torch.set_flush_denormal(True)
     torch.set_num_threads(1)
-    for channels in options.channels:
-        seconds = measure(channels, options.repeats if channels < 1024 else 1, getattr(torch, options.dtype))
-        show(channels, seconds, options.dtype)
+    for channels in SHAPES:
+        show(channels, measure(channels))
 
 
 if __name__ == "__main__":

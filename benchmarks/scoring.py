@@ -1,6 +1,6 @@
 """Scoring real tasks: against a bare forward pass, against lm-eval's own HFLM, and after another model.
 
-    LAYERLAB_HUB=DIR python benchmarks/scoring.py [--items 40] [--repeats 2] [--tasks arc_easy,piqa]
+    LAYERLAB_HUB=DIR python benchmarks/scoring.py
 
 scoring   what `SharedContextLM` takes from tokenised requests to log-likelihoods; tokens: distinct prefixes, no padding
 bare      body and head, no softmax, over as many tokens: random ids in sequences of the trees' mean length, without padding
@@ -8,21 +8,17 @@ bare      body and head, no softmax, over as many tokens: random ids in sequence
 HFLM      lm-eval's own way through the same requests, the better of its batches of 4 and 16 on the first 64 of them
 states    layer calls that a pruned and a patched model are spared after the whole one, by `common.forward.prefix_cache`
 
-Beside other processes use `--threads 1`, which counts processor time: HFLM's threads would wait for one another after each
-operation, most of the time. The first items of a task differ more in length than all of them: a full test set is padded by
+The first items of a task differ more in length than all of them: a full test set is padded by
 1 to 4 %. The model is SmolLM2-135M-Instruct in bfloat16 with real tasks where it was fetched and LAYERLAB_HUB has the tasks,
 else the toy model in float32 with its own.
 """
 
 import copy
 import logging
-import time
-from dataclasses import dataclass
 
 import torch
 from lm_eval.models.huggingface import HFLM
 
-from common.console.command_line import option, parse
 from common.evaluation import harness, multiple_choice, prefix_trees
 from common.evaluation.multiple_choice import SharedContextLM
 from common.forward import prefix_cache
@@ -38,6 +34,7 @@ from common.toy.tasks import COLUMNS as TOY_TASKS
 from common.utils.ratios import Ratio, hand_over, in_turns
 
 REAL = "smollm2-135m-instruct"
+ITEMS, REPEATS = 40, 2
 TASKS = ("arc_easy", "piqa", "hellaswag")
 TOKENS = multiple_choice.MAX_TOKENS["cpu"]
 
@@ -50,21 +47,11 @@ class Recorder(SharedContextLM):
         return [(0.0, False)] * len(requests)
 
 
-def subject(name: str | None, tasks: str | None):
-    """Return model, tokenizer, dtype and tasks.
-
-    The model is the requested one, else the real LLM if it is available, else the toy model.
-    """
+def subject():
+    """Return model, tokenizer, dtype and tasks: of the real LLM if it is available, else of the toy model."""
     real_is_here = gguf_wheels.folder(registry.get(REAL)).is_dir() and hub.mirror("datasets", "allenai/ai2_arc")
-    name = name or (REAL if real_is_here else loading.TOY_ID)
-    dtype = "float32" if name == loading.TOY_ID else "bfloat16"
-    task_names = tasks.split(",") if tasks else list(TOY_TASKS)[:3] if name == loading.TOY_ID else TASKS
-    return *loading.load(name, dtype=dtype), dtype, task_names
-
-
-def clock() -> float:
-    """Return the time; with one thread its CPU time, which other processes change little."""
-    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+    name, dtype, tasks = (REAL, "bfloat16", TASKS) if real_is_here else (loading.TOY_ID, "float32", list(TOY_TASKS)[:3])
+    return *loading.load(name, dtype=dtype), dtype, tasks
 
 
 def bare(decoder: Decoder, tokens: int, length: int, head: bool) -> None:
@@ -97,7 +84,7 @@ def peak(decoder: Decoder) -> float:
                 with side_by_side(run, range(4), decoder.device) as results:
                     list(results)
 
-            seconds = in_turns({"products": work}, clock=clock)[0]["products"]
+            seconds = in_turns({"products": work})[0]["products"]
             rates.append(20 * 2 * TOKENS * matrix.weight.numel() / seconds / 1e9)
     return max(rates)
 
@@ -107,26 +94,26 @@ def answered(lm, requests) -> list:
     return lm._loglikelihood_tokens(requests, disable_tqdm=True)
 
 
-def measure(model, tokenizer, task: str, items: int, repeats: int, dtype: str, gflops: float) -> list:
+def measure(model, tokenizer, task: str, dtype: str, gflops: float) -> list:
     """Measure one task's ratios; return its requests."""
     recorder, decoder, lm = Recorder(model, tokenizer), Decoder(model), SharedContextLM(model, tokenizer)
-    harness.evaluate(model, tokenizer, [task], limit=items, lm=recorder)
+    harness.evaluate(model, tokenizer, [task], limit=ITEMS, lm=recorder)
     requests = recorder.requests
     trees = prefix_trees.grow([lm._input(request) for request in requests])
     tokens = sum(map(len, trees))
     length = round(tokens / len(trees))
     sizes = {size: HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=size) for size in (4, 16)}
-    tried, _ = in_turns({size: lambda lm=lm: answered(lm, requests[:64]) for size, lm in sizes.items()}, 1, clock)
+    tried, _ = in_turns({size: lambda lm=lm: answered(lm, requests[:64]) for size, lm in sizes.items()}, 1)
     ways = {
         "scoring": lambda: answered(SharedContextLM(model, tokenizer), requests),
         "bare": lambda: bare(decoder, tokens, length, head=True),
         "body": lambda: bare(decoder, tokens, length, head=False),
         "hflm": lambda: answered(sizes[min(tried, key=tried.get)], requests),
     }
-    seconds, _ = in_turns(ways, repeats, clock)
+    seconds, _ = in_turns(ways, REPEATS)
     scoring_seconds = seconds["scoring"]
     speed, body = f"{tokens / scoring_seconds:.0f} tokens/s", f"{tokens / seconds['body']:.0f} tokens/s"
-    least, unpadded = 3 if len(requests) / items > 3 else 2, sum(len(c) + len(e) - 1 for _, c, e in requests)
+    least, unpadded = 3 if len(requests) / ITEMS > 3 else 2, sum(len(c) + len(e) - 1 for _, c, e in requests)
     rate = 2e-9 * sum(p.numel() for p in decoder.layers.parameters() if p.ndim == 2) * tokens / seconds["body"]
     title, hflm = f"scoring {task}", "lm-eval's HFLM"
     hand_over(
@@ -170,28 +157,15 @@ def states(model, tokenizer, requests) -> None:
     prefix_cache.STORE = StateFiles(0)
 
 
-@dataclass(kw_only=True)
-class Options:
-    """The command line."""
-
-    items: int = option(40, "first items of each task")
-    repeats: int = 2
-    threads: int = option(torch.get_num_threads(), "of ours, bare and HFLM")
-    tasks: str | None = option(None, "comma-separated")
-    model: str | None = option(None, "a registered model or a checkpoint")
-
-
 def main() -> None:
     """Print the ratios."""
-    options = parse(Options, description=__doc__)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     prefix_cache.STORE = StateFiles(0)  # else a repeat would begin where the one before ended
-    model, tokenizer, dtype, tasks = subject(options.model, options.tasks)
+    model, tokenizer, dtype, tasks = subject()
     gflops = peak(Decoder(model))
     for number, task in enumerate(tasks):
-        requests = measure(model, tokenizer, task, options.items, options.repeats, dtype, gflops)
+        requests = measure(model, tokenizer, task, dtype, gflops)
         if not number:
             states(model, tokenizer, requests)
 

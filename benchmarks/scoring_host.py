@@ -1,6 +1,6 @@
 """What scoring multiple-choice tasks takes beside the forward passes, against lm-eval's own HFLM.
 
-    LAYERLAB_HUB=DIR python benchmarks/scoring_host.py [--items 3000] [--tasks hellaswag,piqa,winogrande]
+    LAYERLAB_HUB=DIR python benchmarks/scoring_host.py
 
 Both models answer the same requests with forward passes that return zeros at once. What is left is the host's part:
 tokenising, packing into batches, masks, and the answers' sums. On a GPU it takes longer than the passes of a small model.
@@ -14,18 +14,17 @@ The tokenizer is SmolLM2's with real tasks, or the toy model's with its own, as 
 
 import logging
 import time
-from dataclasses import dataclass
 
 import torch
 from lm_eval.models.huggingface import HFLM
 from scoring import subject
 
-from common.console.command_line import option, parse
 from common.evaluation import harness, multiple_choice
 from common.evaluation.multiple_choice import SharedContextLM
 from common.utils.ratios import Ratio, hand_over, in_turns
 
-TASKS = "hellaswag,piqa,winogrande"
+ITEMS, REPEATS = 3000, 2
+TASKS = ("hellaswag", "piqa", "winogrande")
 BATCH = 256
 WORDS = 64  # logits of a pass that computes none
 
@@ -75,10 +74,10 @@ def without_passes() -> None:
         bound["cpu"] = bound["other"]
 
 
-def measure(model, tokenizer, task: str, items: int, repeats: int) -> None:
+def measure(model, tokenizer, task: str) -> None:
     """Measure one task's ratios."""
     recorder = Recorder(model, tokenizer)
-    harness.evaluate(model, tokenizer, [task], limit=items, lm=recorder)
+    harness.evaluate(model, tokenizer, [task], limit=ITEMS, lm=recorder)
     own_model = SharedContextLM(model, tokenizer, batch_size=BATCH)
     hflm = Theirs(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=BATCH)
 
@@ -92,32 +91,20 @@ def measure(model, tokenizer, task: str, items: int, repeats: int) -> None:
         "again": lambda: own_model.loglikelihood(recorder.requests, disable_tqdm=True),
         "hflm": lambda: hflm.loglikelihood(recorder.requests, disable_tqdm=True),
     }
-    seconds, _ = in_turns(ways, repeats, time.process_time)
+    seconds, _ = in_turns(ways, REPEATS, time.process_time)
     for name in ("first", "again"):
         measured = f"{len(recorder.requests)} requests, {seconds[name]:.2f} s; HFLM {seconds['hflm']:.2f} s"
         hand_over(Ratio(f"{task}, {name}: time", measured, seconds[name] / seconds["hflm"], "lm-eval's HFLM", dtype=""))
 
 
-@dataclass(kw_only=True)
-class Options:
-    """The command line."""
-
-    items: int = option(3000, "first items of each task")
-    repeats: int = 2
-    tasks: str | None = option(None, f"comma-separated; {TASKS} where they are at hand")
-    model: str | None = option(None, "a registered model or a checkpoint")
-
-
 def main() -> None:
     """Print the ratios."""
-    options = parse(Options, description=__doc__)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    model, tokenizer, dtype, tasks = subject(options.model, options.tasks)
-    real = dtype != "float32" and not options.tasks
+    model, tokenizer, dtype, tasks = subject()
     without_passes()
-    for task in TASKS.split(",") if real else tasks:
-        measure(model, tokenizer, task, options.items, options.repeats)
+    for task in tasks if dtype == "float32" else TASKS:
+        measure(model, tokenizer, task)
 
 
 if __name__ == "__main__":
