@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from common.calibration import collect, default_pairs
-from common.calibration.least_squares import RIDGE
 from common.calibration.statistics import COSINES, Statistics
 from common.models.decoder import Decoder
 from common.pruning.importance import block_influence
@@ -84,7 +83,6 @@ def prune(
     cosine: str | None = None,
     kind: str = "hadamard",
     estimator: str = "ratio-of-means",
-    ridge: float = RIDGE,
     acts_on: str = "all",
     fidelity: str = "paper",
     batch_size: int = 8,
@@ -102,9 +100,8 @@ def prune(
         variant: See `select`.
         layers: Layers to remove in place of a computed selection (published ones: `papers.linearpatch.published_block`).
         cosine: See `select`.
-        kind: See `patch_values`, as estimator and ridge.
+        kind: See `patch_values`.
         estimator: See `channel_scales`.
-        ridge: Ridge of a ``matrix``, as a share of the mean eigenvalue.
         acts_on: Tokens that are patched, see `LinearPatch`.
         fidelity: See `select`.
         batch_size: Sequences a batch.
@@ -119,8 +116,7 @@ def prune(
     choice = {"variant": variant, "layers": layers, "cosine": cosine, "kind": kind, "estimator": estimator}
     options = {"fidelity": fidelity, "batch_size": batch_size, "progress": progress}
     removed, statistics = survey(model, sequences, count, **choice, **options)
-    patch_options = {"kind": kind, "estimator": estimator, "ridge": ridge, "acts_on": acts_on}
-    patches = patch_interfaces(model, statistics, removed, **patch_options)
+    patches = patch_interfaces(model, statistics, removed, kind=kind, estimator=estimator, acts_on=acts_on)
     return {"removed": removed, "patches": patches}
 
 
@@ -141,28 +137,11 @@ def survey(
 ) -> tuple[list[int], Statistics]:
     """Select the layers that `prune` would remove, and collect the statistics for their patches.
 
-    The model is not changed.
-
-    Args:
-        model: The model.
-        sequences: Calibration tokens [samples, tokens].
-        count: Number of layers to remove.
-        variant: See `select`.
-        layers: Layers to remove instead of a computed selection.
-        cosine: See `select`.
-        kind: Kind of the patches, see `patch_values`.
-        estimator: See `channel_scales`.
-        fidelity: See `select`.
-        others: Further numbers of layers that the same statistics must serve (`select`, `patch_interfaces`); not for a
-            computed matrix.
-        batch_size: Sequences per batch.
-        progress: Show a progress bar.
+    The model is not changed. Arguments and errors are those of `prune`; ``others`` are further numbers of layers that
+    the same statistics must serve (`select`, `patch_interfaces`; not for a computed matrix).
 
     Returns:
         The layers (original indices, in order of removal) and the statistics.
-
-    Raises:
-        UserError: as `prune`.
     """
     decoder = Decoder(model)
     check_count(count, decoder.num_layers)

@@ -9,7 +9,6 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from common.calibration.least_squares import RIDGE
 from common.calibration.massive_activations import massive
 from common.calibration.statistics import ESTIMATORS, Statistics
 from common.hadamard import hadamard_matrix, hadamard_transform
@@ -65,7 +64,6 @@ def patch_values(
     *,
     kind: str = "hadamard",
     estimator: str = "ratio-of-means",
-    ridge: float = RIDGE,
     alpha: float = 1.0,
 ) -> Tensor:
     """Return the values of a patch of ``kind`` for the removed run ``[start, stop)``.
@@ -78,7 +76,6 @@ def patch_values(
             (Prune&Comp's factor), or the least-squares factor. A ``matrix`` (extension) is the ridge regression of X^(l+n) on
             X^(l), and has no other estimator.
         estimator: See `channel_scales`.
-        ridge: Ridge of a ``matrix``, as a share of the mean eigenvalue.
         alpha: Section 3.2's perturbation coefficient, by which all of them are multiplied.
 
     Returns:
@@ -94,7 +91,7 @@ def patch_values(
     if kind == "matrix":
         if estimator != "least-squares":
             raise UserValueError(f"a matrix cannot be computed by {estimator!r}; use the estimator 'least-squares'")
-        values = statistics.least_squares(start, stop).matrix(ridge)
+        values = statistics.least_squares(start, stop).matrix()
     elif kind == "scalar" and estimator == "least-squares":
         values = torch.tensor(statistics.least_squares(start, stop).scalar(), dtype=torch.float64)
     else:
@@ -231,7 +228,6 @@ def make_patches(
     *,
     kind: str = "hadamard",
     estimator: str = "ratio-of-means",
-    ridge: float = RIDGE,
     alpha: float = 1.0,
     acts_on: str = "all",
 ) -> dict[tuple[int, int], LinearPatch]:
@@ -245,7 +241,6 @@ def make_patches(
         removed: Layers to remove.
         kind: See `patch_values`.
         estimator: See `channel_scales`.
-        ridge: See `patch_values`.
         alpha: See `patch_values`.
         acts_on: Tokens that are patched, see `LinearPatch`.
 
@@ -255,7 +250,7 @@ def make_patches(
     Raises:
         UserError: as `patch_values`.
     """
-    options = {"kind": kind, "estimator": estimator, "ridge": ridge, "alpha": alpha}
+    options = {"kind": kind, "estimator": estimator, "alpha": alpha}
     channels = statistics.magnitudes[False].shape[-1]
     return {
         run: LinearPatch(patch_values(statistics, *run, **options), kind, channels, acts_on) for run in runs(removed)
@@ -279,7 +274,7 @@ def patch_interfaces(
         statistics: Its statistics, with a span of the longest run.
         removed: Layers to remove.
         acts_on: Tokens that are patched, see `LinearPatch`.
-        options: Kind, estimator, ridge and alpha of `make_patches`.
+        options: Kind, estimator and alpha of `make_patches`.
 
     Returns:
         A summary per patch: run, position in the pruned model, and the mean, smallest and largest scale (of a matrix:

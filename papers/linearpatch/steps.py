@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from common.calibration.least_squares import RIDGE
 from common.calibration.statistics import Statistics
 from common.models.surgery import replace_runs
 from common.pruning import selection
@@ -19,12 +18,10 @@ from common.pruning.selection import runs
 from common.pruning.trained_repair import TrainedRepair, note_training
 from common.training.fitting import Fitting
 from common.training.teacher_store import DTYPE
-from common.utils.errors import unknown
 from papers.linearpatch import distill
 from papers.linearpatch.patch import LinearPatch, named_statistics, patch_interfaces
 from papers.linearpatch.probe import massive_channels, piece_matrix
 
-TEACHERS = ("stored", "online")
 SEED = 2  # of crops, in the official code
 
 
@@ -50,7 +47,6 @@ class LinearPatchRepair(Repair):
 
     kind: str = "hadamard"
     estimator: str = "ratio-of-means"
-    ridge: float | None = None
     acts_on: str | None = None
     alpha: float | None = None
 
@@ -60,9 +56,7 @@ class LinearPatchRepair(Repair):
 
     def patch(self, context: Context, statistics: Statistics) -> None:
         """Remove the selected layers and patch every interface, from statistics of the original model."""
-        options = {"kind": self.kind, "estimator": self.estimator, "ridge": RIDGE if self.ridge is None else self.ridge}
-        options |= {"acts_on": self.acts_on or "all", "alpha": 1.0 if self.alpha is None else self.alpha}
-        context.details["patches"] = patch_interfaces(context.model, statistics, context.removed, **options)
+        context.details["patches"] = patch_interfaces(context.model, statistics, context.removed, **self.options())
 
 
 @register("linearpatch-probe")
@@ -112,26 +106,21 @@ class Probe(Repair):
 class DistilledPatch(TrainedRepair):
     """Insert a patch and train it towards the original model's logits (section 3.4).
 
-    trainable: see `distill.DistillationSettings`. kind, estimator, acts_on: of the initial patch. teacher: ``stored``
-    (probabilities on disk, shared by recipes) or ``online`` (computed during training).
+    trainable: see `distill.DistillationSettings`. kind, estimator, acts_on: of the initial patch. The teacher's logits
+    are stored on disk, shared by recipes.
     """
 
     trainable: str | None = None
     kind: str | None = None
     estimator: str | None = None
     acts_on: str | None = None
-    teacher: str | None = None
-    samples: int | None = None
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
-        sequences, teacher = self.sequences(context), self.teacher or "stored"
-        if teacher not in TEACHERS:
-            raise unknown("teacher", teacher, TEACHERS)
-        settings = self.settings(context)
+        sequences, settings = self.sequences(context), self.settings(context)
         statistics = _statistics(context, self.kind or "hadamard", self.estimator or "ratio-of-means")
         store = None
-        if teacher == "stored" and settings.target == "logits":
+        if settings.target == "logits":
             facts = {key: value for key, value in context.recipe.calibration.items() if key not in ("count", "length")}
             identity = [context.recipe.weights, str(context.model.dtype), facts, list(sequences.shape)]
             identity += [settings.top_k, DTYPE]

@@ -8,6 +8,7 @@ from accelerate import dispatch_model
 from heads import logits, streams
 
 from common.calibration import collect
+from common.calibration.least_squares import RIDGE
 from common.calibration.statistics import COSINES
 from common.hadamard import hadamard_matrix
 from common.hooks import patches
@@ -100,14 +101,14 @@ def test_least_squares_patches_come_nearer_than_magnitudes_alone(kind, tiny_llam
 
 
 @pytest.mark.parametrize("layers", [None, [2, 3]])
-def test_the_ridge_that_is_asked_for_is_that_of_the_matrix(tiny_llama, crops, layers):
+def test_the_matrix_is_a_ridge_regression(tiny_llama, crops, layers):
     """By the ridge regression of stored states, each token divided by its norm."""
     states, eye = streams(tiny_llama, crops), torch.eye(64, dtype=torch.float64)
-    report = linearpatch.prune(tiny_llama, crops, 2, layers=layers, kind="matrix", estimator="least-squares", ridge=3.0)
+    report = linearpatch.prune(tiny_llama, crops, 2, layers=layers, kind="matrix", estimator="least-squares")
     start = report["removed"][0]
     x, y = (states[place].flatten(0, 1).double() for place in (start, start + 2))
     y, x = (side / x.norm(dim=-1, keepdim=True) for side in (y, x))
-    penalty = (3.0 * x.square().sum() / 64).sqrt() * eye
+    penalty = (RIDGE * x.square().sum() / 64).sqrt() * eye
     change = torch.linalg.lstsq(torch.cat([x, penalty]), torch.cat([y - x, 0 * eye])).solution
     (patch,) = patches(tiny_llama)
     torch.testing.assert_close(patch.module.weight.double(), eye + change, rtol=1e-3, atol=1e-4)

@@ -46,7 +46,7 @@ def repaired(make_tiny, tiny_tokenizer):
     "repair, layers, parameters",
     [
         ({"method": "linearpatch-distilled", "top_k": 9}, 4, 64 * 64),
-        ({"method": "linearpatch-distilled", "top_k": 9, "teacher": "online", "trainable": "diagonal"}, 4, 64 * 64),
+        ({"method": "linearpatch-distilled", "top_k": 9, "trainable": "diagonal"}, 4, 64 * 64),
         ({"method": "linearpatch-distilled", "trainable": "plain-diagonal", "target": "output"}, 4, 64),
         ({"method": "streamline-ffn", "target": "output"}, 4, 3 * 64 * 96),
         ({"method": "streamline-ffn", "target": "logits", "top_k": 9, "seed": 3}, 4, 3 * 64 * 96),
@@ -107,7 +107,6 @@ def test_a_long_curve_is_thinned_to_means():
     "repair, message",
     [
         ({"method": "linearpatch-distilled", "samples": 4, "trainabel": "matrix"}, "unknown option of the repair"),
-        ({"method": "linearpatch-distilled", "samples": 4, "teacher": "offline"}, "unknown teacher"),
         ({"method": "linearpatch-distilled", "samples": 4, "trainable": "all"}, "unknown trainable part"),
         ({"method": "linearpatch-distilled"}, "number of samples"),
         ({"method": "streamline-layer"}, "number of samples"),
