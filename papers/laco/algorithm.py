@@ -41,7 +41,6 @@ class CollapseSettings:
         L: First layer considered, 1-based.
         H: Last layer considered, 1-based; None for the model's last layer.
         merge: Rule for the weights, a name in `papers.laco.merge.RULES`.
-        norms: Rule for the norms, see `papers.laco.merge.merged`.
         cosine: Similarity of outputs, see `output_similarity`.
     """
 
@@ -50,7 +49,6 @@ class CollapseSettings:
     L: int = 1
     H: int | None = None
     merge: str = "paper"
-    norms: str | None = None
     cosine: str = DEFAULT_COSINE
 
     def within(self, layers: int) -> CollapseSettings:
@@ -123,14 +121,7 @@ def pointer(layers: int, C: int, L: int, H: int, I: int) -> Generator[tuple[int,
     """Run lines 8-22 of Algorithm 1 without a model.
 
     Line 16's reset cannot happen, because a merge leaves at least l layers. It is kept as written. (The paper's text,
-    "l falls below the total layer count", has the comparison backwards.)
-
-    Args:
-        layers: Number of layers of the model.
-        C: Number of layers that one merge combines.
-        L: First layer considered, 1-based.
-        H: Last layer considered, 1-based.
-        I: Minimum distance between two merges.
+    "l falls below the total layer count", has the comparison backwards.) For C, L, H and I see `CollapseSettings`.
 
     Yields:
         Pairs (l, K): merge K layers into layer l, 1-based. Send back whether the merge was accepted.
@@ -268,7 +259,7 @@ class _Search:
 
     def _merged(self, l: int, K: int) -> Merge:
         group = [self.decoder.layers[index] for index in self.order[l - 1 : l + K]]
-        return Merge(group, self.settings.merge, self.settings.norms)
+        return Merge(group, self.settings.merge)
 
 
 @torch.no_grad()

@@ -80,11 +80,10 @@ def _states(decoder: Decoder, tokenizer, sentences: Sequence[str]) -> list[list[
     return [boundaries(decoder, ids) for ids in tokenise(tokenizer, sentences)]
 
 
-def adjacent_cosines(model: nn.Module, tokenizer, sentences: Sequence[str], cosine: str = "token") -> list[float]:
-    """Compute the cosine between the outputs of layers l and l + 1, for l = 0..N-2 (Fig. 5a).
+def adjacent_cosines(model: nn.Module, tokenizer, sentences: Sequence[str]) -> list[float]:
+    """Compute the mean token cosine between the outputs of layers l and l + 1, for l = 0..N-2 (Fig. 5a).
 
-    The last layer's output is taken before the final norm. ``cosine`` names the kind of cosine, see
-    `papers.laco.outputs.output_similarity`; ``token`` is the mean over tokens.
+    The last layer's output is taken before the final norm.
     """
     decoder = Decoder(model)
     states = _states(decoder, tokenizer, sentences)
@@ -92,7 +91,7 @@ def adjacent_cosines(model: nn.Module, tokenizer, sentences: Sequence[str], cosi
     def outputs(boundary: int) -> list[Tensor]:
         return [sentence[boundary][0] for sentence in states]
 
-    return [output_similarity(outputs(b), outputs(b + 1), cosine) for b in range(1, decoder.num_layers)]
+    return [output_similarity(outputs(b), outputs(b + 1), "token") for b in range(1, decoder.num_layers)]
 
 
 @torch.no_grad()
@@ -126,9 +125,7 @@ def shuffled(layer: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 @torch.no_grad()
-def uncorrelated_outputs(
-    model: nn.Module, tokenizer, sentences: Sequence[str], followers: int = 3, cosine: str = "token", seed: int = 0
-) -> list[float]:
+def uncorrelated_outputs(model: nn.Module, tokenizer, sentences: Sequence[str], followers: int = 3) -> list[float]:
     """Compute Fig. 5b's reference: `merged_outputs` by Eq. 1 for followers whose weights are unrelated to layer l's.
 
     `shuffled` copies of the followers are merged into layer l. The target stays the output of the true last follower.
@@ -138,8 +135,6 @@ def uncorrelated_outputs(
         tokenizer: The model's tokenizer.
         sentences: Calibration sentences.
         followers: m, the number of layers merged into layer l.
-        cosine: See `papers.laco.outputs.output_similarity`.
-        seed: Of the shuffles.
 
     Returns:
         One similarity for each first layer 0..N-m-1 of a block.
@@ -150,7 +145,7 @@ def uncorrelated_outputs(
     decoder = Decoder(model)
     _check_block(decoder.num_layers, followers)
     states = _states(decoder, tokenizer, sentences)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     similarities = []
     for start in range(decoder.num_layers - followers):
         group = decoder.layers[start : start + followers + 1]
@@ -159,16 +154,13 @@ def uncorrelated_outputs(
             outputs = [decoder.run(sentence[start], start, start + 1)[0] for sentence in states]
         finally:
             merge.undo()
-        similarities.append(
-            output_similarity(outputs, [sentence[start + followers + 1][0] for sentence in states], cosine)
-        )
+        target = [sentence[start + followers + 1][0] for sentence in states]
+        similarities.append(output_similarity(outputs, target, "token"))
     return similarities
 
 
 @torch.no_grad()
-def merged_outputs(
-    model: nn.Module, tokenizer, sentences: Sequence[str], followers: int = 3, cosine: str = "token"
-) -> dict[str, list[float]]:
+def merged_outputs(model: nn.Module, tokenizer, sentences: Sequence[str], followers: int = 3) -> dict[str, list[float]]:
     """Compare a merged layer's output with the output of the last layer merged into it (Fig. 5b).
 
     The paper merges four layers into one for blocks within layers 10 to 19. The two references show how little the
@@ -179,7 +171,6 @@ def merged_outputs(
         tokenizer: The model's tokenizer.
         sentences: Calibration sentences.
         followers: m, the number of layers merged into the first of a block.
-        cosine: See `papers.laco.outputs.output_similarity`.
 
     Returns:
         For each first layer 0..N-m-1 of a block, the similarity after both merges of `MERGED`, and two references:
@@ -196,7 +187,7 @@ def merged_outputs(
         target = [sentence[start + followers + 1][0] for sentence in states]
 
         def against(hidden: list[Tensor], target=target) -> float:
-            return output_similarity([h[0] for h in hidden], target, cosine)
+            return output_similarity([h[0] for h in hidden], target, "token")
 
         inputs = [sentence[start] for sentence in states]
         for name, rule in MERGED.items():

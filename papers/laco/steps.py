@@ -32,20 +32,13 @@ def sentences(context: Context) -> list[str]:
 
 
 @dataclass(frozen=True)
-class CollapseOptions(Options):
-    """Algorithm 1's settings; most are those of `papers.laco.algorithm.CollapseSettings`.
+class CollapseOptions(algorithm.CollapseSettings, Options):
+    """Algorithm 1's settings.
 
     T: the similarity threshold. layers: instead of T, the number of layers to leave; the highest threshold that leaves
     them is searched for.
     """
 
-    C: int
-    L: int = 1
-    I: int = 2
-    H: int | None = None
-    cosine: str = "flat-sentence"
-    merge: str = "paper"
-    norms: str | None = None
     T: float | None = None
     layers: int | None = None
 

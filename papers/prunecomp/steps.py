@@ -66,8 +66,6 @@ class PruneAndComp(Pruning):
     iterative: bool = True
     compensate: bool = True
     calibration: Calibration | None = None
-    protected: tuple[int, ...] | None = None
-    window_factor: str | None = None
 
     def apply(self, context: Context) -> None:
         """Select and remove layers, and compensate for them."""
@@ -110,8 +108,7 @@ class PruneAndComp(Pruning):
         options |= {"fidelity": context.fidelity} | context.pass_options
         metric_sequences = None if self.calibration is None else context.tokens(self.calibration)
         sequences = context.sequences() if context.calibrated else None
-        known_to_all = context.keep and context.fidelity == "paper" and self.protected is None
-        if self.metric in COSTLY and known_to_all and "layers" not in options:
+        if self.metric in COSTLY and context.keep and context.fidelity == "paper" and "layers" not in options:
             options["known"] = ranking(context, self.metric, self.calibration or context.calibration)
         choice = self.options("count", "calibration")
         return prune_and_compensate(

@@ -5,23 +5,17 @@ from pathlib import Path
 
 from torch import nn
 
-from common.models.decoder import Decoder
 from common.pruning import importance
 from common.pruning.selection import one_shot
 from common.training.finetuning import Settings, finetune
 
 
-def reverse_order(layers: int | nn.Module, count: int) -> list[int]:
-    """Return the layers that reverse-order pruning removes, deepest first (section 3.4).
-
-    Args:
-        layers: Number of layers, or a model.
-        count: Layers to remove.
+def reverse_order(layers: int, count: int) -> list[int]:
+    """Return the layers that reverse-order pruning removes of so many, deepest first (section 3.4).
 
     >>> reverse_order(32, 3)
     [31, 30, 29]
     """
-    layers = layers if isinstance(layers, int) else Decoder(layers).num_layers
     return one_shot(importance.reverse_order(layers), count)
 
 

@@ -38,11 +38,10 @@ def line_crops(context: Context, entry: Calibration) -> Tensor:
     return _line_crops(context.tokenizer, entry.corpus, **entry.drawing())
 
 
-def _choose(context: Context, metric: str, seed: int | None, decoder: Decoder, count: int) -> list[int]:
+def _choose(context: Context, metric: str, decoder: Decoder, count: int, seed: int = SEED) -> list[int]:
     """Present positions of the layers that a metric removes from the model at hand."""
     ids = context.sequences() if context.calibrated else None
-    options = {"fidelity": context.fidelity, "seed": SEED if seed is None else seed, "progress": context.progress}
-    return select(metric, decoder, count, ids, **options)
+    return select(metric, decoder, count, ids, fidelity=context.fidelity, seed=seed, progress=context.progress)
 
 
 @register("metric")
@@ -57,7 +56,7 @@ class Metric(Selection):
 
     def choose(self, context: Context) -> Sequence[int]:
         """Return the layers to remove."""
-        return _choose(context, self.metric, self.seed, context.decoder, self.count)
+        return _choose(context, self.metric, context.decoder, self.count, **self.options("metric", "count"))
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,6 @@ class Iterative(Pruning):
     metric: str
     schedule: str
     tune: Tuning
-    seed: int | None = None
 
     def apply(self, context: Context) -> None:
         """Run all cycles; an interrupted run continues after its last complete cycle."""
@@ -132,7 +130,7 @@ class Iterative(Pruning):
         removed, reports = prune_iteratively(
             context.model,
             *schedule(self.schedule),
-            lambda decoder, count: _choose(context, self.metric, self.seed, decoder, count),
+            lambda decoder, count: _choose(context, self.metric, decoder, count),
             lambda model, cycle: self.tune.run(context, context.folder / f"cycle-{cycle}"),
             cycles.restored(),
             cycles.done,

@@ -199,7 +199,7 @@ def test_reassessing_fine_tuned(source, tool, table, monkeypatch):
     training = FineTuning(settings, Data(source="own", count=8))
     model, tokenizer = loading.load(str(source.model))
     train, valid = instructions.load(tokenizer, "own", count=8)
-    remove_layers(model, reassessing.reverse_order(model, 2))
+    remove_layers(model, reassessing.reverse_order(6, 2))
     changed = {name: value for name, value in settings.items() if name not in ("method", "last")}
     by_call, _ = reassessing.partial_finetune(model, tokenizer, train, valid, last=1, **changed)
     same(by_tool, table(selection=Metric("reverse-order", 2), training=training), tensors(by_call))

@@ -127,9 +127,9 @@ def test_shuffled_layers_keep_their_singular_values_and_lose_what_they_share(tin
 @torch.no_grad()
 def test_uncorrelated_outputs_are_those_of_a_model_with_shuffled_followers(tiny, tiny_tokenizer):
     before = weights(tiny)
-    similarities = uncorrelated_outputs(tiny, tiny_tokenizer, SENTENCES, followers=2, seed=3)
+    similarities = uncorrelated_outputs(tiny, tiny_tokenizer, SENTENCES, followers=2)
     assert len(similarities) == 4 and not changed_weights(tiny, before)
-    model, generator = copy.deepcopy(tiny), torch.Generator().manual_seed(3)
+    model, generator = copy.deepcopy(tiny), torch.Generator().manual_seed(0)
     for layer in (1, 2):
         model.model.layers[layer] = shuffled(tiny.model.layers[layer], generator)
     merge_layers(model, 0, 2)

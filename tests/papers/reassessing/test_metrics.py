@@ -73,7 +73,6 @@ def test_orders_need_no_tokens(tiny_llama):
     decoder = Decoder(tiny_llama)
     assert reassessing.select("reverse-order", decoder, 3) == [5, 4, 3]
     assert reassessing.reverse_order(32, 8) == [31, 30, 29, 28, 27, 26, 25, 24]
-    assert reassessing.reverse_order(tiny_llama, 2) == [5, 4]
     drawn = {tuple(reassessing.select("random", decoder, 3, seed=seed)) for seed in range(20)}
     assert len(drawn) > 10 and all(len(set(layers)) == 3 for layers in drawn)
 

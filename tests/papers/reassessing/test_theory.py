@@ -5,7 +5,6 @@ import torch
 from torch.nn import functional as F
 
 from common.models.decoder import Decoder
-from common.utils.errors import UserError
 from papers.reassessing import gradients, theory
 
 
@@ -37,11 +36,6 @@ def test_eq_14_order_holds_where_eps_is_inside_the_root():
     for scale in (1e-3, 0.02, 1.0):
         x = scale * torch.randn(16, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
         assert theory.stated_norm("rms-inside", x, 1e-5) <= theory.stated_norm("layer", x, 1e-5)
-
-
-def test_unknown_norm_is_refused_by_name():
-    with pytest.raises(UserError, match="unknown norm 'batch'"):
-        theory.jacobian("batch", torch.ones(3), 1e-5)
 
 
 def test_gradient_norms_are_those_of_a_plain_backward_pass(make_tiny, ids):

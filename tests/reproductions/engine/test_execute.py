@@ -182,7 +182,7 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
         {"method": "sleb", "calibration": TEXT},
         {"method": "blockpruner"},
         {"method": "finercut"},
-        {"method": "prunecomp", "metric": "bi", "protected": [0]},
+        {"method": "prunecomp", "metric": "bi"},
         {"method": "prunecomp", "metric": "ppl", "compensate": False},
     ],
 )
