@@ -105,8 +105,6 @@ def distill(
     """
     teacher, student = Decoder(original), Decoder(model)
     fitting = fitting or fitting_for(teacher.hidden_size)
-    if steps == 0:
-        return {"status": "finished", "steps": 0, "losses": [], "layers": [], "kept": False}
     kept_layers = [layer for layer in range(teacher.num_layers) if layer not in removed]
     layers = neighbours(teacher.num_layers, removed, following)
     if not layers:

@@ -148,16 +148,7 @@ def carried(
     """Compute left(a, b) of the runs that begin with the layer that writes the massive activation, assuming a graft.
 
     First tokens count as repaired by the grafted neurons: they are in |X[b]|^2, but neither in the residual error nor
-    in the fit.
-
-    Args:
-        decoder: The original model.
-        ids: Calibration tokens [samples, tokens].
-        lengths: Numbers of layers in a run.
-        writer: The layer that writes the massive activation; None for none.
-        ridge: Ridge as a share of the mean eigenvalue of X[a]'X[a].
-        batch_size: Samples per batch.
-        progress: Show a progress bar.
+    in the fit. ``writer`` is that layer, None for none; the other arguments are those of `leftovers`.
 
     Returns:
         Run -> residual error as a share of |X[b]|^2; {} if there is no such layer, or if it is the first.
@@ -175,11 +166,7 @@ def carried(
 def least_set(errors: Mapping[Run, float], count: int) -> list[Run]:
     """Return runs of ``count`` layers in total whose residual errors have the smallest sum, in ascending order.
 
-    At least one kept layer is between any two runs.
-
-    Args:
-        errors: Run -> residual error, from `leftovers`.
-        count: Number of layers.
+    At least one kept layer is between any two runs. The errors are those of `leftovers`.
 
     Raises:
         UserError: the given runs cannot be combined to ``count`` layers.
@@ -238,14 +225,13 @@ class _ResidualSums:
 class LeastLeftRefit(Pruning):
     """Remove layers one by one by least residual, with a refit after each.
 
-    Every selection is made in the repaired model, towards the original residual stream. following, ridge, held_out:
-    of `extensions.refit.refit`; ridge applies to the selection, too.
+    Every selection is made in the repaired model, towards the original residual stream. following, ridge: of
+    `extensions.refit.refit`; ridge applies to the selection, too.
     """
 
     count: int
     following: int = refit.FOLLOWING
     ridge: float = RIDGE
-    held_out: int | None = None
 
     def apply(self, context: Context) -> None:
         """Select and remove layers, and refit after each."""
@@ -258,15 +244,9 @@ class LeastLeftRefit(Pruning):
 
 
 def prune(model: nn.Module, ids: Tensor, count: int, **options) -> dict:
-    """Remove ``count`` layers by `choices` and `refit.refit` in turn, in place.
+    """Remove ``count`` layers by `choices` and `refit.refit` with these options in turn, in place.
 
     Needs memory for a second copy of the model.
-
-    Args:
-        model: The model; it is changed.
-        ids: Calibration tokens [samples, tokens].
-        count: Number of layers to remove.
-        options: Options of `refit.refit`.
 
     Returns:
         "removed", the layers in order; "left", the residual error of every choice; "refitted", the reports.
@@ -277,11 +257,9 @@ def prune(model: nn.Module, ids: Tensor, count: int, **options) -> dict:
     for _ in range(count):
         errors = choices(model, dense, alive, ids, **shared)
         place = min(errors, key=errors.__getitem__)
+        layer, matrices = alive[place], refit.refit(model, ids, [place], dense=dense, alive=alive, **options)
         lefts.append(round(errors[place], 6))
-        layer = alive[place]
-        reports += [
-            {"removed": layer} | r for r in refit.refit(model, ids, [place], dense=dense, alive=alive, **options)
-        ]
+        reports += [{"removed": layer} | matrix for matrix in matrices]
         removed.append(layer)
         alive.remove(layer)
     return {"removed": removed, "left": lefts, "refitted": reports}
@@ -299,16 +277,8 @@ def choices(
 ) -> dict[int, float]:
     """Compute the residual error without each layer of ``model``, with a fitted linear map in its place.
 
-    The first and the last layer are left out. The residual stream S before a layer is mapped towards the original one,
-    X, after it: min |S (I + D) - X|^2 / |X|^2.
-
-    Args:
-        model: The current model.
-        dense: The original model.
-        alive: Layers of ``dense`` that ``model`` has.
-        ids: Calibration tokens [samples, tokens].
-        ridge: Ridge as a share of the mean eigenvalue.
-        batch_size: Samples per batch.
+    The first and the last layer are left out. The residual stream S before a layer is mapped towards that of ``dense``,
+    X, after it: min |S (I + D) - X|^2 / |X|^2. ``alive`` are the layers of ``dense`` that ``model`` has.
     """
     current, original = Decoder(model), Decoder(dense)
     sums = {place: Regression() for place in range(1, current.num_layers - 1)}

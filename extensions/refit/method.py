@@ -239,12 +239,7 @@ def rotation(weight: Tensor, gram: Tensor, cross: Tensor) -> Tensor:
     """Return D' = ((Q - I) W)' [features, channels] with the orthogonal Q that minimises |H D' - E|^2.
 
     That is an orthogonal Procrustes problem. What the matrix writes is Y = H W'; with Z = Y + E the best Q is U V' of
-    the singular value decomposition U S V' of Z'Y = W H'H W' + E'H W'.
-
-    Args:
-        weight: W [channels, features].
-        gram: H'H [features, features].
-        cross: H'E [features, channels].
+    the singular value decomposition U S V' of Z'Y = W H'H W' + E'H W'. weight: W; gram: H'H; cross: H'E.
     """
     weight = weight.to(gram)
     left, _, right = torch.linalg.svd((weight @ gram + cross.T) @ weight.T)

@@ -39,15 +39,8 @@ def piece_matrix(
 ) -> Tensor:
     """Compute I + strength (P - I) for a piece P of the patch (extension), float64 [channels, channels].
 
-    States are rows: x becomes x times the matrix.
-
-    Args:
-        statistics: Statistics of the calibration pass.
-        start: First removed layer.
-        stop: Layer after the last removed one.
-        piece: A name in `PIECES` (module docstring).
-        estimator: Estimator of the scales, see `papers.linearpatch.patch.patch_values`.
-        strength: 0 is no patch, 1 the piece itself.
+    States are rows: x becomes x times the matrix. ``piece`` is a name in `PIECES` (module docstring), ``estimator`` that
+    of `papers.linearpatch.patch.patch_values`. Strength 0 is no patch, 1 the piece itself.
 
     Raises:
         UserError: an unknown piece, or settings that `patch_values` refuses.

@@ -120,14 +120,7 @@ class Search:
 def next_layer(
     stream: Stream, metric: str = "bi", *, protected: Collection[int] | None = None, progress: bool = False
 ) -> int:
-    """Return the layer that the metric would remove next from the current model (not for CL).
-
-    Args:
-        stream: The current model with its residual stream on the calibration tokens.
-        metric: BI, PPL, Taylor+ or Mag+, see `METRICS`.
-        protected: Layers that stay; None: those of the metric.
-        progress: Show a progress bar.
-    """
+    """Return the layer that the metric would remove next from the current model; see `choose`."""
     return choose(stream, 1, metric, protected=protected, progress=progress)[0]
 
 
