@@ -1,26 +1,16 @@
 """Draw what is retained of a model's scores and of the part above chance level.
 
-Rows are of `reproductions.render.chance_levels`.
+Rows are `Retained` of `reproductions.render.chance_levels`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, above, plt, whiskers
 
 _LOOKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "v"), (VERMILION, "D"))
 
 
-class ScoredRow(Protocol):
-    """Numbers of a point, in percent; interval: of ``above``, or None."""
-
-    retained: float
-    chance_level: float
-    above: float
-    interval: tuple[float, float] | None
-
-
-def draw(shown: Mapping[str, Sequence[ScoredRow]], title: str) -> plt.Figure:
+def draw(shown: Mapping[str, Sequence], title: str) -> plt.Figure:
     """Draw retained accuracy (across) and its part above chance level (up), a look for each label.
 
     The grey diagonal shows where points would lie if chance level were zero.

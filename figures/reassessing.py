@@ -3,7 +3,7 @@
 import math
 
 from figures import curves
-from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, above, break_below, plt, short
+from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, above, break_below, plt
 
 LORA = "+LoRA"  # the arm that others are held against
 _LOOKS = [(BLUE, "o", "-"), (VERMILION, "s", "--"), (GREEN, "^", "-."), (PURPLE, "D", ":"), (ORANGE, "v", "-")]
@@ -13,7 +13,7 @@ def theory(entries: list[dict], profile: str) -> plt.Figure:
     """Draw gradients of parameters and of the residual stream by layer, the bound of Eq. 16, and pre-LN and post-LN toys."""
     records = next(e["records"] for e in entries if "gradients@trained" in e["records"])
     labels = {"random": "same shape, random weights", "toy-pre": "pre-LN", "toy-post": "post-LN"}
-    labels["trained"] = f"{short(entries[0]['model'])}, trained"
+    labels["trained"] = f"{entries[0]['model'].partition(', ')[0]}, trained"  # without how its weights were made
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.0))
     for axes, names in ((left, ("trained", "random")), (right, ("toy-pre", "toy-post"))):
         for name, (color, marker, line) in zip(names, _LOOKS):

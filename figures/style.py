@@ -122,11 +122,6 @@ def above(figure: plt.Figure, text: str) -> None:
     figure.suptitle("\n".join(textwrap.wrap(text, letters)), fontsize=8, color=GREY)
 
 
-def short(model: str) -> str:
-    """Return a model's name without the treatment of its weights, for panels of a figure with the full name above."""
-    return model.partition(", ")[0]
-
-
 def save(figure: plt.Figure, name: str, folder: Path | None = None, forms: Sequence[str] = FORMS[:1]) -> list[Path]:
     """Write a figure to files, close it, and return their paths.
 

@@ -260,15 +260,9 @@ def _check_at_hand(decoder: Decoder, layers: Iterable[int]) -> None:
 def plan_of(
     layers: int, removed: Sequence[int], following: int, matrices: str = "both", share: float = 0, before: bool = True
 ) -> dict[int, tuple[str, ...]]:
-    """Return the matrices of each kept layer that are refitted, in order.
+    """Return the matrices of each kept layer that are refitted, in order, for a model of ``layers`` layers.
 
-    Args:
-        layers: Number of layers of the original model.
-        removed: Removed layers.
-        following: Number of kept layers after each interface to refit.
-        matrices: Matrices of a following layer, a name of `MATRICES`.
-        share: See `refit`; above 0, the attention of the layer before an interface is refitted, too.
-        before: Whether the layer before an interface is refitted.
+    The options are those of `refit`. With a ``share``, the attention of the layer before an interface is refitted, too.
 
     Raises:
         UserError: an unknown choice of matrices.

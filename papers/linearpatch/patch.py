@@ -223,47 +223,22 @@ def check_fit(patch: LinearPatch, decoder: Decoder) -> None:
 
 
 def make_patches(
-    statistics: Statistics,
-    removed: Collection[int],
-    *,
-    kind: str = "hadamard",
-    estimator: str = "ratio-of-means",
-    alpha: float = 1.0,
-    acts_on: str = "all",
+    statistics: Statistics, removed: Collection[int], *, kind: str = "hadamard", acts_on: str = "all", **options
 ) -> dict[tuple[int, int], LinearPatch]:
-    """Compute one patch per maximal run of removed layers from the original model's statistics.
+    """Compute one patch per maximal run of removed layers from the original model's statistics, by (start, stop).
 
     The paper patches one contiguous block. For several runs its procedure is unpublished; this is this project's
-    reading.
-
-    Args:
-        statistics: Statistics of the original model.
-        removed: Layers to remove.
-        kind: See `patch_values`.
-        estimator: See `channel_scales`.
-        alpha: See `patch_values`.
-        acts_on: Tokens that are patched, see `LinearPatch`.
-
-    Returns:
-        {(start, stop): patch}.
-
-    Raises:
-        UserError: as `patch_values`.
+    reading. Options and errors are those of `patch_values`; for ``acts_on`` see `LinearPatch`.
     """
-    options = {"kind": kind, "estimator": estimator, "alpha": alpha}
     channels = statistics.magnitudes[False].shape[-1]
     return {
-        run: LinearPatch(patch_values(statistics, *run, **options), kind, channels, acts_on) for run in runs(removed)
+        run: LinearPatch(patch_values(statistics, *run, kind=kind, **options), kind, channels, acts_on)
+        for run in runs(removed)
     }
 
 
 def patch_interfaces(
-    model: nn.Module,
-    statistics: Statistics,
-    removed: Collection[int],
-    *,
-    acts_on: str = "all",
-    **options,
+    model: nn.Module, statistics: Statistics, removed: Collection[int], *, acts_on: str = "all", **options
 ) -> list[dict]:
     """Remove layers and insert one patch at each interface (`make_patches`), in place.
 
@@ -274,7 +249,7 @@ def patch_interfaces(
         statistics: Its statistics, with a span of the longest run.
         removed: Layers to remove.
         acts_on: Tokens that are patched, see `LinearPatch`.
-        options: Kind, estimator and alpha of `make_patches`.
+        options: Kind, estimator and alpha of `patch_values`.
 
     Returns:
         A summary per patch: run, position in the pruned model, and the mean, smallest and largest scale (of a matrix:
