@@ -12,16 +12,18 @@ from common.forward.losses import next_token_loss
 from common.models import loading
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
-from common.pruning.importance import magnitude, protect, taylor
+from common.pruning.importance import layer_inputs, magnitude, protect, taylor
 from common.utils.ratios import race
-from papers.laco.outputs import boundaries
 from papers.prunecomp import METRICS, fuse_factor, prune_and_compensate
 
 SAMPLES, TOKENS, REMOVE = 4, 128, 4
 PROTECTED = {"taylor+": protect(16), "mag+": protect(16)}
 
 
-run_all = torch.no_grad()(boundaries)
+@torch.no_grad()
+def run_all(decoder: Decoder, ids: torch.Tensor) -> list[torch.Tensor]:
+    """Return every layer's input, and the last one's output."""
+    return list(layer_inputs(decoder, ids, range(decoder.num_layers)))
 
 
 @torch.no_grad()

@@ -103,18 +103,22 @@ def sample_lines(
     return ids[: len(ids) // length * length].view(-1, length)
 
 
-def sample_documents(tokenizer, texts: Sequence[str], *, length: int, count: int, generator: random.Random) -> Tensor:
+def sample_documents(
+    tokenizer, texts: Sequence[str], *, length: int, count: int, generator: random.Random, name: str = "documents"
+) -> Tensor:
     """Draw one crop from each of ``count`` documents, ``[count, length]`` (Taylor+ in Prune&Comp's official code).
 
     A document is drawn until one is new and has ``length`` tokens or more, then the start of its crop.
 
     Raises:
-        UserError: too few documents are long enough.
+        UserError: too few documents are long enough; ``name`` is what the message calls them.
     """
     texts, tried, crops = list(texts), set(), []
     while len(crops) < count:
         if len(tried) == len(texts):
-            raise UserValueError(f"only {len(crops)} of {len(texts)} documents have {length} tokens, not {count}")
+            raise UserValueError(
+                f"only {len(crops)} of {len(texts)} {name} have {length} tokens, not {count}; use fewer or shorter samples"
+            )
         index = generator.randint(0, len(texts) - 1)
         if index in tried:
             continue

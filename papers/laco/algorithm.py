@@ -22,9 +22,10 @@ from common.console.progress import track
 from common.hooks import refuse_patches
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
+from common.pruning.importance import layer_inputs
 from common.utils.errors import UserValueError, unknown
 from papers.laco.merge import RULES, Merge, check_alike
-from papers.laco.outputs import DEFAULT_COSINE, boundaries, output_similarity, tokenise
+from papers.laco.outputs import DEFAULT_COSINE, output_similarity, tokenise
 
 LEAST_LAYERS = 2  # what `common.models.surgery` leaves at least
 
@@ -187,7 +188,7 @@ class _Search:
         self.inputs: list[list[Tensor]] = []  # [sentence][layer] -> X[layer]
         self.outputs: list[Tensor] = []
         for ids in tokenise(tokenizer, sentences):
-            states = boundaries(self.decoder, ids)
+            states = list(layer_inputs(self.decoder, ids, self.order))
             self.outputs.append(self.decoder.norm(states.pop())[0])
             self.inputs.append(states)
 

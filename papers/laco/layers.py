@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from common.models.architectures import layer_list
 from common.models.decoder import Decoder
+from common.pruning.importance import layer_inputs
 from common.utils.errors import UserValueError
 from papers.laco.merge import Merge, merged
-from papers.laco.outputs import boundaries, output_similarity, tokenise
+from papers.laco.outputs import output_similarity, tokenise
 
 MERGED = {"Eq. 1": "paper", "the code's merge": "code"}
 
@@ -77,7 +78,8 @@ def merged_norms(model: nn.Module, followers: int = 3) -> dict[str, list[float] 
 @torch.no_grad()
 def _states(decoder: Decoder, tokenizer, sentences: Sequence[str]) -> list[list[Tensor]]:
     """Return [sentence][boundary] -> X[boundary] [1, tokens, channels]."""
-    return [boundaries(decoder, ids) for ids in tokenise(tokenizer, sentences)]
+    layers = range(decoder.num_layers)
+    return [list(layer_inputs(decoder, ids, layers)) for ids in tokenise(tokenizer, sentences)]
 
 
 def adjacent_cosines(model: nn.Module, tokenizer, sentences: Sequence[str]) -> list[float]:

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from common.calibration import COSINES
-from common.models.decoder import Decoder
 from common.utils.errors import UserValueError, unknown
 from common.utils.token_ids import open_ended
 
@@ -30,14 +29,6 @@ def tokenise(tokenizer, sentences: Sequence[str]) -> list[Tensor]:
         if not len(tokenizer(sentence, add_special_tokens=False)["input_ids"]):
             raise UserValueError(f"calibration sentence {number} ({sentence!r}) has no tokens; leave it out")
     return [torch.tensor([open_ended(tokenizer)(sentence)["input_ids"]]) for sentence in sentences]
-
-
-def boundaries(decoder: Decoder, ids: Tensor) -> list[Tensor]:
-    """Return the residual stream X[0] .. X[N] of one sentence, ids [1, tokens], each [1, tokens, channels]."""
-    states = [decoder.embed_tokens(ids)]
-    for layer in range(decoder.num_layers):
-        states.append(decoder.run(states[-1], layer, layer + 1))
-    return states
 
 
 def output_similarity(ours: Sequence[Tensor], theirs: Sequence[Tensor], cosine: str = DEFAULT_COSINE) -> float:

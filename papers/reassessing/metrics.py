@@ -22,14 +22,12 @@ import math
 import random
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from common.calibration import collect
+from common.calibration import collect, sample_documents
 from common.models.decoder import Decoder
 from common.pruning import importance, selection
-from common.utils.errors import UserError, UserValueError, unknown
-from common.utils.token_ids import open_ended
+from common.utils.errors import UserValueError, unknown
 
 METRICS = ("random", "reverse-order", "magnitude-l1", "magnitude-l2", "taylor", "ppl", "bi")
 FIDELITIES = ("paper", "code")
@@ -59,25 +57,8 @@ def sample_line_crops(
     Raises:
         UserError: too few lines are long enough.
     """
-    rng = random.Random(seed)
-    short, used, crops = set(), set(), []
-    while len(crops) < count:
-        if len(short) + len(used) == len(lines):
-            raise UserError(
-                f"only {len(used)} of {len(lines)} calibration lines have {length} tokens, but {count} are asked for; "
-                "use fewer or shorter samples"
-            )
-        index = rng.randint(0, len(lines) - 1)
-        if index in short or index in used:
-            continue
-        ids = torch.tensor(open_ended(tokenizer)(lines[index], verbose=False)["input_ids"], dtype=torch.long)
-        if len(ids) < length:
-            short.add(index)
-            continue
-        used.add(index)
-        start = rng.randint(0, len(ids) - length)
-        crops.append(ids[start : start + length])
-    return torch.stack(crops)
+    options = {"length": length, "count": count, "name": "calibration lines"}
+    return sample_documents(tokenizer, lines, generator=random.Random(seed), **options)
 
 
 def scores(

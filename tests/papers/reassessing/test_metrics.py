@@ -111,7 +111,7 @@ def test_calibration_draws_long_lines_once_and_crops_them(tiny_tokenizer):
     assert crops.tolist() == expected
     few = reassessing.sample_line_crops(tiny_tokenizer, lines, count=2, length=20, seed=4)
     assert torch.equal(few, crops[:2])
-    with pytest.raises(UserError, match="only 12 of 16 calibration lines have 20 tokens, but 13"):
+    with pytest.raises(UserError, match="only 12 of 16 calibration lines have 20 tokens, not 13"):
         reassessing.sample_line_crops(tiny_tokenizer, lines, count=13, length=20)
     with pytest.raises(UserError, match="only 0 of 0 calibration lines"):
         reassessing.sample_line_crops(tiny_tokenizer, [], count=1)
