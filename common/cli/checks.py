@@ -132,6 +132,12 @@ def stored_bytes(source: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
+def layer_bytes(source: Path) -> int:
+    """Return the bytes of all decoder layers in a checkpoint's weight files."""
+    stored = entries(source)
+    return sum(entry.end - entry.begin for name, entry in stored.items() if name.startswith(offload.LAYERS))
+
+
 def rounded(source: Path, most: torch.dtype | None) -> str | None:
     """Return a note if tensors are stored in a wider dtype than most (`stored_dtype`), in which all are saved."""
     tensors = entries(source) if most is not None else {}
@@ -221,7 +227,6 @@ def _check_tokenizer(job: Job) -> None:
 
 def _check_room(job: Job) -> None:
     """Refuse what would fail for want of memory, or of disk after the work is done."""
-    stored = entries(job.source)
     size = stored_bytes(job.source)
     _check_memory(job, size)
     if job.options.plan:
@@ -232,8 +237,8 @@ def _check_room(job: Job) -> None:
     except OSError as error:
         raise UserError(f"cannot save to {out}: {error.strerror or error}; choose another directory") from error
     # beside an earlier one, which goes only when the new one is there
-    inside = sum(entry.end - entry.begin for name, entry in stored.items() if name.startswith(offload.LAYERS))
-    needed = 0 if job.options.sweep else size - inside * (job.count or 0) / job.layers + _BESIDE
+    saved = size - layer_bytes(job.source) * (job.count or 0) / job.layers + _BESIDE
+    needed = 0 if job.options.sweep else saved
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(

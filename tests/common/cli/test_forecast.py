@@ -48,6 +48,15 @@ def test_a_plan_reads_no_weights_and_writes_nothing(paper, tool, tmp_path, monke
     assert not list(tmp_path.iterdir())
 
 
+def test_the_forecast_of_disk_is_the_size_of_the_saved_weights(tool, monkeypatch):
+    """The embedding is kept, so a share of the layers is not the same share of the file."""
+    sizes, line = [], forecast.Forecast.line
+    monkeypatch.setattr(forecast.Forecast, "line", lambda self: sizes.append(self.disk_bytes) or line(self))
+    run = tool("prunecomp", "--remove", 2, "--no-evaluation")
+    assert run.status == 0
+    assert sizes == [pytest.approx((run.out / "model.safetensors").stat().st_size, abs=4096)]
+
+
 def test_time_is_counted_from_tokens_and_layers(seconds):
     few = seconds("linearpatch", "--remove", 2)
     many = seconds("linearpatch", "--remove", 2, "--samples", 8)
