@@ -39,7 +39,7 @@ class RefitOptions(ToolOptions):
     )
     ridge: float | None = option(
         None,
-        "damping, as a share of the inputs' mean eigenvalue",
+        "ridge penalty, as a share of the inputs' mean eigenvalue",
         group=REPAIR,
         least=1e-12,
         most=1e6,
@@ -47,7 +47,7 @@ class RefitOptions(ToolOptions):
     )
     held_out: int | None = option(
         None,
-        "choose each matrix's damping on the last N sequences",
+        "choose each matrix's ridge on the last N sequences",
         group=REPAIR,
         least=0,
         most=100_000,

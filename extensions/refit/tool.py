@@ -93,7 +93,7 @@ def apply(job: Job) -> dict:
     count = sum(matrix.get("ridge") != float("inf") for matrix in context.details["refitted"])
     left = len(context.details["refitted"]) - count
     stay = "stays as it is" if left == 1 else "stay as they are"
-    spared = f". {left} more {stay}: on held-out text no damping lowered the error" if left else ""
+    spared = f". {left} more {stay}: on held-out text no ridge lowered the error" if left else ""
     were = "matrix was" if count == 1 else "matrices were"
     trained = "" if original is not None else " and nothing was trained"
     job.notes.append(f"{count} {were} refitted in closed form{spared}. Nothing was added{trained}")
@@ -120,7 +120,7 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
     """Return the best of several sets of layers, and what each came to; nothing is tried if all are the same.
 
     Each set is refitted, and judged by its perplexity on held-out sequences. Copies are refitted without them, since what
-    chooses a damping is in the solution, too.
+    chooses a ridge is in the solution, too.
 
     The lowest perplexity decides. A set that differs because it counts on grafting is kept unless it is worse than the
     others by more than WORSE: where they are close by the calibration's own text, another text needs the first token's
@@ -147,8 +147,13 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
         and perplexity_by_name[COUNTING] <= WORSE * perplexity_by_name[best]
     ):
         best = COUNTING
+    tolerated = (
+        f", although not the lowest: counting on grafting may cost up to {WORSE - 1:.0%} here, because other texts need the "
+        "grafted neurons more"
+    )
     job.notes.append(
-        f"perplexity on text that no refit had read: {', '.join(notes)}. The layers {_shown(sets[best])} were taken"
+        f"perplexity on held-out calibration text, refitted: {', '.join(notes)}. The layers {_shown(sets[best])} were "
+        f"removed{tolerated if perplexity_by_name[best] > min(perplexity_by_name.values()) else ''}"
     )
     return sets[best], tried
 

@@ -375,6 +375,8 @@ def test_the_lowest_perplexity_decides_but_grafting_has_a_fifth_of_slack(sets, t
     best, tried = tool._best(job, named)
     assert best == layers[taken]
     assert len(tried) == len(job.notes) * len(set(sets)) == (0 if len(set(sets)) == 1 else len(set(sets)))
+    slack = bool(tried) and perplexity[tuple(best)] > min(one["perplexity"] for one in tried)
+    assert ("although not the lowest" in "".join(job.notes)) == slack
 
 
 def test_a_sweep_reads_once_what_a_repair_leaves(write_checkpoint, tmp_path, monkeypatch):
