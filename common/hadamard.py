@@ -29,13 +29,7 @@ from common.utils.errors import UserValueError
 
 
 def hadamard_matrix(n: int) -> Tensor:
-    """Return the orthonormal Hadamard matrix.
-
-    Args:
-        n: Order.
-
-    Returns:
-        Matrix [n, n], float64.
+    """Return the orthonormal Hadamard matrix [n, n], float64.
 
     Raises:
         ValueError: (a UserError too) an order that the constructions do not reach.
@@ -47,14 +41,8 @@ def hadamard_matrix(n: int) -> Tensor:
 def hadamard_transform(x: Tensor, transpose: bool = False) -> Tensor:
     """Return `x @ H`, or `x @ H.T` (its inverse) with `transpose`, without building H = `hadamard_matrix(n)`.
 
-    Differentiable. Half precisions are computed in float32 and rounded once (the official code multiplies in fp16).
-
-    Args:
-        x: Tensor [..., n] of any float dtype.
-        transpose: Multiply by the transpose.
-
-    Returns:
-        Tensor [..., n] of the dtype of ``x``.
+    ``x`` is [..., n] of any float dtype, and so is the result. Differentiable. Half precisions are computed in float32
+    and rounded once (the official code multiplies in fp16).
     """
     n = x.shape[-1]
     dtype = torch.promote_types(x.dtype, torch.float32)

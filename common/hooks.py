@@ -116,13 +116,9 @@ class Patch:
 
 
 def attach_patch(model: nn.Module, position: int, module: nn.Module, kind: str | None = None) -> Patch:
-    """Insert `module` at boundary `position` (0..N of the present model); several at one boundary act in order.
+    """Insert `module` at boundary `position` (0..N of the present model), in place; several at one boundary act in order.
 
-    Args:
-        model: The model; it is changed.
-        position: The boundary.
-        module: Module from [batch, tokens, channels] to the same.
-        kind: Name under which its loader is registered (`register_patch`); default `module.kind`.
+    ``kind`` is the name under which its loader is registered (`register_patch`); default `module.kind`.
     """
     kind = kind or getattr(module, "kind", None)
     if not isinstance(kind, str):

@@ -37,16 +37,10 @@ STALE = 16
 
 @dataclass
 class Boundary:
-    """The states of one boundary of one model, in a file.
+    """The states of boundary ``depth`` of one model of ``layers`` layers, in a file.
 
-    Attributes:
-        depth: The boundary.
-        layers: Number of layers of the model.
-        used: Number of the last model that read the states.
-        proven: Whether a later model has read them.
-        file: The file.
-        size: Bytes written.
-        states: Digest of a batch -> offset, shape and type.
+    ``used`` is the number of the last model that read the states; ``proven`` says whether a later model has. ``states``
+    maps the digest of a batch to offset, shape and type.
     """
 
     depth: int

@@ -19,12 +19,8 @@ ROWS = 512
 def next_token_loss(decoder: Decoder, hidden: Tensor, ids: Tensor) -> Tensor:
     """Compute the mean next-token loss of each sample in nats, float64 [batch].
 
-    The logits of at most HEAD_ROWS positions exist at a time, or all of them where gradients are recorded.
-
-    Args:
-        decoder: The model.
-        hidden: ``X[N]`` [batch, tokens, channels].
-        ids: Token ids [batch, tokens].
+    ``hidden`` is ``X[N]`` [batch, tokens, channels] of ``ids`` [batch, tokens]. The logits of at most HEAD_ROWS positions
+    exist at a time, or all of them where gradients are recorded.
     """
     losses = torch.cat(list(token_losses(decoder, decoder.norm(hidden), ids)))
     return losses.view(len(ids), ids.shape[1] - 1).double().mean(1)
@@ -33,13 +29,8 @@ def next_token_loss(decoder: Decoder, hidden: Tensor, ids: Tensor) -> Tensor:
 def token_losses(decoder: Decoder, normed: Tensor, ids: Tensor) -> Iterator[Tensor]:
     """Yield the losses of all predictions of a batch in nats, float32, sample after sample, ROWS at a time.
 
-    If gradients are recorded, run the backward pass of each part before requesting the next, so that only one part's
-    logits exist.
-
-    Args:
-        decoder: The model.
-        normed: The final norm's output [batch, tokens, channels].
-        ids: Token ids [batch, tokens].
+    ``normed`` is the final norm's output [batch, tokens, channels] of ``ids`` [batch, tokens]. If gradients are recorded,
+    run the backward pass of each part before requesting the next, so that only one part's logits exist.
     """
     for states, targets in zip(normed[:, :-1].flatten(0, 1).split(ROWS), ids[:, 1:].flatten().split(ROWS)):
         yield _losses(decoder, states, targets)

@@ -39,11 +39,8 @@ Item = TypeVar("Item")
 class Body:
     """A model's body (embedding, layers, final norm) that starts at the deepest state in the store.
 
-    Create one for each evaluation: the weights are digested on construction. Threads may call it at once.
-
-    Args:
-        decoder: The model.
-        shared: False does not use the store.
+    Create one for each evaluation: the weights are digested on construction. Threads may call it at once. Without
+    ``shared`` the store is not used.
 
     Attributes:
         layers_saved: Layer calls that a stored state saved.

@@ -49,15 +49,9 @@ def target_scores(
 
 
 def nlls(logits: Tensor, targets: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Compute the negative log-likelihood in nats of one target per position, ROWS positions at a time.
+    """Compute the negative log-likelihood in nats of one target per position, [positions], ROWS positions at a time.
 
-    Args:
-        logits: Logits [positions, vocabulary].
-        targets: Token ids [positions].
-        dtype: Type of the result.
-
-    Returns:
-        Losses [positions].
+    ``logits`` are [positions, vocabulary] and ``targets`` token ids [positions].
     """
     step = ROWS.get(logits.device.type, HEAD_ROWS)
     pairs = zip(logits.split(step), targets.to(logits.device).split(step), strict=True)

@@ -53,15 +53,8 @@ _ROWS = 4096  # of embedding and head that are compared at a time: 2 x 128 MB wh
 def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | None, states: int) -> nn.Module:
     """Return the model in a checkpoint's directory, streamed, without its patches (`common.models.checkpoint` adds them).
 
-    Args:
-        folder: The directory.
-        config: The model's config.
-        device: Device to compute on.
-        dtype: Type of the weights in memory; None: as stored.
-        states: Bytes of hidden states that wait in memory; more are written to a file in the cache folder.
-
-    Returns:
-        The model; `model.streamed` is the `Streamed` that reads its parts.
+    The dtype is that of the weights in memory; None: as stored. ``states`` are the bytes of hidden states that wait in
+    memory; more are written to a file in the cache folder. `model.streamed` is the `Streamed` that reads the parts.
 
     Raises:
         UserError: the directory's weights are damaged or incomplete.

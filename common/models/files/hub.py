@@ -92,10 +92,7 @@ def require_hub(what: str) -> None:
 def snapshot(hub_id: str, revision: str | None = None, *, convert_weights: bool = False) -> Path:
     """Return the directory with config, tokenizer and safetensors weights of a model, from mirror, cache, or download.
 
-    Args:
-        hub_id: Id of the model.
-        revision: Revision; None for the main one.
-        convert_weights: Convert pickled weights if there are no others. An earlier conversion is found without it.
+    ``convert_weights`` converts pickled weights if there are no others. An earlier conversion is found without it.
 
     Raises:
         UserError: the model is not available; the message names the reason and the remedy.

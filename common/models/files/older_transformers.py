@@ -41,11 +41,7 @@ def rewrite(directory: Path, source: Path | None = None) -> None:
     """Rewrite the output of `save_pretrained` in `directory` for older transformers: config, and tokenizer if there is one.
 
     The config that the present transformers reads from the file stays the same. If it would not, or if the architecture
-    is not one of transformers, the file is not changed.
-
-    Args:
-        directory: The directory.
-        source: Directory that the model and an unchanged tokenizer were read from.
+    is not one of transformers, the file is not changed. The model and an unchanged tokenizer were read from ``source``.
     """
     written = _read(directory / CONFIG)
     written.pop(_CODE, None)

@@ -69,7 +69,8 @@ def convert(path: Path, hub_id: str) -> Path:
         for file in path.iterdir():
             if file.is_file() and file.suffix not in _OTHER_WEIGHTS and file.name != INDEX:
                 shutil.copyfile(file, result / file.name)
-        _write(path, result)
+        tensors = {name: tensor for shard in shards(path) for name, tensor in read(path / shard).items()}
+        huggingface_hub.save_torch_state_dict(tensors, result, metadata={"format": "pt"})
 
     return cache.once(folder(path, hub_id), make, hub_id)
 
@@ -82,12 +83,6 @@ def shards(path: Path) -> list[str]:
     if (path / SINGLE).exists() or not (path / INDEX).exists():
         return [SINGLE]
     return safetensors_reader.shards(path / INDEX)
-
-
-def _write(path: Path, result: Path) -> None:
-    """Write every shard's tensors as safetensors; those of files that can be mapped are read as they are written."""
-    tensors = {name: tensor for shard in shards(path) for name, tensor in read(path / shard).items()}
-    huggingface_hub.save_torch_state_dict(tensors, result, metadata={"format": "pt"})
 
 
 def read(path: Path) -> dict[str, Tensor]:

@@ -145,11 +145,7 @@ FORMATS: dict[str, Format] = {
 
 
 def config(original: Mapping, path: Path) -> dict | None:
-    """Return the config.json content for transformers' architecture; None for a model that is not renamed.
-
-    Args:
-        original: Content of the checkpoint's config.json.
-        path: Directory of the model, which errors name.
+    """Return the config.json for transformers' architecture from the original one; None for a model that is not renamed.
 
     Raises:
         UserError: the model computes something that no architecture of transformers does.
@@ -171,9 +167,7 @@ def config(original: Mapping, path: Path) -> dict | None:
 def convert(path: Path, hub_id: str) -> Path:
     """Return the directory that transformers reads: a conversion in the user's cache, or `path` if none is needed.
 
-    Args:
-        path: The checkpoint. For pickled weights, the caller has already asked the user.
-        hub_id: Id on the hub, or a name that stands for a directory.
+    For pickled weights, the caller has already asked the user. ``hub_id`` may be a name that stands for a directory.
 
     Raises:
         UserError: the model cannot be converted, its files are damaged, or there is too little disk space.

@@ -36,13 +36,8 @@ DTYPES = {
 class TensorEntry:
     """Place of one tensor in a file.
 
-    Attributes:
-        file: The file.
-        dtype: Type in safetensors' spelling.
-        shape: Shape of the tensor.
-        begin: First byte in the file.
-        end: Byte after the last one.
-        state: State of the file when it was opened, to notice changes.
+    The dtype is in safetensors' spelling. The tensor's bytes are [begin, end). ``state`` is the file's when it was
+    opened, to notice changes.
     """
 
     file: Path

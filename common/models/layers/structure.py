@@ -43,12 +43,9 @@ _KINDS: dict[str, _Kind] = {}
 def register_structure(kind: str, describe: Describe, build: Build, reason: str) -> None:
     """Register a kind of difference from the config, so that it can be saved.
 
-    Args:
-        kind: Name of the difference.
-        describe: Function from a model to a JSON-able description; None if the model is as its config says.
-        build: Function from a model of that config, without weights yet, and a description; it builds the difference
-            in.
-        reason: Why plain code cannot load such a model, for people.
+    ``describe`` returns a JSON-able description of a model's difference; None if the model is as its config says.
+    ``build`` builds a description into a model of the config, without weights yet. ``reason`` says to people why plain
+    code cannot load such a model.
     """
     _KINDS[kind] = _Kind(describe, build, reason)
 

