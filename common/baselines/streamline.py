@@ -250,7 +250,7 @@ class _Streamline(TrainedRepair):
 
     def train(self, context: Context, method, names: Sequence[str], without: Sequence[str] = ()) -> None:
         """Replace the chosen layers by what `method` trains; names: of `StreamlineSettings`."""
-        code = context.fidelity == "code"
+        code = context.recipe.fidelity == "code"
         fitting = self.fitting(OFFICIAL if code else Fitting(), without=without)
         sequences, held_out = self.sequences(context), None
         settings = StreamlineSettings(fitting=fitting, **self.stated(*names))

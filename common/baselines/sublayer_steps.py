@@ -74,7 +74,7 @@ class SliceGpt(Pruning):
     def apply(self, context: Context) -> None:
         """Slice the residual stream."""
         width = self.width(context.model)
-        centre = context.fidelity == "code"
+        centre = context.recipe.fidelity == "code"
         slicegpt.slice_stream(context.model, context.sequences(), width, centre=centre, **context.pass_options)
         context.details |= {"removed": [], "sliced": {"width": width}}
 

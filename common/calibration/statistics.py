@@ -192,9 +192,7 @@ class Statistics:
     def joined(self, others: Iterable[Statistics], matrices: int) -> Statistics:
         """Add the named pairs of ``others``, statistics of the same model and tokens, and return these statistics.
 
-        Args:
-            others: Statistics with further pairs.
-            matrices: Bytes of C x C matrices that are taken over at most.
+        At most ``matrices`` bytes of C x C matrices are taken over.
         """
         device = next(iter(self.magnitudes.values())).device
         for other in others:

@@ -41,12 +41,7 @@ _KEPT_CONTEXTS = 4  # batch shapes whose masks are remembered; more would hold m
 class ResidualWriter:
     """One parameter that writes into the residual stream (or, the final norm's gain, into the head).
 
-    Attributes:
-        name: Path of the parameter, relative to the layer.
-        module: Module that holds the parameter.
-        parameter: Name of the parameter in the module.
-        offset_gain: See `Architecture`.
-        layer: Layer that holds the module; None for embedding and norm.
+    ``name`` is its path in the layer, ``parameter`` its name in the module. ``layer`` is None for embedding and norm.
     """
 
     name: str
@@ -88,11 +83,8 @@ class ForwardContext:
 class Decoder:
     """A view of a model as embedding, decoder layers and head. It holds no weights and follows later surgery.
 
-    Attributes:
-        model: The model.
-        spec: The facts of its architecture.
-        architecture: Its model type.
-        executions: Layer calls made through `run` (one per layer and batch).
+    ``spec`` are the facts of its architecture. ``executions`` counts the layer calls made through `run` (one per layer
+    and batch).
     """
 
     def __init__(self, model: nn.Module):
@@ -227,13 +219,10 @@ class Decoder:
         return branch(at_hand(self.layers[layer]), self.spec.halves[half], hidden, **arguments) * self.multiplier
 
     def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> ForwardContext:
-        """Return a context for `run` on sequences whose tokens are not consecutive.
+        """Return a context for `run` on sequences whose tokens are at ``positions`` [batch, tokens], not consecutive.
 
-        Args:
-            hidden: A tensor with the shape, type and device of the sequences' states.
-            positions: The tokens' positions [batch, tokens].
-            masks: For each `layer_type` of the model, the tensor [batch, 1, tokens, tokens] that is added to the scores
-                of attention.
+        ``hidden`` has the shape, type and device of their states. ``masks`` holds, for each `layer_type` of the model,
+        the tensor [batch, 1, tokens, tokens] that is added to the scores of attention.
         """
         calls = self._calls(hidden, None, positions.to(hidden.device))
         return ForwardContext(

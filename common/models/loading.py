@@ -116,12 +116,8 @@ def _converted(path: Path) -> Path:
 class Description:
     """Facts about a model from its config alone.
 
-    Attributes:
-        name: Name under which `load` finds the model, in this process at least.
-        title: Name that is shown.
-        layers: Number of decoder layers.
-        weights: Digest of a directory's weights, or the hub's commit; None for the mirror, which names no commit.
-        parameters: Number of parameters that the config gives.
+    `load` finds it by its ``name``, in this process at least. ``weights`` is the digest of a directory's weights, or the
+    hub's commit; None for the mirror, which names no commit.
     """
 
     name: str

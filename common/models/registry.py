@@ -23,9 +23,7 @@ class ModelSpec:
     """One registry entry.
 
     Attributes:
-        name: Name in the registry.
         hub_id: Hub id; "" if the weights do not come from the hub.
-        revision: Commit on the hub.
         profile: 'standin' or 'paper'.
         facts: The model's line in shapes.csv.
         refused: Reason why it cannot be loaded; only its parameters are counted then.

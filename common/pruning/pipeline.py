@@ -98,11 +98,6 @@ class Context:
         return self.calibration_ids is not None or self.recipe.calibration is not None
 
     @property
-    def fidelity(self) -> str:
-        """``paper`` or ``code``."""
-        return self.recipe.fidelity
-
-    @property
     def removed(self) -> list[int]:
         """The selected layers, in order of removal."""
         return self.details["removed"]
@@ -208,10 +203,6 @@ class Context:
         except OSError as error:
             log.warning("cannot keep what was found in %s: %s; the next run will search again", path, error.strerror)
         _MADE.add(path)
-
-    def limited(self, items: int) -> Context:
-        """Return the same model in a context whose tasks have at most ``items`` items."""
-        return replace(self, recipe=replace(self.recipe, limit=min(items, self.recipe.limit or items)))
 
     def calibrated_on(self, entry: Calibration | None) -> Context:
         """Return a context of the same model and layer executions, with other calibration tokens.

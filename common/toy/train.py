@@ -207,8 +207,8 @@ def train(setting: Setting, out: Path, *, compiled: bool, save_every: int, eval_
     return model
 
 
-def export(out: Path, folder: Path = WEIGHTS) -> None:
-    """Write the run's model (bfloat16), tokenizer, log and facts to ``folder`` as a Hugging Face checkpoint."""
+def export(out: Path) -> None:
+    """Write the run's model (bfloat16), tokenizer, log and facts to `WEIGHTS` as a Hugging Face checkpoint."""
     if not (out / "checkpoint.pt").exists():
         raise UserError(f"cannot export {out}: it holds no checkpoint.pt. Train first: leave --export out")
     state = torch.load(out / "checkpoint.pt", weights_only=True)
@@ -216,10 +216,10 @@ def export(out: Path, folder: Path = WEIGHTS) -> None:
     model = build_model(setting)
     model.load_state_dict(state["model"])
     model.config._attn_implementation = "sdpa"
-    model.to(torch.bfloat16).save_pretrained(folder)
-    PreTrainedTokenizerFast.from_pretrained(out / "tokenizer").save_pretrained(folder)
+    model.to(torch.bfloat16).save_pretrained(WEIGHTS)
+    PreTrainedTokenizerFast.from_pretrained(out / "tokenizer").save_pretrained(WEIGHTS)
     lines = {json.loads(line)["step"]: line for line in (out / "log.jsonl").read_text().splitlines()}
-    (folder / "training-log.jsonl").write_text("\n".join(lines[step] for step in sorted(lines)) + "\n")
+    (WEIGHTS / "training-log.jsonl").write_text("\n".join(lines[step] for step in sorted(lines)) + "\n")
     facts = {
         "setting": asdict(setting),
         "tokens": state["step"] * setting.batch * setting.window,
@@ -229,7 +229,7 @@ def export(out: Path, folder: Path = WEIGHTS) -> None:
         "corpus": {split: corpus.digest(split) for split in corpus.SPLITS},
         "sources": corpus.sources(),
     }
-    (folder / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
+    (WEIGHTS / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,13 +52,9 @@ def in_turns(
 
 
 def race(subject: str, baseline: str, naive: Callable[[], tuple], own: Callable[[], tuple]) -> None:
-    """Hand over what a search saves against a naive one: layer executions and time.
+    """Hand over what a search saves against a naive one, the ``baseline``: layer executions and time.
 
-    Args:
-        subject: The search, in words.
-        baseline: What the naive search does.
-        naive: Returns the outcome and the layer executions of the naive search.
-        own: Returns the same of the search.
+    ``naive`` and ``own`` return the outcome and the layer executions.
 
     Raises:
         SystemExit: the outcomes differ.

@@ -133,7 +133,7 @@ class DistilledPatch(TrainedRepair):
     def settings(self, context: Context) -> distill.DistillationSettings:
         """Return the settings of the distillation."""
         changes = self.stated("trainable", "target", "top_k")
-        return distill.settings_of(context.fidelity, fitting=self.fitting(Fitting()), **changes)
+        return distill.settings_of(context.recipe.fidelity, fitting=self.fitting(Fitting()), **changes)
 
     def distill(self, context: Context, statistics: Statistics, sequences: Tensor, **where) -> dict[str, Any]:
         """Train the patches on sequences, remove the selected layers and insert the patches; return the report.

