@@ -18,8 +18,8 @@ factor and any matrix, and `unexplained`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -33,8 +33,6 @@ RIDGE = 0.01
 SILENCE = 1e-6
 # Rows are brought to float64 so many bytes of inputs at a time.
 WIDE_BYTES = 2**27
-_SQUARE = ("gram", "cross")  # the sums that are matrices
-_FACTS = ("matrices", "tokens", "dot", "target")  # the fields of moments that are no tensors
 SYMMETRIC_BLOCK = 256  # columns of a symmetric product at once; of many a sixteenth
 
 
@@ -95,42 +93,6 @@ class Moments:
         if self.matrices:
             self.gram = x.T @ x if self.gram is None else self.gram + x.T @ x
             self.cross = x.T @ y if self.cross is None else self.cross + x.T @ y
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return every sum that is a tensor, by name."""
-        tensors = {f"squares.{rotated:d}": value for rotated, value in self.squares.items()}
-        tensors |= {f"products.{rotated:d}": value for rotated, value in self.products.items()}
-        return tensors | {name: getattr(self, name) for name in _SQUARE if getattr(self, name) is not None}
-
-    def facts(self) -> dict:
-        """Return every other field as plain JSON types."""
-        return {name: getattr(self, name) for name in _FACTS}
-
-    @classmethod
-    def of(cls, facts: Mapping, tensors: Mapping[str, Tensor]) -> Moments:
-        """Return the moments that `facts` and `tensors` describe.
-
-        Raises:
-            KeyError: a field is missing.
-            TypeError: a field is unknown: an earlier version wrote it.
-        """
-        sums = {name: {r: tensors[f"{name}.{r:d}"] for r in (False, True)} for name in ("squares", "products")}
-        return cls(**facts, **sums, **{name: tensors[name] for name in _SQUARE if facts["matrices"]})
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that the matrices take."""
-        return sum(value.nbytes for value in (self.gram, self.cross) if value is not None)
-
-    def to(self, device: torch.device) -> Moments:
-        """Return the same sums on a device."""
-        sums = {name: {r: v.to(device) for r, v in getattr(self, name).items()} for name in ("squares", "products")}
-        square = {name: value if (value := getattr(self, name)) is None else value.to(device) for name in _SQUARE}
-        return replace(self, **sums, **square)
-
-    def without_matrices(self) -> Moments:
-        """Return the same sums without the matrices."""
-        return replace(self, matrices=False, gram=None, cross=None)
 
     def scalar(self) -> float:
         """Return the best single factor.

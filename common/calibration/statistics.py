@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from common.calibration.least_squares import Moments, silent
@@ -172,11 +170,9 @@ class Statistics:
         rotate: bool = True,
         elementwise: Iterable[tuple[int, int]] = (),
         moments: Iterable[tuple[int, int]] = (),
-        matrices: Iterable[tuple[int, int]] = (),
         skip: int = 0,
     ) -> bool:
         """Return whether `common.calibration.collect` with these options would find nothing that is missing here."""
-        matrices, moments = list(matrices), list(moments)
         bases = (False, True) if rotate else (False,)
         return (
             span <= self.span
@@ -185,72 +181,31 @@ class Statistics:
             and all(kind in self.kinds for kind in _ON_REQUEST if kind in kinds)
             and self.magnitudes.keys() >= set(bases)
             and self.elementwise.keys() >= {(rotated, a, b) for a, b in elementwise for rotated in bases}
-            and self.moments.keys() >= {*moments, *matrices}
-            and all(self.moments[pair].matrices for pair in matrices)
+            and self.moments.keys() >= set(moments)
         )
 
-    def joined(self, others: Iterable[Statistics], matrices: int) -> Statistics:
-        """Add the named pairs of ``others``, statistics of the same model and tokens, and return these statistics.
-
-        At most ``matrices`` bytes of C x C matrices are taken over.
-        """
-        device = next(iter(self.magnitudes.values())).device
+    def joined(self, others: Iterable[Statistics]) -> Statistics:
+        """Add the named pairs of ``others``, statistics of the same model and tokens, and return these statistics."""
         for other in others:
-            self.elementwise = {key: value.to(device) for key, value in other.elementwise.items()} | self.elementwise
-            for pair, added in other.moments.items():
-                if added.nbytes > matrices:
-                    added = added.without_matrices()
-                present = self.moments.get(pair)
-                if present is None or (added.matrices and not present.matrices):
-                    self.moments[pair] = added.to(device)
-                    matrices -= added.nbytes
+            self.elementwise = other.elementwise | self.elementwise
+            self.moments = other.moments | self.moments
         return self
 
-    def to_bytes(self, matrices: int) -> bytes:
-        """Return the statistics as safetensors, with at most ``matrices`` bytes of C x C matrices.
-
-        Matrices that `joined` added last have priority.
-        """
-        moments = {}
-        for pair, sums in reversed(self.moments.items()):
-            moments[pair] = sums if sums.nbytes <= matrices else sums.without_matrices()
-            matrices -= moments[pair].nbytes
-        tensors = {f"magnitudes.{rotated:d}": value for rotated, value in self.magnitudes.items()}
-        tensors |= {f"ratios.{rotated:d}.{d}": value for (rotated, d), value in self.ratios.items()}
-        tensors |= {f"elementwise.{rotated:d}.{a}.{b}": value for (rotated, a, b), value in self.elementwise.items()}
-        for (a, b), sums in moments.items():
-            tensors |= {f"moments.{a}.{b}.{name}": value for name, value in sums.tensors().items()}
-        sizes = {name: getattr(self, name) for name in ("layers", "span", "kinds", "samples", "tokens", "skip")}
-        facts = sizes | {"cosines": [[a, b, asdict(sums)] for (a, b), sums in self.cosines.items()]}
-        facts["moments"] = [[a, b, sums.facts()] for (a, b), sums in moments.items()]
-        return save({name: value.cpu().contiguous() for name, value in tensors.items()}, {"facts": json.dumps(facts)})
+    def to_bytes(self) -> bytes:
+        """Return what `read` reads."""
+        content = io.BytesIO()
+        torch.save(self, content)
+        return content.getvalue()
 
     @classmethod
-    def read(cls, path: Path) -> Statistics:
-        """Read the statistics that `to_bytes` wrote.
+    def read(cls, path: Path, device: torch.device) -> Statistics:
+        """Read the statistics that `to_bytes` wrote onto a device.
 
         Raises:
-            OSError, SafetensorError, ValueError, KeyError, TypeError: the file is missing, or holds no statistics.
+            OSError, EOFError, RuntimeError, pickle.UnpicklingError: the file is missing or damaged.
         """
-        with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})["facts"])
-            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-        cosines = {(a, b): Cosine(**sums) for a, b, sums in facts.pop("cosines")}
-        moments = facts.pop("moments")
-        statistics = cls(**facts | {"kinds": tuple(facts["kinds"]), "cosines": cosines})
-        of_pairs: dict[tuple[int, int], dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            kind, *key = name.split(".")
-            if kind == "magnitudes":
-                statistics.magnitudes[key[0] == "1"] = value
-            elif kind == "ratios":
-                statistics.ratios[key[0] == "1", int(key[1])] = value
-            elif kind == "elementwise":
-                statistics.elementwise[key[0] == "1", int(key[1]), int(key[2])] = value
-            else:
-                of_pairs.setdefault((int(key[0]), int(key[1])), {})[".".join(key[2:])] = value
-        statistics.moments = {(a, b): Moments.of(moment_facts, of_pairs[a, b]) for a, b, moment_facts in moments}
-        return statistics
+        with torch.serialization.safe_globals([cls, Cosine, Moments]):
+            return torch.load(path, device, weights_only=True)
 
     def _elementwise(self, a: int, b: int, rotated: bool) -> Tensor:
         self._require_rotated(rotated)

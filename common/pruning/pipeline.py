@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import pickle
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from common import calibration
@@ -32,9 +32,6 @@ from common.utils.paths import ROOT
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
-# Least squares' matrices of a pass that takes their factors come along, and are kept on disk, while they are of so many bytes
-# at most: a row of factors is mostly followed by one of the matrix, and the next pass would cost as much again.
-_MATRICES = 2**28
 _STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
 _MADE: set[Path] = set()  # long work of this very process, which forcing need not do again
 _LOCKED: set[Path] = set()  # folders that are ours while their recipe is carried out
@@ -190,7 +187,7 @@ class Context:
             return read()
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except (OSError, ValueError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
             log.warning("%s is unreadable (%s); doing its work again", path, error)
             return None
 
@@ -244,15 +241,16 @@ class Context:
 
         A pass costs minutes, and further blocks and cosines only seconds. So it also collects what a table's other
         recipes would need (every block of up to a third of the layers, the papers' largest share), and is kept in
-        memory and on disk. Call it before layers are removed. ``options`` are those of `calibration.collect`.
+        memory and on disk; one with least-squares matrices, which are large, is not. Call it before layers are removed.
+        ``options`` are those of `calibration.collect`.
         """
         layers, kinds = self.decoder.num_layers, tuple(kinds)
         needed = {"span": span, "kinds": kinds} | options
-        if not self.keep or self.calibration_ids is not None:
+        if not self.keep or self.calibration_ids is not None or options.get("matrices"):
             return self._collected(needed)
         facts = [self.recipe.calibration, self.batch_size]
         facts += [{"skip": options["skip"]}] if options.get("skip") else []
-        path = self._work_file("statistics", facts, ".safetensors")
+        path = self._work_file("statistics", facts, ".pt")
         passes = [statistics for file, statistics in _STATISTICS if file == path]
         pairs = calibration.default_pairs(layers, span)
 
@@ -260,7 +258,7 @@ class Context:
             return next((statistics for statistics in passes if statistics.holds(pairs, **needed)), None)
 
         def read() -> None:
-            if statistics := self._read_work(path, lambda: calibration.Statistics.read(path)):
+            if statistics := self._read_work(path, lambda: calibration.Statistics.read(path, self.decoder.device)):
                 passes.append(statistics)
 
         if not passes:
@@ -273,11 +271,8 @@ class Context:
                     longest = max([span, layers // 3, *(earlier.span for earlier in passes)])
                     kinds = tuple(dict.fromkeys([*kinds, *(kind for earlier in passes for kind in earlier.kinds)]))
                     more = {"span": longest, "kinds": kinds, "pairs": calibration.all_pairs(layers, longest)}
-                    named = [*options.get("matrices", ()), *options.get("moments", ())]
-                    if 2 * 8 * self.decoder.hidden_size**2 * len(named) <= _MATRICES:
-                        more["matrices"] = named
-                    statistics = self._collected(needed | more).joined(passes, _MATRICES)
-                    self._write_work(path, statistics.to_bytes(_MATRICES))
+                    statistics = self._collected(needed | more).joined(passes)
+                    self._write_work(path, statistics.to_bytes())
         others = [entry for entry in _STATISTICS if entry[1] is not statistics]
         _STATISTICS[:] = others[1 - _REMEMBERED :] + [(path, statistics)]
         return statistics

@@ -80,75 +80,51 @@ def test_a_pass_is_found_again_on_disk(prepared, passes):
     assert len(passes) == 2
 
 
-def test_what_was_not_collected_is_collected(prepared, passes, crops, monkeypatch):
+def test_what_was_not_collected_is_collected(prepared, passes, crops):
     prepared().statistics(1, rotate=False)
     same(prepared().statistics(1), collect(Decoder(prepared().model), crops, span=1), 1)
     assert len(passes) == 2
-    named = prepared().statistics(2, ("channel",), matrices=[(1, 3)], elementwise=[(2, 4)])
-    assert len(passes) == 3 and prepared().statistics(2, matrices=[(1, 3)]) is named
+    named = prepared().statistics(2, ("channel",), moments=[(1, 3)], elementwise=[(2, 4)])
     assert prepared().statistics(2, elementwise=[(2, 4)], moments=[(1, 3)]) is named and len(passes) == 3
-    both = prepared().statistics(2, matrices=[(0, 2)])
-    assert prepared().statistics(2, matrices=[(1, 3), (0, 2)], elementwise=[(2, 4)]) is both and len(passes) == 4
-    monkeypatch.setattr(pipeline, "_MATRICES", 2 * 8 * prepared().model.config.hidden_size ** 2)
-    factors = prepared().statistics(2, moments=[(0, 1)])  # one pair's matrices are small enough to come along
-    assert prepared().statistics(2, matrices=[(0, 1)]) is factors and len(passes) == 5
-    assert [factors.moments[pair].matrices for pair in ((1, 3), (0, 2))] == [True, False]  # and of others as many
-    alone = collect(Decoder(prepared().model), crops, span=2, matrices=[(0, 1)]).moments[0, 1]
-    assert torch.equal(factors.moments[0, 1].matrix(), alone.matrix())
-    prepared().statistics(2, moments=[(0, 3), (1, 4)])  # two are not
-    assert prepared().statistics(2, matrices=[(0, 3)]).moments[0, 3].gram is not None and len(passes) == 7
+    both = prepared().statistics(2, moments=[(0, 2)])
+    assert prepared().statistics(2, moments=[(1, 3), (0, 2)], elementwise=[(2, 4)]) is both and len(passes) == 4
+    assert prepared().statistics(2, matrices=[(0, 2)]).moments[0, 2].gram is not None  # which are not kept
+    assert both.moments[0, 2].gram is None and len(passes) == 5
     with pytest.raises(ValueError, match="no channel cosine was collected"):
         collect(Decoder(prepared().model), crops).cosine("channel", 0, 1)
 
 
-@pytest.mark.parametrize("small", [True, False])
-def test_what_belongs_to_named_pairs_is_found_again_on_disk(small, prepared, passes, crops, monkeypatch):
-    width = prepared().model.config.hidden_size
-    monkeypatch.setattr(pipeline, "_MATRICES", 2 * 8 * width**2 * 2 - (not small))
-    prepared().statistics(2, matrices=[(1, 3)], elementwise=[(2, 4)])
+def test_what_belongs_to_named_pairs_is_found_again_on_disk(prepared, passes, crops):
+    prepared().statistics(2, moments=[(1, 3)], elementwise=[(2, 4)])
     pipeline._STATISTICS.clear()
-    prepared().statistics(2, matrices=[(0, 2)])  # as a process that ends after it
+    prepared().statistics(2, moments=[(0, 2)])  # as a process that ends after it
     pipeline._STATISTICS.clear()
     statistics = prepared().statistics(2, moments=[(1, 3)], elementwise=[(2, 4)])
     assert len(passes) == 2 and prepared().statistics(2, moments=[(0, 2)]) is statistics
-    assert statistics.moments[1, 3].matrices and statistics.moments[0, 2].matrices == small
     for pair in ((1, 3), (0, 2)):
-        alone = collect(Decoder(prepared().model), crops, span=2, matrices=[pair], elementwise=[(2, 4)])
+        alone = collect(Decoder(prepared().model), crops, span=2, moments=[pair], elementwise=[(2, 4)])
         moments, moments_alone = statistics.moments[pair], alone.moments[pair]
         first, second = ((m.scalar(), m.target, m.tokens) for m in (moments, moments_alone))
         assert first == second
         assert all(torch.equal(moments.channels(rotated), moments_alone.channels(rotated)) for rotated in (False, True))
-        assert not moments.matrices or torch.equal(moments.matrix(), moments_alone.matrix())
         assert torch.equal(statistics.ratio(2, 4, "elementwise", True), alone.ratio(2, 4, "elementwise", True))
-    prepared().statistics(2, matrices=[(1, 3)])
-    assert len(passes) == 2
-    prepared().statistics(2, matrices=[(0, 2)])
-    assert len(passes) == (2 if small else 3)
 
 
 @pytest.mark.parametrize("skip", [0, 2])
 def test_a_file_says_how_many_first_tokens_are_in_none_of_it(tiny_llama, crops, tmp_path, skip):
     """Else statistics without first tokens would be taken for those of all of them."""
     written = collect(Decoder(tiny_llama), crops, span=2, skip=skip)
-    (tmp_path / "statistics").write_bytes(written.to_bytes(0))
-    statistics = Statistics.read(tmp_path / "statistics")
+    (tmp_path / "statistics").write_bytes(written.to_bytes())
+    statistics = Statistics.read(tmp_path / "statistics", torch.device("cpu"))
     for skipped in (0, 2):
         assert statistics.holds([], span=2, kinds=("token",), skip=skipped) == (skip == skipped)
     same(statistics, written, 2)
 
 
-def test_matrices_of_an_earlier_pass_come_along(tiny_llama, crops):
-    decoder, pair = Decoder(tiny_llama), (1, 3)
-    factors, earlier = collect(decoder, crops, moments=[pair]), collect(decoder, crops, matrices=[pair])
-    expected = factors.moments[pair].scalar()
-    moments = factors.joined([earlier], 10**9).moments[pair]
-    assert moments.matrices and moments.scalar() == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("damage", [b"", b"no safetensors", None])
+@pytest.mark.parametrize("damage", [b"", b"no statistics", None])
 def test_a_damaged_file_costs_a_pass(damage, prepared, passes, caplog):
     prepared().statistics(1)
-    (path,) = pipeline.work_folder().rglob("statistics-*.safetensors")
+    (path,) = pipeline.work_folder().rglob("statistics-*.pt")
     path.write_bytes(path.read_bytes()[:-8] if damage is None else damage)
     pipeline._STATISTICS.clear()
     prepared().statistics(1)
