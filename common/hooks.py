@@ -1,9 +1,8 @@
-"""Reading and changing the residual stream at layer boundaries.
+"""Changing the residual stream at layer boundaries.
 
 A boundary `l` is the input of layer `l`, `X[l]` [batch, tokens, channels]; boundary `N` is the input of the final norm.
 
-Temporary: `capture` streams `X[l]` to a callback, `scale_stream` multiplies it. Both see what the layer really receives:
-patches act first.
+Temporary: `scale_stream` multiplies what the layer really receives: patches act first.
 
 Lasting: a *patch* is any module `[batch, tokens, channels] -> same` that a method inserts at a boundary. It is held by a
 forward pre-hook on the module that receives the boundary, and not registered as a submodule. So the model's own
@@ -15,8 +14,8 @@ model to another device on its next call.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -55,26 +54,6 @@ def patch_loader(kind: str) -> PatchLoader | None:
         if method is not None:
             importlib.import_module(method.name)
     return PATCH_LOADERS.get(kind)
-
-
-@contextmanager
-def capture(model: nn.Module, layers: Iterable[int], callback: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Call `callback(l, X[l])` in every forward pass while the context is open, for each `l` in `layers` (0..N).
-
-    Calls come in order of execution. The tensor is the live one: reduce or copy it inside the callback, and do not
-    change it. `X[N]` arrives when the final norm is called (`Decoder.run` alone returns it instead).
-    """
-
-    def watch(boundary: int):
-        def hook(_module, args):
-            callback(boundary, args[0])
-
-        return hook
-
-    with ExitStack() as stack:
-        for boundary in layers:
-            stack.enter_context(boundary_module(model, boundary).register_forward_pre_hook(watch(boundary)))
-        yield
 
 
 @contextmanager

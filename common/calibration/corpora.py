@@ -172,7 +172,7 @@ def open_dataset(
     import datasets
     import huggingface_hub
 
-    with silenced(), reachable_or_cached(hub_id) as blocked:
+    with reachable_or_cached(hub_id) as blocked:
         try:
             folder = hub.mirror("datasets", hub_id)
             if folder is not None:
@@ -211,7 +211,7 @@ def mirrored_config(folder: Path, config: str | None) -> tuple[str, str | None]:
 
 @contextmanager
 def reachable_or_cached(*hub_ids: str) -> Iterator[str | None]:
-    """Keep the hub's client from long retries while the context is open.
+    """Keep the hub's client from long retries while the context is open, and hide its bars where no terminal shows them.
 
     If the hub is out of reach, the client uses its cache or fails at once. Data sets that are all in the mirror need no
     hub, so nothing is probed.
@@ -222,6 +222,8 @@ def reachable_or_cached(*hub_ids: str) -> Iterator[str | None]:
     import datasets
     from huggingface_hub import constants
 
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
     needed = [hub_id for hub_id in hub_ids if hub.mirror("datasets", hub_id) is None]
     blocked = hub.unreachable_because() if needed else None
     if blocked is None:
@@ -234,21 +236,6 @@ def reachable_or_cached(*hub_ids: str) -> Iterator[str | None]:
         yield blocked
     finally:
         constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
-
-
-@contextmanager
-def silenced() -> Iterator[None]:
-    """Hide the progress bars of `datasets` while the context is open, unless standard error is a terminal."""
-    import datasets
-
-    shown = datasets.utils.logging.is_progress_bar_enabled() and not sys.stderr.isatty()
-    if shown:
-        datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            datasets.enable_progress_bars()
 
 
 def unavailable(hub_id: str, error: Exception, blocked: str | None = None) -> UserError:

@@ -7,12 +7,11 @@ tokens rates the pruning interface well.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from common.hooks import capture
 from common.models.architectures import layer_list
 
 TIMES = 10.0  # the median token's norm, from which on the first token's is massive
@@ -71,6 +70,10 @@ def watched(model: nn.Module) -> Iterator[Norms]:
 
     Every layer must run at least once before the norms are read.
     """
-    norms = Norms(len(layer_list(model)))
-    with capture(model, range(len(layer_list(model))), norms.add):
+    layers = layer_list(model)
+    norms = Norms(len(layers))
+    with ExitStack() as stack:
+        for number, layer in enumerate(layers):  # a patch on a layer acts before
+            hook = layer.register_forward_pre_hook(lambda _layer, args, number=number: norms.add(number, args[0]))
+            stack.enter_context(hook)
         yield norms

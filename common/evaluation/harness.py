@@ -301,7 +301,7 @@ def _load_library(tasks: Sequence[str]) -> dict:
     options = {"resolve_func": False, "recursive": True}
     configs = {task: load_yaml(manager.task_index[task].yaml_path, **options) for task in tasks}
     hub_ids = [config["dataset_path"] for config in configs.values() if "dataset_path" in config]
-    with corpora.silenced(), corpora.reachable_or_cached(*hub_ids) as blocked:
+    with corpora.reachable_or_cached(*hub_ids) as blocked:
         for task, config in configs.items():
             hub_id = config.get("dataset_path", task)
             mirrored = _mirrored(hub_id, config.get("dataset_name"))

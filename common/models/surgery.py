@@ -7,7 +7,6 @@ reload): the list of layers, every `layer_idx`, `num_hidden_layers`, and the con
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 
 from common.hooks import attach_patch, patch_hooks, patches, take_patch_hooks
@@ -148,7 +147,7 @@ def add_biases(model: nn.Module, flag: str) -> None:
 
 def _validated(indices: Iterable[int], count: int) -> set[int]:
     """Return `indices` as a set, checked against a model of `count` layers."""
-    indices = [index.item() if isinstance(index, torch.Tensor) else int(index) for index in indices]
+    indices = [int(index) for index in indices]
     if not 1 <= len(indices) <= count - 2:
         raise UserValueError(f"cannot remove {len(indices)} of {count} layers; remove 1 to {count - 2}")
     outside = sorted(index for index in indices if not 0 <= index < count)

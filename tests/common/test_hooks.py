@@ -1,4 +1,4 @@
-"""Capture against `hidden_states`; scaling and patches against running the two halves by hand."""
+"""Scaling and patches against running the two halves by hand."""
 
 import copy
 
@@ -7,34 +7,15 @@ import torch
 from heads import detach_patches
 from torch import nn
 
-from common.hooks import attach_patch, capture, patch_parameters, patches, scale_stream
+from common.hooks import attach_patch, patch_parameters, patches, scale_stream
 from common.models.decoder import Decoder
 from common.utils.errors import UserError
-
-
-@torch.no_grad()
-def test_capture_streams_hidden_states(tiny, ids):
-    captured = {}
-    with capture(tiny, range(7), lambda layer, hidden: captured.__setitem__(layer, hidden.clone())):
-        states = tiny(ids, output_hidden_states=True, use_cache=False).hidden_states
-    assert list(captured) == list(range(7))
-    for layer in range(6):
-        assert torch.equal(captured[layer], states[layer])
-    assert torch.equal(tiny.model.norm(captured[6]), states[6])  # Hugging Face's last one is after the final norm
-    captured.clear()
-    tiny(ids)
-    assert not captured
 
 
 @torch.no_grad()
 def test_hooks_go_away_on_errors(tiny_llama, ids):
     before = tiny_llama(ids).logits
 
-    def fail(_layer, _hidden):
-        raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"), capture(tiny_llama, [2], fail):
-        tiny_llama(ids)
     with pytest.raises(RuntimeError, match="stop"), scale_stream(tiny_llama, 3, 2.0):
         raise RuntimeError("stop")
     assert torch.equal(tiny_llama(ids).logits, before)
