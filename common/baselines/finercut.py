@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from common.baselines.sublayer_removal import Half, check_count, greedy, halves_of
+from common.baselines.sublayer_removal import Half, greedy
 from common.forward.losses import ROWS
 from common.models.decoder import Decoder
 
@@ -43,11 +43,7 @@ def finer_cut(
     Sequences are processed one by one. The original model's logits of one sequence exist at a time (float32), and a
     trial's logits of `losses.ROWS` positions. The original's final-norm outputs stay in host memory. ``begun`` and
     ``after``: see `greedy`.
-
-    Raises:
-        UserError: a count that leaves no sub-layer.
     """
-    check_count(count, len(halves_of(decoder)))
     dense = [decoder.norm(decoder.run(decoder.embed_tokens(sequence)))[0].cpu() for sequence in ids.split(1)]
 
     def parts(normed: Tensor) -> Iterator[Tensor]:

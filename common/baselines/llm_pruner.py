@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from common.models import offload
 from common.models.decoder import Decoder
-from common.models.layers.sublayers import present
 from common.models.layers.widths import channels, key_heads, narrow_to, settle, slice_channels, slice_heads, widths
 from common.pruning.importance import taylor
 from common.utils.errors import UserError, UserValueError
@@ -58,10 +57,6 @@ def prune(
         if not 0 < share < 1:
             raise UserValueError(f"LLM-Pruner takes a share of each layer, 0 < ratio < 1, not {share}")
     _check_spared(layers)
-    if len(present(model)) < 2 * layers:
-        raise UserValueError(
-            "LLM-Pruner prunes whole layers' heads and channels; prune before taking halves of layers out"
-        )
     chosen = range(FIRST, layers - LAST)
     selected: dict[int, tuple[Tensor, Tensor]] = {}
 

@@ -23,7 +23,6 @@ from common.models.decoder import Decoder
 from common.pruning import selection
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Selection, register
-from common.utils.errors import UserValueError
 
 # RLS from here on -> clusters; below all of them MOST.
 CLUSTERS = ((1.0, 2), (0.7, 3))
@@ -76,17 +75,9 @@ def locality(similarity: Tensor) -> float:
 
 
 def lorp(similarity: Tensor, count: int, clusters: int | None = None) -> list[int]:
-    """Return the layers to remove, in order, from S [N, N]; ``clusters`` is their number, None: by the locality.
-
-    Raises:
-        UserError: an impossible count or number of clusters.
-    """
-    layers = len(similarity)
-    selection.check_count(count, layers)
+    """Return the layers to remove, in order, from S [N, N]; ``clusters`` is their number, None: by the locality."""
     if clusters is None:
         clusters = next((k for least, k in CLUSTERS if locality(similarity) >= least), MOST)
-    if clusters > layers:
-        raise UserValueError(f"{layers} layers cannot form {clusters} clusters")
     members = _clustered(similarity, clusters)
     queues = [_by_redundancy(similarity, cluster) for cluster in members]
     removed = [queue.pop(0) for queue in queues if queue][:count]

@@ -33,7 +33,7 @@ from common.models.surgery import add_biases, check_unpatched, remove_layers
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Repair, register
 from common.pruning.selection import check_layers, runs
-from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.errors import UserError, unknown
 
 OBJECTIVES = ("least-squares", "cosine", "cosine-stream", "bias")
 EPOCHS, RATE, STEP_TOKENS = 10, 1e-4, 1024
@@ -106,7 +106,7 @@ def replace_me(
     decoder, removed = Decoder(model), sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
     check_unpatched(model, runs(removed))
-    _check(decoder, objective, bias, alpha)
+    _check(decoder, objective, bias)
     blocks, adam = runs(removed), objective.startswith("cosine")
     sums = {run: _RunSums(Regression(intercept=bias)) for run in blocks}
     for crossing in crossings(decoder, ids, blocks, watch=True, batch_size=batch_size, progress=progress):
@@ -151,7 +151,7 @@ def _writers(decoder: Decoder, layer: int) -> list:
     return [writer for writer in decoder.residual_writers(layer) if writer.name.startswith(inside)]
 
 
-def _check(decoder: Decoder, objective: str, bias: bool, alpha: float) -> None:
+def _check(decoder: Decoder, objective: str, bias: bool) -> None:
     if objective not in OBJECTIVES:
         raise unknown("objective", objective, OBJECTIVES)
     if not _writers(decoder, 0):
@@ -171,8 +171,6 @@ def _check(decoder: Decoder, objective: str, bias: bool, alpha: float) -> None:
         )
     if bias and objective != "least-squares":
         raise UserError(f"bias goes with the objective least-squares, not {objective}; leave it out")
-    if not 0 <= alpha < float("inf"):
-        raise UserValueError(f"alpha must be 0 or a positive number, not {alpha}")
 
 
 def _adam(stored: Iterable[tuple[Tensor, Tensor, Tensor]], *, stream: bool, device: torch.device) -> Tensor:

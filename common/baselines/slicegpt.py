@@ -39,7 +39,6 @@ from common.models.architectures import (
 )
 from common.models.decoder import Decoder
 from common.models.layers.structure import register_structure
-from common.models.layers.sublayers import present
 from common.models.surgery import untie_embeddings
 from common.utils.errors import UserError, UserValueError
 
@@ -148,8 +147,6 @@ def _check(model: nn.Module, width: int) -> Architecture:
             f"SliceGPT cannot slice architecture {model.config.model_type!r}: it takes layers without norms behind attention "
             f"and MLP and without experts; supported: {supported}"
         )
-    if len(present(model)) < 2 * len(model.model.layers):
-        raise UserError("SliceGPT slices whole layers; slice before taking halves of layers out")
     refuse_patches(model, "SliceGPT")  # they act on the residual stream as it was
     if not 0 < width <= model.config.hidden_size:
         raise UserValueError(f"SliceGPT leaves 1..{model.config.hidden_size} channels of this model, not {width}")

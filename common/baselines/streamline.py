@@ -6,9 +6,9 @@ connection, replaces the block (the LinearPatch paper's reading, whose parameter
 example is a ReLU network of width 4C with biases). Layer: one decoder layer, initially the block's first, replaces the
 block.
 
-The default training is that of LinearPatch, with which its paper compares: the same data and rates, the last weights
-kept. `OFFICIAL` is that of LLM-Streamline's code, which keeps the weights that do best on held-out text (`validation`),
-evaluated after each of its epochs, of which there is one.
+The default training is that of LinearPatch, with which its paper compares: the same data and rates. `OFFICIAL` is that of
+LLM-Streamline's code. The code keeps the weights that do best on held-out text, evaluated after each of its epochs; there
+is one epoch, so these are the last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import copy
 import math
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +27,12 @@ from common.calibration.massive_activations import massive
 from common.hooks import register_patch
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers, replace_runs
-from common.pruning.calibration_text import crops
 from common.pruning.pipeline import Context
 from common.pruning.recipe import register
 from common.pruning.selection import runs
 from common.pruning.trained_repair import TrainedRepair, note_training
 from common.training.distillation import Distillation, Run, standing_in, train
-from common.training.fitting import VALIDATE_EVERY, Fitting
+from common.training.fitting import Fitting
 from common.utils.errors import UserValueError
 
 KIND = "streamline-ffn"
@@ -52,9 +51,6 @@ OFFICIAL = Fitting(
     accumulate=16,
     order="shuffled",
 )
-# Sequences of LinearPatch's official scripts, which draw them with the training's generator, behind its crops; here a
-# generator of their own with its seed. How many LLM-Streamline's code takes is its data's.
-HELD_OUT, SEED = 16, 2
 
 
 @dataclass(frozen=True)
@@ -64,14 +60,12 @@ class StreamlineSettings:
     target: 'output', mean squared error to the block's output; 'logits', KL to the original model's `top_k` most likely
     tokens, with which LinearPatch's paper reports NaN. seed: of the feed-forward network's initial weights.
     spare_massive: leave massive tokens (`common.calibration.massive_activations`) unchanged (extension).
-    validate_every: steps between two validations, if there are held-out sequences.
     """
 
     target: str = "output"
     top_k: int = 100
     seed: int = 0
     spare_massive: bool = False
-    validate_every: int = VALIDATE_EVERY
     fitting: Fitting = Fitting()
 
 
@@ -140,7 +134,6 @@ def replace_with_ffn(
     sequences: Tensor,
     settings: StreamlineSettings = StreamlineSettings(),
     *,
-    validation: Tensor | None = None,
     folder: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> dict:
@@ -148,15 +141,15 @@ def replace_with_ffn(
 
     The network lies outside the model's state dict; `common.models.checkpoint` saves and loads it.
 
-    ``sequences`` [samples, tokens] are token ids to train on, ``validation`` held-out ones: the weights that are best
-    on them are kept instead of the last. ``folder`` is for checkpoints, as in `common.training.fitting.fit`.
+    ``sequences`` [samples, tokens] are token ids to train on. ``folder`` is for checkpoints, as in
+    `common.training.fitting.fit`.
 
     Returns:
         The report of `common.training.fitting.fit`, with the runs and positions. A training that diverges is a result:
-        the report says so, and the network is the last whose loss was finite (or the best on ``validation``).
+        the report says so, and the network is the last whose loss was finite.
     """
     networks = _networks(model, removed, settings.seed, settings.spare_massive)
-    report = _train(model, networks, sequences, settings, validation, folder, progress)
+    report = _train(model, networks, sequences, settings, folder, progress)
     return report | {"replaced": _inserted(model, networks)}
 
 
@@ -174,7 +167,6 @@ def replace_with_layer(
     sequences: Tensor,
     settings: StreamlineSettings = StreamlineSettings(),
     *,
-    validation: Tensor | None = None,
     folder: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> dict:
@@ -192,7 +184,7 @@ def replace_with_layer(
     start, stop = blocks[0]
     decoder = Decoder(model)
     stand_in = _Layer(decoder, start)
-    report = _train(model, {(start, stop): stand_in}, sequences, settings, validation, folder, progress)
+    report = _train(model, {(start, stop): stand_in}, sequences, settings, folder, progress)
     decoder.layers[start].load_state_dict(stand_in.layer.state_dict())
     remove_layers(model, range(start + 1, stop))
     return report | {"replaced": [{"run": [start, stop], "position": start}]}
@@ -215,13 +207,10 @@ def _train(
     networks: dict[Run, nn.Module],
     sequences: Tensor,
     settings: StreamlineSettings,
-    validation: Tensor | None,
     folder: str | os.PathLike | None,
     progress: bool,
 ) -> dict:
-    decoder = Decoder(model)
-    options = {"target": settings.target, "k": settings.top_k}
-    task = Distillation(decoder, networks, sequences, **options)
+    task = Distillation(Decoder(model), networks, sequences, target=settings.target, k=settings.top_k)
     parameters = {
         f"{start}-{stop}.{name}": value
         for (start, stop), network in networks.items()
@@ -233,8 +222,6 @@ def _train(
         settings.fitting,
         identity={"networks": sorted({type(network).__name__ for network in networks.values()}), "seed": settings.seed}
         | ({"spare_massive": True} if settings.spare_massive else {}),
-        held_out=None if validation is None else Distillation(decoder, networks, validation, **options),
-        validate_every=settings.validate_every,
         folder=folder,
         progress=progress,
     )
@@ -242,23 +229,15 @@ def _train(
 
 @dataclass(frozen=True)
 class _Streamline(TrainedRepair):
-    """Base of both trained replacements.
-
-    A recipe of the official code's fidelity trains by `OFFICIAL`, and keeps the weights that do best on `HELD_OUT` other
-    sequences.
-    """
+    """Base of both trained replacements; a recipe of the official code's fidelity trains by `OFFICIAL`."""
 
     def train(self, context: Context, method, names: Sequence[str], without: Sequence[str] = ()) -> None:
         """Replace the chosen layers by what `method` trains; names: of `StreamlineSettings`."""
         code = context.recipe.fidelity == "code"
         fitting = self.fitting(OFFICIAL if code else Fitting(), without=without)
-        sequences, held_out = self.sequences(context), None
         settings = StreamlineSettings(fitting=fitting, **self.stated(*names))
-        if code:
-            held_out = crops(context, replace(context.calibration, count=HELD_OUT), seed=SEED, stretch="validation")
-            settings = replace(settings, validate_every=fitting.steps(len(sequences)))  # at the end of its one epoch
         options = {"folder": context.folder / "streamline", "progress": context.progress}
-        report = method(context.model, context.removed, sequences, settings, validation=held_out, **options)
+        report = method(context.model, context.removed, self.sequences(context), settings, **options)
         note_training(context, report)
 
 

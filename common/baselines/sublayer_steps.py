@@ -45,8 +45,7 @@ class SliceGpt(Pruning):
     """Remove directions of the residual stream, by their variance on the recipe's calibration (SliceGPT).
 
     One of two options gives the amount. ratio: of the model's parameters, shortcuts counted. layers: the parameters of so
-    many layers. In a recipe of the official code's fidelity the embedding's mean
-    is subtracted first.
+    many layers. In a recipe of the official code's fidelity the embedding's mean is subtracted first.
     """
 
     ratio: float | None = None

@@ -22,6 +22,7 @@ from common.models.files import hub
 from common.utils.errors import NoData, UserError, unknown
 from common.utils.token_ids import open_ended
 
+SEPARATOR = "\n\n"  # of documents in the joined text
 _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".json.gz": "json", ".jsonl.gz": "json"}
 
 
@@ -35,7 +36,6 @@ class Corpus:
         document: Function from a row to a document, instead of ``column``.
         after: Number of first rows that are skipped.
         data_file: The only file to read, where naming a split would fetch far more or run a script.
-        join: Separator of documents in the joined text.
         domain: Domain of the toy model's text; "" for other corpora.
     """
 
@@ -48,7 +48,6 @@ class Corpus:
     after: int = 0
     data_file: str | None = None
     revision: str | None = None
-    join: str = "\n\n"
     domain: str = ""
 
 
@@ -143,7 +142,7 @@ def digest(corpus: str | Corpus) -> str:
     total, between = hashlib.sha256(), ""
     for text in _texts(corpus):  # piece by piece: some corpora fill gigabytes
         total.update((between + text).encode())
-        between = corpus.join
+        between = SEPARATOR
     return total.hexdigest()
 
 
@@ -158,7 +157,7 @@ def encode(tokenizer, text: str) -> Tensor:
 def joined_ids(tokenizer, corpus: str | Corpus) -> Tensor:
     """Return the token ids [T] of the joined text, tokenised once: special tokens stand at its very ends only."""
     corpus = get(corpus)
-    return encode(tokenizer, corpus.join.join(_texts(corpus)))
+    return encode(tokenizer, SEPARATOR.join(_texts(corpus)))
 
 
 def open_dataset(

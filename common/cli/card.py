@@ -18,6 +18,7 @@ from common.cli.measure import REPEATS, perplexity_text
 from common.console.progress import clock
 from common.console.text_tables import markdown
 from common.models import loading
+from common.pruning.selection import runs
 from common.utils.errors import plural
 from common.utils.signs import signed
 
@@ -253,14 +254,10 @@ def prune_layers(removed: Collection[int]) -> str:
 
 def mergekit(report: dict) -> str:
     """Return the mergekit configuration (YAML) that makes the same model from the original, by a passthrough merge."""
-    model, layers = report["source"].get("base_model", report["model"]), report["layers"]["before"]
-    lines, start = ["merge_method: passthrough", f"dtype: {report['dtype']}", "slices:"], None
-    for layer in range(layers + 1):
-        if layer < layers and layer not in report["facts"]["removed"]:
-            start = layer if start is None else start
-        elif start is not None:
-            lines += ["- sources:", f"  - model: {model}", f"    layer_range: [{start}, {layer}]"]
-            start = None
+    model = report["source"].get("base_model", report["model"])
+    lines = ["merge_method: passthrough", f"dtype: {report['dtype']}", "slices:"]
+    for start, stop in runs(set(range(report["layers"]["before"])).difference(report["facts"]["removed"])):
+        lines += ["- sources:", f"  - model: {model}", f"    layer_range: [{start}, {stop}]"]
     return "\n".join(lines) + "\n"
 
 
@@ -293,13 +290,9 @@ def command(report: dict, options: dict | None = None) -> str:
     return shlex.join([*parts, "--out", "DIR"])
 
 
-def finite(value):
+def finite(report: dict) -> dict:
     """Return a report as JSON can hold it: numbers that are not finite become null."""
-    if isinstance(value, dict):
-        return {key: finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.loads(json.dumps(report), parse_constant=lambda word: None)
 
 
 def forecast(job, expected) -> str:

@@ -282,7 +282,7 @@ class Job:
             documents = corpora.texts(name)
             shared = any(_same(name, other) for other in texts(self.test))
             held_out = shared or self.options.max_perplexity_increase is not None
-            return self._before_held_out(name, documents, corpora.get(name).join) if held_out else documents
+            return self._before_held_out(name, documents, corpora.SEPARATOR) if held_out else documents
         counts = []
         for separator in ("\n\n", "\n"):
             before = self._before_held_out(name, read(name).split(separator), separator)

@@ -290,7 +290,7 @@ def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
         "high": its 95 % interval, paired over the items}}.
     """
     by_task = {}
-    for task in before.keys() & after.keys():
+    for task in (task for task in before if task in after):
         metric = next((name for name, values in before[task].items() if values.dtype == bool), None)
         if metric is None or len(before[task][metric]) < 2:
             continue

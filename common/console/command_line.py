@@ -190,7 +190,7 @@ class Parser(argparse.ArgumentParser):
         arguments = sys.argv[1:] if args is None else list(args)
         names = _options(self)
         for before, value in zip(["", *arguments], arguments):
-            if before.startswith("--") and not value or value.startswith("--") and value.endswith("="):
+            if before.startswith("--") and not value or re.fullmatch(r"--[\w-]+=", value):
                 self.error(f"{value[:-1] or before} has an empty value. Give it a value, or leave it out")
         for name in (value.partition("=")[0] for value in arguments):
             if re.match(r"--\w", name) and name not in names:

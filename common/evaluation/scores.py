@@ -39,13 +39,10 @@ def average_stderr(errors: Errors) -> float | None:
 
 
 def retained_performance(cells: Cells, dense: Cells, kind: str = "mean-of-ratios") -> float:
-    """Return the retained performance in percent.
+    """Return the retained performance in percent, of a pruned and an original model's scores by task.
 
-    Args:
-        cells: Scores of the pruned model by task.
-        dense: Scores of the original model by task.
-        kind: ``mean-of-ratios``: the mean over tasks of cells[t] / dense[t] (LinearPatch's RP; every printed row fits).
-            ``ratio-of-means``: mean(cells) / mean(dense) (Prune&Comp's RP; every printed row fits).
+    ``mean-of-ratios`` is the mean over tasks of cells[t] / dense[t] (LinearPatch's RP; every printed row fits),
+    ``ratio-of-means`` is mean(cells) / mean(dense) (Prune&Comp's RP; every printed row fits).
 
     Raises:
         UserError: a score of the original model is 0.

@@ -66,11 +66,9 @@ def student(differences: np.ndarray) -> tuple[float, float]:
 def resampled_means(name: str, outcomes: np.ndarray, beside: Iterable[np.ndarray] = ()) -> np.ndarray:
     """Compute bootstrap replicates of the mean of one model's outcomes, widened to Student's interval (`spread`).
 
-    Args:
-        name: Name of the data; other models on the same data get the same draws.
-        outcomes: Right or wrong, or losses, [items].
-        beside: Other models' outcomes, [items] each, that are likely to be needed. Replicates of right or wrong are
-            computed with theirs: one product of matrices costs a sixth of as many products with one vector.
+    Outcomes are right or wrong, or losses, [items]. Other models on the data of the same ``name`` get the same draws.
+    Replicates of right or wrong are computed with those of other models ``beside`` that are likely to be needed: one
+    product of matrices costs a sixth of as many products with one vector.
 
     Returns:
         Means [REPLICATES], read-only: tables that share a result share its replicates.

@@ -110,7 +110,7 @@ def perplexity(model, tokens: Tensor, window: int) -> float:
 
 def joined_sequences(protocol: Protocol, tokenizer) -> Tensor:
     """Join the corpus, tokenise it once and cut it: [windows, L]."""
-    return cut(corpora.joined_ids(tokenizer, protocol.source), protocol.window)
+    return cut(corpora.joined_ids(tokenizer, protocol.corpus), protocol.window)
 
 
 def every_nth(step: int) -> Callable:
@@ -148,7 +148,7 @@ def c4_crops(protocol: Protocol, tokenizer, count: int = 256, seed: int = 0) -> 
     Source: GPTQ's C4 validation set. Python's `random` draws one document, again while it is too short, then one
     offset. Each document is tokenised by itself.
     """
-    documents = corpora.texts(protocol.source)
+    documents = corpora.texts(protocol.corpus)
     rng = random.Random(seed)
     length, crops = protocol.window, []
     encoded: dict[int, Tensor | None] = {}  # None: too short
@@ -167,27 +167,19 @@ def c4_crops(protocol: Protocol, tokenizer, count: int = 256, seed: int = 0) -> 
 
 @dataclass(frozen=True)
 class Protocol:
-    """A named way to measure perplexity; results of different versions are not comparable.
+    """A named way to measure perplexity.
 
     Attributes:
         name: Name that results are stored under.
         corpus: Name of the text.
         window: L, tokens in a sequence.
-        join: Separator of documents.
         sequences: Function from the protocol and a tokenizer to sequences [sequences, L].
     """
 
     name: str
     corpus: str
     window: int
-    version: int = 1
-    join: str = "\n\n"
     sequences: Callable[[Protocol, object], Tensor] = joined_sequences
-
-    @property
-    def source(self) -> corpora.Corpus:
-        """The corpus, with this protocol's separator."""
-        return replace(corpora.get(self.corpus), join=self.join)
 
     def of_tokens(self, tokens: int) -> Protocol:
         """Return this protocol on as many sequences as hold ``tokens``, evenly spread over the text."""
@@ -212,9 +204,9 @@ class Protocol:
             "tokens": sequences.numel(),
             "window": self.window,
             "protocol": self.name,
-            "version": self.version,
+            "version": 1,
             "corpus": self.corpus,
-            "corpus_sha256": corpora.digest(self.source),
+            "corpus_sha256": corpora.digest(self.corpus),
             "tokens_sha256": hashlib.sha256(sequences.contiguous().numpy().tobytes()).hexdigest(),
             "dtype": str(model.get_input_embeddings().weight.dtype).removeprefix("torch."),
             "limit": limit,

@@ -51,8 +51,9 @@ def write(content: Mapping, indent: int | None = 1) -> str:
     """Return a result's fields as the text of its file; indent None: one line, which is written ten times faster."""
     try:
         text = json.dumps(content, indent=indent, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError):  # a mapping that is no dict, or a number that JSON does not have
-        text = json.dumps(_spelled(content), indent=indent, sort_keys=True, allow_nan=False)
+    except ValueError:  # a number that JSON does not have
+        words = json.loads(json.dumps(content), parse_constant=str)
+        text = json.dumps(words, indent=indent, sort_keys=True)
     return text + "\n"
 
 
@@ -122,17 +123,6 @@ def _reason(error: Mapping) -> str:
     if error["type"] == "literal_error" and isinstance(error["input"], str):
         return f"its {name} is none of {error['ctx']['expected']}"
     return f"{name!r} has the wrong type"
-
-
-def _spelled(value: object) -> object:
-    """Return the same with the words of NOT_FINITE for numbers that JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: _spelled(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_spelled(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return next(word for word, number in NOT_FINITE.items() if number == value or value != value)
-    return value
 
 
 def _read_back(value: object) -> object:

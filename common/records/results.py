@@ -132,13 +132,9 @@ class Store:
     def put(self, record: Record, recipe: Recipe, items: Mapping | None = None, *, attempt: bool = False) -> Path:
         """Write a result; the file is complete or does not exist.
 
-        Args:
-            record: The result.
-            recipe: Its recipe.
-            items: Name -> outcomes per item, numpy arrays. They are written first and marked as this result's, so that
-                a result never lacks them. Outcomes of an earlier result are deleted after this one is in place.
-            attempt: The result says why there is nothing new, and the earlier one stays. Only `attempted` reads it,
-                until a result is written.
+        ``items``, arrays of outcomes per item by name, are written first and marked as this result's, so that a result
+        never lacks them. Outcomes of an earlier result are deleted after this one is in place. An ``attempt`` says why
+        there is nothing new, and the earlier result stays. Only `attempted` reads it, until a result is written.
 
         Raises:
             UserError: the folder cannot be written; earlier results are unchanged.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from common.hooks import refuse_patches
 from common.models.decoder import Decoder
-from common.training.fitting import VALIDATE_EVERY, Fitting, fit
+from common.training.fitting import Fitting, fit
 from common.training.teacher_store import DTYPE, TeacherStore, model_digest, sequences_digest, top_k
 from common.utils.errors import unknown
 
@@ -123,16 +123,13 @@ def train(
     how: Fitting,
     *,
     identity: Mapping,
-    held_out: Distillation | None = None,
-    validate_every: int = VALIDATE_EVERY,
     folder: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> dict:
     """Train the replacements' `parameters` in place (`common.training.fitting.fit`); all other parameters are frozen.
 
     The loss of a float16 model is scaled against underflow. ``identity`` holds the facts that decide the result besides
-    model, sequences, runs, target and ``how``. ``held_out`` is the same task on other sequences; the parameters with
-    the smallest mean loss there are kept. None: the last.
+    model, sequences, runs, target and ``how``.
 
     Returns:
         The report of `fit` with target, loss, and the number of trained parameters.
@@ -145,8 +142,6 @@ def train(
         "k": task.k,
     }
     facts |= {"target": task.target, "stored": None if task.store is None else DTYPE}
-    if held_out is not None:
-        facts["held_out"] = sequences_digest(held_out.sequences)
     how = replace(how, loss_scaling=how.loss_scaling or model.dtype == torch.float16)
     with frozen(model):
         for parameter in parameters.values():
@@ -159,8 +154,6 @@ def train(
             identity={**identity, **facts},
             folder=folder,
             counter=lambda: task.decoder.executions,
-            validation=None if held_out is None else held_out.mean_loss,
-            validate_every=validate_every,
             progress=progress,
         )
     for parameter in parameters.values():

@@ -4,8 +4,7 @@
 with the same folder, it ends with the same weights as an uninterrupted run: on a CPU bit for bit, on a GPU as closely
 as two uninterrupted runs (its sums have no fixed order). A loss that is not finite stops it, and the parameters are
 restored to the last ones whose loss was finite: a result, not an error. transformers' Trainer, which fine-tuning uses,
-cannot revert such a step, and it scales losses only under autocast. It keeps the last parameters, or those that are
-best on other samples.
+cannot revert such a step, and it scales losses only under autocast.
 """
 
 import hashlib
@@ -29,7 +28,6 @@ from common.utils.errors import UserError, UserValueError, unknown
 
 CHECKPOINT = "fit.pt"
 ORDERS = ("sequential", "shuffled")
-VALIDATE_EVERY = 250  # steps
 
 
 @dataclass(frozen=True)
@@ -100,30 +98,25 @@ def fit(
     identity: Mapping | None = None,
     folder: str | os.PathLike | None = None,
     counter: Callable[[], int] | None = None,
-    validation: Callable[[], float] | None = None,
-    validate_every: int = VALIDATE_EVERY,
     progress: bool = False,
 ) -> dict:
     """Train `parameters` in place on a loss.
 
     ``loss`` is a function from sample numbers below ``samples`` to the mean loss over these. ``identity`` holds JSON-able
     facts that also decide the result; a checkpoint in ``folder`` with other facts is refused. ``counter`` returns a running
-    count (layer executions), whose growth over the training is reported. ``validation`` returns a loss on other samples;
-    the parameters with the smallest one are kept, None: the last. The last step is always validated.
+    count (layer executions), whose growth over the training is reported.
 
     Returns:
         {"status", "losses", "steps", "planned_steps", "seconds", "executions"}. status is 'finished' or 'diverged'
         (then `reason` names the step). losses has one entry per step; seconds and executions include earlier runs of
-        the same training and the validation. With ``validation`` also "validation", [steps, loss] of each, and
-        "kept_steps".
+        the same training.
 
     Raises:
         UserError: the folder holds another training, or there is no sample.
     """
     if not samples:
         raise UserValueError("there is nothing to train on: no samples")
-    identity = dict(identity or {}) | ({"validate_every": validate_every} if validation else {})
-    run = _Run(dict(parameters), how, samples, identity, folder, counter, validation, validate_every)
+    run = _Run(dict(parameters), how, samples, identity or {}, folder, counter)
     if run.report["status"] == "running":
         run.train(loss, progress)
     return run.report
@@ -132,9 +125,8 @@ def fit(
 class _Run:
     """One training: parameters, optimizer, report, and their checkpoint."""
 
-    def __init__(self, parameters, how, samples, identity, folder, counter, validation, validate_every):
+    def __init__(self, parameters, how, samples, identity, folder, counter):
         self.parameters, self.how, self.samples, self.counter = parameters, how, samples, counter
-        self.validation, self.validate_every = validation, validate_every
         self.folder = None if folder is None else Path(folder)
         self.identity = _digest(
             {**identity, "fitting": asdict(replace(how, save_every=1)), "samples": samples}
@@ -146,12 +138,9 @@ class _Run:
         device = next(iter(parameters.values())).device.type
         self.scaler = torch.amp.GradScaler(device, enabled=how.loss_scaling)
         self.good = {name: value.detach().clone() for name, value in parameters.items()}
-        self.best: dict[str, Tensor] = {}  # at the least validation loss so far
         steps = how.steps(samples)
         self.report = {"status": "running", "losses": [], "steps": 0, "planned_steps": steps}
         self.report |= {"seconds": 0.0, "executions": 0}
-        if validation:
-            self.report |= {"validation": [], "kept_steps": None}
         self._load()
 
     def train(self, loss, progress: bool) -> None:
@@ -166,8 +155,6 @@ class _Run:
         steps = track(range(first, len(batches)), "training", total=len(batches), initial=first, shown=progress)
         for step in steps:
             problem = self._step(step, batches[step], loss)
-            if self.validation and not problem and ((step + 1) % self.validate_every == 0 or step + 1 == len(batches)):
-                self._validate(step + 1)
             report["seconds"] = before["seconds"] + time.perf_counter() - started
             report["executions"] = before["executions"] + (self.counter() - counted if self.counter else 0)
             if problem:
@@ -179,8 +166,6 @@ class _Run:
                 self._save()
         else:
             report["status"] = "finished"
-        if self.best:
-            self._restore(self.best)
         self._save()
 
     def _step(self, step: int, batch: list[int], loss) -> str | None:
@@ -211,15 +196,6 @@ class _Run:
         return None
 
     @torch.no_grad()
-    def _validate(self, steps: int) -> None:
-        value = self.validation()
-        lowest = min((loss for _, loss in self.report["validation"] if loss is not None), default=math.inf)
-        self.report["validation"].append([steps, value if math.isfinite(value) else None])
-        if value < lowest:
-            self.best = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
-            self.report["kept_steps"] = steps
-
-    @torch.no_grad()
     def _restore(self, values: Mapping[str, Tensor]) -> None:
         for name, parameter in self.parameters.items():
             parameter.copy_(values[name])
@@ -234,7 +210,6 @@ class _Run:
             "report": self.report,
             "parameters": {name: value.detach() for name, value in self.parameters.items()},
             "good": self.good,
-            "best": self.best,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
         }
@@ -263,7 +238,6 @@ class _Run:
         self._restore(state["parameters"])
         for name, value in self.good.items():
             value.copy_(state["good"][name])
-        self.best = {name: value.to(self.parameters[name].device) for name, value in state["best"].items()}
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.report = state["report"]

@@ -76,12 +76,9 @@ def rows(tokenizer, examples: Iterable[Example], cutoff: int = CUTOFF) -> list[d
 
 
 def from_table(table, *, name: str = "the data", skip_empty: bool = False) -> list[Example]:
-    """Return examples from a table with the columns `COLUMNS`: instruction, input and response.
+    """Return examples from a table, a `datasets.Dataset` or a list of mappings, with the columns `COLUMNS`.
 
-    Args:
-        table: A `datasets.Dataset` or a list of mappings.
-        name: Name of the data in messages.
-        skip_empty: Leave out examples without a response, and count them, instead of refusing the data.
+    ``skip_empty``: leave out examples without a response, and count them, instead of refusing the data.
 
     Raises:
         UserError: a missing column, an empty response, or a cell that is no text; the message names the row.

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from common.console.progress import track
 from common.models.decoder import Decoder
 from common.utils import atomic_files
-from common.utils.errors import UserError, UserValueError
+from common.utils.errors import UserError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -38,8 +38,6 @@ def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     ``[..., vocabulary]`` -> float32 ``[..., k]`` and int64 ``[..., k]``. LinearPatch, Eq. 9: z(o_t^K).
     """
-    if not 1 <= k <= logits.shape[-1]:
-        raise UserValueError(f"cannot keep {k} logits a token: the vocabulary has {logits.shape[-1]}")
     values, indices = logits.topk(k, dim=-1)
     return values.float().softmax(-1), indices
 
@@ -63,7 +61,7 @@ class TeacherStore:
     """The ``k`` stored probabilities per token of one teacher on one set of sequences [samples, tokens].
 
     Raises:
-        UserError: the folder holds a store of another teacher, K or text, or other files.
+        UserError: the folder holds a store of another teacher, K or text, or cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike, decoder: Decoder, sequences: Tensor, k: int):
@@ -78,9 +76,8 @@ class TeacherStore:
             "dtype": DTYPE,
             "shard_samples": SHARD_SAMPLES,
         }
-        top_k(torch.zeros(1, decoder.config.vocab_size), k)  # refuses an impossible K before anything is written
         self._check_manifest()
-        self._open = lru_cache(maxsize=4)(self._opened)
+        self._open = lru_cache(maxsize=4)(lambda shard: safe_open(self._path(shard), "pt"))
 
     def fill(self, progress: bool = False) -> int:
         """Run the teacher over sequences whose shards are missing or unreadable; return the number of these sequences."""
@@ -119,8 +116,6 @@ class TeacherStore:
                         "here); name another folder, or delete it to make it again"
                     )
             return
-        if self.folder.exists() and any(self.folder.iterdir()):
-            raise UserError(f"{self.folder} is no store of a teacher's logits and not empty; name another folder")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with atomic_files.whole(path) as file:
@@ -148,12 +143,6 @@ class TeacherStore:
         except (OSError, SafetensorError):
             return False
         return shapes == [[*self._rows(shard).shape, self.k]] * 2
-
-    def _opened(self, shard: int):
-        try:
-            return safe_open(self._path(shard), "pt")
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"cannot read {self._path(shard)}: {error}; fill the store first") from error
 
     @torch.no_grad()
     def _make(self, shard: int) -> int:

@@ -124,12 +124,11 @@ def distill(
     first = [parameter.detach().clone() for parameter in parameters.values()]
     with _widened(parameters.values()):
         before = None if judge is None else judge.mean_loss()
-        options = {"identity": identity, "held_out": judge, "folder": folder, "progress": progress}
-        report = train(task, parameters, fitting, validate_every=steps, **options)
-    report |= {"kept": report["status"] == "finished", "learning_rate": fitting.learning_rate}
-    if judge is not None and report["kept"]:
-        after = report.pop("validation")[-1][1]
-        report |= {"before": before, "after": after, "kept": after is not None and after < before}
+        report = train(task, parameters, fitting, identity=identity, folder=folder, progress=progress)
+        report |= {"kept": report["status"] == "finished", "learning_rate": fitting.learning_rate}
+        if judge is not None and report["kept"]:
+            after = judge.mean_loss()
+            report |= {"before": before, "after": after, "kept": after < before, "kept_steps": report["steps"]}
     if not report["kept"]:
         with torch.no_grad():
             for parameter, value in zip(parameters.values(), first, strict=True):

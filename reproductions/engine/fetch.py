@@ -147,7 +147,7 @@ def _readers(name: str) -> list[Callable]:
     benchmarks = measurements.benchmarks()
     readers = [partial(corpora.texts, corpus) for corpus in (benchmarks[base].reads if base in benchmarks else ())]
     if base in ("perplexity", "scaled"):
-        readers.append(partial(corpora.texts, PROTOCOLS[argument].source))
+        readers.append(partial(corpora.texts, PROTOCOLS[argument].corpus))
     elif base == "endings":
         readers.append(lambda: harness.load_tasks([argument.partition("@")[0]]))
     elif base == "mmlu" and argument:

@@ -68,11 +68,9 @@ def test_locality_sets_the_number_of_clusters(mean, clusters, monkeypatch):
 
 def test_refusals_and_the_recipes_step(tiny_llama, ids):
     similarity = token_similarity(Decoder(tiny_llama), ids)
-    with pytest.raises(UserError, match="cannot form 7 clusters"):
-        lorp(similarity, 2, clusters=7)
-    with pytest.raises(UserError, match="cannot remove 5 of 6"):
-        lorp(similarity, 5)
     context = context_of(tiny_llama, sequences=ids)
+    with pytest.raises(UserError, match="cannot remove 5 of 6"):
+        read("selection", {"method": "lorp", "count": 5}).choose(context)
     chosen = read("selection", {"method": "lorp", "count": 2}).choose(context)
     assert chosen == lorp(similarity, 2)
     assert context.details["lorp"]["locality"] == round(locality(similarity), 4)

@@ -79,58 +79,6 @@ def test_a_training_cut_off_anywhere_ends_with_the_same_bits(tmp_path, step):
     assert torch.equal(again["a"], whole["a"])
 
 
-def watched(parameters, seen):
-    """A validation loss that notes the parameters it is taken at; it prefers b near 0.45."""
-
-    def loss():
-        seen.append({name: value.detach().clone() for name, value in parameters.items()})
-        return (parameters["b"].item() - 0.45) ** 2
-
-    return loss
-
-
-def test_the_parameters_that_do_best_on_other_samples_are_kept():
-    parameters, plain, seen = start(), start(), []
-    how = Fitting(learning_rate=0.05, batch_size=2)
-    report = fit(parameters, loss_of(parameters), 12, how, validation=watched(parameters, seen), validate_every=4)
-    assert [steps for steps, _ in report["validation"]] == [4, 6]  # the last step is looked at too
-    least = min(range(2), key=lambda look: report["validation"][look][1])
-    assert report["kept_steps"] == report["validation"][least][0]
-    assert all(torch.equal(parameters[name], seen[least][name]) for name in parameters)
-    # looking changes nothing: the last parameters looked at are those of a training without validation
-    losses = fit(plain, loss_of(plain), 12, how)["losses"]
-    assert losses == report["losses"] and all(torch.equal(plain[name], seen[-1][name]) for name in plain)
-
-
-def test_a_validation_loss_that_is_no_number_is_never_the_best():
-    parameters, values = start(), iter([math.nan, 3.0, math.inf, 5.0])
-    states = []
-
-    def validation():
-        states.append(parameters["b"].item())
-        return next(values)
-
-    report = fit(parameters, loss_of(parameters), 4, Fitting(0.05), validation=validation, validate_every=1)
-    assert report["validation"] == [[1, None], [2, 3.0], [3, None], [4, 5.0]]
-    assert report["kept_steps"] == 2 and parameters["b"].item() == states[1]
-
-
-@pytest.mark.parametrize("step", [3, 7, 10])
-def test_cut_off_it_keeps_the_same_best(tmp_path, step):
-    how = Fitting(learning_rate=0.05, save_every=2)
-    whole, parts = start(), start()
-    expected = fit(whole, loss_of(whole), 12, how, validation=watched(whole, []), validate_every=3)
-    options = {"validate_every": 3, "folder": tmp_path}
-    with pytest.raises(KeyboardInterrupt):
-        fit(parts, raising_at(step + 1, loss_of(parts)), 12, how, validation=watched(parts, []), **options)
-    parts = start()
-    report = fit(parts, loss_of(parts), 12, how, validation=watched(parts, []), **options)
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    assert (report["validation"], report["kept_steps"]) == (expected["validation"], expected["kept_steps"])
-    with pytest.raises(UserError, match="another training"):
-        fit(start(), loss_of(parts), 12, how, folder=tmp_path)
-
-
 def test_a_shuffled_order_is_another_permutation_each_epoch():
     how = Fitting(order="shuffled", seed=5, batch_size=4)
     epochs = [sum(how.batches(epoch, 12), []) for epoch in (0, 1)]

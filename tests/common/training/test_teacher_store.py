@@ -56,11 +56,6 @@ def test_a_missing_or_half_written_shard_is_made_again(tiny_llama, sequences, tm
     assert again.fill() == 0
 
 
-def test_reading_before_it_is_filled_is_refused(tiny_llama, sequences, tmp_path):
-    with pytest.raises(UserError, match="fill the store first"):
-        store_of(tiny_llama, sequences, tmp_path).read([0])
-
-
 def test_another_stores_folder_is_refused_and_both_are_named(tiny_llama, sequences, tmp_path):
     store_of(tiny_llama, sequences, tmp_path).fill()
     store_of(tiny_llama, sequences, tmp_path)  # the same one is taken up again
@@ -79,13 +74,7 @@ def test_another_stores_folder_is_refused_and_both_are_named(tiny_llama, sequenc
         store_of(tiny_llama, sequences.flip(0), tmp_path)
 
 
-def test_other_bad_input(tiny_llama, sequences, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="is no store"):
-        store_of(tiny_llama, sequences, tmp_path)
-    with pytest.raises(UserError, match="cannot keep 321 logits"):
-        store_of(tiny_llama, sequences, tmp_path / "s", k=321)
-    assert not (tmp_path / "s").exists()
+def test_a_damaged_manifest_is_named(tiny_llama, sequences, tmp_path):
     store_of(tiny_llama, sequences, tmp_path / "s")
     (tmp_path / "s" / "manifest.json").write_text("{")
     with pytest.raises(UserError, match="manifest.json"):

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import reproductions.spec.steps  # noqa: F401 - those that recipes name
-from common.baselines import streamline
 from common.hooks import patch_parameters, patches
 from common.models.decoder import Decoder
 from common.pruning.pipeline import Context
@@ -23,7 +22,6 @@ TRAINED = {"samples": 10, "learning_rate": 0.01, "batch_size": 2}
 def tokens(monkeypatch, tmp_path):
     """Twelve fixed windows, of which a calibration entry's count takes the first."""
     monkeypatch.setattr(Context, "tokens", lambda context, entry: IDS[: entry.count])
-    monkeypatch.setattr(streamline, "crops", lambda context, entry, **drawing: IDS[: entry.count])
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
 
 
@@ -77,12 +75,9 @@ def test_recipes_share_one_stored_teacher(repaired, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["streamline-ffn", "streamline-layer"])
-def test_the_official_code_of_streamline_keeps_what_does_best_on_held_out_sequences(repaired, method):
-    training = repaired(method=method, fidelity="code", samples=10, batch_size=2, accumulate=1).details["training"]
-    assert [steps for steps, _ in training["validation"]] == [5] and training["kept_steps"] == 5
+def test_the_official_code_of_streamline_takes_large_steps(repaired, method):
     whole = repaired(method=method, fidelity="code", samples=10).details["training"]
-    assert whole["planned_steps"] == 1 and len(whole["validation"]) == 1  # 8 x 16 windows a step
-    assert "validation" not in repaired(method=method, **TRAINED).details["training"]
+    assert whole["planned_steps"] == 1  # 8 x 16 sequences a step
 
 
 def test_without_samples_the_network_is_untrained(repaired):
