@@ -1,6 +1,6 @@
 """Write every published cell as one tidy table, ``reproductions/results/cells.parquet``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from common.records.results import PUBLISHED, Store
@@ -89,14 +89,8 @@ def _cell(
     }
 
 
-def write(lines: list[dict], path: Path = FILE, fields: Mapping[str, tuple[str, str]] = FIELDS) -> None:
-    """Write dictionaries as a Parquet file, with the meaning of each column in its metadata.
-
-    Args:
-        lines: The rows, cells as `rows` yields them or others.
-        path: The file.
-        fields: Column -> (Arrow type, meaning).
-    """
+def write(lines: list[dict], path: Path = FILE) -> None:
+    """Write cells, as `rows` yields them, as a Parquet file with the meaning of each column in its metadata."""
     import pyarrow as arrow
     from pyarrow import parquet
 
@@ -105,7 +99,7 @@ def write(lines: list[dict], path: Path = FILE, fields: Mapping[str, tuple[str, 
     schema = arrow.schema(
         [
             arrow.field(name, arrow.type_for_alias(kind), metadata={"about": about})
-            for name, (kind, about) in fields.items()
+            for name, (kind, about) in FIELDS.items()
         ]
     )
     with atomic_files.whole(path) as file:

@@ -40,11 +40,6 @@ FIELDS = {
     "targets": "tables and figures that show the recipe, separated by spaces",
 }
 
-_TYPES = dict.fromkeys(("value", "stderr", "seconds", "preparing_seconds"), "double")
-_TYPES |= dict.fromkeys(("items", "limit", "peak_memory_bytes"), "int64") | {"dirty": "bool"}
-# Column -> (type, what it holds), as `reproductions.render.cells.write` takes them.
-TYPED_FIELDS = {name: (_TYPES.get(name, "string"), about) for name, about in FIELDS.items()}
-
 
 def rows(evidence: Evidence) -> Iterator[dict]:
     """Yield one row per value, in FIELDS; a result without values has one row with its reason."""

@@ -5,12 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from common.utils.errors import first_of
 from reproductions.site.cells import Cell, Grid, Heading, Line
 
 # Ids of columns that are shown first where they are there.
 HEADLINES = ("RP", "Per.", "PPL AVG", "QA RP", "Avg.", "AVG", "Weighted AVG")
-NAMED = 4  # so many columns are named where no column is in both
 
 
 @dataclass(frozen=True)
@@ -94,34 +92,6 @@ def metrics(grids: Sequence[Grid]) -> list[ComparedMetric]:
     tables = [metric for column in columns if (metric := _metric(column, groups)) is not None]
     order = {name: at for at, name in enumerate(HEADLINES)}
     return sorted(tables, key=lambda metric: order.get(metric.heading.id, len(order)))
-
-
-def why_none(grids: Sequence[Grid]) -> str:
-    """Explain in a sentence why `metrics` returns no table; '' if the paper prints no number.
-
-    Args:
-        grids: Those of one table or figure.
-    """
-    printed, measured = {}, {}
-    for grid in grids:
-        for line in (line for line in grid.lines if not line.dense):
-            for heading, cell in zip(grid.headings, line.cells, strict=True):
-                if grid.compared and cell.reported is not None:
-                    printed.setdefault(heading.id, (heading.label, line))
-                elif not grid.compared and (cell.reproduced is not None or cell.text):
-                    measured.setdefault(heading.id, (heading.label, line))
-    if not printed:
-        return ""
-    if not measured:
-        return "There is no view side by side: no other model is measured for this table."
-    if not printed.keys() & measured.keys():
-        names = (first_of([label for label, _ in columns.values()], NAMED) for columns in (printed, measured))
-        return "There is no view side by side: the paper prints {}, and other models are measured by {}.".format(*names)
-    rows = (next(iter(columns.values()))[1].method for columns in (printed, measured))
-    return (
-        "There is no view side by side: no measured row has the settings of a printed one. "
-        "A printed row is for example {}, a measured one {}.".format(*rows)
-    )
 
 
 def _keys(grids: Iterable[Grid]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Cells of a table as a page shows them: text, what stands behind it, and how columns are aligned."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from reproductions.render.evidence import Evidence
 from reproductions.render.tables import LARGE, averaged, left_out_at_chance, unknown_cell
@@ -90,8 +90,8 @@ class Grid:
     """The rows of one subject.
 
     compared: with reported numbers. size: measured part of tasks and texts; '': all. left_out: tasks that averages are
-    over if some are left out, and why. shape: whether all unreported numbers follow from shapes. chance_level:
-    scores of chance, by column, if known. absent: columns without any number, which are left out.
+    over if some are left out, and why. shape: whether all unreported numbers follow from shapes. absent: columns
+    without any number, which are left out.
     """
 
     subject: Subject
@@ -103,7 +103,6 @@ class Grid:
     size: str = ""
     left_out: str = ""
     shape: bool = False
-    chance_level: Mapping[str, float] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
 
     def index(self, column: str) -> int | None:
@@ -124,7 +123,6 @@ def grids(evidence: Evidence, target: str) -> list[Grid]:
 
 def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines: list[dict]) -> Grid:
     columns = {column.label: column for column in coverage.columns(table, evidence.store, subject)}
-    ids = {label: column.id for label, column in columns.items()}
     all_labels = dict.fromkeys(label for line in lines for label in line["cells"])
     absent = [name for name in all_labels if all(unknown_cell(line["cells"].get(name)) for line in lines)]
     labels = [label for label in all_labels if label not in absent]
@@ -152,7 +150,6 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         size,
         left_out,
         shape,
-        {ids[label]: level for label, level in facts["guessing"].items()},
         tuple(absent),
     )
 

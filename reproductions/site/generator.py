@@ -1,6 +1,6 @@
 """The site as Sphinx builds it: one navigation and one search over documents, notebooks, API reference and results.
 
-This module is an extension of Sphinx: `setup` registers our pages as sources, formulas as MathML, and links into the source.
+This module is an extension of Sphinx: `setup` registers our pages as sources, and formulas as MathML.
 """
 
 import functools
@@ -16,21 +16,15 @@ import furo  # noqa: F401 - Sphinx loads theme and reader by name; here, so that
 import myst_nb  # noqa: F401
 from docutils import nodes
 from latex2mathml.converter import convert
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import PythonLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.parsers import Parser
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from common.console.progress import track
-from common.records.results import ROOT
 from reproductions.site.documents import API
-from reproductions.site.source_lines import SourcePages, name, place
 
 HERE = Path(__file__).parent
-UNLISTED = ("recipes", "code")  # folders of pages that neither navigation nor search has: there are a thousand
 STANDING_FOR = {"README.md": "index", "papers/AUDIT.md": "audit"}  # the site's pages in place of documents
 LIGHT = {
     **dict.fromkeys(("color-brand-primary", "color-brand-content", "color-brand-visited"), "#00578a"),
@@ -48,11 +42,10 @@ DARK = {
 
 def build(source: Path, folder: Path) -> None:
     """Build the pages of a folder of sources into another folder; warnings go to stderr."""
-    sources = SourcePages()
     settings = {
         "project": "Layer pruning, reproduced",
-        "extensions": ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.linkcode", __name__],
-        "exclude_patterns": [f"{name}/**" for name in UNLISTED],
+        "extensions": ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", __name__],
+        "exclude_patterns": ["recipes/**"],  # a thousand pages, which neither navigation nor search has
         "add_module_names": False,
         "default_role": "py:obj",
         "napoleon_use_ivar": True,  # an attribute whose default is a function would be described twice
@@ -60,8 +53,7 @@ def build(source: Path, folder: Path) -> None:
         "myst_enable_extensions": ["dollarmath"],
         "myst_heading_anchors": 4,
         "suppress_warnings": ["myst.header", "myst.xref_missing"],
-        "linkcode_resolve": lambda domain, about: sources.documented(about["module"], about["fullname"]),
-        "source_pages": sources,
+        "viewcode_line_numbers": True,
         "html_theme": "furo",
         "html_title": "Layer pruning, reproduced",
         "html_theme_options": {"light_css_variables": LIGHT, "dark_css_variables": DARK},
@@ -93,15 +85,13 @@ def _step(bar: track, verb: str, app: Sphinx, page: str, *unused) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the site's extensions of Sphinx."""
-    app.add_config_value("source_pages", None, "")
     app.add_source_suffix(".html", "fragment")
     app.add_source_parser(Fragment)
     app.add_html_math_renderer("mathml", (_inline_formula, None), (_formula, None))
     app.connect("builder-inited", _import_lazy_names)
     app.connect("autodoc-process-docstring", _plain_bars)
     app.connect("doctree-read", _document_links)
-    app.connect("doctree-resolved", _name_links)
-    app.connect("html-collect-pages", _unlisted)
+    app.connect("html-collect-pages", _recipes)
     return {"parallel_read_safe": False, "parallel_write_safe": False}
 
 
@@ -132,18 +122,14 @@ def _section(anchor: str, heading: str, content: str) -> nodes.section:
     return nodes.section("", title, nodes.raw("", content, format="html"), ids=[anchor or "page"], names=[])
 
 
-def formula(tex: str, display: str = "inline") -> str:
-    """Return a TeX formula as MathML, which browsers display natively. display: ``inline`` or ``block``."""
-    return convert(tex, display=display)
-
-
 def _inline_formula(writer: nodes.NodeVisitor, node: nodes.Element) -> None:
-    writer.body.append(formula(node.astext()))
+    """Write a TeX formula as MathML, which browsers display natively."""
+    writer.body.append(convert(node.astext(), display="inline"))
     raise nodes.SkipNode
 
 
 def _formula(writer: nodes.NodeVisitor, node: nodes.Element) -> None:
-    drawn = formula(node.astext(), "block")
+    drawn = convert(node.astext(), display="block")
     writer.body.append(f'<div class="wide formula" role="region" aria-label="Formula" tabindex="0">{drawn}</div>')
     raise nodes.SkipNode
 
@@ -160,51 +146,23 @@ def _plain_bars(app: Sphinx, kind: str, name: str, described: object, options: o
 
 
 def _document_links(app: Sphinx, tree: nodes.document) -> None:
-    """Lead a document's links to pages of results and to source files; links to other files become text."""
-    page = app.env.docname
+    """Lead a document's links to the pages that stand for other documents; links to other files become text."""
     for link in list(tree.findall(addnodes.pending_xref)):
         path, _, anchor = link["reftarget"].partition("#")
         if link["reftype"] != "myst" or link["refdomain"] == "doc" or not re.search("[./]", path):
             continue
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
-        address = f"{STANDING_FOR[target]}.html" if target in STANDING_FOR else ""
-        if target.endswith(".py") and (ROOT / target).is_file():
-            address = app.config.source_pages.address(target)
-        if address:
-            address += f"#{anchor}" * bool(anchor)
-            link.replace_self(nodes.reference("", "", *link.children, refuri=_upwards(page) + address))
+        folder = posixpath.dirname(app.env.docname)
+        if standing := STANDING_FOR.get(posixpath.normpath(posixpath.join(folder, path))):
+            address = posixpath.relpath(f"{standing}.html", folder) + f"#{anchor}" * bool(anchor)
+            link.replace_self(nodes.reference("", "", *link.children, refuri=address))
         else:
             link.replace_self(link.children)
 
 
-def _upwards(page: str) -> str:
-    return "../" * page.count("/")
-
-
-def _name_links(app: Sphinx, tree: nodes.document, page: str) -> None:
-    """Make names of code in documents links to the source; notebooks and the API reference have their own."""
-    paper = re.match(r"papers/(\w+)/README$", page)
-    if not paper and not page.startswith("docs/"):
-        return
-    for literal in list(tree.findall(nodes.literal)):
-        where = place(literal.astext(), f"papers.{paper[1]}" if paper else "")
-        if where and not isinstance(literal.parent, nodes.reference):
-            link = nodes.reference(
-                "", "", refuri=_upwards(page) + app.config.source_pages.address(*where), internal=True
-            )
-            literal.replace_self(link)
-            link += literal
-
-
-def _unlisted(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
-    """Yield the pages of recipes, and those of the source files that pages lead to."""
+def _recipes(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
+    """Yield the pages of recipes."""
     # The navigation is the same on each of them.
     toctree = functools.cache(functools.partial(app.builder._get_local_toctree, "recipes/any"))
     for path in sorted((Path(app.srcdir) / "recipes").glob("*.html")):
         text = path.read_text(encoding="utf-8")
         yield f"recipes/{path.stem}", {"title": _parts(text)[0], "body": text, "toctree": toctree}, "page.html"
-    style = HtmlFormatter(linenos="inline", lineanchors="L", anchorlinenos=True)
-    for file in sorted(app.config.source_pages.files):
-        code = highlight((ROOT / file).read_text(encoding="utf-8"), PythonLexer(), style)
-        body = f"<h1>{file}</h1>\n{code}"
-        yield name(file), {"title": file, "body": body, "toctree": toctree}, "page.html"

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,12 +17,10 @@ from reproductions import audit
 from reproductions.audit.engine import KINDS, PAPER_NAMES, VERDICTS
 from reproductions.audit.report import summary
 from reproductions.documents import findings
-from reproductions.render import cells as parquet_cells
 from reproductions.render import show, tables, value_lists
 from reproductions.render.evidence import Evidence
-from reproductions.site import beside, cells, claims, data, documents, items, pictures, recipes, views
+from reproductions.site import beside, cells, claims, data, documents, recipes, views
 from reproductions.site.papers import ABOUT, citations
-from reproductions.site.source_lines import place
 from reproductions.spec import printed_rows, registry, reported
 from reproductions.spec.subjects import PAPER, PUBLISHED_MODELS, TOY
 
@@ -71,19 +69,11 @@ class Site:
             self._recipe(digest, packed[digest])
         self._audit()
         self._records()
-        self._compare(packed.values())
+        first, second = recipes.first_compared(self.evidence, self.originals)
+        self._page("compare.html", "compare.html", a=first, b=second)
         self._put("data/recipes.js", data.script("recipes", data.choices(self.evidence, packed)))
         for path in views.FIGURES.glob("*.svg"):
             self._put(f"figures/{path.name}", path.read_bytes())
-
-    def _compare(self, packed: Collection[dict]) -> None:
-        """Write the page that compares two recipes, and the items of the tasks that it shows."""
-        contents = items.page_contents(items.counts(packed))
-        for task, content in contents.items():
-            self._put(f"data/items/{task}.js", data.script(f"items/{task}", content))
-        first, second = recipes.first_compared(self.evidence, self.originals)
-        licences = {(content["source"], content["licence"]) for content in contents.values() if content["source"]}
-        self._page("compare.html", "compare.html", a=first, b=second, licences=sorted(licences))
 
     def _page(self, path: str, template: str, **content) -> None:
         """Write the source of a page: of HTML, or of Markdown where it has prose."""
@@ -96,12 +86,16 @@ class Site:
     def _front(self, navigation: dict[str, list[str]]) -> None:
         abstracts = []
         for paper in registry.PAPERS:
-            about, target = ABOUT[paper], ABOUT[paper].headline[0]
-            picture, caption = self._headline(*about.headline)
-            abstract = [self._sentence(line) for line in findings.ABSTRACTS[paper]]
+            about = ABOUT[paper]
             abstracts.append(
-                {"paper": paper, "title": printed_rows.title_of(paper), "idea": about.idea, "abstract": abstract}
-                | {"picture": picture, "caption": caption, "target": target}
+                {
+                    "paper": paper,
+                    "title": printed_rows.title_of(paper),
+                    "idea": about.idea,
+                    "abstract": [self._sentence(line) for line in findings.ABSTRACTS[paper]],
+                    "pictures": views.drawn(registry.get(about.figure))[:1],
+                    "target": about.figure,
+                }
             )
         kinds = [*registry.PAPERS, *(registry.LEAGUE for _ in self._targets(registry.LEAGUE)[:1])]
         overviews = [{"title": printed_rows.title_of(kind), "lines": self._lines(kind)} for kind in kinds]
@@ -150,26 +144,6 @@ class Site:
         built = {target: self.evidence.tables[target][2] for target in (finding.target, *finding.printed)}
         return claims.abstract(finding, built)
 
-    def _headline(self, target: str, column: str) -> tuple[str, str]:
-        """Return a column's numbers as a picture: of the first real model with several rows of it, else the toy model's."""
-        for grid in self.grids[target]:
-            at = grid.index(column)
-            if at is None or grid.compared:
-                continue
-            lines, left_out = views.few([line for line in grid.lines if line.cells[at].reproduced])
-            entries = [
-                (f"{line.sparsity} {line.method}", float(cell.sort), float(cell.error or 0) or None, line.dense)
-                for line in lines
-                for cell in [line.cells[at]]
-            ]
-            if sum(not dense for *_, dense in entries) >= 2:
-                entries = [e for e in entries if e[3]] + sorted((e for e in entries if not e[3]), key=lambda e: e[1])
-                heading = grid.headings[at]
-                caption = f"{self.evidence.tables[target][0].title}: {heading.label} {heading.better} on {grid.title}"
-                caption += f"; {left_out} not drawn" if left_out else ""
-                return pictures.dots(entries, grid.chance_level.get(column)), caption
-        return "", ""
-
     def _targets(self, paper: str) -> list[str]:
         return [name for name, table in registry.targets().items() if table.paper == paper]
 
@@ -198,7 +172,7 @@ class Site:
 
     def _paper(self, paper: str) -> None:
         about, folder = ABOUT[paper], ROOT / "papers" / paper
-        file, line = place(about.code, f"papers.{paper}")
+        module, _, function = about.code.rpartition(".")
         own_claims = [claim for name in self._targets(paper) for claim in self.claims[name]]
         # every claim has a verdict per subject: those without rows in its table are open
         names = dict.fromkeys(v.subject for claim in own_claims for v in claim.measured)
@@ -214,7 +188,7 @@ class Site:
             "idea": about.idea,
             "equation": about.equation,
             "where": about.where,
-            "code": f"../../{file}#L-{line}",
+            "code": f"../../_modules/{module.replace('.', '/')}.html#{function}",
             "pictures": views.drawn(registry.get(about.figure))[:1],
             "figure": about.figure,
             "below": [
@@ -248,7 +222,6 @@ class Site:
             "grids": [views.with_counts(grid) for grid in grids],
             "own": self._own_models([grids]),
             "beside": beside.metrics(grids),
-            "not_beside": beside.why_none(grids),
             "tolerance": show.TOLERANCE,
             "gate": show.GATE,
             "gated": any("gate" in row for row in built["rows"]),
@@ -279,7 +252,6 @@ class Site:
 
     def _records(self) -> None:
         value_lists.write_csv(self.rows, self.folder / "results.csv")
-        parquet_cells.write(self.rows, self.folder / "results.parquet", value_lists.TYPED_FIELDS)
         self._put("data/values.js", data.script("values", data.all_values(self.rows)))
         self._page("records.html", "records.html", fields=value_lists.FIELDS)
 

@@ -14,16 +14,15 @@ from common.utils.paths import ROOT
 class About:
     """One paper.
 
-    equation: in TeX. where: meaning of the equation's letters. code: name of the function that computes it. headline:
-    target and column of the picture on the front page. arxiv: its number there. repository: the authors' code.
-    figure: target whose picture its page shows. published: where and when, if not on arXiv alone.
+    equation: in TeX. where: meaning of the equation's letters. code: name of the function that computes it. arxiv:
+    its number there. repository: the authors' code. figure: target whose picture pages show. published: where and when,
+    if not on arXiv alone.
     """
 
     idea: str
     equation: str
     where: str
     code: str
-    headline: tuple[str, str]
     arxiv: str
     repository: str
     figure: str
@@ -55,7 +54,7 @@ class Citation:
 def _about() -> dict[str, About]:
     """Return each paper's description in papers.yaml."""
     described = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    return {paper: About(**about | {"headline": tuple(about["headline"])}) for paper, about in described.items()}
+    return {paper: About(**about) for paper, about in described.items()}
 
 
 ABOUT = _about()

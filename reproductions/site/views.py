@@ -48,22 +48,6 @@ def _points(drawing: Path) -> float:
     return float(re.search(r'<svg[^>]* width="([\d.]+)pt"', drawing.read_text(encoding="utf-8"))[1])
 
 
-def few(lines: list[cells.Line], limit: int = 12) -> tuple[list[cells.Line], str]:
-    """Shorten a long table to the original model's row and the rows with most layers removed.
-
-    Returns:
-        The rows, and the sparsities n/N that are left out.
-    """
-    sizes = sorted({line.sparsity for line in lines if not line.dense}, key=_removed)
-    if sum(not line.dense for line in lines) <= limit or len(sizes) < 2:
-        return lines, ""
-    return [line for line in lines if line.dense or line.sparsity == sizes[-1]], ", ".join(sizes[:-1])
-
-
-def _removed(sparsity: str) -> float:
-    return float(re.match(r"[\d.]*", sparsity)[0] or 0)
-
-
 def words(draw: str) -> str:
     """Describe a drawing function's figure (``module:name``): the first sentence of its docstring, without "Draw"."""
     module, _, name = draw.partition(":")

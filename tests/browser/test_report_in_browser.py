@@ -38,7 +38,7 @@ KINDS = {
     "document": "docs/comparing.html",
     "notebook": "papers/laco/laco.html",
     "reference": "api/papers.laco.html",
-    "code": "code/papers.linearpatch.patch.html",
+    "code": "_modules/papers/linearpatch/patch.html",
     **({"league": "targets/league.html"} if "league" in registry.targets() else {}),
 }
 

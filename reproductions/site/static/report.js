@@ -294,39 +294,6 @@ const layerlab = (() => {
     return { cells: [format(a * scale, share ? 2 : undefined), format(b * scale, share ? 2 : undefined), signed(difference * scale), text, how], better: tells ? direction * Math.sign(difference) : 0 };
   }
 
-  // Which items of a task two models answer correctly, with prompts where the data were at hand.
-  function itemByItem(first, second) {
-    const kept = (one, benchmark) => Object.fromEntries(Object.entries(one.items[benchmark] ?? {}).filter(([, packed]) => packed.bits !== undefined));
-    const keyOf = (benchmark) => ["acc_norm", ...Object.keys(kept(first, benchmark))].find((key) => key in kept(first, benchmark) && key in kept(second, benchmark) && kept(first, benchmark)[key].n === kept(second, benchmark)[key].n);
-    const tasks = Object.keys(first.items).filter(keyOf), section = $("#compare-items"), select = $("#items-task"), show = $("#items-show");
-    section.hidden = !tasks.length;
-    if (!tasks.length) return;
-    const before = select.value;
-    select.replaceChildren(...tasks.map((value) => make("option", { value, textContent: value })));
-    if (tasks.includes(before)) select.value = before;
-    const draw = async () => {
-      const benchmark = select.value, key = keyOf(benchmark), task = benchmark.split("@")[0];
-      const [x, y] = [unpacked(first.items[benchmark][key]), unpacked(second.items[benchmark][key])];
-      const of = (kind) => [...x.keys()].filter((i) => `${x[i]}${y[i]}` === kind);
-      const count = (kind) => of(kind).length;
-      $("#items-counts").textContent = `${task}, ${key}, ${x.length} items: ${count("11")} right in both, ${count("10")} right in first alone, ${count("01")} right in second alone, ${count("00")} wrong in both.`;
-      $("#items-lost").textContent = `First alone: ${of("10").join(", ") || "none"}.`;
-      $("#items-gained").textContent = `Second alone: ${of("01").join(", ") || "none"}.`;
-      const { items, source, licence } = await layerlab.get(`items/${task}`, `${root}data/items/${task}.js`);
-      if (benchmark !== select.value) return;
-      const shown = items.filter(({ id }) => id < x.length && (!show.value || `${x[id]}${y[id]}` === show.value));
-      $("#items-source").textContent = `${shown.length} of a sample of ${items.length} items, numbered from 0 in the order of the data.${source ? ` Text: ${source}, ${licence}. In bold: the right choice.` : ""}`;
-      const verdict = (right) => make("span", { className: `verdict ${right ? "yes" : "no"}`, textContent: right ? "✓ right" : "✗ wrong" });
-      $("#items-list").replaceChildren(...shown.map(({ id, prompt, choices: offered, answer }) => {
-        const list = (offered ?? []).map((textContent, at) => make("li", { className: at === answer ? "right" : "", textContent }));
-        const text = prompt ? [make("pre", {}, make("code", { textContent: prompt }))] : [];
-        return make("div", { className: offered ? "item" : "item bare" }, make("p", {}, `Item ${id}. First: `, verdict(x[id]), ". Second: ", verdict(y[id]), "."), ...text, ...(list.length ? [make("ol", { type: "A" }, ...list)] : []));
-      }));
-    };
-    select.oninput = show.oninput = draw;
-    draw();
-  }
-
   async function comparing(table) {
     const entries = await layerlab.get("recipes");
     const [model, a, b] = ["model", "a", "b"].map((name) => $(`#compare-${name}`));
@@ -363,7 +330,6 @@ const layerlab = (() => {
       }
       if (!rows.length) rows.push(make("tr", {}, make("td", { className: "l", colSpan: head.length, textContent: "These two have no benchmark in common." })));
       $("tbody", table).replaceChildren(...rows);
-      itemByItem(first, second);
     };
     // The model with most recipes whose items were kept.
     const kept = (name) => entries.filter((entry) => entry[2] === name && entry[3]).length;

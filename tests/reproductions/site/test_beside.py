@@ -96,26 +96,6 @@ def test_rates_that_each_method_has_of_its_own_share_columns():
     assert [entry.sparsity for entry in metric.rows[1].entries if entry] == ["11%", "21%"]
 
 
-@pytest.mark.parametrize(
-    "grids, said",
-    [
-        (two([], [line("a", "A", "1")]), ""),
-        (
-            two([line("a", "A", "1", compared=True)], [line("d", "Dense", "1", dense=True)]),
-            "no other model is measured",
-        ),
-        (
-            two([line("a", "A", "1", compared=True)], [line("a", "A", "1")], ("x",), ("y",)),
-            "the paper prints x here, and other models are measured by y here",
-        ),
-        (two([line("a", "A+", "1", compared=True)], [line("b", "B", "1")]), "for example A+, a measured one B"),
-    ],
-)
-def test_the_page_says_why_nothing_stands_side_by_side(grids, said):
-    assert beside.metrics(grids) == []
-    assert (said in beside.why_none(grids)) if said else beside.why_none(grids) == ""
-
-
 def test_the_recipe_that_a_table_calls_ours_stands_beside_the_measured_one(grids):
     metric = beside.metrics(grids["table5-reassessing"])[0]
     row = next(row for row in metric.rows if "Our" in row.printed)
@@ -133,6 +113,5 @@ def test_a_method_printed_without_fine_tuning_stands_beside_the_measured_one(gri
 
 
 @pytest.mark.parametrize("target", ["tableJ-reassessing", "tableI-reassessing", "tableA3-prunecomp"])
-def test_a_table_without_such_a_row_says_so(grids, target):
+def test_a_table_without_such_a_row_has_no_such_view(grids, target):
     assert beside.metrics(grids[target]) == []
-    assert beside.why_none(grids[target]).startswith("There is no view side by side: ")

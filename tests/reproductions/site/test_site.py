@@ -26,7 +26,7 @@ from common.utils.errors import UserError
 from reproductions import audit
 from reproductions.documents import findings
 from reproductions.render import show, tables
-from reproductions.site import cells, data, generator, items, pages, pictures, recipes, source_lines, views
+from reproductions.site import cells, data, generator, pages, pictures, recipes, views
 from reproductions.site.__main__ import main
 from reproductions.spec import registry, reported
 from reproductions.spec.subjects import PUBLISHED_MODELS, TOY
@@ -152,7 +152,7 @@ def test_first_page_and_all_records_are_small(site):
     assert everything < 1_200_000
 
 
-def test_values_as_csv_and_parquet_are_those_of_the_files(site):
+def test_values_as_csv_are_those_of_the_files(site):
     with (site / "results.csv").open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     from_files = Counter()
@@ -161,13 +161,6 @@ def test_values_as_csv_and_parquet_are_those_of_the_files(site):
             number = None if value is None else float(value)
             from_files[name, key, "" if number is None else repr(number)] += 1
     assert Counter((f"{row['recipe']}/{row['benchmark']}", row["key"], row["value"]) for row in rows) == from_files
-    from pyarrow import parquet
-
-    table = parquet.read_table(site / "results.parquet")
-    assert table.column_names == list(rows[0])
-    numbers = table.column("value").to_pylist()
-    assert ["" if number is None else repr(number) for number in numbers] == [row["value"] for row in rows]
-    assert all(field.metadata[b"about"] for field in table.schema)
 
 
 def handed_over(path: Path):
@@ -267,13 +260,6 @@ def test_strip_marks_what_is_removed():
     assert svg.title.get_text() == "2 of 6 layers removed: 1, 4" and len(svg.select("path.cut")) == 1
 
 
-def test_names_in_texts_lead_to_their_lines():
-    file, line = source_lines.place('method.select(variant="S")', "papers.linearpatch")
-    assert file == "papers/linearpatch/method.py"
-    assert (ROOT / file).read_text().splitlines()[line - 1].startswith("def select(")
-    assert source_lines.place("no_such_name", "papers.linearpatch") is None
-
-
 def test_a_folder_with_other_files_is_refused_and_a_report_is_replaced(evidence, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
@@ -359,54 +345,6 @@ def test_what_follows_from_shapes_alone_is_not_called_measured_on_the_papers_mod
     judging = [page for page in site.rglob("*.html") if 'class="claims' in page.read_text(encoding="utf-8")]
     headings = {th.get_text() for page in judging for th in parsed(page).select("table.claims thead th")}
     assert "on the paper’s models" not in headings and "on the paper’s models’ shapes" in headings
-
-
-def test_a_picture_of_values_drops_no_bad_row_and_says_which_it_leaves_out(site):
-    table = parsed(site / "targets" / "table1-prunecomp.html").select_one("#on-smollm2-135m-instruct")
-    labels = [re.sub(r"[↑↓].*", "", th.get_text()).strip() for th in table.select("thead th")]
-    at = next(number for number, label in enumerate(labels) if label.startswith("AVG"))
-    rows = {}
-    for row in table.select("tbody tr"):
-        cells = row.find_all(["th", "td"])
-        if cells[at].get("data-v"):
-            rows[f"{cells[labels.index('n/N')].get_text()} {cells[0].get_text()}"] = float(cells[at]["data-v"])
-    figure = parsed(site / "index.md").select_one('section[aria-labelledby="f-prunecomp"] figure')
-    drawn = {li.select_one(".name").get_text() for li in figure.select("li:not(.scale)")}
-    assert max(rows, key=rows.get) in drawn  # the failure
-    sizes = {name.partition(" ")[0] for name in rows.keys() - drawn}
-    assert drawn <= rows.keys() and sizes
-    assert not any(name.partition(" ")[0] in sizes for name in drawn)  # of one n/N all rows or none
-    assert ", ".join(sorted(sizes)) + " not drawn" in figure.figcaption.get_text()
-
-
-@pytest.mark.parametrize("values, log", [([40.0, 50.0, 45.0], False), ([30.0, 3000.0, 300.0], True)])
-def test_a_picture_of_values_has_an_axis_with_numbers_at_their_places(values, log):
-    entries = [(f"row {value}", value, None, not at) for at, value in enumerate(values)]
-    page = BeautifulSoup(pictures.dots(entries, chance_level=42.0), "lxml")
-
-    def place(tag):
-        return float(re.search(r"left:([\d.-]+)%", tag["style"])[1])
-
-    scale = np.log if log else float
-    low, high = scale(min(values)), scale(max(values))
-
-    def expected(value):
-        return 100 * (scale(value) - low) / (high - low)
-
-    ticks = {float(tick.get_text()): place(tick) for tick in page.select("li.scale b")}
-    assert len(ticks) >= 3 and all(where == pytest.approx(expected(value), abs=0.06) for value, where in ticks.items())
-    assert [place(dot) for dot in page.select("i.dot")] == pytest.approx([expected(v) for v in values], abs=0.06)
-    guesses = [place(line) for line in page.select("i.guess")]
-    assert guesses == pytest.approx([expected(42.0)] * len(values), abs=0.06)
-    assert ("log scale" in page.get_text()) == log and "chance level, 42.00" in page.get_text()
-
-
-def test_chance_level_has_its_line_in_a_picture_of_accuracies(site):
-    """SmolLM2 was asked six of eight tasks: PIQA and WinoGrande have two choices, HellaSwag, OpenbookQA and ARC four."""
-    card = parsed(site / "index.md").select_one('section[aria-labelledby="f-reassessing"]')
-    assert f"chance level, {100 * (2 * 1 / 2 + 4 * 1 / 4) / 6:.2f}" in card.get_text()
-    first = card.select_one("li .value").get_text()
-    assert 30 < float(first.split()[0]) < 100  # in percent
 
 
 def test_every_paper_has_its_facts_and_the_entry_of_citation_cff(site):
@@ -498,37 +436,6 @@ def test_a_long_reason_does_not_push_the_value_out_of_view(site):
     site_ = {"records": 1, "recipes": 1, "commit": ""}
     html = pages._environment().get_template("recipe.html").render(root="../", recipe=view, site=site_)
     assert BeautifulSoup(html, "lxml").select_one("td .reason").get_text() == f"no data: {record.reason}"
-
-
-def test_items_are_a_sample_that_each_build_repeats(site, monkeypatch):
-    """Without the data sets the page has numbers of items; all of them are items that were asked."""
-    monkeypatch.delenv("LAYERLAB_HUB", raising=False)
-    contents = items.page_contents({"arc_easy": 500, "copa": 30, "mmlu": 7})
-    for task, count in (("arc_easy", 500), ("copa", 30), ("mmlu", 7)):
-        ids = [item["id"] for item in contents[task]["items"]]
-        assert ids == sorted(set(ids)) and len(ids) == min(count, 50) and max(ids) < count
-        assert contents[task]["licence"] == "" and all(item.keys() == {"id"} for item in contents[task]["items"])
-    assert items.sample("arc_easy", 2376) == items.sample("arc_easy", 500)
-    written = {path.stem for path in (site / "data" / "items").glob("*.js")}
-    assert {"arc_easy", "hellaswag", "docstring_word"} <= written
-
-
-def test_an_item_has_the_prompt_that_lm_eval_asks():
-    class Plain:
-        doc_to_text = staticmethod(lambda doc: f"Question: {doc['q']}\nAnswer:")
-        doc_to_choice = staticmethod(lambda doc: doc["options"])
-        doc_to_target = staticmethod(lambda doc: doc["label"])
-
-    doc = {"q": "why?", "options": ["a", "b"], "label": 1}
-    expected = {"prompt": "Question: why?\nAnswer:", "choices": ["a", "b"], "answer": 1}
-    assert items.shown(Plain, doc) == expected
-    assert items.shown(Plain, doc | {"label": "b"}) == expected
-
-    class Contexts(Plain):  # as WinoGrande: the choices come before, one ending after them
-        doc_to_text = staticmethod(lambda doc: 0)
-        doc_to_target = staticmethod(lambda doc: "is red.")
-
-    assert items.shown(Contexts, doc) == {"prompt": "", "choices": ["a is red.", "b is red."], "answer": 0}
 
 
 def test_the_comparison_opens_with_the_original_model_and_linearpatch(site, evidence):
