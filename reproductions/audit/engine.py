@@ -1,6 +1,5 @@
 """Audit a paper's tables: findings, facts about the paper, and comparisons of recomputed and printed numbers."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -97,11 +96,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rule:
-    """Rule by which a column of some tables follows from a row and the original model's row; None if an input is missing."""
+    """Rule by which a column of some tables follows from a row and the original model's row."""
 
     tables: tuple[str, ...]
     column: str
-    compute: Callable[[Row, Row], Computed | None]
+    compute: Callable[[Row, Row], Computed]
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,8 +223,6 @@ def mean_slack(inputs: Sequence[Number]) -> float:
 
 def agrees(printed: Number, recomputed: float, slack: float) -> bool:
     """Return whether rounding (of the printed number, and ``slack`` of its inputs) explains the difference."""
-    if math.isnan(printed.value) or math.isnan(recomputed):
-        return math.isnan(printed.value) and math.isnan(recomputed)
     return abs(printed.value - recomputed) <= (printed.half_unit + slack) * (1 + 1e-6)
 
 

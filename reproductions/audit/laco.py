@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from common.models import registry
 from reproductions.audit.engine import (
     SLIP,
-    UNRESOLVED,
     Finding,
     Paper,
     about,
@@ -41,7 +40,6 @@ def findings() -> Iterator[Finding]:
     yield from _eighty()
     yield from _seventy()
     yield from _averages()
-    yield from _per_cents()
     yield from _labels()
     yield from _shares()
 
@@ -141,27 +139,6 @@ def _averages() -> Iterator[Finding]:
                     if column == "Avg." and abs(value - printed.value) > 1
                     else "",
                 )
-
-
-def _per_cents() -> Iterator[Finding]:
-    """Check Table 7: every score of Table 1 as a per cent of the dense model's."""
-    scores = group(reported.numbers("laco", "1"))
-    for key, row in group(reported.numbers("laco", "7")).items():
-        base = next(r for k, r in scores.items() if k[0] == key[0] and k[2] == "Dense*")
-        cells = next((r for k, r in scores.items() if (k[0], k[2], k[3]) == (key[0], key[2], key[3])), {})
-        for name in ALL:
-            if name in row and name in cells:
-                value = 100 * cells[name].value / base[name].value
-                slack = 100 * 0.005 * (1 + value / 100) / base[name].value
-                if not agrees(row[name], value, slack):
-                    yield about(
-                        [row[name]],
-                        "averages against scores",
-                        row[name].text,
-                        shown(value, row[name]),
-                        f"100 * {cells[name].text} / {base[name].text} (Table 1)",
-                        UNRESOLVED,
-                    )
 
 
 def _labels() -> Iterator[Finding]:

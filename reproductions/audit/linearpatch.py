@@ -41,10 +41,8 @@ def alias(number: Number) -> tuple[str, str, str, str]:
     return number.sparsity, method, variant, column
 
 
-def _mean_of_ratios(row: Row, dense: Row) -> Computed | None:
+def _mean_of_ratios(row: Row, dense: Row) -> Computed:
     """Compute LinearPatch's RP: the mean of the tasks' ratios to the dense model."""
-    if any(c not in row or c not in dense for c in LM_EVAL):
-        return None
     pairs = [(row[c], dense[c]) for c in LM_EVAL]
     value = 100 * sum(a.value / b.value for a, b in pairs) / len(pairs)
     slack = 100 * sum((a.half_unit + a.value / b.value * b.half_unit) / b.value for a, b in pairs) / len(pairs)

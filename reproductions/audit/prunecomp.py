@@ -44,10 +44,8 @@ def alias(number: Number) -> tuple[str, str, str, str]:
     return number.sparsity, method, variant, column
 
 
-def _ratio_of_means(row: Row, dense: Row) -> Computed | None:
+def _ratio_of_means(row: Row, dense: Row) -> Computed:
     """Compute Prune&Comp's RP: the ratio of the average to the dense average."""
-    if any(c not in row or c not in dense for c in LM_EVAL):
-        return None
     inputs = [row[c] for c in LM_EVAL]
     dense_inputs = [dense[c] for c in LM_EVAL]
     top, bottom = sum(n.value for n in inputs), sum(n.value for n in dense_inputs)

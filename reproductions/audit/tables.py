@@ -160,8 +160,6 @@ def listed(paper: Paper) -> Iterator[Finding]:
 
 
 def _list_errors(layers: list[Number]) -> Iterator[Finding]:
-    if not layers:
-        return
     first = layers[0]
     count = printed_rows.removed_layers(first)
     listed = [int(n.value) for n in layers]
