@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.console.command_line import answering, option, parse
+from common.console.command_line import answering, parse
 from common.pruning.recipe import Recipe
 from common.records.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
 from common.utils.errors import UserError, plural, quiet_logging
@@ -64,14 +64,7 @@ def measured(folder: Path) -> Iterator[tuple[Record, Recipe]]:
 
 
 def judge(record: Record, recipe: Recipe, earlier: Record | None, shown: set[str]) -> Outcome:
-    """Decide whether a result is published.
-
-    Args:
-        record: The result.
-        recipe: Its recipe.
-        earlier: The published result of the same recipe and benchmark, if there is one.
-        shown: Result of `shown_recipes`.
-    """
+    """Decide whether a result is published, by the earlier published one and the recipes that tables show."""
     code = record.provenance
     if record.status != "ok":
         return Outcome(record, "without a value")
@@ -87,13 +80,8 @@ def judge(record: Record, recipe: Recipe, earlier: Record | None, shown: set[str
     return Outcome(record, "added" if earlier is None else "replaced")
 
 
-def run(folder: Path, published: Path = PUBLISHED, dry_run: bool = False) -> list[Outcome]:
+def run(folder: Path, published: Path = PUBLISHED) -> list[Outcome]:
     """Publish the new results in a user's folder; return the outcome of each result there.
-
-    Args:
-        folder: The user's results.
-        published: The folder of published results.
-        dry_run: Write nothing.
 
     Raises:
         UserError: The published results cannot be written.
@@ -103,7 +91,7 @@ def run(folder: Path, published: Path = PUBLISHED, dry_run: bool = False) -> lis
         judge(record, recipe, before.get(recipe, record.benchmark), shown) for record, recipe in measured(folder)
     ]
     new = [outcome.record for outcome in outcomes if outcome.goes]
-    if new and not dry_run:
+    if new:
         try:
             publish(published, ((record, user.items(Recipe(**record.recipe), record.benchmark)) for record in new))
         except OSError as error:
@@ -114,14 +102,12 @@ def run(folder: Path, published: Path = PUBLISHED, dry_run: bool = False) -> lis
     return outcomes
 
 
-def summary(outcomes: list[Outcome], dry_run: bool = False) -> str:
+def summary(outcomes: list[Outcome]) -> str:
     """Summarise the outcomes in lines: counts by model, then what was left out and why."""
     lines = []
     for verb in ("added", "replaced"):
         by_model = Counter(outcome.record.recipe["model"] for outcome in outcomes if outcome.verdict == verb)
-        lines += [
-            f"{'would be ' if dry_run else ''}{verb}: {plural(n, 'result')} of {model}" for model, n in by_model.items()
-        ]
+        lines += [f"{verb}: {plural(n, 'result')} of {model}" for model, n in by_model.items()]
     for verdict, number in Counter(outcome.verdict for outcome in outcomes if not outcome.goes).items():
         lines.append(f"left out: {plural(number, 'result')}, {verdict}")
     refused = [outcome for outcome in outcomes if outcome.refused]
@@ -136,22 +122,15 @@ def summary(outcomes: list[Outcome], dry_run: bool = False) -> str:
 class PublishCommand:
     """Publish the results that were measured here."""
 
-    folder: Path | None = option(None, "publish these results", metavar="DIR", usual="results/", name="--from")
-    dry_run: bool = option(False, "say what would be published and write nothing")
-
 
 @answering
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return the exit status: 1 if a result was refused, 2 if nothing could be written."""
-    options = parse(PublishCommand, arguments, prog="python -m reproductions.publish")
+    parse(PublishCommand, arguments, prog="python -m reproductions.publish")
     quiet_logging(False)
-    folder = options.folder or user_folder()
-    if options.folder and not folder.is_dir():
-        raise UserError(f"{folder} is no directory. --from takes a folder of results, as LAYERLAB_RESULTS does")
-    outcomes = run(folder, dry_run=options.dry_run)
-    print(summary(outcomes, options.dry_run))
-    if not options.dry_run:
-        cells.write(list(cells.rows(Store(NOWHERE))))
+    outcomes = run(user_folder())
+    print(summary(outcomes))
+    cells.write(list(cells.rows(Store(NOWHERE))))
     return 1 if any(outcome.refused for outcome in outcomes) else 0
 
 

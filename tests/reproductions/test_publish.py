@@ -34,15 +34,14 @@ def mine(tmp_path, shown, monkeypatch):
     return Store(tmp_path / "mine", None)
 
 
-def told(mine, folder, **options):
-    outcomes = publish.run(mine.user, folder, **options)
+def told(mine, folder):
+    outcomes = publish.run(mine.user, folder)
     return sorted(f"{outcome.record.benchmark} {outcome.verdict}" for outcome in outcomes)
 
 
 def test_a_result_is_added_then_known_then_replaced(mine, tmp_path):
     folder = tmp_path / "published"
     first = measured(mine)
-    assert told(mine, folder, dry_run=True) == ["b added"] and not folder.exists()
     assert told(mine, folder) == ["b added"] and told(mine, folder) == [f"b {publish.UNCHANGED}"]
     assert Store(NOWHERE, folder).get(ROW.recipe, "b") == first
     second = measured(mine, value=0.25, provenance=CLEAN | {"measured_at": "3"})
@@ -68,14 +67,10 @@ def test_what_is_left_out_is_said_with_its_reason(mine, tmp_path, capsys, fields
     outcomes = publish.run(mine.user, tmp_path / "published")
     assert why in publish.summary(outcomes) and not (tmp_path / "published").exists()
     assert [outcome.refused for outcome in outcomes] == [refused]
-    monkeypatch.setattr(cells, "write", lambda rows: pytest.fail("a dry run writes nothing"))
-    assert publish.main(["--from", str(mine.user), "--dry-run"]) == int(refused)
+    monkeypatch.setenv("LAYERLAB_RESULTS", str(mine.user))
+    monkeypatch.setattr(cells, "write", lambda rows: None)
+    assert publish.main([]) == int(refused)
     assert why in capsys.readouterr().out
-
-
-def test_a_folder_that_is_not_there_is_refused(tmp_path, capsys):
-    assert publish.main(["--from", str(tmp_path / "none")]) == 2
-    assert "is no directory" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
