@@ -9,7 +9,6 @@ import ctypes
 import gc
 import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -32,8 +31,6 @@ from reproductions.spec import shape_recipes, steps
 HELD_TOGETHER = 4e9
 # Above so many parameters a CPU takes days for a table: it has to be asked for by name.
 MOST_ON_CPU = 3e9
-# What a row of full test sets reads: nine tasks and three perplexities, in tokens (LLaMA-2's tokenizer).
-TOKENS_OF_A_ROW = 2.5e6
 
 
 def held_together(recipe: Recipe) -> int:
@@ -66,21 +63,11 @@ def device_for(requested: str | None, dtype: str | None, work: Sequence[Work]) -
         for name in {entry.recipe.model for entry in work if entry.recipe.weights != shape_recipes.WEIGHTS}:
             parameters = loading.parameters(name)
             if parameters > MOST_ON_CPU:
-                hours = 2 * parameters * TOKENS_OF_A_ROW / _flops() / 3600
                 raise UserError(
-                    f"{name} has {parameters / 1e9:.1f} B parameters, and there is no GPU: one row of full test sets would "
-                    f"take about {hours:.0f} hours on this CPU; say --device cpu (make: DEVICE=cpu) to do it anyway"
+                    f"{name} has {parameters / 1e9:.1f} B parameters, and there is no GPU. One row of full test sets takes "
+                    "days on a CPU; say --device cpu (make: DEVICE=cpu) to measure it anyway"
                 )
     return device
-
-
-def _flops() -> float:
-    """Measure this CPU's multiplications and additions a second in float32, by one matrix product."""
-    x = torch.rand(1024, 1024)
-    x @ x  # warms up
-    started = time.perf_counter()
-    x @ x
-    return 2 * 1024**3 / (time.perf_counter() - started)
 
 
 def prepare(

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from statistics import mean, median
 
@@ -20,77 +20,53 @@ ENOUGH_SECONDS = 1.0
 
 
 def expected(work: Sequence[Work], store: Store) -> tuple[float, int]:
-    """Estimate the seconds that cells take, and count those without an estimate.
-
-    A cell takes as long as its earlier result on a CPU, or as the median of its benchmark on the same model. For a
-    model without results from a CPU it is that of a published model, in proportion to the parameters. Published results
-    rarely read their calibration text anew, so reading each calibration once is added.
-    """
-    published = cache(partial(_published, store))
-    total, unknown = sum(_calibrating(work, store, published).values()), 0
-    for entry in work:
-        seconds, missing = _recipe(entry, store, published)
-        total += seconds
-        unknown += missing
-    return total, unknown
+    """Estimate the seconds that cells take, and count those without an estimate."""
+    pieces = _pieces(work, store)
+    return sum(seconds or 0.0 for seconds in pieces.values()), sum(seconds is None for seconds in pieces.values())
 
 
 def longest_first(work: Sequence[Work], store: Store) -> list[Work]:
     """Sort recipes by their expected seconds, the longest first, so that workers end together."""
-    published = cache(partial(_published, store))
-    return sorted(work, key=lambda entry: -_recipe(entry, store, published)[0])
+    seconds_of = defaultdict(float)
+    for (recipe, _), seconds in _pieces(work, store).items():
+        seconds_of[recipe] += seconds or 0.0
+    return sorted(work, key=lambda entry: -seconds_of[entry.recipe.hash])
 
 
-def _recipe(entry: Work, store: Store, published: Callable) -> tuple[float, int]:
-    """Return the seconds of one recipe, with preparing it, and the number of cells that nothing is known of."""
-    cells, preparing = _seconds(entry, store, published)
-    estimates = [seconds for seconds in cells.values() if seconds is not None]
-    return sum(estimates) + (preparing or 0.0), len(cells) - len(estimates)
+def _pieces(work: Sequence[Work], store: Store) -> dict[tuple[str, str | None], float | None]:
+    """Return the expected seconds of each cell, by recipe's hash and benchmark, and of preparing each model (None).
 
-
-def _calibrating(work: Sequence[Work], store: Store, published: Callable) -> dict[str, float]:
-    """Return the seconds of running a model over a calibration text, by the hash of the first recipe that reads it.
-
-    A recipe with results of its own took what they say; the toy model reads its text in seconds.
+    A cell takes as long as its earlier result on a CPU, or as the median of its benchmark on the same model. For a
+    model without results from a CPU it is that of a published model, in proportion to the parameters. A cell of which
+    nothing is known has None. Published results rarely read their calibration text anew, so preparing the first recipe
+    that reads a text takes the seconds of running the model over it, too; the toy model reads its text in seconds.
     """
-    seconds_of, texts = {}, set()
+    published, pieces, texts = cache(partial(_published, store)), {}, set()
     for entry in work:
-        recipe, calibration = entry.recipe, entry.recipe.calibration or {}
-        key = recipe.model, json.dumps(calibration, sort_keys=True)
-        if (
-            not calibration
-            or recipe.profile == TOY.profile
-            or key in texts
-            or any(store.get(recipe, benchmark) for benchmark in entry.benchmarks)
-        ):
-            continue
-        texts.add(key)
-        seconds, _ = published(recipe.model, _RUNNING)
-        tokens = (calibration.get("count") or 0) * (calibration.get("length") or 0)
-        seconds_of[recipe.hash] = (seconds or 0.0) * tokens / _TOKENS
-    return seconds_of
-
-
-def _seconds(entry: Work, store: Store, published: Callable) -> tuple[dict[str, float | None], float | None]:
-    """Return the seconds of each cell of one recipe, and those of preparing it; None where nothing is known."""
-    cells, preparing = {}, []
-    for benchmark in entry.benchmarks:
-        record = store.get(entry.recipe, benchmark)
-        provenance = record.provenance if record is not None and record.status == "ok" else {}
-        if "seconds" in provenance and _on_cpu(provenance):
-            cells[benchmark], prepared = _times([(record.recipe, provenance)])
-        else:
-            cells[benchmark], prepared = published(entry.recipe.model, benchmark)
-        preparing += prepared.get(_methods(vars(entry.recipe)), [])
-    return cells, (median(preparing) if preparing else None)
+        recipe, preparing, earlier = entry.recipe, [], False
+        for benchmark in entry.benchmarks:
+            record = store.get(recipe, benchmark)
+            earlier |= record is not None
+            provenance = record.provenance if record is not None and record.status == "ok" else {}
+            if "seconds" in provenance and _on_cpu(provenance):
+                pieces[recipe.hash, benchmark], prepared = _times([(record.recipe, provenance)])
+            else:
+                pieces[recipe.hash, benchmark], prepared = published(recipe.model, benchmark)
+            preparing += prepared.get(_methods(vars(recipe)), [])
+        pieces[recipe.hash, None] = median(preparing) if preparing else 0.0
+        text = recipe.model, json.dumps(recipe.calibration, sort_keys=True)
+        if recipe.calibration and recipe.profile != TOY.profile and not earlier and text not in texts:
+            texts.add(text)
+            tokens = (recipe.calibration.get("count") or 0) * (recipe.calibration.get("length") or 0)
+            pieces[recipe.hash, None] += (published(recipe.model, _RUNNING)[0] or 0.0) * tokens / _TOKENS
+    return pieces
 
 
 class TimeLeft:
     """Estimate of the seconds left of some work.
 
-    Each cell counts with its expected time, and each recipe with that of preparing its model. Finished ones correct
-    both, once ENOUGH_SECONDS were expected of them: if cells have taken twice the expected time, the others count
-    twice.
+    Each cell counts with its expected time, and so does preparing each model. What is done corrects the rest, once
+    ENOUGH_SECONDS were expected of it: if it took twice the expected time, the rest counts twice.
 
     Args:
         work: Work to measure.
@@ -98,64 +74,35 @@ class TimeLeft:
     """
 
     def __init__(self, work: Sequence[Work], store: Store) -> None:
-        published = cache(partial(_published, store))
-        cells: dict[tuple[str, str], float | None] = {}
-        preparing: dict[str, float | None] = {}
-        calibrating = _calibrating(work, store, published)
-        for entry in work:
-            seconds, prepared = _seconds(entry, store, published)
-            cells |= {(entry.recipe.hash, benchmark): expected for benchmark, expected in seconds.items()}
-            preparing[entry.recipe.hash] = prepared
-        self._cells, self._preparing = _Part(cells), _Part(preparing)
-        for recipe, seconds in calibrating.items():
-            self._preparing.left[recipe] += seconds
+        pieces = _pieces(work, store)
+        known = [seconds for (_, benchmark), seconds in pieces.items() if benchmark and seconds is not None]
+        usual = mean(known) if known else 1.0  # a cell of which nothing is known counts as the mean of the others
+        self._left = {piece: usual if seconds is None else seconds for piece, seconds in pieces.items()}
+        self._took = self._expected = 0.0  # of what is done
 
-    def prepared(self, recipe: str, seconds: float) -> None:
-        """Note that the model of a recipe, given by its hash, is prepared, and the seconds it took."""
-        self._preparing.done(recipe, seconds)
-
-    def measured(self, recipe: str, benchmark: str, seconds: float | None = None) -> None:
-        """Note that a cell is done.
+    def done(self, recipe: str, benchmark: str | None, seconds: float | None = None) -> None:
+        """Note that a cell is done, or with None that the model of its recipe is prepared.
 
         Args:
-            recipe: Its recipe's hash.
-            benchmark: Its benchmark.
+            recipe: The recipe's hash.
+            benchmark: The cell's benchmark.
             seconds: Seconds it took; None if they say nothing about others, as for a failed cell.
         """
-        self._cells.done((recipe, benchmark), seconds)
+        expected = self._left.pop((recipe, benchmark), None)
+        if expected and seconds is not None:
+            self._took += seconds
+            self._expected += expected
         if recipe not in self.recipes():
-            self._preparing.done(recipe)
+            self._left.pop((recipe, None), None)
 
     def recipes(self) -> set[str]:
         """Return the hashes of the recipes with remaining cells."""
-        return {recipe for recipe, _ in self._cells.left}
+        return {recipe for recipe, benchmark in self._left if benchmark is not None}
 
     def seconds(self) -> float | None:
-        """Return the seconds that one process needs for the rest; None until ENOUGH_SECONDS of cells are done."""
-        return self._cells.seconds() + self._preparing.seconds() if self._cells.expected >= ENOUGH_SECONDS else None
-
-
-class _Part:
-    """Remaining work of one kind, with the expected seconds of each piece.
-
-    Args:
-        expected: Piece -> seconds; None, where nothing is known, counts as the mean of the others.
-    """
-
-    def __init__(self, expected: Mapping) -> None:
-        estimates = [seconds for seconds in expected.values() if seconds is not None]
-        usual = mean(estimates) if estimates else 1.0
-        self.left = {piece: usual if seconds is None else seconds for piece, seconds in expected.items()}
-        self.took = self.expected = 0.0  # of what is done
-
-    def done(self, piece, seconds: float | None = None) -> None:
-        expected = self.left.pop(piece, None)
-        if expected is not None and seconds is not None:
-            self.took += seconds
-            self.expected += expected
-
-    def seconds(self) -> float:
-        return sum(self.left.values()) * (self.took / self.expected if self.expected >= ENOUGH_SECONDS else 1.0)
+        """Return the seconds that one process needs for the rest; None until ENOUGH_SECONDS are done."""
+        enough = self._expected >= ENOUGH_SECONDS
+        return sum(self._left.values()) * self._took / self._expected if enough else None
 
 
 def summary(work: Sequence[Work], store: Store) -> str:

@@ -294,7 +294,7 @@ def measured(
                         log.log(level, "%s, %s: %s", ready.work.title, benchmark, record.reason)
                         logged.add(record.reason)
                     seconds = record.provenance["seconds"] if record.status == "ok" else None
-                    time_left.measured(ready.work.recipe.hash, benchmark, seconds)
+                    time_left.done(ready.work.recipe.hash, benchmark, seconds)
                     bar.update()
                 group = cells = ready = None  # they go before the next ones come: there may be room for one only
     return failed + request.failed
@@ -367,7 +367,7 @@ def _group(
         records = {name: record for name in entry.benchmarks if (record := request.recorded(entry.recipe, name))}
         request.failed += sum(record.status == "failed" for record in records.values())
         for benchmark in records:
-            time_left.measured(entry.recipe.hash, benchmark)
+            time_left.done(entry.recipe.hash, benchmark)
         bar.update(len(records))
         missing = entry.without(records)
         if not missing:
@@ -377,7 +377,7 @@ def _group(
         filled += share
         ready = Ready(missing[0], *_prepared(missing[0], request.store, measure, device, request.force, bar))
         if ready.prepared is not None:
-            time_left.prepared(entry.recipe.hash, ready.provenance["preparing_seconds"])
+            time_left.done(entry.recipe.hash, None, ready.provenance["preparing_seconds"])
         group.append(ready)
     return group, remaining
 

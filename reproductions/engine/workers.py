@@ -318,8 +318,8 @@ def _note(time_left: expected_time.TimeLeft, recipe: str, benchmark: str, record
     """Note how long a worker's cell took, by its record."""
     ok = record.status == "ok"
     if ok and "preparing_seconds" in record.provenance:
-        time_left.prepared(recipe, record.provenance["preparing_seconds"])
-    time_left.measured(recipe, benchmark, record.provenance.get("seconds") if ok else None)
+        time_left.done(recipe, None, record.provenance["preparing_seconds"])
+    time_left.done(recipe, benchmark, record.provenance.get("seconds") if ok else None)
 
 
 def _why(process: BaseProcess, path: Path) -> str:

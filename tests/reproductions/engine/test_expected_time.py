@@ -68,7 +68,7 @@ class Published:
 
 
 class Clock:
-    """A clock that only the measuring moves: twice as slow as published, and thrice for preparing."""
+    """A clock that only the measuring moves, twice as slow as published."""
 
     def __init__(self):
         self.now = 0.0
@@ -85,7 +85,7 @@ class Clock:
         return 1
 
     def prepare(self, recipe, **options):
-        self.now += 150
+        self.now += 2 * 50
         return SimpleNamespace(recipe=recipe, details={}, provenance={})
 
     def benchmark(self, prepared, name):
@@ -108,10 +108,8 @@ def work_of(count, benchmarks):
 def time_left(work, store, prepared=None, **measured):
     """The time left of this work once its first model is prepared, and some of its cells are measured, in these seconds."""
     left = expected_time.TimeLeft(work, store)
-    if prepared is not None:
-        left.prepared(work[0].recipe.hash, prepared)
-    for benchmark, seconds in measured.items():
-        left.measured(work[0].recipe.hash, benchmark, *([] if seconds is None else [seconds]))
+    for benchmark, seconds in {None: prepared, **measured}.items() if prepared else measured.items():
+        left.done(work[0].recipe.hash, benchmark, seconds)
     return left
 
 
@@ -123,7 +121,7 @@ def test_the_time_left_weighs_cells_by_what_they_are_expected_to_take(store, mon
     assert runner.measured(work_of(2, PUBLISHED), store, clock) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("measuring: cell")]
     left = {line.split(",")[0]: line.rpartition("about ")[2] for line in lines if line.endswith("left")}
-    second = 3 * 50 + 2 * (10 + 10 + 1000)  # the other model's
+    second = 2 * (50 + 10 + 10 + 1000)  # the other model's
     assert left == {
         "measuring: cell 1 of 6": f"{progress.clock(2 * (10 + 1000) + second)} left",
         "measuring: cell 2 of 6": f"{progress.clock(2 * 1000 + second)} left",
@@ -133,35 +131,21 @@ def test_the_time_left_weighs_cells_by_what_they_are_expected_to_take(store, mon
     }
 
 
-def test_before_a_cell_is_measured_the_time_left_is_unknown(store):
+def test_before_anything_is_done_the_time_left_is_unknown(store):
     work = work_of(1, PUBLISHED)
-    assert time_left(work, store, 1.0).seconds() is None
-    assert time_left(work, store, 1.0, piqa=None).seconds() is None  # failed, or measured by another process
-    assert time_left(work, store, 1.0, piqa=None, copa=5.0).seconds() == 500
+    assert time_left(work, store).seconds() is None
+    assert time_left(work, store, piqa=None).seconds() is None  # failed, or measured by another process
+    assert time_left(work, store, 50.0, piqa=None).seconds() == 10 + 1000
+    assert time_left(work, store, piqa=None, copa=5.0).seconds() == 0.5 * (50 + 1000)
 
 
 def test_a_cell_of_no_time_says_nothing_of_the_others(store, monkeypatch):
     """Counting parameters is expected to take 0.1 ms; the first time it takes a thousand times as long."""
     monkeypatch.setitem(PUBLISHED, "parameters", 1e-4)
     work = work_of(1, PUBLISHED)
-    assert time_left(work, store, 50.0, parameters=0.1).seconds() is None
-    left = time_left(work, store, 50.0, parameters=0.1, piqa=20.0)
-    assert left.seconds() == pytest.approx(2 * (10 + 1000), rel=0.01)
-
-
-def test_a_model_that_is_prepared_in_no_time_says_nothing_of_the_others(store, monkeypatch):
-    first, second = work_of(2, ["piqa", "copa"])
-    published = Published.of_benchmark
-
-    def of_benchmark(self, model, benchmark):
-        for result in published(self, model, benchmark):
-            yield result
-            plain = {"seconds": PUBLISHED[benchmark], "preparing_seconds": 1e-4}
-            yield {"recipe": {"repair": None}, "provenance": plain, "status": "ok"}
-
-    monkeypatch.setattr(Published, "of_benchmark", of_benchmark)
-    original = replace(first, recipe=Recipe("llama-2-7b", "paper"))
-    assert time_left([original, second], store, 5.0, piqa=10.0).seconds() == 10 + 50 + 10 + 10
+    assert time_left(work, store, parameters=0.1).seconds() is None
+    left = time_left(work, store, parameters=0.1, piqa=20.0)
+    assert left.seconds() == pytest.approx(2 * (50 + 10 + 1000), rel=0.01)
 
 
 def test_a_recipe_that_others_have_measured_is_not_prepared(store):
@@ -169,7 +153,7 @@ def test_a_recipe_that_others_have_measured_is_not_prepared(store):
     left = time_left([first, second], store, 50.0, piqa=10.0)
     assert left.seconds() == 10 + 50 + 10 + 10
     for benchmark in second.benchmarks:
-        left.measured(second.recipe.hash, benchmark)
+        left.done(second.recipe.hash, benchmark)
     assert left.seconds() == 10 and left.recipes() == {first.recipe.hash}
 
 
