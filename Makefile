@@ -159,7 +159,8 @@ shell: $(STAMP)  ## a shell in which .venv is active: `python -m papers.laco --h
 	@. $(VENV)/bin/activate && unset LAYERLAB_MAKE && exec "$${SHELL:-bash}"
 
 serve: $(STAMP)  ## the same, shown on http://127.0.0.1:8000 (PORT= says another)
-	@$(RUN) -m reproductions.site --serve $(call option,--port,$(PORT))
+	@$(RUN) -m reproductions.site
+	@$(RUN) -m http.server --bind 127.0.0.1 --directory report $(call quoted,$(or $(PORT),8000))
 
 audit: $(STAMP)  ## check the papers' own arithmetic; also writes papers/AUDIT.md
 	@$(RUN) -m reproductions audit

@@ -481,11 +481,7 @@ def _given(options: RunCommand | ShowCommand) -> str:
 def _columns_of(options: RunCommand | ShowCommand, shown: Sequence[tuple[str, str, str]]) -> tuple[set[str], set[str]]:
     """Return the labels of the columns that a command names, and the targets without one, which are said.
 
-    Both are empty if it names no column that is shown.
-
-    Args:
-        options: The command.
-        shown: Target, label and id of each column that is shown.
+    Both are empty if it names no column that is shown. shown: target, label and id of each column.
 
     Raises:
         UserError: a pattern that fits none. What a run has measured may be hidden.

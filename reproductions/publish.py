@@ -26,10 +26,7 @@ UNCHANGED = "already published"
 class Outcome:
     """Outcome of publishing one result.
 
-    Attributes:
-        record: The result.
-        verdict: ``added``, ``replaced``, or why it is left out.
-        refused: Whether it is left out though it has a value that a table shows.
+    verdict: ``added``, ``replaced``, or why it is left out. refused: left out though it has a value that a table shows.
     """
 
     record: Record

@@ -167,12 +167,6 @@ COUNTED = (
 )
 
 
-def lead(rows: Mapping[str, Sequence[JudgedLine]]) -> str:
-    """Count the papers' claims with each verdict, in a sentence."""
-    papers = [line for title, group in rows.items() if title != TITLE_OF_OURS for line in group]
-    return f"Of {len(papers)} claims of the four papers, {by_side(papers)}."
-
-
 def own_models(store: Store) -> str:
     """State in a sentence how many results are from the papers' models."""
     counts = [show.own_models(table, store) for table in registry.targets().values() if table.paper in registry.PAPERS]
@@ -184,32 +178,10 @@ def own_models(store: Store) -> str:
     )
 
 
-def tested_on(rows: Sequence[JudgedLine]) -> list[str]:
-    """Return the pretrained models with published results that test any of these claims."""
-    return [name for name in subjects.PUBLISHED_MODELS if any(line.measured[name].tested for line in rows)]
-
-
 def sides_of(rows: Sequence[JudgedLine]) -> list[int]:
     """Return the indices in `SIDES` of the papers' tables and of the pretrained models that test any of these claims."""
-    return [0, *(SIDES.index(f"On {HEADS[name]}") for name in tested_on(rows))]
-
-
-def by_side(rows: Sequence[JudgedLine]) -> str:
-    """Count these lines by verdict, in print and on each measured model."""
-    in_print = [line.printed.verdict for line in rows]
-    supporting, against = in_print.count(judge.SUPPORTED), in_print.count(judge.CONTRADICTED)
-    no_number = len(in_print) - supporting - against
-    sentences = [
-        f"the papers' own tables agree with **{supporting}** and contradict **{against}**"
-        + f" ({no_number} have no number)" * bool(no_number)
-    ]
-    for name in tested_on(rows):
-        side = [line.measured[name] for line in rows]
-        untested = sum(not verdict.tested for verdict in side)
-        sentences.append(
-            f"measured on {HEADS[name]} **{_counts(side)}**" + f" ({untested} not tested)" * bool(untested)
-        )
-    return "; ".join(sentences)
+    tested = [name for name in subjects.PUBLISHED_MODELS if any(line.measured[name].tested for line in rows)]
+    return [0, *(SIDES.index(f"On {HEADS[name]}") for name in tested)]
 
 
 SHORT_LEGEND = """\

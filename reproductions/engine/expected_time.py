@@ -67,10 +67,6 @@ class TimeLeft:
 
     Each cell counts with its expected time, and so does preparing each model. What is done corrects the rest, once
     ENOUGH_SECONDS were expected of it: if it took twice the expected time, the rest counts twice.
-
-    Args:
-        work: Work to measure.
-        store: Store of earlier results.
     """
 
     def __init__(self, work: Sequence[Work], store: Store) -> None:
@@ -81,12 +77,9 @@ class TimeLeft:
         self._took = self._expected = 0.0  # of what is done
 
     def done(self, recipe: str, benchmark: str | None, seconds: float | None = None) -> None:
-        """Note that a cell is done, or with None that the model of its recipe is prepared.
+        """Note that a cell of a recipe, by its hash, is done, or with ``benchmark`` None that its model is prepared.
 
-        Args:
-            recipe: The recipe's hash.
-            benchmark: The cell's benchmark.
-            seconds: Seconds it took; None if they say nothing about others, as for a failed cell.
+        seconds: None if they say nothing about others, as for a failed cell.
         """
         expected = self._left.pop((recipe, benchmark), None)
         if expected and seconds is not None:

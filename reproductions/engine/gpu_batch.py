@@ -87,14 +87,10 @@ SEARCHES = ("sleb", "iterated-patch")
 
 @dataclass(frozen=True)
 class Planned:
-    """A stage of one model with its missing cells.
+    """A stage of one model with its missing cells, without those of an earlier stage.
 
-    Attributes:
-        title: Title of the stage and the model.
-        work: The missing cells, without those of an earlier stage.
-        seconds: Approximate seconds for one process, for the cells with data.
-        unknown: Number of cells with data without an estimate.
-        lacking: Number of cells without data.
+    seconds: approximate, for one process, of the cells with data. unknown: number of cells with data without an
+    estimate. lacking: number of cells without data.
     """
 
     title: str
@@ -112,13 +108,7 @@ class Planned:
 def plan(models: Sequence[str], store: Store, *, limit: int | None = None) -> list[Planned]:
     """Return the stages with missing cells, in the order in which they are measured.
 
-    Args:
-        models: Names, as for `common.models.load`. Each stage is planned for all models before the next stage.
-        store: Store of earlier results.
-        limit: Items of each task, for a rehearsal.
-
-    Raises:
-        UserError: An unknown model.
+    Each group of stages is planned for all models before the next. limit: items of each task, for a rehearsal.
     """
     from common.models import loading
     from reproductions.engine import expected_time
@@ -173,11 +163,7 @@ def _missing(stage: Stage, subject, store: Store, limit: int | None) -> list:
 def timed(planned: Iterable[Planned], store: Store, speed: float, lacking: Callable) -> list[Planned]:
     """Return the stages with the approximate time of their cells with data.
 
-    Args:
-        planned: See `plan`.
-        store: Store of earlier results.
-        speed: Speed of one process, in published results' CPU cores.
-        lacking: Returns why a cell, given by recipe and benchmark, has no data; None if it has.
+    speed: of one process, in published results' CPU cores. lacking: see `reproductions.engine.fetch.Lacking.why`.
     """
     from reproductions.engine import expected_time
 
@@ -213,15 +199,9 @@ def run(
     lacking: Callable | None = None,
     measure: str | None = None,
 ) -> int:
-    """Measure the stages in order until a time limit, and return how many cells have a result.
+    """Measure the stages in order until a time limit, in seconds since the epoch; return how many cells have a result.
 
-    Args:
-        planned: See `plan`.
-        device: ``cuda`` or ``cpu``.
-        workers: Number of processes.
-        ends: Time limit, in seconds since the epoch.
-        lacking: See `timed`.
-        measure: Module that measures, if not the usual one.
+    measure: module that measures, if not the usual one.
     """
     from common.pruning.pipeline import work_folder
     from reproductions.engine import workers as processes

@@ -39,12 +39,7 @@ def choose_rows(
 ) -> list[Row]:
     """Return the rows of a table that a command names.
 
-    Args:
-        table: The table.
-        subject: The subject, or a profile's name.
-        models: Models of the paper; none: all.
-        pattern: Pattern of the rows' methods; None: all.
-        limit: Items of each task; None: all.
+    models: of the paper; none: all. pattern: of the rows' methods; None: all. limit: items of each task; None: all.
 
     Raises:
         UserError: a model that the table does not have, or a pattern that matches no row.
@@ -304,11 +299,8 @@ def measured(
 class Request:
     """Cells that one command requested; other processes may have measured some meanwhile.
 
-    Attributes:
-        store: Store of their results.
-        since: Time of the request, in nanoseconds since the epoch.
-        force: Whether earlier results do not count.
-        failed: Cells that other processes stored as failed.
+    since: time of the request, in nanoseconds since the epoch. force: earlier results do not count. failed: cells that
+    other processes stored as failed.
     """
 
     store: Store

@@ -57,16 +57,10 @@ LOOK = 2.0  # seconds between two looks at how far the workers are
 class Worker:
     """One process's task: when called, it measures and returns the number of failed cells.
 
-    Attributes:
-        work: All cells of the command.
-        since: Time of the request, in nanoseconds since the epoch.
-        device: None: a GPU if the process has one.
-        dtype: Type of the weights, if one was requested.
-        force: Whether earlier results do not count.
-        lacking: Why a cell has no data, determined once for all workers.
-        directories: Directories of models that are named after them.
-        measure: Module that measures.
-        patience: Seconds to wait for a free recipe.
+    since: time of the request, in nanoseconds since the epoch. device: None: a GPU if the process has one. dtype: of the
+    weights, if one was requested. force: earlier results do not count. lacking: why a cell has no data, determined once
+    for all workers. directories: of models that are named after them. measure: the module that measures. patience:
+    seconds to wait for a free recipe.
     """
 
     work: tuple[Work, ...]
@@ -184,13 +178,9 @@ def spread(options, store: Store, work: Sequence[Work], lacking: Callable) -> in
 
 
 def local(worker: Worker, count: int, folder: Path, ends: float | None = None) -> None:
-    """Run workers on this machine until they have ended. Ctrl-C, SIGTERM and SIGHUP end them.
+    """Run at most ``count`` workers on this machine until they have ended. Ctrl-C, SIGTERM and SIGHUP end them.
 
-    Args:
-        worker: Task of each worker.
-        count: Number of workers, at most one per recipe.
-        folder: Folder for their logs.
-        ends: Time limit in seconds since the epoch; unfinished cells are dropped then.
+    folder: for their logs. ends: time limit in seconds since the epoch; unfinished cells are dropped then.
     """
     count = min(count, len({entry.recipe.hash for entry in worker.work}))
     gpus = _gpus(worker.device)

@@ -22,14 +22,9 @@ def question_answering(profile: str) -> list[Column]:
 
 
 def perplexities(profile: str, average: str, part: str = "quarter", label: str = "") -> list[Column]:
-    """Return the perplexity columns of three texts, and of their mean.
+    """Return the perplexity columns of three texts, and of their mean, with its id and label.
 
-    Args:
-        profile: Profile of the models.
-        average: Id of the mean's column, as the table names it.
-        part: Part of the toy model's texts: ``quarter``, or ``thin`` (an eighth, where rows are trained); one per
-            table.
-        label: Label of the mean's column; "" for its id.
+    part: of the toy model's texts: ``quarter``, or ``thin`` (an eighth, where rows are trained); one per table.
     """
     suffix = f"-{part}" if profile == "standin" else ""
     texts = [

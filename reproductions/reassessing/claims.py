@@ -65,15 +65,8 @@ def leads(
     """Return a check that each of ``methods`` is better than every other method of the table on the same model.
 
     Others are the printed ones and those beside them (`neighbours`), at the nearest rate, since their rates are rarely
-    the same.
-
-    Args:
-        table: The table.
-        methods: Methods of the claim.
-        column: Column to compare.
-        lower: Less is better.
-        here: Methods that replace the others on models that are not the paper's.
-        without: Mark of printed rows that are left out.
+    the same. lower: less is better. here: methods that replace the others on models that are not the paper's. without:
+    mark of printed rows that are left out.
     """
     methods = set(methods)
 
@@ -278,10 +271,8 @@ def of_faster_arms(metric: str) -> tuple[Claim, ...]:
 def of_iterating(schedules: Mapping[Arm, tuple[tuple[int, int], ...]]) -> tuple[Claim, ...]:
     """Return the claim of section B that iterative pruning has no benefit.
 
-    The paper does not say how much would be a benefit; one point is this project's reading.
-
-    Args:
-        schedules: Schedules of each way to fine-tune, as `specs.Spec.schedule`.
+    The paper does not say how much would be a benefit; one point is this project's reading. schedules: of each way to
+    fine-tune, as `specs.ArmSpec.schedule`.
     """
     checks = [
         highest(method(metric, arm, one_shot=True), [method(metric, arm, schedule=s) for s in of_arm], within=1.0)

@@ -50,18 +50,9 @@ def table(
 ) -> Table:
     """Return a table whose rows are the printed ones (or ``on_paper``'s), or those of one model.
 
-    Args:
-        number: Number of the table in the paper.
-        title: Title.
-        on_toy: Specification and number of removed layers of each row on the toy model; any other model loses the
-            same shares.
-        columns: Function from a profile to the columns; None: the accuracies that the table prints.
-        claims: Claims of the table.
-        note: Note below the table.
-        shape: Function to the shape recipe of a printed row, for columns that need no weights.
-        dense: Whether the toy model's original comes first.
-        on_paper: Function from the limit to the rows on the paper's models.
-        full: Whether tasks are measured whole on any model.
+    on_toy: specification and number of removed layers of each row on the toy model; any other model loses the same shares.
+    columns: None: the accuracies that the table prints. shape: function to the shape recipe of a printed row, for columns
+    that need no weights. dense: whether the original comes first. full: see `registry.Table`.
     """
     printed, on_one = on_paper or rows.printed(number, shape), rows.one_model(on_toy, dense=dense)
 

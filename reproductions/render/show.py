@@ -55,14 +55,8 @@ def build(
 ) -> dict:
     """Build the JSON form of a table (docs/comparing.md: how reported and reproduced are compared).
 
-    Args:
-        table: The table.
-        store: Store of results.
-        subjects: A subject or a profile's name, or several, each with separate rows, in this order.
-        models: Models of the paper; none: all.
-        pattern: Pattern of the rows' methods; None: all.
-        limit: Items of each task; None: all.
-        claims: Whether claims are judged, which takes a fraction of a second.
+    Each subject has separate rows. models, pattern, limit: see `reproductions.engine.runner.choose_rows`. claims: whether
+    claims are judged, which takes a fraction of a second.
     """
     subjects = [settings.subject(s) for s in ([subjects] if isinstance(subjects, Subject | str) else subjects)]
     printed = reported.cells(table.paper, table.number)
@@ -319,17 +313,8 @@ def drawn(
     """Draw a figure from its results; return its files, none if nothing has been measured.
 
     The drawing function gets `entries`. Files have different names for the toy model, the paper's models, any other
-    model, a part of the rows, and a limited number of items.
-
-    Args:
-        table: The figure.
-        store: Store of results.
-        subject: The subject, or a profile's name.
-        models: Models of the paper; none: all.
-        pattern: Pattern of the rows' methods; None: all.
-        limit: Items of each task; None: all.
-        folder: See `figures.style.save`.
-        forms: See `figures.style.save`.
+    model, a part of the rows, and a limited number of items. models, pattern, limit: see
+    `reproductions.engine.runner.choose_rows`. folder, forms: see `figures.style.save`.
 
     Raises:
         NotWritten: the files cannot be written.

@@ -83,11 +83,7 @@ def _without_reported(table: dict) -> dict:
 
 
 def check_format(form: str) -> None:
-    """Refuse a name that is none of the FORMATS.
-
-    Raises:
-        UserError: an unknown format.
-    """
+    """Refuse a name that is none of the FORMATS."""
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
 
@@ -95,13 +91,9 @@ def check_format(form: str) -> None:
 def render_changes(
     changed: Sequence[dict], form: str = "terminal", width: int | None = None, colours: bool = False
 ) -> str:
-    """Render rows with a user's changes: with the changes, without, and the difference.
+    """Render rows with a user's changes: with the changes, without, and the difference. The options are those of `render`.
 
-    Args:
-        changed: Results of `reproductions.render.show.changed`, one per table and model.
-        form: See `render`.
-        width: See `render`.
-        colours: See `render`.
+    changed: results of `reproductions.render.show.changed`, one per table and model.
     """
     if form == "json":
         return json.dumps(list(changed), indent=1, allow_nan=False) + "\n"

@@ -15,11 +15,8 @@ HEADLINES = ("RP", "Per.", "PPL AVG", "QA RP", "Avg.", "AVG", "Weighted AVG")
 class ValueColumn:
     """One model with one number of removed layers.
 
-    Attributes:
-        side: Origin of the numbers: the paper, or a measured model.
-        model: The model's name.
-        sparsity: Its n/N; '' if each row has another, which its cells then state.
-        first: Whether it is the first column of its side.
+    side: origin of the numbers: the paper, or a measured model. sparsity: n/N; '' if each row has another, which its cells
+    then state. first: whether it is the first column of its side.
     """
 
     side: str
@@ -39,13 +36,9 @@ class RowBeside:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A method with its numbers, one per column.
+    """A method with its numbers, one per column (None: a column without one).
 
-    Attributes:
-        label: Name of the measured row, or else the paper's.
-        printed: The paper's other names of it.
-        dense: Whether it is the original model.
-        entries: Its cells; None for a column without one.
+    label: name of the measured row, or else the paper's. printed: the paper's other names of it.
     """
 
     label: str
@@ -56,14 +49,10 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class ComparedMetric:
-    """The numbers of one column of a table.
+    """The numbers of one column of a table, the original model's row first.
 
-    Attributes:
-        heading: Heading of the column.
-        sides: Each side with its number of columns.
-        columns: Models with their numbers of removed layers.
-        rows: Methods, the original model first.
-        shares: Whether the paper prints shares of 1 and measured numbers are in percent.
+    sides: each side with its number of columns. shares: whether the paper prints shares of 1 and measured numbers are in
+    percent.
     """
 
     heading: Heading
@@ -77,13 +66,7 @@ def metrics(grids: Sequence[Grid]) -> list[ComparedMetric]:
     """Return one table for every column that has both reported and measured numbers; the headline metric comes first.
 
     Columns correspond by id. Rows correspond by the id of their method or, if the paper uses another name, by their
-    specification.
-
-    Args:
-        grids: Those of one table or figure.
-
-    Returns:
-        The tables; none if no row has both kinds of number.
+    specification. There is no table if no row has both kinds of number.
     """
     ordered = sorted(grids, key=lambda grid: not grid.compared)
     keys = _keys(ordered)

@@ -29,13 +29,13 @@ STANDING_FOR = {"README.md": "index", "papers/AUDIT.md": "audit"}  # the site's 
 LIGHT = {
     **dict.fromkeys(("color-brand-primary", "color-brand-content", "color-brand-visited"), "#00578a"),
     **{"line": "#d4d8dd", "yes": "#00795c", "no": "#a33d00", "open": "#6b727b", "mark": "#a33d00", "data": "#0072b2"},
-    **{"fill-yes": "#00795c", "fill-no": "#b84f00", "fill-open": "#c9ced4", "fill-noise": "#6b7078"},
+    **{"fill-yes": "#00795c", "fill-no": "#b84f00", "fill-noise": "#6b7078"},
     **{"on-fill": "#ffffff", "kept": "#bcd9ea", "paper": "#ffffff"},
 }
 DARK = {
     **dict.fromkeys(("color-brand-primary", "color-brand-content", "color-brand-visited"), "#7cc0ee"),
     **{"line": "#3a4149", "yes": "#5fcfa8", "no": "#ff9f66", "open": "#9aa3ad", "mark": "#ff9f66", "data": "#4aa3df"},
-    **{"fill-yes": "#5fcfa8", "fill-no": "#ff9f66", "fill-open": "#3a4149", "fill-noise": "#aab2bb"},
+    **{"fill-yes": "#5fcfa8", "fill-no": "#ff9f66", "fill-noise": "#aab2bb"},
     **{"on-fill": "#14171a", "kept": "#2f5e7c", "paper": "#f4f4f2"},
 }
 

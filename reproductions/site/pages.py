@@ -104,7 +104,6 @@ class Site:
             "index.md",
             "index.md",
             about=_about(),
-            lead=self._lead(),
             own=self._own_models(self.grids.values()),
             summary=self._summary(abstracts),
             findings=abstracts,
@@ -114,13 +113,6 @@ class Site:
             extension_claims=[self._sentence(line) for line in findings.OURS],
             league=league,
             tolerance=show.TOLERANCE,
-        )
-
-    def _lead(self) -> str:
-        """Return the sentence on what reproduces, of these records."""
-        built = {target: content for target, (_, _, content) in self.evidence.tables.items()}
-        return findings.lead(
-            {paper: [findings.row(line, built) for line in lines] for paper, lines in findings.ABSTRACTS.items()}
         )
 
     def _own_models(self, grids: Iterable[Sequence[cells.Grid]]) -> dict[str, int]:
@@ -148,20 +140,17 @@ class Site:
         return [name for name, table in registry.targets().items() if table.paper == paper]
 
     def _lines(self, paper: str) -> list[dict]:
-        """Return one line a target: how much is reported, compared and measured, and a bar of its claims."""
+        """Return one line a target: how much is reported, compared and measured."""
         title = printed_rows.title_of(paper)
         lines = []
         for target in self._targets(paper):
             counts = {grid.subject.name: cells.tally(grid) for grid in self.grids[target]}
             printed = counts.get(PAPER.name, {})
-            tallies = claims.tally(self.claims[target]).values()
-            total = {kind: sum(counts[kind] for counts in tallies) for kind in claims.SIGNS}
             line = {"target": target, "title": registry.get(target).title.removeprefix(f"{title}, ")}
             line["measured"] = {
                 label: counts.get(name, {}).get("measured", 0) for name, label in self._measured_names().items()
             }
             line |= {key: printed.get(key, 0) for key in ("reported", "match", "differs")}
-            line |= {"bar": views.verdicts(total) if sum(total.values()) else "", "total": sum(total.values())}
             lines.append(line)
         return lines
 

@@ -4,7 +4,10 @@ import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from markupsafe import Markup
 
 from common.models import registry as model_registry
 from common.pruning.recipe import SHAPE_ONLY
@@ -12,7 +15,6 @@ from common.records.record_json import write
 from common.records.results import Recipe, Record
 from reproductions.render.evidence import Evidence, Shown
 from reproductions.render.value_lists import described
-from reproductions.site import pictures
 from reproductions.site.cells import DOWN, UP, number
 from reproductions.spec import registry
 from reproductions.spec.subjects import PUBLISHED_MODELS, TOY
@@ -38,6 +40,7 @@ SHARES = (
     "rouge_l",
     "pass@1",
 )
+CELL, GAP, HEIGHT = 16, 3, 26  # of a layer in a picture
 LOWER = ("perplexity", "nll", "kl")  # keys of values of which lower is better (as in static/report.js)
 
 
@@ -108,16 +111,14 @@ def view(evidence: Evidence, digest: str, models: Mapping[str, str]) -> dict:
         facts.append(("Details as in", f"the official {recipe.fidelity}"))
     if recipe.limit:
         facts.append(("A quick look", f"{recipe.limit} items of each task and sequences of each text"))
-    strip = (
-        pictures.strip(layers, removed, _interfaces(records)) if layers and removed is not None and layers < 200 else ""
-    )
+    picture = strip(layers, removed, _interfaces(records)) if layers and removed is not None and layers < 200 else ""
     places = evidence.shown.get(digest, [])
     return {
         "hash": digest,
         "original": models.get(recipe.model, "").removesuffix(digest),
         "title": title(evidence, digest),
-        "strip": strip,
-        "strip_words": _strip_words(removed, layers, records) if strip else "",
+        "strip": picture,
+        "strip_words": _strip_words(removed, layers, records) if picture else "",
         "facts": facts,
         "cells": [cell for record in records.values() for cell in _cells(record)],
         "command": command(places[0]) if places else "",
@@ -125,6 +126,32 @@ def view(evidence: Evidence, digest: str, models: Mapping[str, str]) -> dict:
         "provenance": _provenance(list(records.values())),
         "json": json.dumps(recipe.__dict__, indent=1, sort_keys=True),
     }
+
+
+def strip(layers: int, removed: Sequence[int], interfaces: Sequence[int] = ()) -> Markup:
+    """Draw a model's layers in a row, with the removed ones hatched and crossed out.
+
+    A triangle marks each layer after a repaired interface.
+    """
+    removed_layers = set(removed)
+    words = f"{len(removed_layers)} of {layers} layers removed: {', '.join(map(str, sorted(removed_layers))) or 'none'}"
+    step = CELL + GAP
+    parts = []
+    for layer in range(layers):
+        x = layer * step
+        kind = "gone" if layer in removed_layers else "kept"
+        parts.append(f'<rect class="{kind}" x="{x}" y="4" width="{CELL}" height="{HEIGHT}" rx="2"/>')
+        if layer in removed_layers:
+            parts.append(f'<path class="cross" d="M{x + 4} 11l8 12m0 -12l-8 12"/>')
+        if layer in interfaces:
+            parts.append(f'<path class="cut" d="M{x - 5} 0h7l-3.500 5z"/>')
+        if layer % 5 == 0 or layer == layers - 1 and layer % 5 > 1:
+            parts.append(f'<text x="{x + CELL / 2}" y="{HEIGHT + 17}">{layer}</text>')
+    width = layers * step
+    return Markup(  # noqa: S704 - numbers alone
+        f'<svg class="strip" role="img" viewBox="-6 -1 {width + 8} {HEIGHT + 22}" style="max-width:{width + 8}px">'
+        f"<title>{escape(words)}</title>{''.join(parts)}</svg>"
+    )
 
 
 def _interfaces(records: dict[str, Record]) -> list[int]:

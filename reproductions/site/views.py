@@ -7,21 +7,13 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from markupsafe import Markup
-
 from common.records.results import ROOT
 from reproductions.audit.engine import Finding
-from reproductions.site import cells, pictures
+from reproductions.site import cells
 from reproductions.spec import registry, subjects
 
 FIGURES = ROOT / "figures" / "rendered"
 WIDE = 450  # points; in a narrow window such a drawing keeps its size
-
-
-def verdicts(counts: dict[str, int]) -> Markup:
-    """Draw a bar of the numbers of claims with each verdict."""
-    words = {"yes": "supported", "noise": "inconclusive", "no": "contradicted", "open": "not tested"}
-    return pictures.bar([(kind, counts[kind], word) for kind, word in words.items()])
 
 
 def drawn(table: registry.Table) -> list[dict]:

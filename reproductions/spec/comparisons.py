@@ -118,13 +118,7 @@ def against(
 ) -> Comparison:
     """Compare one number with the best of others, in `unit` or, where less is better (`lower`), in percent of it.
 
-    Args:
-        setting: Group and sparsity.
-        own: Key and number of the row.
-        rivals: Keys and numbers of the rows to compare it with.
-        lower: Less is better.
-        within: Tolerance, in ``unit``; with ``lower``, as a share.
-        unit: Unit of the difference.
+    own, rivals: keys and numbers. within: tolerance, in ``unit``; with ``lower``, as a share.
     """
     comparisons = tuple(_against_one(setting, own, rival, lower, within, unit) for rival in rivals)
     if len(comparisons) == 1:

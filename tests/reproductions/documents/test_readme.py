@@ -139,9 +139,6 @@ def test_a_group_counts_its_lines_by_verdict_on_every_side(one_model):
     ]
     assert findings.tally(rows) == ["2 supported", "1 contradicted, 1 inconclusive", "1 supported, 2 contradicted"]
     assert findings.tally([rows[1]]) == ["none tested", "none tested", "1 contradicted"]
-    sentence = findings.by_side(rows)
-    assert sentence.startswith("the papers' own tables agree with **2** and contradict **0** (1 have no number)")
-    assert sentence.endswith("**1 contradicted, 1 inconclusive** (1 not tested)")
 
 
 def test_a_claim_is_supported_on_as_many_models_as_test_it(monkeypatch):
