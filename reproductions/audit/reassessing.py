@@ -291,8 +291,6 @@ def _layers_for_parameters() -> Iterator[Finding]:
                 yield from compare_share(
                     number, number, share, f"({count} * {facts['layer_params']}) / {facts['params']}"
                 )
-    if not (layers and parameters):
-        return
     highest, (count, share) = list(layers.items())[-1]
     most_layers = max(parameters.values())
     yield about(

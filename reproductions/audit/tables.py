@@ -184,16 +184,13 @@ def _same_set(paper: str, table: str, rows: dict, scores: tuple[str, ...]) -> It
     """Yield rows that remove the same layers of the same model and score differently."""
     first_keys: dict[tuple, tuple] = {}
     for key, layers in rows.items():
-        count = printed_rows.removed_layers(layers[0]) if layers else None
-        if not count or len({n.value for n in layers}) != count:
+        if len({n.value for n in layers}) != printed_rows.removed_layers(layers[0]):
             continue
         first = first_keys.setdefault((key[0], frozenset(n.value for n in layers)), key)
         if first == key:
             continue
         pairs = []
         for source in scores:
-            if source not in reported.tables(paper):
-                continue
             table_rows = group(reported.numbers(paper, source))
             first_row, second_row = table_rows.get(first, {}), table_rows.get(key, {})
             shared = [c for c in first_row if c in second_row and not c.startswith("removed")]

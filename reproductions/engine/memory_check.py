@@ -18,21 +18,19 @@ def check(recipe: Recipe, device: str) -> None:
     Raises:
         UserError: it does not fit; the message says what does.
     """
+    try:
+        parameters = loading.parameters(recipe.model)
+    except UserError:  # loading it says so
+        return
+    check_weights(recipe.model, parameters, ITEMSIZE[recipe.dtype], device)
     spec = registry.find(recipe.model)
     if spec is None or "params" not in spec.facts:
-        try:
-            parameters = loading.parameters(recipe.model)
-        except UserError:  # loading it says so
-            return
-        check_weights(recipe.model, parameters, ITEMSIZE[recipe.dtype], device)
         return
     settings, removed = _settings(recipe), _removed(recipe)
-    itemsize = 4 if settings is not None and device == "cpu" else ITEMSIZE[recipe.dtype]  # a CPU trains in float32
-    check_weights(recipe.model, spec.facts["params"], ITEMSIZE[recipe.dtype], device)
     if settings is not None and removed is not None:
-        check_training(
-            recipe.model, need(spec.facts, removed, settings, itemsize, gpu=device != "cpu"), settings, device
-        )
+        itemsize = 4 if device == "cpu" else ITEMSIZE[recipe.dtype]  # a CPU trains in float32
+        training_need = need(spec.facts, removed, settings, itemsize, gpu=device != "cpu")
+        check_training(recipe.model, training_need, settings, device)
 
 
 def _settings(recipe: Recipe) -> Settings | None:

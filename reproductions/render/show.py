@@ -182,7 +182,7 @@ def published(table: Table, store: Store, limit: int | None = None) -> list[Subj
     for name in settings.PUBLISHED_MODELS:
         subject = settings.of_model(name)
         benchmarks = {column.benchmark for column in table.columns_for(subject) if column.benchmark}
-        rows = choose_rows(table, subject, (), None, limit)
+        rows = table.rows(subject, limit)
         rows = [row for row in rows if not row.dense] or rows
         if any(row.recipe and store.get(row.recipe, name) for row in rows for name in benchmarks):
             subjects.append(subject)

@@ -1,4 +1,4 @@
-"""Summarise tables for pages: which tab is open, what is counted, which rows a picture shows."""
+"""Summarise tables for pages: which tab is open, what is counted, which pictures there are."""
 
 import ast
 import math
@@ -21,18 +21,14 @@ def drawn(table: registry.Table) -> list[dict]:
 
     Pictures of a part of the rows or of the items are left out.
     """
-    files = {f"{table.target}{ending}.svg": label for ending, label in _labels().items()} if table.draw else {}
+    labels = {f"-{name}": subjects.of_model(name).label for name in subjects.PUBLISHED_MODELS} | {"": "the toy model"}
+    files = {f"{table.target}{ending}.svg": label for ending, label in labels.items()} if table.draw else {}
     present = {file: label for file, label in files.items() if (FIGURES / file).is_file()}
     return [
-        {"file": file, "caption": f"{table.title}, on {label}", "alt": words_of(file.removesuffix(".svg"))}
+        {"file": file, "caption": f"{table.title}, on {label}", "alt": f"{words(table.draw)}; on {label}"}
         | {"wide": _points(FIGURES / file) > WIDE}
         for file, label in present.items()
     ]
-
-
-def _labels() -> dict[str, str]:
-    """Return the models' labels by the ending of their figures' names."""
-    return {f"-{name}": subjects.of_model(name).label for name in subjects.PUBLISHED_MODELS} | {"": "the toy model"}
 
 
 def _points(drawing: Path) -> float:
@@ -48,16 +44,6 @@ def words(draw: str) -> str:
     first = " ".join(ast.get_docstring(function).partition("\n\n")[0].split()).replace("`", "")
     sentence = re.split(r"(?<!\bEq)\. (?=[A-Z])", first)[0].rstrip(".").removeprefix("Draw ")
     return sentence[:1].upper() + sentence[1:]
-
-
-def words_of(file: str) -> str:
-    """Describe a drawn file, and its model; '' for a file that no target draws."""
-    targets = registry.targets()
-    target = max((name for name in targets if file.startswith(name) and targets[name].draw), key=len, default="")
-    if not target:
-        return ""
-    label = _labels().get(file.removeprefix(target))
-    return f"{words(targets[target].draw)}; on {label}" if label else words(targets[target].draw)
 
 
 def fullest(grids: list[cells.Grid]) -> int:

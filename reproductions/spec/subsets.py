@@ -84,13 +84,6 @@ def _labels_of_parts(names: dict[str, str], part: Callable[[str], int | None]) -
     return (", ".join(names[name] for name in partial) if wholes else "") if partial else None
 
 
-def share(benchmark: str) -> float:
-    """Return the measured part of a benchmark, approximate for a text."""
-    if tokens(benchmark):
-        return TOKENS / TEXTS[whole(benchmark).partition("@")[2]]
-    return FIRST / ITEMS[of_task(benchmark)] if of_each(benchmark) else 1.0
-
-
 def of_task(benchmark: str) -> str:
     """Return the task of a benchmark: ``hellaswag`` of ``hellaswag@first-500`` and of ``endings@hellaswag``."""
     return benchmark.removeprefix("endings@").partition("@")[0]
