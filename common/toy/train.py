@@ -33,7 +33,7 @@ END = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Setting:
-    """Training settings of the shipped toy model; every field is a command line option of the same name."""
+    """Training settings of the shipped toy model."""
 
     layers: int = 16
     hidden: int = 192
@@ -93,7 +93,7 @@ def build_model(setting: Setting) -> LlamaForCausalLM:
         bos_token_id=0,
         eos_token_id=0,
         pad_token_id=None,
-        attn_implementation="eager",  # compiled, this is a fifth faster at 256 tokens than the CPU flash kernel
+        attn_implementation="eager",
     )
     model = LlamaForCausalLM(config)
     with torch.no_grad():
@@ -116,8 +116,6 @@ class Windows:
         self.documents, self.setting, self.epoch = documents, setting, -1
         tokens = sum(map(len, documents))
         self.batches_per_epoch = tokens // (setting.window * setting.batch)
-        if not self.batches_per_epoch:
-            raise UserError(f"{tokens} training tokens do not fill one batch; use a smaller --batch or --window")
 
     def batch(self, step: int) -> torch.Tensor:
         """Return the ``[batch, window]`` token ids of one step."""
@@ -142,7 +140,7 @@ def held_out_loss(model: torch.nn.Module, windows: torch.Tensor) -> float:
     return float(np.mean(losses))
 
 
-def train(setting: Setting, out: Path, *, compiled: bool, save_every: int, eval_every: int) -> LlamaForCausalLM:
+def train(setting: Setting, out: Path, *, save_every: int = 200, eval_every: int = 100) -> LlamaForCausalLM:
     """Run or resume the training in ``out``; return the trained model (float32)."""
     out.mkdir(parents=True, exist_ok=True)
     torch.set_flush_denormal(True)
@@ -171,7 +169,6 @@ def train(setting: Setting, out: Path, *, compiled: bool, save_every: int, eval_
         optimiser.load_state_dict(state["optimiser"])
         first, seconds = state["step"], state["seconds"]
         log.info("resumed at step %d of %d", first, setting.steps)
-    step_model = torch.compile(model) if compiled else model
 
     started = time.perf_counter() - seconds
     running: list[float] = []
@@ -182,7 +179,7 @@ def train(setting: Setting, out: Path, *, compiled: bool, save_every: int, eval_
                 group["lr"] = setting.rate(step)
             ids = windows.batch(step)
             with torch.autocast("cpu", torch.bfloat16):
-                loss = step_model(input_ids=ids, labels=ids, use_cache=False).loss
+                loss = model(input_ids=ids, labels=ids, use_cache=False).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), setting.clip)
             optimiser.step()
@@ -233,14 +230,11 @@ def export(out: Path) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingCommand(Setting):
+class TrainingCommand:
     """The command line."""
 
     out: Path = option(help="write tokenizer, checkpoint and log of the run to this folder")
-    compile: bool = option(False, "torch.compile the model (needs a C++ compiler)")
     export: bool = option(False, "only write the checkpoint to common/toy/weights")
-    save_every: int = 200
-    eval_every: int = 100
 
 
 @command_line.answering
@@ -248,12 +242,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command: train or resume, or export with ``--export``. Return the exit status."""
     options = command_line.parse(TrainingCommand, arguments, description=__doc__)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    setting = Setting(**{name: getattr(options, name) for name in asdict(Setting())})
     if options.export:
         export(options.out)
     else:
-        every = {"save_every": options.save_every, "eval_every": options.eval_every}
-        train(setting, options.out, compiled=options.compile, **every)
+        train(Setting(), options.out)
     return 0
 
 

@@ -5,12 +5,11 @@ table asks for NAME or NAME@ARGUMENT, or for a part of either (`reproductions.sp
 package is read.
 """
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
+from common.utils.plugins import import_modules
 from reproductions.spec import subsets
 
 TASK = "task"  # what every name that is not registered is taken for: an lm-eval task
@@ -52,8 +51,7 @@ def batch_size(context) -> int:
 @cache
 def benchmarks() -> dict[str, Benchmark]:
     """Return every benchmark by name."""
-    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
-        importlib.import_module(module.name)
+    import_modules(__name__)
     return _BENCHMARKS
 
 

@@ -58,16 +58,12 @@ class TensorEntry:
         with torch.inference_mode(False):  # a parameter made in inference mode could not be watched for changes
             data = torch.empty(self.end - self.begin, dtype=torch.uint8)
             tensor = data.view(DTYPES[self.dtype]).view(self.shape)
-        with self.file.open("rb", buffering=0) as stream:
+        with self.file.open("rb") as stream:
             if _state(stream.fileno()) != self.state:
                 raise UserError(f"cannot read {self.file}: it was changed or replaced meanwhile; run again")
             stream.seek(self.begin)
-            view, done = memoryview(data.numpy()), 0
-            while done < len(view):  # one call reads 2 GiB at most
-                got = stream.readinto(view[done:])
-                if not got:
-                    raise UserError(f"cannot read {self.file}: it ends too early; save or download it again")
-                done += got
+            if stream.readinto(data.numpy()) < len(data):
+                raise UserError(f"cannot read {self.file}: it ends too early; save or download it again")
         return tensor
 
     def rows(self, first: int, stop: int) -> TensorEntry:

@@ -115,7 +115,7 @@ def tiny_corpus(monkeypatch):
 
 
 def test_a_killed_training_resumes_to_the_same_weights(tiny_corpus, monkeypatch, tmp_path):
-    options = {"compiled": False, "save_every": 6, "eval_every": 5}
+    options = {"save_every": 6, "eval_every": 5}
     whole = train.train(TINY, tmp_path / "whole", **options).state_dict()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(train.Windows, "batch", raising_at(10, train.Windows.batch))
@@ -127,10 +127,10 @@ def test_a_killed_training_resumes_to_the_same_weights(tiny_corpus, monkeypatch,
 
 
 def test_a_run_with_other_settings_is_not_overwritten(tiny_corpus, tmp_path):
-    train.train(TINY, tmp_path, compiled=False, save_every=10, eval_every=10)
+    train.train(TINY, tmp_path, save_every=10, eval_every=10)
     with pytest.raises(UserError, match=re.escape("choose another --out")):
         other = train.Setting(**{**TINY.__dict__, "layers": 3})
-        train.train(other, tmp_path, compiled=False, save_every=10, eval_every=10)
+        train.train(other, tmp_path, save_every=10, eval_every=10)
 
 
 def test_learning_rate_rises_holds_and_falls_to_zero():
