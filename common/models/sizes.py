@@ -4,8 +4,6 @@ Models are built from the registry's facts on the meta device, which holds shape
 real models removes layers and adds adapters.
 """
 
-from collections.abc import Iterable
-
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
@@ -60,15 +58,11 @@ def blocks(size: int, block: int = 512) -> int:
     return -(-size // block) * block
 
 
-def memory_mib(model: nn.Module, bits: int, *, quantized: Iterable[type] = ()) -> float:
-    """Return the size of the parameters in MiB at ``bits`` bits each.
+def memory_mib(model: nn.Module, bits: int = 16) -> float:
+    """Return the size of the parameters in MiB: ``bits`` in the decoder layers' linear layers, 16 bits in all others.
 
-    With ``quantized``, only layers of these types inside the decoder's layers have ``bits``, and all other parameters
-    16 bits. Quantizers leave embedding, head and norms unchanged.
+    Quantizers leave embedding, head and norms unchanged.
     """
-    kinds = tuple(quantized)
-    if not kinds:
-        return parameters(model) * bits / 8 / MIB
-    inside = {id(m.weight) for layer in layer_list(model) for m in layer.modules() if isinstance(m, kinds)}
+    inside = {id(m.weight) for layer in layer_list(model) for m in layer.modules() if isinstance(m, nn.Linear)}
     total = sum(p.numel() * (bits if id(p) in inside else 16) for p in model.parameters())
     return total / 8 / MIB

@@ -110,8 +110,7 @@ def _memory(shape: Shape) -> dict:
     """
     quantized = (shape.recipe.training or {}).get("method") == "gptq"
     # Linear layers inside the decoder layers at 4 bits, without scales or zero points: no 4-bit model is smaller.
-    bits, kinds = (shape.recipe.training["bits"], (nn.Linear,)) if quantized else (16, ())
-    weights = sizes.memory_mib(shape.model, bits, quantized=kinds)
+    weights = sizes.memory_mib(shape.model, shape.recipe.training["bits"] if quantized else 16)
     tables = 1 + shape.model.config.num_hidden_layers
     table = sizes.blocks(4 * shape.model.config.head_dim // 2)
     return {"weights_mib": weights, "allocated_mib": weights + tables * table / sizes.MIB}

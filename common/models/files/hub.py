@@ -99,9 +99,13 @@ def snapshot(hub_id: str, revision: str | None = None, *, convert_weights: bool 
     """
     path = mirror("models", hub_id) or cached(hub_id, revision)
     if path and pickled_weights.only(path):
-        converted = pickled_weights.folder(path, hub_id)
-        final = path == mirror("models", hub_id) or converted.is_dir() or unreachable_because()
-        path = _converted(path, hub_id, convert_weights) if final else None
+        converted = pickled_weights.folder(path, hub_id).is_dir()
+        if not (path == mirror("models", hub_id) or converted or unreachable_because()):
+            path = None
+        elif converted or convert_weights:
+            path = _as_safetensors(path, hub_id)
+        else:
+            raise pickled_weights.refusal(hub_id)
     return renamed_architectures.convert(path or _download(hub_id, revision, convert_weights), hub_id)
 
 
@@ -113,12 +117,6 @@ def revision_of(path: Path) -> str | None:
     return path.name if converted else None
 
 
-def _converted(path: Path, hub_id: str, convert_weights: bool) -> Path:
-    if not convert_weights and not pickled_weights.folder(path, hub_id).is_dir():
-        raise pickled_weights.refusal(hub_id)
-    return _as_safetensors(path, hub_id)
-
-
 def _as_safetensors(path: Path, hub_id: str) -> Path:
     renamed = renamed_architectures.convert(path, hub_id)
     return pickled_weights.convert(path, hub_id) if renamed == path else renamed
@@ -127,18 +125,17 @@ def _as_safetensors(path: Path, hub_id: str) -> Path:
 def _download(hub_id: str, revision: str | None, convert_weights: bool) -> Path:
     require_hub(hub_id)
     with _explained(hub_id, revision):
-        if not _has_safetensors(hub_id, revision):
-            proposed = _proposed_conversion(hub_id) if revision is None else None
-            if proposed:
-                path = Path(huggingface_hub.snapshot_download(hub_id, revision=proposed, ignore_patterns=_IGNORED))
-                _remember_conversion(hub_id, path.name)
-                return path
-            if not convert_weights:
-                raise pickled_weights.refusal(hub_id)
-            ignored = [pattern for pattern in _IGNORED if pattern != "*.bin"]
-            path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
-            return _as_safetensors(path, hub_id)
-        return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=_IGNORED))
+        if _has_safetensors(hub_id, revision):
+            return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=_IGNORED))
+        if revision is None and (proposed := _proposed_conversion(hub_id)):
+            path = Path(huggingface_hub.snapshot_download(hub_id, revision=proposed, ignore_patterns=_IGNORED))
+            _remember_conversion(hub_id, path.name)
+            return path
+        if not convert_weights:
+            raise pickled_weights.refusal(hub_id)
+        ignored = [pattern for pattern in _IGNORED if pattern != "*.bin"]
+        path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
+        return _as_safetensors(path, hub_id)
 
 
 def config_file(hub_id: str) -> Path:

@@ -43,7 +43,7 @@ def test_memory_is_the_bytes_of_the_tensors(tiny):
     size = sum(p.element_size() * p.numel() for p in half.parameters())
     assert sizes.memory_mib(half, 16) == pytest.approx(size / 2**20)
     inside = sum(m.weight.numel() for m in half.model.layers.modules() if isinstance(m, nn.Linear))
-    quantized = sizes.memory_mib(half, 4, quantized=(nn.Linear,))
+    quantized = sizes.memory_mib(half, 4)
     assert quantized == pytest.approx((size - 1.5 * inside) / 2**20)
 
 
