@@ -51,7 +51,10 @@ def _carried_out(method: Method, options: ToolOptions) -> tuple[dict | None, int
         report = run(method, options)
     except NoData as error:
         cause = str(error).replace(f"; {hub.REMEDY}", "")  # which is of tables
-        return None, failed(f"{cause}. Use a text of yours with {method.own_text}, or a machine with network")
+        return None, failed(
+            f"{cause}. Use a text of yours with {method.own_text}, a mirror of the hub named in LAYERLAB_HUB, or a machine "
+            "with network"
+        )
     except UserError as error:
         return None, failed(error)
     except (MemoryError, RuntimeError) as error:
