@@ -7,7 +7,7 @@ Causal attention makes a token's output a function of its prefix, so the log-lik
 the cost of the distinct prefixes only: four choices share their context, items of one few-shot prompt share the prompt,
 choices of one token cost nothing, and contexts that differ at the end (WinoGrande) share their beginning.
 
-Deviations from `HFLM`: log-probabilities are formed in float32 (or `softmax_dtype`) whatever the model's dtype;
+Deviations from `HFLM`: log-probabilities are formed in float32 whatever the model's dtype;
 responses are never cached, as lm-eval's cache key ignores changed weights.
 """
 
@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 MAX_TOKENS = {"cpu": 768, "other": 4096}
 # What one pass costs besides its tokens, in tokens: SmolLM2-135M on one core, and as much as keeps a GPU busy.
 PASS = {"cpu": 25, "other": 1024}
-_MASKED_ATTENTION = {"sdpa", "eager"}
 
 Request = tuple[tuple[str, str], list[int], list[int]]
 
@@ -164,8 +163,8 @@ def _nbytes(groups: list[list[Batch]]) -> int:
 class SharedContextLM(HFLM):
     """An lm-eval model around a plain, pruned or patched model object: `SharedContextLM(model, tokenizer)`.
 
-    Requests that begin alike share their first tokens' computation. Attention implementations that accept no custom
-    mask (flash attention) fall back to `HFLM`'s way.
+    Requests that begin alike share their first tokens' computation. Linear attention takes no custom mask: such models
+    are scored in `HFLM`'s way.
 
     ``batch_size`` is the number of trees (usually: items) in one forward pass, at most; `MAX_TOKENS` bounds it as well.
     ``options`` are those of lm-eval's `HFLM`.
@@ -271,13 +270,11 @@ class SharedContextLM(HFLM):
     def _loglikelihood_tokens(
         self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        implementation = self.decoder.config._attn_implementation
-        if implementation not in _MASKED_ATTENTION or not self.decoder.attends:
-            kind = implementation if implementation not in _MASKED_ATTENTION else "linear"
-            log.warning("attention %r takes no custom mask: contexts are not shared", kind)
+        if not self.decoder.attends:
+            log.warning("linear attention takes no custom mask: contexts are not shared")
             return super()._loglikelihood_tokens(requests, disable_tqdm or _no_terminal(), override_bs)
         groups = self._plan(requests)
-        self._body = prefix_cache.Body(self.decoder, shared=not self.mixed_precision_dtype)
+        self._body = prefix_cache.Body(self.decoder)
         answers: list[tuple[float, bool] | None] = [None] * len(requests)
         with track(None, "scoring", total=len(requests), unit="choice", shown=self._shown or not disable_tqdm) as bar:
             for batches in groups:
@@ -349,10 +346,9 @@ class SharedContextLM(HFLM):
     def _score(self, batch: Batch) -> list[tuple[float, bool]]:
         """Return the answers to the requests of one batch."""
         needed, places, targets, order = batch.scored_tokens
-        with self._autocast():
-            hidden = self._body(*self._body_arguments(batch)).flatten(0, 1)
-            hidden = hidden[needed.to(hidden.device)]
-            nll, best = target_scores(self.decoder, hidden, places, targets, self.softmax_dtype or torch.float32)
+        hidden = self._body(*self._body_arguments(batch)).flatten(0, 1)
+        hidden = hidden[needed.to(hidden.device)]
+        nll, best = target_scores(self.decoder, hidden, places, targets)
         if not nll.isfinite().all():  # argmax of such scores is the first answer, whatever that is
             remedy = "" if hidden.dtype == torch.float32 else "; try --dtype bfloat16 or float32 (make: DTYPE=)"
             kind = str(hidden.dtype).removeprefix("torch.")
@@ -361,10 +357,6 @@ class SharedContextLM(HFLM):
         likely[order], greedy[order] = -nll, best
         parts = (values.split(batch.requests[1]) for values in (likely, greedy))
         return [(float(ll.sum()), bool(best.all())) for ll, best in zip(*parts, strict=True)]
-
-    def _autocast(self) -> torch.autocast:
-        dtype = self.mixed_precision_dtype
-        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
     def _body_arguments(self, batch: Batch) -> tuple:
         """Return what the body is called with for a batch."""

@@ -39,17 +39,16 @@ Item = TypeVar("Item")
 class Body:
     """A model's body (embedding, layers, final norm) that starts at the deepest state in the store.
 
-    Create one for each evaluation: the weights are digested on construction. Threads may call it at once. Without
-    ``shared`` the store is not used.
+    Create one for each evaluation: the weights are digested on construction. Threads may call it at once.
 
     Attributes:
         layers_saved: Layer calls that a stored state saved.
         layers_run: Layer calls made.
     """
 
-    def __init__(self, decoder: Decoder, *, shared: bool = True):
+    def __init__(self, decoder: Decoder):
         self.decoder = decoder
-        self.chain = weights_chain(decoder) if shared and STORE.limit else {}
+        self.chain = weights_chain(decoder) if STORE.limit else {}
         self.stored_depths = sorted(STORE.begin(self.chain, decoder.num_layers)) if self.chain else []
         self.layers_saved = 0
         self.layers_run = 0

@@ -18,9 +18,7 @@ HEAD_ROWS = 256
 ROWS = {"cpu": 16}
 
 
-def target_scores(
-    decoder: Decoder, hidden: Tensor, rows: Tensor, targets: Tensor, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
+def target_scores(decoder: Decoder, hidden: Tensor, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the negative log-likelihood of each target, and whether it is the likeliest token.
 
     Args:
@@ -28,7 +26,6 @@ def target_scores(
         hidden: Outputs of the final norm [positions, channels].
         rows: Position that predicts each target [targets]; ascending, and every position occurs.
         targets: Token ids [targets].
-        dtype: Type of the losses.
 
     Returns:
         Losses in nats [targets] and bool [targets], on the CPU.
@@ -41,21 +38,19 @@ def target_scores(
         # the token asked for first at each position; others differ from it by the difference of two logits
         lead = tokens[torch.searchsorted(local, torch.arange(len(logits), device=logits.device))]
         target_logits = logits[local, tokens]
-        losses.append(
-            nlls(logits, lead, dtype)[local] + (logits[local, lead[local]].to(dtype) - target_logits.to(dtype))
-        )
+        losses.append(nlls(logits, lead)[local] + (logits[local, lead[local]].float() - target_logits.float()))
         greedy.append(_greedy(logits, local, tokens, target_logits))
     return torch.cat(losses).cpu(), torch.cat(greedy).cpu()  # once: a GPU is waited for
 
 
-def nlls(logits: Tensor, targets: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def nlls(logits: Tensor, targets: Tensor) -> Tensor:
     """Compute the negative log-likelihood in nats of one target per position, [positions], ROWS positions at a time.
 
     ``logits`` are [positions, vocabulary] and ``targets`` token ids [positions].
     """
     step = ROWS.get(logits.device.type, HEAD_ROWS)
     pairs = zip(logits.split(step), targets.to(logits.device).split(step), strict=True)
-    return torch.cat([F.cross_entropy(part.to(dtype), token, reduction="none") for part, token in pairs])
+    return torch.cat([F.cross_entropy(part.float(), token, reduction="none") for part, token in pairs])
 
 
 def _greedy(logits: Tensor, rows: Tensor, tokens: Tensor, target_logits: Tensor) -> Tensor:

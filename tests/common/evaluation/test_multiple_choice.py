@@ -248,10 +248,10 @@ def test_batches_are_the_cheapest_of_all_ways_to_cut():
     assert cheapest_cuts([], 10, 2, 1) == []
 
 
-def test_flash_attention_scores_as_hflm_does(tiny_llama, tiny_tokenizer, monkeypatch):
+def test_linear_attention_is_scored_as_hflm_does(tiny_llama, tiny_tokenizer, monkeypatch):
     lm = SharedContextLM(tiny_llama, tiny_tokenizer)
     expected = lm.loglikelihood(requests())
-    monkeypatch.setattr(multiple_choice, "_MASKED_ATTENTION", set())
+    monkeypatch.setattr(multiple_choice.Decoder, "attends", False)
     lm.forward_tokens = 0
     compare(lm.loglikelihood(requests()), expected)
     assert lm.forward_tokens == 0
