@@ -119,12 +119,8 @@ def files(directory: Path) -> set[str] | None:
 
 
 def changed(directory: Path) -> set[str]:
-    """Return the files of a finished directory that were changed after `put`, by size and time.
-
-    Directories of earlier versions record no sizes and times; nothing of them counts as changed.
-    """
-    written = (_marker(directory) or {}).get("written")
-    states = written if isinstance(written, dict) else {}
+    """Return the files of a finished directory that were changed after `put`, by size and time."""
+    states = (_marker(directory) or {}).get("written", {})
     return {name for name, state in states.items() if (directory / name).exists() and _state(directory / name) != state}
 
 
