@@ -218,18 +218,14 @@ def documents() -> tuple[Document, ...]:
 
 
 def _cached(path: Path) -> tuple[Document, ...] | None:
+    if not path.exists():
+        return None
     try:
-        return tuple(_read(path)) if path.exists() else None
+        rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        return tuple(Document(**row | {"parameters": tuple(row["parameters"])}) for row in rows)
     except (ValueError, TypeError):
         log.warning("%s is damaged and is built again", path)
         return None
-
-
-def _read(path: Path) -> Iterator[Document]:
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            fields = json.loads(line)
-            yield Document(**{**fields, "parameters": tuple(fields["parameters"])})
 
 
 def _write(path: Path, documents: Iterable[Document]) -> None:
@@ -247,13 +243,18 @@ def split_documents(split: str, domain: str | None = None) -> list[Document]:
     return [d for d in documents() if d.split == split and domain in (None, d.domain)]
 
 
+def mixed(split: str, domain: str | None = None) -> list[Document]:
+    """Return the documents of `split_documents` in the order of a hash of their text."""
+    return sorted(split_documents(split, domain), key=lambda d: hashlib.sha256(d.text.encode()).digest())
+
+
 def domain_documents(domain: str, split: str = "test") -> list[Document]:
     """Return documents of one domain and split, about `DOMAIN_CHARACTERS` of them at most.
 
-    They come in the order of a hash of their text, so that a limited selection mixes all packages of its domain.
+    They are `mixed`, so that a limited selection has all packages of its domain.
     """
     selected, size = [], 0
-    for document in sorted(split_documents(split, domain), key=lambda d: hashlib.sha256(d.text.encode()).digest()):
+    for document in mixed(split, domain):
         selected.append(document)
         size += len(document.passage) + 2
         if size >= DOMAIN_CHARACTERS:

@@ -8,7 +8,6 @@ shown before the questions come from the validation split, never from the docume
 Rows have the columns of `cais/mmlu`: question, subject, choices, answer.
 """
 
-import hashlib
 import random
 from functools import lru_cache
 
@@ -54,7 +53,7 @@ def halves(document: Document) -> tuple[str, str] | None:
 def _rows(split: str) -> dict[str, list[dict]]:
     """Return {subject: rows}; examples ('valid') of subjects with few documents come from their category."""
     by_subject: dict[str, list[tuple[Document, str, str]]] = {}
-    for document in sorted(corpus.split_documents(split), key=lambda d: hashlib.sha256(d.text.encode()).digest()):
+    for document in corpus.mixed(split):
         if parts := halves(document):
             by_subject.setdefault(subject_of(document), []).append((document, *parts))
     rows = {}

@@ -6,7 +6,6 @@ model.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -49,19 +48,15 @@ TASKS: dict[str, Task] = {
 COLUMNS: dict[str, tuple[str, str]] = {name: (task.label, task.metric) for name, task in TASKS.items()}
 
 
-def _held_out() -> list[Document]:
-    return sorted(corpus.split_documents("test"), key=lambda d: hashlib.sha256(d.text.encode()).digest())
-
-
 @lru_cache(maxsize=1)
 def _pools() -> dict[str, Pool]:
-    return questions.pools(_held_out())
+    return questions.pools(corpus.mixed("test"))
 
 
 def items(name: str) -> Iterator[tuple[Item, int, list[str]]]:
     """Yield the items of one task with the answer's index and the shuffled choices, as long as there are documents."""
     pools = _pools()
-    for document in _held_out():
+    for document in corpus.mixed("test"):
         rng = random.Random(f"{name}:{corpus.normalise(document.text)}")
         item = TASKS[name].make(document, pools[document.domain], rng)
         if item is not None and len(set(item.choices)) == len(item.choices):
