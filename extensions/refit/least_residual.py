@@ -31,11 +31,9 @@ from common.models.decoder import Decoder
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Pruning, Selection, register
 from common.pruning.selection import check_count
-from common.utils.errors import UserValueError, unknown
 from extensions import refit
 from extensions.refit.graft import Observed
 
-SHAPES = ("window", "set")
 RIDGE = 1e-3
 MOMENT_BYTES = 4 * 2**30
 
@@ -58,10 +56,6 @@ class LeastLeft(Selection):
     def choose(self, context: Context) -> Sequence[int]:
         """Return the layers to remove."""
         layers = context.decoder.num_layers
-        if self.inputs != "stream":
-            raise unknown("inputs", self.inputs, ("stream",))
-        if self.shape not in SHAPES:
-            raise unknown("shape", self.shape, SHAPES)
         check_count(self.count, layers)
         # One pass for both shapes and every count up to the papers' largest share, as `Context.statistics` does.
         longest = max(self.count, layers // 3)
@@ -115,16 +109,9 @@ def leftovers(
 
     Returns:
         Run -> residual error as a share of |X[b]|^2.
-
-    Raises:
-        UserError: no such run, or a ridge that is not positive.
     """
-    if not 0 < ridge < float("inf"):
-        raise UserValueError(f"ridge must be a positive number, not {ridge}")
     layers = decoder.num_layers
     runs = [(a, a + n) for a in range(1, layers - 1) for n in sorted(set(lengths)) if n > 0 and a + n < layers]
-    if not runs:
-        raise UserValueError(f"no run of {list(lengths)} layers leaves the first and last of {layers} in place")
     errors: dict[Run, float] = {}
     for part in _parts(runs, decoder.hidden_size):
         sums = _ResidualSums(part)
@@ -167,9 +154,6 @@ def least_set(errors: Mapping[Run, float], count: int) -> list[Run]:
     """Return runs of ``count`` layers in total whose residual errors have the smallest sum, in ascending order.
 
     At least one kept layer is between any two runs. The errors are those of `leftovers`.
-
-    Raises:
-        UserError: the given runs cannot be combined to ``count`` layers.
     """
     last = max(stop for _, stop in errors)
     # best[stop][n]: (sum, runs) of n layers in runs that end at `stop` or before
@@ -184,8 +168,6 @@ def least_set(errors: Mapping[Run, float], count: int) -> list[Run]:
                 if size <= count and total + share < best_here.get(size, (float("inf"), []))[0]:
                     best_here[size] = (total + share, [*runs, (a, b)])
         best.append(best_here)
-    if count not in best[-1]:
-        raise UserValueError(f"no set of {count} layers can be made of runs with kept layers between them")
     return best[-1][count][1]
 
 

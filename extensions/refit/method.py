@@ -64,7 +64,7 @@ from common.models.surgery import remove_layers
 from common.pruning.pipeline import work_folder
 from common.pruning.selection import check_layers, lowest
 from common.utils import cache
-from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.errors import UserError, UserValueError
 from extensions.refit.graft import Graft
 
 FOLLOWING = 3
@@ -76,9 +76,9 @@ RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, float("inf"))
 # Inputs of a matrix from which on there is room for one H'H alone: two of 8,192 x 8,192 take a GB.
 LARGE = 8192
 ROWS = 1024  # of a matrix that are brought to float64 at once
-STREAM, BRANCHES = TARGETS = ("stream", "branches")
-OLD, ZERO = PULLS = ("old", "zero")
-ANY, ROTATION = FORMS = ("any", "rotation")
+STREAM, BRANCHES = "stream", "branches"
+OLD, ZERO = "old", "zero"
+ANY, ROTATION = "any", "rotation"
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ def refit(
         share: Share of the change across the interface that `o_proj` before it is fitted to; 0: it is not changed.
         held_out: Number of last samples that choose each matrix's ridge among RIDGES, instead of ``ridge``; the matrix
             is then solved on all samples.
-        target: Target of the regression, a name of `TARGETS`.
+        target: Target of the regression, ``stream`` or ``branches`` (module docstring).
         towards: Weights that the ridge pulls towards: the old ones or zero.
         before: Whether `down_proj` before each interface is refitted.
-        form: Form of a change, a name of `FORMS`. With rotations ``ridge`` is not used.
+        form: Form of a change, ``any`` or ``rotation``. With rotations ``ridge`` is not used.
         strength: Share of each change that is applied, above 0 and at most 1.
         dense: Model whose residual stream is the target; None: ``model``.
         alive: Layers of ``dense`` that ``model`` has; None: all.
@@ -163,10 +163,7 @@ def refit(
     check_architecture(decoder.architecture)
     refuse_patches(model, "A refit")
     _check(decoder, ids, following, ridge, held_out)
-    if not 0 <= share <= 1:
-        raise UserValueError(f"share must be 0 to 1, not {share}")
     fit = Fit(ridge, share, target, towards, form, strength)
-    _check_ablation(fit, removed, following == 1 and not (before or share), held_out)
     plan = plan_of(decoder.num_layers, removed, following, matrices, share, before)
     if target == BRANCHES:  # the residual streams are followed from where the removed layers begin
         borders = {layer - 1 for layer in removed} - {*plan, *removed}
@@ -216,25 +213,6 @@ def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out
         raise UserValueError(f"held_out must be 0 to {len(ids) - 1} of the {len(ids)} samples, not {held_out}")
 
 
-def _check_ablation(fit: Fit, removed: Sequence[int], one_after: bool, held_out: int) -> None:
-    """Refuse options that only the ablation has, where they are unknown or do not go together."""
-    if fit.target not in TARGETS:
-        raise unknown("target", fit.target, TARGETS)
-    if fit.towards not in PULLS:
-        raise unknown("pull of the ridge", fit.towards, PULLS)
-    if fit.target == BRANCHES and (not one_after or 0 in removed):
-        raise UserValueError(
-            "The target branches is only defined for the one layer after removed ones. Set following to 1 and before to "
-            "false, leave share out, and keep layer 0"
-        )
-    if fit.form not in FORMS:
-        raise unknown("form of a change", fit.form, FORMS)
-    if not 0 < fit.strength <= 1:
-        raise UserValueError(f"strength must be above 0 and at most 1, not {fit.strength}")
-    if fit.form == ROTATION and (held_out or fit.towards == ZERO or fit.strength < 1):
-        raise UserValueError("A rotation has no ridge and no part. Leave held_out, towards and strength out")
-
-
 def rotation(weight: Tensor, gram: Tensor, cross: Tensor) -> Tensor:
     """Return D' = ((Q - I) W)' [features, channels] with the orthogonal Q that minimises |H D' - E|^2.
 
@@ -263,12 +241,7 @@ def plan_of(
     """Return the matrices of each kept layer that are refitted, in order, for a model of ``layers`` layers.
 
     The options are those of `refit`. With a ``share``, the attention of the layer before an interface is refitted, too.
-
-    Raises:
-        UserError: an unknown choice of matrices.
     """
-    if matrices not in MATRICES:
-        raise unknown("choice of matrices", matrices, MATRICES)
     plan, left = {}, 0
     for layer in range(layers):
         if layer in removed:

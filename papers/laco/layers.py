@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from common.models.architectures import layer_list
 from common.models.decoder import Decoder
 from common.pruning.importance import layer_inputs
-from common.utils.errors import UserValueError
 from papers.laco.merge import Merge, merged
 from papers.laco.outputs import output_similarity, tokenise
 
@@ -65,7 +64,6 @@ def merged_norms(model: nn.Module, followers: int = 3) -> dict[str, list[float] 
         independent layers. m equal layers would give 1.
     """
     layers, ratios = layer_list(model), []
-    _check_block(len(layers), followers)
     for start in range(len(layers) - followers):
         group = layers[start : start + followers + 1]
         new = merged(group, "paper")
@@ -134,7 +132,6 @@ def uncorrelated_outputs(model: nn.Module, tokenizer, sentences: Sequence[str], 
     There is one similarity for each first layer 0..N-m-1 of a block.
     """
     decoder = Decoder(model)
-    _check_block(decoder.num_layers, followers)
     states = _states(decoder, tokenizer, sentences)
     generator = torch.Generator().manual_seed(0)
     similarities = []
@@ -166,12 +163,8 @@ def merged_outputs(model: nn.Module, tokenizer, sentences: Sequence[str], follow
     Returns:
         For each first layer 0..N-m-1 of a block, the similarity after both merges of `MERGED`, and two references:
         `first layer alone`, whose followers are dropped unmerged, and `no layer`, the block's input itself.
-
-    Raises:
-        UserError: the model has no block of ``followers`` + 1 layers.
     """
     decoder = Decoder(model)
-    _check_block(decoder.num_layers, followers)
     states = _states(decoder, tokenizer, sentences)
     similarities: dict[str, list[float]] = {name: [] for name in (*MERGED, "first layer alone", "no layer")}
     for start in range(decoder.num_layers - followers):
@@ -190,10 +183,3 @@ def merged_outputs(model: nn.Module, tokenizer, sentences: Sequence[str], follow
         similarities["first layer alone"].append(against([sentence[start + 1] for sentence in states]))
         similarities["no layer"].append(against(inputs))
     return similarities
-
-
-def _check_block(layers: int, followers: int) -> None:
-    if not 1 <= followers < layers:
-        raise UserValueError(
-            f"no block of {followers + 1} layers in a model of {layers}; use 1 to {layers - 1} followers"
-        )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from common.calibration import Statistics
 from common.models.decoder import Decoder
 from common.models.surgery import replace_runs
-from common.training.distillation import TARGETS, Distillation, train
+from common.training.distillation import Distillation, train
 from common.training.fitting import Fitting
 from common.training.teacher_store import TeacherStore
 from common.utils.errors import UserValueError, unknown
@@ -61,8 +61,6 @@ class DistillationSettings:
     def __post_init__(self) -> None:
         if self.trainable not in TRAINABLE:
             raise unknown("trainable part of the patch", self.trainable, TRAINABLE)
-        if self.target not in TARGETS:
-            raise unknown("distillation target", self.target, TARGETS)
 
 
 def settings_of(fidelity: str = "paper", **changes) -> DistillationSettings:

@@ -139,10 +139,6 @@ class LinearPatch(nn.Module):
             raise UserValueError(
                 f"a patch of kind {kind!r} cannot hold values of shape {list(values.shape)}; give it {expected_values}"
             )
-        if not torch.isfinite(values).all():
-            raise UserValueError(
-                "the scales of a patch must be finite numbers; some are not: calibrate in float32 or bfloat16"
-            )
         channels = values.shape[-1] if dimensions else channels
         if channels is None:
             raise UserValueError("a patch of kind 'scalar' has to be told the residual stream's width: channels=...")

@@ -10,7 +10,6 @@ from torch import nn
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.selection import check_count
-from common.utils.errors import UserValueError
 
 
 def schedule(text: str) -> tuple[int, int]:
@@ -19,12 +18,7 @@ def schedule(text: str) -> tuple[int, int]:
     >>> schedule("1:4:8")
     (4, 8)
     """
-    parts = text.split(":")
-    if len(parts) != 3 or not all(part.isdigit() for part in parts) or parts[0] != "1":
-        raise UserValueError(f"a schedule is written 1:b:c (b layers a cycle until c are removed), not {text!r}")
-    step, total = int(parts[1]), int(parts[2])
-    if not 1 <= step <= total:
-        raise UserValueError(f"schedule {text!r}: a cycle removes 1..{total} layers")
+    _, step, total = map(int, text.split(":"))
     return step, total
 
 
@@ -52,13 +46,11 @@ def prune_iteratively(
         The removed layers in order of removal, as original indices, and the reports of all cycles.
 
     Raises:
-        UserError: an impossible number of layers, or a step below 1.
+        UserError: an impossible number of layers.
     """
     decoder = Decoder(model)
     removed, reports = map(list, earlier)
     check_count(total, decoder.num_layers + len(removed))
-    if step < 1:
-        raise UserValueError(f"a cycle cannot remove {step} layers; use 1 or more")
     alive = [layer for layer in range(decoder.num_layers + len(removed)) if layer not in removed]
     while len(removed) < total:
         positions = choose(decoder, min(step, total - len(removed)))

@@ -21,7 +21,6 @@ from common.models import checkpoint
 from common.models.architectures import layer_list
 from common.utils.errors import UserError, UserValueError
 
-BITS = (2, 3, 4, 8)
 PACKAGES = ("gptqmodel", "optimum")
 
 
@@ -52,19 +51,13 @@ def quantize(
         tokens: Number of first tokens of each text that are read.
 
     Raises:
-        UserError: missing packages, bits or group sizes that do not fit, no text, or a model that gptqmodel cannot
-            quantize.
+        UserError: missing packages, a group size that does not fit, or a model that gptqmodel cannot quantize.
     """
     require()
-    if bits not in BITS:
-        raise UserValueError(f"cannot quantize to {bits} bits; use {', '.join(map(str, BITS))}")
     inputs = {m.in_features for m in layer_list(model).modules() if isinstance(m, nn.Linear)}
     wrong = sorted(width for width in inputs if width % group_size)
     if group_size < 1 or wrong:
         raise UserValueError(f"a group of {group_size} columns does not divide matrices of {wrong}; use a divisor")
-    texts = [text for text in texts if text.strip()]
-    if not texts:
-        raise UserValueError("GPTQ needs calibration texts, none was given")
     import transformers
 
     os.environ.setdefault("GPTQMODEL_CPU_WORKERS", "2")  # it fails on one or two cores otherwise

@@ -75,14 +75,12 @@ def stated_rms_jacobian(x: Tensor, eps: float) -> Tensor:
     return (torch.eye(len(x), dtype=x.dtype) - torch.outer(x, x) / (len(x) * shifted**2)) / shifted
 
 
-def deviation(
-    kind: str, widths: tuple[int, ...] = (3, 8, 64, 192), scales=(1e-3, 0.1, 1.0, 30.0), seed: int = 0
-) -> float:
+def deviation(kind: str, widths: tuple[int, ...] = (3, 8, 64, 192)) -> float:
     """Return the largest relative difference between the stated and the measured norm over random `x`."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     worst = 0.0
     for width in widths:
-        for scale in scales:
+        for scale in (1e-3, 0.1, 1.0, 30.0):
             for eps in (1e-6, 1e-5, 1e-2):
                 x = scale * (torch.randn(width, generator=generator, dtype=torch.float64) + 0.3)
                 measured = spectral_norm(jacobian(kind, x, eps))
@@ -90,13 +88,13 @@ def deviation(
     return worst
 
 
-def counterexamples(eps: float = 1e-5) -> list[dict]:
+def counterexamples() -> list[dict]:
     """Return inputs for which a printed statement does not hold.
 
     Returns:
         For each, the `statement`, the input `x`, `eps`, and the `stated` and the `measured` value.
     """
-    examples = []
+    examples, eps = [], 1e-5
 
     def add(statement: str, x: list[float], stated: float, measured: float) -> None:
         examples.append({"statement": statement, "x": x, "eps": eps, "stated": stated, "measured": measured})

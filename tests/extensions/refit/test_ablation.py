@@ -10,6 +10,7 @@ from scipy.linalg import orthogonal_procrustes
 from common.pruning.pipeline import context_of, run_recipe
 from common.pruning.steps import Given
 from extensions import refit
+from extensions.refit import steps  # noqa: F401 - registers the refit
 
 OUT, DOWN = "model.layers.{}.self_attn.o_proj", "model.layers.{}.mlp.down_proj"
 BEFORE = DOWN.format(1)

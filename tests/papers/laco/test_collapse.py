@@ -443,8 +443,6 @@ def test_sentences_are_plain_whole_and_drawn_by_seed():
     assert sorted(draw(documents, 3, 0)) == sorted(s for d in documents for s in plain_sentences(d))
     with pytest.raises(UserError, match="only 3 of 4"):
         draw(documents, 4, 0)
-    with pytest.raises(UserError, match="-1 calibration sentences"):
-        draw(documents, -1, 0)
 
 
 def test_sentences_of_two_corpora_are_equally_many(monkeypatch):

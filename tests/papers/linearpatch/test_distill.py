@@ -181,8 +181,6 @@ def test_a_loss_that_is_not_finite_is_a_result(tiny_llama):
 def test_bad_input_is_named(tiny_llama):
     with pytest.raises(UserError, match="unknown trainable part"):
         DistillationSettings("matrices")
-    with pytest.raises(UserError, match="unknown distillation target"):
-        DistillationSettings(target="hidden")
     with pytest.raises(UserError, match="starts from a patch of kind 'hadamard' or 'matrix', not 'diagonal'"):
         distill(tiny_llama, {RUN: patch_for("plain-diagonal")}, WINDOWS, DistillationSettings("matrix"))
     with pytest.raises(UserError, match="a patch of 32 channels does not fit a model of 64"):
