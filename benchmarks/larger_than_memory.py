@@ -49,7 +49,7 @@ SPREAD, QUIET = 0.02, 0.002  # of weights, and of the output matrices in the mid
 
 
 def write_random(shape: str, folder: Path) -> None:
-    """Write a checkpoint of random weights, one file per layer; an interrupted one is continued."""
+    """Write a checkpoint of random weights, one file per layer."""
     config = loading.model_config(shape)
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=DTYPE)
@@ -62,14 +62,11 @@ def write_random(shape: str, folder: Path) -> None:
     making.mkdir(parents=True, exist_ok=True)
     files = {}
     for number, (part, parameters) in enumerate(parts.items()):
-        file = making / f"{part}.safetensors"
-        if not file.exists():
-            generator = torch.Generator().manual_seed(number)
-            spreads = {name: QUIET if quiet(name, config.num_hidden_layers) else SPREAD for name in parameters}
-            tensors = {name: random_like(p, generator, spreads[name]) for name, p in parameters.items()}
-            save_file(tensors, file.with_suffix(".part"), {"format": "pt"})
-            file.with_suffix(".part").rename(file)
-        files |= dict.fromkeys(parameters, file.name)
+        generator = torch.Generator().manual_seed(number)
+        spreads = {name: QUIET if quiet(name, config.num_hidden_layers) else SPREAD for name in parameters}
+        tensors = {name: random_like(p, generator, spreads[name]) for name, p in parameters.items()}
+        save_file(tensors, making / f"{part}.safetensors", {"format": "pt"})
+        files |= dict.fromkeys(parameters, f"{part}.safetensors")
     total = sum(p.numel() * DTYPE.itemsize for p in model.parameters())
     (making / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": files}))
     config.save_pretrained(making)

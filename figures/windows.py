@@ -74,11 +74,8 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
 
 def _text(record: dict) -> str:
     """Return what was read: how many sequences of which text."""
-    protocol, tokens = record["benchmark"].partition("@")[2], record["details"]["tokens"]
-    if protocol not in TEXTS:
-        return f"{tokens} tokens of {protocol}"
-    window, name = TEXTS[protocol]
-    return f"{tokens // window} sequences of {window} tokens of {name}"
+    window, name = TEXTS[record["benchmark"].partition("@")[2]]
+    return f"{record['details']['tokens'] // window} sequences of {window} tokens of {name}"
 
 
 def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:

@@ -77,26 +77,21 @@ def _halves(entry: dict) -> list[float] | None:
     return [float(np.mean([np.exp(np.mean(text[half::2])) for text in texts])) for half in (0, 1)]
 
 
-def compared(entry: dict, rival: dict) -> tuple[float, tuple[float, float] | None, bool]:
-    """Return one row's average perplexity as a share of another's, its 95 % interval, and whether that is paired."""
-    share = entry["scores"][PERPLEXITY] / rival["scores"][PERPLEXITY]
+def ratio(entry: dict, rival: dict) -> str:
+    """Return one row's average perplexity as a share of another's, with its 95 % interval; ~: not paired over sequences."""
+    share = f"{entry['scores'][PERPLEXITY] / rival['scores'][PERPLEXITY]:.3f}"
     if (pair := _replicates(entry, rival, PERPLEXITY)) is None:
-        return share, None, False
+        return share
+    low, high = interval(pair[0] / pair[1])
     looked_up = entry["replicates"].func  # the `Resampled` of all rows
     paired = looked_up.paired(tuple((*row["replicates"].args, PERPLEXITY) for row in (entry, rival)))
-    return share, interval(pair[0] / pair[1]), paired
+    return f"{share} [{low:.3f}, {high:.3f}]{'' if paired else '~'}"
 
 
 def _replicates(entry: dict, other: dict, column: str) -> list[np.ndarray] | None:
     """Return two rows' replicates of a column; None if one has none, or for a row and itself."""
     pair = [np.asarray(row["replicates"](column)) for row in (entry, other)]
     return pair if entry["method"] != other["method"] and all(values.ndim for values in pair) else None
-
-
-def ratio(entry: dict, rival: dict) -> str:
-    """Describe the result of `compared`; ~: not paired over sequences."""
-    share, ends, paired = compared(entry, rival)
-    return f"{share:.3f} [{ends[0]:.3f}, {ends[1]:.3f}]" + ("" if paired else "~") if ends else f"{share:.3f}"
 
 
 def table(measured: Sequence[dict], texts: Sequence[str]) -> str:

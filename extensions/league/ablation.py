@@ -55,7 +55,9 @@ def _both(repair: str, before: str) -> tuple[str, str]:
 
 
 def _each_draw_lower(repair: str, before: str) -> comparisons.Check:
-    pairs = [tuple(rows.drawn(variant, rows.FIRST, seed) for variant in (repair, before)) for seed in rows.SEEDS]
+    pairs = [
+        tuple(rows.name(rows.BLOCK, variant, rows.FIRST, seed) for variant in (repair, before)) for seed in rows.SEEDS
+    ]
     return comparisons.each_beats(pairs, column="PPL AVG", lower=True)
 
 

@@ -259,9 +259,9 @@ def grafted_selection(count: int) -> dict:
     return selections(count)[LEAST_RESIDUAL] | {"carried": True}
 
 
-def name(selection: str, repair: str, text: str = "") -> str:
-    """Return a row's id, from its selection of layers, its repair, and the repair's calibration text."""
-    return LeagueSpec(selection, repair, text).method
+def name(selection: str, repair: str, text: str = "", seed: int | None = None) -> str:
+    """Return a row's id, from its selection of layers, its repair, the repair's calibration text and the draw's seed."""
+    return LeagueSpec(selection, repair, text, seed).method
 
 
 def halves(count: int, calibration: dict) -> dict[str, dict]:
@@ -378,11 +378,6 @@ def league(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     for count in subject.counts(*SHARES, toy=TOY_COUNTS):
         for spec, fields in _fields(subject, count):
             yield pruned(subject, limit, count, spec, **fields)
-
-
-def drawn(repair: str, text: str, seed: int) -> str:
-    """Return the id of a row of `seeds`: its repair, its calibration text and the seed of the draw."""
-    return LeagueSpec(BLOCK, repair, text, seed).method
 
 
 def seeds(subject: Subject, limit: int | None = None) -> Iterator[Row]:

@@ -82,7 +82,7 @@ def _beats_slices(column: str, lower: bool = False) -> comparisons.Check:
 def _wins_each_draw(rival: str) -> comparisons.Check:
     """Compare the refit with this rival after every draw of either text."""
     draws = [(text, seed) for text in (rows.FIRST, rows.OTHER) for seed in rows.SEEDS]
-    pairs = [(rows.drawn(rows.REFIT, *draw), rows.drawn(rival, *draw)) for draw in draws]
+    pairs = [tuple(rows.name(rows.BLOCK, repair, *draw) for repair in (rows.REFIT, rival)) for draw in draws]
     return comparisons.each_beats(pairs, column="PPL AVG", lower=True)
 
 

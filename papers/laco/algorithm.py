@@ -23,8 +23,8 @@ from common.hooks import refuse_patches
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.importance import layer_inputs
-from common.utils.errors import UserValueError, unknown
-from papers.laco.merge import RULES, Merge, check_alike
+from common.utils.errors import UserValueError
+from papers.laco.merge import Merge, check_alike
 from papers.laco.outputs import DEFAULT_COSINE, output_similarity, tokenise
 
 LEAST_LAYERS = 2  # what `common.models.surgery` leaves at least
@@ -57,11 +57,9 @@ class CollapseSettings:
 
         Raises:
             UserError: Algorithm 1 could not run, or would do nothing for any model: C outside 2..layers, a range
-                outside 1..layers or without room for C layers, or I below 1; or an unknown merge.
+                outside 1..layers or without room for C layers, or I below 1.
         """
         C, I, L, H = self.C, self.I, self.L, layers if self.H is None else self.H
-        if self.merge not in RULES:
-            raise unknown("merge", self.merge, RULES)
         if not 2 <= C <= layers:
             raise UserValueError(
                 f"cannot merge C = {C} layers at a time: the model has {layers}; use 2 to {layers - 1}"

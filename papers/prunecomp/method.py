@@ -8,7 +8,7 @@ removed.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from torch import Tensor, nn
 
@@ -16,8 +16,7 @@ from common.calibration import Statistics, collect
 from common.console.progress import track
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
-from common.pruning.importance import magnitude
-from common.pruning.selection import best_block, lowest, one_shot, runs
+from common.pruning.selection import best_block, lowest, runs
 from papers.prunecomp.factor import check_interface, check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
 from papers.prunecomp.search import Search, check
 
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 
 def prune_and_compensate(
     model: nn.Module,
-    sequences: Tensor | None,
+    sequences: Tensor,
     count: int,
     *,
     metric: str = "bi",
@@ -49,7 +48,7 @@ def prune_and_compensate(
     Args:
         model: The model; it is changed.
         sequences: Calibration tokens [samples, tokens] for the factors, and for the metric unless ``metric_sequences`` is
-            given. May be None only for Mag+ without compensation.
+            given.
         count: Number of layers to remove.
         metric: One of METRICS: BI, CL, PPL, Taylor+, Mag+.
         iterative: Select again after every removal (+IterPrune); otherwise all at once in the original model. CL
@@ -81,15 +80,12 @@ def prune_and_compensate(
         the layer executions (one per layer and batch).
 
     Raises:
-        UserError: unknown metric or fidelity, an impossible count or choice, more removals than unprotected layers, a
-            metric or factor without its tokens, norms that are not scale-invariant, offloaded weights, or a model with
-            patches.
+        UserError: unknown metric or fidelity, an impossible count or choice, more removals than unprotected layers,
+            norms that are not scale-invariant, offloaded weights, or a model with patches.
     """
     decoder = Decoder(model)
     keep = None if protected is None else frozenset(protected)
-    if sequences is None and not compensate:
-        sequences, metric_sequences = metric_sequences, None
-    elif metric_sequences is sequences:
+    if metric_sequences is sequences:
         metric_sequences = None
     search = Search(metric, fidelity, compensate, keep, sequences, metric_sequences, batch_size, progress, tuple(known))
     check(search, decoder, count, layers)
@@ -97,13 +93,6 @@ def prune_and_compensate(
     given, chosen = None if layers is None else list(layers), chosen or (lambda removed: None)
     if metric == "cl" and given is None:
         report = _block(search, decoder, count, window_factor, chosen)
-    elif sequences is None:  # Mag+ without compensation: the weights of what remains do not change
-        eligible = search.eligible(list(range(decoder.num_layers)), decoder.num_layers)
-        sparing = set(range(decoder.num_layers)).difference(eligible)
-        removed = given or one_shot(magnitude(decoder), count, sparing)
-        chosen(removed)
-        remove_layers(model, removed)
-        report = {"removed": removed, "factors": [], "cuts": []}
     elif fidelity == "code" and iterative:
         report = _in_place(search, decoder, count, given)
     else:
@@ -147,9 +136,7 @@ def repeat(model: nn.Module, removed: Sequence[int], factors: Sequence[float | N
     """
     factor_by_position = _factor_by_position(list(removed), factors, Decoder(model).num_layers)
     check_scale_invariance(Decoder(model), max(removed) if factor_by_position else 0)
-    remove_layers(model, removed)
-    fuse_factors(model, factor_by_position)
-    return _report(removed, list(factors), factor_by_position)
+    return _shortened(model, removed, factors, factor_by_position)
 
 
 def _block(search: Search, decoder: Decoder, count: int, window_factor: str, chosen: Callable) -> dict:
@@ -168,10 +155,8 @@ def _block(search: Search, decoder: Decoder, count: int, window_factor: str, cho
     elif search.compensate:
         _nothing_follows(stop - 1)
     chosen(list(range(start, stop)))
-    remove_layers(decoder.model, range(start, stop))
     factor_by_position = {} if factor is None else {start: factor}
-    fuse_factors(decoder.model, factor_by_position)
-    return _report(range(start, stop), [factor] if search.compensate else [], factor_by_position)
+    return _shortened(decoder.model, range(start, stop), [factor] if search.compensate else [], factor_by_position)
 
 
 def _streamed(
@@ -217,9 +202,7 @@ def _streamed(
         after(removed, factors)
         steps.note(f"layer {layer} removed" + ("" if alpha is None else f", factor {alpha:.4f}"))
     chosen(removed)
-    remove_layers(decoder.model, removed)
-    fuse_factors(decoder.model, stream.factor_by_position())
-    return _report(removed, factors if search.compensate else [], stream.factor_by_position())
+    return _shortened(decoder.model, removed, factors if search.compensate else [], stream.factor_by_position())
 
 
 def _in_place(search: Search, decoder: Decoder, count: int, given: list[int] | None) -> dict:
@@ -259,10 +242,19 @@ def _factor_by_position(removed: list[int], factors: Sequence[float | None], tot
     return factor_by_position
 
 
-def _report(removed: Iterable[int], factors: list[float | None], factor_by_position: dict[int, float]) -> dict:
+def _shortened(
+    model: nn.Module, removed: Sequence[int], factors: Sequence[float | None], factor_by_position: dict[int, float]
+) -> dict:
+    """Remove the layers and fuse the factors, in place; return the report."""
+    remove_layers(model, removed)
+    fuse_factors(model, factor_by_position)
+    return _report(removed, factors, factor_by_position)
+
+
+def _report(removed: Sequence[int], factors: Sequence[float | None], factor_by_position: dict[int, float]) -> dict:
     return {
         "removed": list(removed),
-        "factors": factors,
+        "factors": list(factors),
         "cuts": [list(cut) for cut in sorted(factor_by_position.items())],
     }
 

@@ -161,10 +161,6 @@ def choose(
 def check(search: Search, decoder: Decoder, count: int, given: Sequence[int] | None = None) -> None:
     """Refuse an impossible search before any layer runs. given: layers to remove instead of a selection."""
     search.check(decoder.num_layers, count, given)
-    if search.sequences is None and search.metric_sequences is None and search.metric != "mag+":
-        raise UserError(f"the metric {search.metric!r} needs calibration tokens [samples, tokens]; pass sequences")
-    if search.sequences is None and search.compensate:
-        raise UserError("compensation needs calibration tokens [samples, tokens]; pass sequences, or compensate=False")
     refuse_patches(decoder.model, "Prune&Comp")
     if search.metric == "taylor+":
         offload.refuse(decoder.model, "the metric 'taylor+'")

@@ -109,12 +109,11 @@ class PruneAndComp(Pruning):
         """Remove and compensate, in place, without reuse of results; ``options``: more of `prune_and_compensate`."""
         options |= {"fidelity": context.recipe.fidelity} | context.pass_options
         metric_sequences = None if self.calibration is None else context.tokens(self.calibration)
-        sequences = context.sequences() if context.calibrated else None
         if self.metric in COSTLY and context.keep and context.recipe.fidelity == "paper" and "layers" not in options:
             options["known"] = ranking(context, self.metric, self.calibration or context.calibration)
         choice = self.options("count", "calibration")
         return prune_and_compensate(
-            context.model, sequences, self.count, metric_sequences=metric_sequences, **choice, **options
+            context.model, context.sequences(), self.count, metric_sequences=metric_sequences, **choice, **options
         )
 
     def _onward(self, begun: dict | None, keep: Callable[[dict], object]) -> dict:
