@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from common.calibration.massive_activations import massive
-from common.calibration.statistics import ESTIMATORS, Statistics
+from common.calibration.statistics import Statistics
 from common.hadamard import hadamard_matrix, hadamard_transform
 from common.hooks import Patch, attach_patch, register_patch
 from common.models.decoder import Decoder
@@ -36,23 +36,11 @@ def named_statistics(kind: str, estimator: str, pairs: Collection[tuple[int, int
 def channel_scales(
     statistics: Statistics, start: int, stop: int, *, rotated: bool = True, estimator: str = "ratio-of-means"
 ) -> Tensor:
-    """Return the scales d for the removed run ``[start, stop)`` (section 3.2, Eq. 4).
+    """Return the scales d for the removed run ``[start, stop)``, float64 [channels] (section 3.2, Eq. 4).
 
-    A channel that is zero before the pruning interface has 1 by every estimator (zero in one sample: that sample's ratio is
-    1). The official code divides by zero.
-
-    Args:
-        statistics: Statistics of the model with all its layers.
-        start: First removed layer.
-        stop: Layer after the last removed one.
-        rotated: On X H, as LinearPatch; otherwise on X, the ablation "+d" of Table 5.
-        estimator: ``ratio-of-means`` is what the official code computes: per sample, the mean over tokens of |X^(l+n)| over
-            that of |X^(l)|, then the mean over samples. ``elementwise`` is Eq. 4 as printed, the mean of element-wise ratios,
-            which near-zero denominators dominate. ``pooled-l1`` is the ratio of L1 norms of the whole set. ``least-squares``
-            (extension) is the factor that brings X^(l) nearest to X^(l+n) (`common.calibration.least_squares`).
-
-    Returns:
-        Scales, float64 [channels].
+    They are those of X H, as LinearPatch has them; not ``rotated``, of X: the ablation "+d" of Table 5. Of the estimators
+    of `Statistics.ratio`, ``ratio-of-means`` is what the official code computes, and ``elementwise`` is Eq. 4 as printed,
+    the mean of element-wise ratios, which near-zero denominators dominate.
     """
     return statistics.ratio(start, stop, estimator, rotated)
 
@@ -82,12 +70,8 @@ def patch_values(
         Scales [channels], one factor [], or a matrix [C, C].
 
     Raises:
-        UserError: an unknown kind or estimator, one that does not go with the other, or values that are not finite.
+        UserError: an unknown estimator, one that does not go with the kind, or values that are not finite.
     """
-    if kind not in KINDS:
-        raise unknown("patch kind", kind, KINDS)
-    if estimator not in ESTIMATORS:
-        raise unknown("estimator", estimator, ESTIMATORS)
     if kind == "matrix":
         if estimator != "least-squares":
             raise UserValueError(f"a matrix cannot be computed by {estimator!r}; use the estimator 'least-squares'")

@@ -3,8 +3,7 @@
     repeat n times:  idx <- Metric(M, C);  alpha <- gap at idx, before its removal;  M <- Prune(M, idx);  M <- Comp
 
 The printed algorithm prunes before it compensates; alpha needs the layer still in place, as in the text and the
-official code. For every metric the lowest scores are removed first; Eqs. 4 and 5 are cosines, of which the highest are
-removed.
+official code.
 """
 
 import logging
