@@ -5,7 +5,7 @@ from common.console import lazy
 __getattr__, __all__ = lazy.names(
     __name__,
     {
-        "papers.prunecomp.factor": ("check_scale_invariance", "fuse_factor", "fuse_factors", "magnitude_factor"),
+        "papers.prunecomp.factor": ("fuse_factor", "fuse_factors", "magnitude_factor"),
         "papers.prunecomp.method": ("prune_and_compensate", "remove_and_compensate", "repeat"),
         "papers.prunecomp.search": ("METRICS", "choose", "next_layer"),
         "papers.prunecomp.stream": ("Stream",),

@@ -9,11 +9,10 @@ the stream scales the stream.
 import math
 from collections.abc import Iterable, Mapping
 
-import torch
 from torch import Tensor, nn
 
 from common.calibration import Statistics
-from common.models.architectures import SUPPORTED, at_hand
+from common.models.architectures import SUPPORTED
 from common.models.decoder import Decoder
 from common.utils.errors import UserError, UserValueError, unknown
 
@@ -61,7 +60,7 @@ def fuse_factor(model: nn.Module, position: int, factor: float) -> None:
 
     Raises:
         UserError: no such position, the final norm (nothing after it sees the factor), a factor that is not a positive
-            number, an unknown architecture, or norms that are not scale-invariant.
+            number, or an architecture without norms before its attention and MLP.
     """
     fuse_factors(model, {position: factor})
 
@@ -84,10 +83,10 @@ def fuse_factors(model: nn.Module, factors: Mapping[int, float]) -> None:
         check_interface(position, decoder.num_layers)
         if not (math.isfinite(factor) and factor > 0):
             raise UserValueError(f"the factor at layer {position} is {factor}; it must be a positive number")
-    last = max(factors, default=0)
-    check_scale_invariance(decoder, last)
     if not factors:
         return
+    check_architecture(decoder.architecture)
+    last = max(factors)
     writers = {layer: decoder.residual_writers(layer) for layer in range(last)}
     if not decoder.streamed:
         check_loaded([decoder.embed.weight, *(writer.tensor for tensors in writers.values() for writer in tensors)])
@@ -135,35 +134,3 @@ def check_architecture(name: str) -> None:
             "so a factor cannot be fused into the weights. Leave the weights as they are (--no-compensation), or use another "
             "method, such as papers.linearpatch"
         )
-
-
-@torch.no_grad()
-def check_scale_invariance(decoder: Decoder, stop: int | None = None) -> None:
-    """Refuse a model whose norms in layers ``[0, stop)`` depend on the scale of their input.
-
-    They would undo the factor. Each norm of the layer is given a large random input and its double; epsilon does not
-    matter there.
-    """
-    if stop != 0:
-        check_architecture(decoder.architecture)
-    for index in range(decoder.num_layers if stop is None else stop):
-        layer = at_hand(decoder.layers[index])
-        removed_halves = [
-            half
-            for half in decoder.spec.halves.values()
-            if hasattr(getattr(layer, half.module or half.writer, None), "state")
-        ]
-        # Identities now (`common.models.layers.sublayers`).
-        idle = {name for half in removed_halves for name in (half.norm, half.post)}
-        for name, norm in layer.named_children():
-            if "norm" not in name or (name in idle and isinstance(norm, nn.Identity)):
-                continue
-            generator = torch.Generator().manual_seed(0)
-            probe = 1e3 * torch.randn(1, 1, decoder.hidden_size, generator=generator)
-            probe = probe.to(next(norm.parameters(), decoder.embed.weight))
-            once, twice = norm(probe).float(), norm(2 * probe).float()
-            if not (once - twice).abs().max() <= 1e-2 * once.abs().max():
-                raise UserError(
-                    f"cannot compensate: {name} of layer {index} ({type(norm).__name__}) is not scale-invariant, so a "
-                    "factor before it would change what the layer computes; prune without compensation"
-                )

@@ -16,7 +16,7 @@ from common.console.progress import track
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.selection import best_block, lowest, runs
-from papers.prunecomp.factor import check_interface, check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
+from papers.prunecomp.factor import check_architecture, check_interface, fuse_factor, fuse_factors, magnitude_factor
 from papers.prunecomp.search import Search, check
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def prune_and_compensate(
 
     Raises:
         UserError: unknown metric or fidelity, an impossible count or choice, more removals than unprotected layers,
-            norms that are not scale-invariant, offloaded weights, or a model with patches.
+            an architecture without norms before its attention and MLP, offloaded weights, or a model with patches.
     """
     decoder = Decoder(model)
     keep = None if protected is None else frozenset(protected)
@@ -117,7 +117,7 @@ def remove_and_compensate(
     removed_runs = runs(removed)
     for _, stop in removed_runs:
         check_interface(stop, decoder.num_layers)
-    check_scale_invariance(decoder, removed_runs[-1][0] if removed_runs else 0)
+    check_architecture(decoder.architecture)
     factor_by_position, removed_before = {}, 0
     for start, stop in removed_runs:
         factor_by_position[start - removed_before] = magnitude_factor(statistics, start, stop, how=window_factor)
@@ -133,8 +133,10 @@ def repeat(model: nn.Module, removed: Sequence[int], factors: Sequence[float | N
     The searches are greedy: the first k layers of a longer removal, with their factors, are the removal of k layers
     (not for CL).
     """
-    factor_by_position = _factor_by_position(list(removed), factors, Decoder(model).num_layers)
-    check_scale_invariance(Decoder(model), max(removed) if factor_by_position else 0)
+    decoder = Decoder(model)
+    factor_by_position = _factor_by_position(list(removed), factors, decoder.num_layers)
+    if factor_by_position:
+        check_architecture(decoder.architecture)
     return _shortened(model, removed, factors, factor_by_position)
 
 

@@ -16,7 +16,7 @@ from common.models.decoder import Decoder
 from common.pruning.importance import losses_without_each, magnitude, protect, taylor
 from common.pruning.selection import block_starts, check_count, check_layers
 from common.utils.errors import UserError, UserValueError, unknown
-from papers.prunecomp.factor import check_loaded, check_scale_invariance
+from papers.prunecomp.factor import check_architecture, check_loaded
 from papers.prunecomp.stream import Stream
 
 METRICS = ("bi", "cl", "ppl", "taylor+", "mag+")
@@ -167,7 +167,7 @@ def check(search: Search, decoder: Decoder, count: int, given: Sequence[int] | N
     if not decoder.streamed and (search.compensate or search.metric.endswith("+")):
         check_loaded(decoder.model.parameters())
     if search.compensate:
-        check_scale_invariance(decoder)
+        check_architecture(decoder.architecture)
 
 
 def _check_room(count: int, allowed: int, layers: int) -> None:
