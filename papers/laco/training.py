@@ -49,20 +49,11 @@ def settings(**changed) -> Settings:
     return Settings.of({**APPENDIX_B, **changed})
 
 
-def text_blocks(
-    tokenizer, documents: Sequence[str], *, length: int = LENGTH, tokens: int | None = None, seed: int | None = None
-) -> list[dict]:
-    """Cut documents into training rows of exactly ``length`` tokens.
+def text_blocks(tokenizer, documents: Sequence[str], *, length: int, tokens: int, seed: int) -> list[dict]:
+    """Cut the first ``tokens`` tokens of shuffled documents into training rows of exactly ``length`` tokens.
 
     The tokenizer's end token precedes each document. The last tokens, which fill no row, are dropped. Rows are views of
     one array.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        documents: Texts.
-        length: Tokens in a row.
-        tokens: Number of tokens after which no more documents are read; None reads all.
-        seed: Shuffle the documents first, with this seed; None keeps their order.
 
     Returns:
         Rows of input_ids and equal labels, so that every token counts in the loss.
@@ -73,17 +64,16 @@ def text_blocks(
     if length < 2:
         raise UserError(f"a block of {length} tokens has none to predict; use a length of 2 or more")
     documents = list(documents)
-    if seed is not None:
-        random.Random(seed).shuffle(documents)
+    random.Random(seed).shuffle(documents)
     end, parts, total = tokenizer.eos_token_id, [], 0
     for document in documents:
         ids = tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
         parts.append(np.array([end, *ids], dtype=np.int32))
         total += len(parts[-1])
-        if tokens is not None and total >= tokens:
+        if total >= tokens:
             total = tokens
             break
-    if tokens is not None and total < tokens:
+    if total < tokens:
         log.warning("the training text has %s tokens, not %s: trained on those", f"{total:,}", f"{tokens:,}")
     blocks = total // length
     if blocks < 1:

@@ -2,7 +2,9 @@
 
 import copy
 import math
+import random
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -138,15 +140,18 @@ def test_uncorrelated_outputs_are_those_of_a_model_with_shuffled_followers(tiny,
 
 def test_text_blocks_hold_the_documents_after_end_tokens(tiny_tokenizer):
     documents = ["the layers", "of a model", "are removed"]
-    stream = [i for d in documents for i in (tiny_tokenizer.eos_token_id, *tiny_tokenizer(d)["input_ids"])]
-    rows = training.text_blocks(tiny_tokenizer, documents, length=4)
+    shuffled = list(documents)
+    random.Random(3).shuffle(shuffled)
+    stream = [i for d in shuffled for i in (tiny_tokenizer.eos_token_id, *tiny_tokenizer(d)["input_ids"])]
+    cut = partial(training.text_blocks, tiny_tokenizer, documents, seed=3)
+    rows = cut(length=4, tokens=len(stream))
     assert [list(row["input_ids"]) for row in rows] == [stream[i : i + 4] for i in range(0, len(stream) - 3, 4)]
     assert all((row["input_ids"] == row["labels"]).all() for row in rows)
-    assert len(training.text_blocks(tiny_tokenizer, documents, length=4, tokens=8)) == 2
+    assert len(cut(length=4, tokens=8)) == 2
     with pytest.raises(UserError, match="less than one block of 500"):
-        training.text_blocks(tiny_tokenizer, documents, length=500)
+        cut(length=500, tokens=500)
     with pytest.raises(UserError, match="a block of 1 tokens has none to predict"):
-        training.text_blocks(tiny_tokenizer, documents, length=1)
+        cut(length=1, tokens=8)
 
 
 def test_four_gpus_take_the_32_sequences_of_appendix_b():
@@ -170,7 +175,8 @@ def test_posttraining_learns_and_continues(write_checkpoint, tmp_path, monkeypat
     common = ["--checkpoint", str(source), "--corpus", "wikitext2-train", "--length", "16", "--batch", "4"]
     common += ["--micro-batch", "2", "--out", str(tmp_path / "out"), "--save-every", "3", "--learning-rate", "1e-3"]
     assert posttrain.main([*common, "--tokens", "384"]) == 0
-    ids = torch.tensor([training.text_blocks(checkpoint.load(source)[1], text, length=16)[0]["input_ids"].tolist()])
+    (row,) = training.text_blocks(checkpoint.load(source)[1], text, length=16, tokens=16, seed=0)
+    ids = torch.tensor([row["input_ids"].tolist()])
     losses = [checkpoint.load(path)[0](ids, labels=ids).loss.item() for path in (source, tmp_path / "out" / "model")]
     assert losses[1] < losses[0] - 0.5
     subject = subjects.of_model(str(tmp_path / "out" / "model"))  # a table takes it as any model
