@@ -52,8 +52,8 @@ def settings(**changed) -> Settings:
 def text_blocks(tokenizer, documents: Sequence[str], *, length: int, tokens: int, seed: int) -> list[dict]:
     """Cut the first ``tokens`` tokens of shuffled documents into training rows of exactly ``length`` tokens.
 
-    The tokenizer's end token precedes each document. The last tokens, which fill no row, are dropped. Rows are views of
-    one array.
+    The tokenizer's end token, if it has one, precedes each document. The last tokens, which fill no row, are dropped.
+    Rows are views of one array.
 
     Returns:
         Rows of input_ids and equal labels, so that every token counts in the loss.
@@ -65,10 +65,10 @@ def text_blocks(tokenizer, documents: Sequence[str], *, length: int, tokens: int
         raise UserError(f"a block of {length} tokens has none to predict; use a length of 2 or more")
     documents = list(documents)
     random.Random(seed).shuffle(documents)
-    end, parts, total = tokenizer.eos_token_id, [], 0
+    end, parts, total = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id], [], 0
     for document in documents:
         ids = tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
-        parts.append(np.array([end, *ids], dtype=np.int32))
+        parts.append(np.array([*end, *ids], dtype=np.int32))
         total += len(parts[-1])
         if total >= tokens:
             total = tokens

@@ -140,9 +140,9 @@ def test_uncorrelated_outputs_are_those_of_a_model_with_shuffled_followers(tiny,
 
 def test_text_blocks_hold_the_documents_after_end_tokens(tiny_tokenizer):
     documents = ["the layers", "of a model", "are removed"]
-    shuffled = list(documents)
+    shuffled, end = list(documents), tiny_tokenizer.eos_token_id
     random.Random(3).shuffle(shuffled)
-    stream = [i for d in shuffled for i in (tiny_tokenizer.eos_token_id, *tiny_tokenizer(d)["input_ids"])]
+    stream = [i for d in shuffled for i in (end, *tiny_tokenizer(d)["input_ids"])]
     cut = partial(training.text_blocks, tiny_tokenizer, documents, seed=3)
     rows = cut(length=4, tokens=len(stream))
     assert [list(row["input_ids"]) for row in rows] == [stream[i : i + 4] for i in range(0, len(stream) - 3, 4)]
@@ -152,6 +152,11 @@ def test_text_blocks_hold_the_documents_after_end_tokens(tiny_tokenizer):
         cut(length=500, tokens=500)
     with pytest.raises(UserError, match="a block of 1 tokens has none to predict"):
         cut(length=1, tokens=8)
+    endless = copy.deepcopy(tiny_tokenizer)
+    endless.eos_token = None
+    assert not any(
+        end in row["input_ids"] for row in training.text_blocks(endless, documents, length=4, tokens=8, seed=3)
+    )
 
 
 def test_four_gpus_take_the_32_sequences_of_appendix_b():
