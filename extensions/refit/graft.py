@@ -136,8 +136,3 @@ class Observed:
             return None
         places = self.uses[host].argsort()[: len(neurons)]
         return Graft(writer, neurons.tolist(), host, places.tolist(), wrote, writes, matrices)
-
-
-def find(decoder: Decoder, ids: Tensor, removed: Sequence[int]) -> Graft | None:
-    """Return `Observed.graft` of one set of layers."""
-    return Observed(decoder, ids).graft(removed)

@@ -12,13 +12,13 @@ from common.pruning.recipe import Repair, register
 from common.pruning.trained_repair import TrainedRepair, note_training
 from common.utils.errors import UserError
 from extensions.refit.distill import distill, fitting_for
-from extensions.refit.graft import Graft, find
+from extensions.refit.graft import Graft, Observed
 from extensions.refit.method import FOLLOWING, RIDGE, check_architecture, refit
 
 
 def grafted(context: Context, sequences: Tensor) -> Graft | None:
     """Return the graft that the removal needs, and note it in the result's details as ``graft``."""
-    graft = find(context.decoder, sequences, context.removed)
+    graft = Observed(context.decoder, sequences).graft(context.removed)
     context.details["graft"] = graft and graft.report()
     return graft
 

@@ -11,7 +11,7 @@ from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import context_of
-from extensions.refit.graft import find
+from extensions.refit.graft import Observed
 from figures import windows as picture
 from reproductions import measurements  # noqa: F401 - steps: those that recipes name
 from reproductions.spec import registry, steps, subjects  # noqa: F401 - steps: those that recipes name
@@ -91,7 +91,7 @@ def test_neurons_are_grafted_where_their_layer_is_removed_and_the_model_stays_as
     for start, row in carried.items():
         pruned = copy.deepcopy(model)
         removed = [start, start + 1]
-        graft = find(Decoder(pruned), ids, removed)
+        graft = Observed(Decoder(pruned), ids).graft(removed)
         graft.into(pruned.model.layers[graft.host])
         remove_layers(pruned, removed)
         more = losses(pruned, looked) - losses(model, looked)

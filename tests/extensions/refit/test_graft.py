@@ -13,7 +13,7 @@ from common.pruning.pipeline import context_of
 from common.utils.errors import UserError
 from extensions import refit
 from extensions.refit import tool
-from extensions.refit.graft import Observed, find
+from extensions.refit.graft import Observed
 from papers.linearpatch import steps  # noqa: F401 - registers its repair
 from tests.massive_model import FIRST, HOST, PLANTED, WRITER, planted
 
@@ -62,7 +62,7 @@ def test_copies_give_in_the_host_what_the_neurons_give_of_the_same_state(make_ti
     """The quotient of gains exchanges the norms: fed one state, host and writer write the same by these neurons."""
     model = planted(make_tiny("llama"))
     before = copy.deepcopy(model)
-    graft = find(Decoder(model), ids, [WRITER])
+    graft = Observed(Decoder(model), ids).graft([WRITER])
     graft.into(model.model.layers[HOST])
     state = torch.randn(5, model.config.hidden_size, generator=torch.Generator().manual_seed(3))
 
@@ -99,21 +99,21 @@ def test_places_are_those_that_the_host_uses_least(make_tiny, ids):
         return (seen[0][..., neuron, None] * mlp.down_proj.weight[:, neuron]).square().sum(-1).mean().sqrt().item()
 
     least = sorted(range(model.config.intermediate_size), key=written)[: len(PLANTED)]
-    assert find(Decoder(model), ids, [WRITER, WRITER + 1]).places == least
+    assert Observed(Decoder(model), ids).graft([WRITER, WRITER + 1]).places == least
 
 
 @pytest.mark.parametrize(
     ("neurons", "removed"), [((), [WRITER]), (PLANTED, [WRITER - 1]), (PLANTED, list(range(WRITER + 1)))]
 )
 def test_nothing_is_grafted_without_a_writer_that_is_removed_and_a_layer_before_it(neurons, removed, make_tiny, ids):
-    assert find(Decoder(planted(make_tiny("llama"), neurons)), ids, removed) is None
+    assert Observed(Decoder(planted(make_tiny("llama"), neurons)), ids).graft(removed) is None
 
 
 def test_a_refit_with_a_graft_is_the_refit_of_a_model_that_has_it_towards_the_dense_one(make_tiny, ids):
     model = planted(make_tiny("llama"))
     dense, other = copy.deepcopy(model), copy.deepcopy(model)
     removed, options = [WRITER, WRITER + 1], {"following": 1, "ridge": 1e-2, "batch_size": 4}
-    graft = find(Decoder(model), ids, removed)
+    graft = Observed(Decoder(model), ids).graft(removed)
     graft.into(other.model.layers[HOST])
     everywhere = range(model.config.num_hidden_layers)
     expected = refit.refit(other, ids, removed, dense=dense, alive=everywhere, **options)
@@ -132,7 +132,7 @@ def test_a_recipe_refits_with_a_graft(make_tiny, ids):
     model = planted(make_tiny("llama"))
     other, removed, options = copy.deepcopy(model), [WRITER], {"following": 1, "ridge": 1e-2}
     context = repaired(model, removed, ids, method="refit", graft=True, **options)
-    graft = find(Decoder(other), ids, removed)
+    graft = Observed(Decoder(other), ids).graft(removed)
     assert context.details["graft"] == graft.report()
     assert context.details["refitted"] == refit.refit(other, ids, removed, graft=graft, **options)
 
@@ -142,7 +142,7 @@ def test_another_repair_follows_by_what_the_model_with_the_neurons_shows(make_ti
     patch = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
     model = planted(make_tiny("llama"))
     other, removed = copy.deepcopy(model), [WRITER, WRITER + 1]
-    find(Decoder(other), ids, removed).into(other.model.layers[HOST])
+    Observed(Decoder(other), ids).graft(removed).into(other.model.layers[HOST])
     plain = repaired(other, removed, ids, **patch)
     context = repaired(model, removed, ids, then=patch)
     assert context.details["graft"]["host"] == HOST and "graft" not in plain.details
@@ -191,7 +191,7 @@ def test_what_cannot_be_grafted_where_it_would_not_fire_counts_for_no_choice(mak
     able, unable = (Observed(Decoder(kind(make_tiny("llama"))), ids) for kind in (planted, deaf))
     assert (able.norms.writer, able.carrier) == (unable.norms.writer, WRITER) == (WRITER, WRITER)
     assert unable.carrier is None and unable.graft([WRITER]) is None
-    assert find(Decoder(deaf(make_tiny("llama"))), ids, [WRITER]) is None
+    assert Observed(Decoder(deaf(make_tiny("llama"))), ids).graft([WRITER]) is None
     removed = []
     for option in ({}, {"carried": True}):
         selection = {"method": "least-left", "count": 2, "shape": "set"} | option
