@@ -450,7 +450,7 @@ OWN = {
         (["--learning-rate", "nan"], "--learning-rate nan"),
         (["--learning-rate=-1e-5"], "--learning-rate -1e-05"),
         (["--learning-rate", "50"], "--learning-rate 50.0"),
-        (["--metric", "taylor"], "have 128 tokens, but 4 are asked for"),
+        (["--metric", "taylor"], "have 128 tokens, not 4"),
         (["--metric", "bi", "--text", "{folder}/one-line.txt"], "0 paragraphs and 0 lines"),
         (["--metric", "ppl", "--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
     ],
