@@ -91,22 +91,12 @@ class NarrowingOptions:
 
 
 @dataclass(kw_only=True)
-class ColumnOptions:
-    """The option that narrows a target to columns."""
-
-    columns: str = option(
-        "",
-        "only columns whose labels fit, as 'WIKI-2,PTB'",
-        group=SHOWN,
-        metavar="PATTERN,...",
-        usual="all",
-    )
-
-
-@dataclass(kw_only=True)
-class ShowingOptions:
+class ShowingOptions(NarrowingOptions):
     """The options of what is printed."""
 
+    columns: str = option(
+        "", "only columns whose labels fit, as 'WIKI-2,PTB'", group=SHOWN, metavar="PATTERN,...", usual="all"
+    )
     format: str = option("terminal", "print terminal, md, csv, latex, html or json", group=OUTPUT, metavar="FORM")
     pictures: str = option("svg", "draw figures as svg, png, pdf", group=OUTPUT, metavar="FORMS")
     every_row: bool = option(
@@ -116,7 +106,7 @@ class ShowingOptions:
 
 
 @dataclass(kw_only=True)
-class RunCommand(workers.SpreadingOptions, ShowingOptions, ColumnOptions, NarrowingOptions):
+class RunCommand(workers.SpreadingOptions, ShowingOptions):
     """Measure what a target still lacks, one record per cell."""
 
     targets: list[str] = option(help=TARGETS, positional=True, metavar="TARGET")
@@ -137,7 +127,7 @@ class RunCommand(workers.SpreadingOptions, ShowingOptions, ColumnOptions, Narrow
 
 
 @dataclass(kw_only=True)
-class ShowCommand(ShowingOptions, ColumnOptions, NarrowingOptions):
+class ShowCommand(ShowingOptions):
     """Print tables, or draw figures, from records; measure nothing."""
 
     targets: list[str] = option(help=TARGETS, positional=True, metavar="TARGET")
@@ -324,7 +314,7 @@ def _tables_and_jobs(options: RunCommand) -> tuple[list, list]:
     return tables, [(subject, {"models": models, **narrowed}) for subject, models in subjects]
 
 
-def _columns(options: ColumnOptions, names: Collection[str]) -> tuple[str, ...]:
+def _columns(options: ShowingOptions, names: Collection[str]) -> tuple[str, ...]:
     """Return the patterns of the columns that a command names.
 
     names: labels and ids. They hold commas, too: the longest text that fits a name is one pattern.
@@ -472,8 +462,9 @@ def _show(options: RunCommand | ShowCommand) -> int:
 def _given(options: RunCommand | ShowCommand) -> str:
     """Return the options that narrow a command, but for its models, as typed."""
     words = []
-    for field in (*fields(NarrowingOptions), *fields(ColumnOptions)):
-        if field.name != "model" and (value := getattr(options, field.name)) != field.default:
+    narrowing = {field.name for field in fields(NarrowingOptions)} - {"model"} | {"columns"}
+    for field in fields(ShowingOptions):
+        if field.name in narrowing and (value := getattr(options, field.name)) != field.default:
             words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join(words)
 

@@ -2,9 +2,8 @@
 
 from reproductions.linearpatch.figures import FIGURES
 from reproductions.linearpatch.patch_ablation import CAUSES
-from reproductions.linearpatch.recipes import PAPER_MODELS, TOP_K
 from reproductions.linearpatch.tables import TABLES as _TABLES
 
 TABLES = [*_TABLES, *FIGURES, CAUSES]
 
-__all__ = ["PAPER_MODELS", "TABLES", "TOP_K"]
+__all__ = ["TABLES"]

@@ -69,8 +69,7 @@ class Site:
             self._recipe(digest, packed[digest])
         self._audit()
         self._records()
-        first, second = recipes.first_compared(self.evidence, self.originals)
-        self._page("compare.html", "compare.html", a=first, b=second)
+        self._page("compare.html", "compare.html")
         self._put("data/recipes.js", data.script("recipes", data.choices(self.evidence, packed)))
         for path in views.FIGURES.glob("*.svg"):
             self._put(f"figures/{path.name}", path.read_bytes())

@@ -17,7 +17,7 @@ from reproductions.render.evidence import Evidence, Shown
 from reproductions.render.value_lists import described
 from reproductions.site.cells import DOWN, UP, number
 from reproductions.spec import registry
-from reproductions.spec.subjects import PUBLISHED_MODELS, TOY
+from reproductions.spec.subjects import TOY
 
 PARTS = {
     "selection": "How the layers are chosen",
@@ -25,7 +25,6 @@ PARTS = {
     "training": "What is trained afterwards",
     "calibration": "Calibration",
 }
-FIRST_TABLE = "table1-linearpatch"
 # Keys of values that are shares of 1 and read as per cent; higher is better (as in static/report.js).
 SHARES = (
     "acc",
@@ -79,23 +78,6 @@ def originals(evidence: Evidence) -> dict[str, str]:
         if previous is None or len(records) > len(evidence.records[previous]):
             digests[recipe.model] = digest
     return digests
-
-
-_PATCHED = ("LinearPatch[S]", "LinearPatch[L]")
-
-
-def first_compared(evidence: Evidence, models: Mapping[str, str]) -> tuple[str, str]:
-    """Return the two recipes that the comparison opens with: the original model and LinearPatch, '' if there is none.
-
-    models: as `originals` returns them.
-    """
-    for subject in (*PUBLISHED_MODELS, TOY.model):
-        for digest in evidence.shown:
-            first = next((place for place in evidence.shown[digest] if place.target == FIRST_TABLE), None)
-            patched = first is not None and first.row.method in _PATCHED and not first.shape
-            if patched and first.subject == subject and subject in models:
-                return models[subject], digest
-    return "", ""
 
 
 def view(evidence: Evidence, digest: str, models: Mapping[str, str]) -> dict:

@@ -336,13 +336,12 @@ const layerlab = (() => {
     const fullest = models.reduce((best, name) => (kept(name) > kept(best) ? name : best));
     const follow = () => {
       const wanted = fragment(), known = (hash) => entries.find((entry) => entry[0] === hash);
-      const bar = model.closest("p").dataset, asked = known(wanted.get("a"));
-      const standing = asked ?? known(bar.first) ?? entries.find((entry) => entry[3] && entry[2] === fullest) ?? entries[0];
+      const standing = known(wanted.get("a")) ?? entries.find((entry) => entry[3] && entry[2] === fullest) ?? entries[0];
       model.value = standing[2];
       for (const select of [a, b]) $(`#${select.id}-search`).value = "";
       fill();
       a.value = standing[0];
-      const other = known(wanted.get("b")) ?? (asked ? undefined : known(bar.second));
+      const other = known(wanted.get("b"));
       const beside = entries.find((entry) => entry[2] === model.value && entry[3] && entry[0] !== a.value);
       if (other && other[2] === model.value) b.value = other[0];
       else if (beside) b.value = beside[0];

@@ -432,16 +432,6 @@ def test_a_long_reason_does_not_push_the_value_out_of_view(site):
     assert BeautifulSoup(html, "lxml").select_one("td .reason").get_text() == f"no data: {record.reason}"
 
 
-def test_the_comparison_opens_with_the_original_model_and_linearpatch(site, evidence):
-    bar = parsed(site / "compare.html").select_one("[data-first]")
-    first, second = bar["data-first"], bar["data-second"]
-    assert any(place.row.dense for place in evidence.shown[first])
-    assert any(place.row.method.startswith("LinearPatch") for place in evidence.shown[second])
-    assert evidence.recipe(first).model == evidence.recipe(second).model == "smollm2-135m-instruct"
-    benchmarks = data.items(evidence, first).keys() & data.items(evidence, second).keys()
-    assert len(benchmarks) > 5
-
-
 def test_the_script_knows_the_same_directions_as_the_pages():
     script = (Path(recipes.__file__).parent / "static" / "report.js").read_text(encoding="utf-8")
     for name in ("SHARES", "LOWER"):
