@@ -318,7 +318,6 @@ def drawn(
 
     Raises:
         NotWritten: the files cannot be written.
-        UserError: a result lacks data of the figure.
     """
     from figures import style
 
@@ -328,14 +327,7 @@ def drawn(
     if not results:
         return []
     module, _, function = table.draw.partition(":")
-    try:
-        figure = getattr(importlib.import_module(module), function)(results, subject.profile)
-    except KeyError as error:
-        if all(record["details"] for entry in results for record in entry["records"].values()):
-            raise
-        raise UserError(
-            f"cannot draw {table.target}: a record of {subject.label} has no details, not its {error}; measure anew (--force)"
-        ) from error
+    figure = getattr(importlib.import_module(module), function)(results, subject.profile)
     if figure is None:  # nothing of what it shows
         return []
     style.caption(figure, results)

@@ -7,7 +7,6 @@ from functools import partialmethod
 
 import pytest
 import torch
-from stored_records import put
 from tools import measure_missing
 
 from common.calibration import corpora
@@ -268,12 +267,3 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
         show.drawn(table, store, subject)
     assert drawn[0][0][0]["records"]["removed"]["details"]["removed"] == [2, 1]
     assert registry.get("table1-linearpatch").draw is None
-
-
-def test_a_record_without_what_a_figure_shows_is_named(tmp_path):
-    table, store = registry.get("figure2-prunecomp"), Store(tmp_path, None)
-    row = next(row for row in table.rows(subjects.TOY) if row.recipe)
-    put(store, row.recipe, "magnitude-gains", {"least": 1.0})
-    problem = r"cannot draw figure2-prunecomp: a record of .* has no details, not its 'gains'; measure"
-    with pytest.raises(UserError, match=problem):
-        show.drawn(table, store, subjects.TOY)
