@@ -20,7 +20,7 @@ from reproductions.documents import findings
 from reproductions.render import show, tables, value_lists
 from reproductions.render.evidence import Evidence
 from reproductions.site import beside, cells, claims, data, documents, recipes, views
-from reproductions.site.papers import ABOUT, citations
+from reproductions.site.papers import ABOUT, bibtex, references
 from reproductions.spec import printed_rows, registry, reported
 from reproductions.spec.subjects import PAPER, PUBLISHED_MODELS, TOY
 
@@ -42,7 +42,7 @@ class Site:
             target: claims.of(target, built, not cells.target_of_shapes(evidence, target))
             for target, (_, _, built) in evidence.tables.items()
         }
-        self.citations = citations(registry.PAPERS)
+        self.references = references()
         self.originals = recipes.originals(evidence)
         self.environment = _environment()
         self.environment.globals["site"] = self._facts()
@@ -90,10 +90,10 @@ class Site:
                 {
                     "paper": paper,
                     "title": printed_rows.title_of(paper),
-                    "idea": about.idea,
+                    "idea": about["idea"],
                     "abstract": [self._sentence(line) for line in findings.ABSTRACTS[paper]],
-                    "pictures": views.drawn(registry.get(about.figure))[:1],
-                    "target": about.figure,
+                    "pictures": views.drawn(registry.get(about["figure"]))[:1],
+                    "target": about["figure"],
                 }
             )
         kinds = [*registry.PAPERS, *(registry.LEAGUE for _ in self._targets(registry.LEAGUE)[:1])]
@@ -160,7 +160,7 @@ class Site:
 
     def _paper(self, paper: str) -> None:
         about, folder = ABOUT[paper], ROOT / "papers" / paper
-        module, _, function = about.code.rpartition(".")
+        module, _, function = about["code"].rpartition(".")
         own_claims = [claim for name in self._targets(paper) for claim in self.claims[name]]
         # every claim has a verdict per subject: those without rows in its table are open
         names = dict.fromkeys(v.subject for claim in own_claims for v in claim.measured)
@@ -169,16 +169,12 @@ class Site:
         facts = {
             "name": paper,
             "title": PAPER_NAMES[paper],
-            "citation": self.citations[paper],
-            "repository": about.repository,
-            "published": about.published,
+            "about": about,
+            "reference": self.references[paper],
+            "bibtex": bibtex(paper, self.references[paper]),
             "own": self._own_models([self.grids[target] for target in self._targets(paper)]),
-            "idea": about.idea,
-            "equation": about.equation,
-            "where": about.where,
             "code": f"../../_modules/{module.replace('.', '/')}.html#{function}",
-            "pictures": views.drawn(registry.get(about.figure))[:1],
-            "figure": about.figure,
+            "pictures": views.drawn(registry.get(about["figure"]))[:1],
             "below": [
                 path.relative_to(folder).with_suffix("") for path in (*folder.glob("*.ipynb"), *folder.glob("*/*.md"))
             ],
