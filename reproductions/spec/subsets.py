@@ -54,7 +54,7 @@ def of_each(benchmark: str) -> int | None:
     """Return the number of items that a benchmark measures, in a group of each subject; None: all."""
     if not benchmark.endswith(MARK):
         return None
-    return math.ceil(FIRST / SUBJECTS.get(of_task(benchmark).removeprefix("laco_"), 1))
+    return math.ceil(FIRST / SUBJECTS.get(_group(benchmark), 1))
 
 
 def tokens(benchmark: str) -> int | None:
@@ -70,9 +70,12 @@ class _Column(Protocol):
 def described(columns: Iterable[_Column]) -> str:
     """Describe how much of tasks and texts columns measure; '' if all."""
     names = {column.benchmark: column.label for column in columns if column.benchmark}
+    tasks = {name: label for name, label in names.items() if _group(name) not in SUBJECTS}
+    of_subject = {_group(name): size for name in names.keys() - tasks.keys() if (size := of_each(name))}
     parts = [
-        (f"first {FIRST} items", "task", _labels_of_parts(names, of_each)),
-        (f"{TOKENS:,} tokens", "text", _labels_of_parts(names, tokens)),
+        (f"first {FIRST} items", "task", _labels_of_parts(tasks, of_each)),
+        *((f"first {size} items", "", f"each {group.upper()} subject") for group, size in sorted(of_subject.items())),
+        (f"{TOKENS:,} tokens", "text", _labels_of_parts(tasks, tokens)),
     ]
     return ", ".join(f"{size} of {labels or f'each {kind}'}" for size, kind, labels in parts if labels is not None)
 
@@ -87,3 +90,7 @@ def _labels_of_parts(names: dict[str, str], part: Callable[[str], int | None]) -
 def of_task(benchmark: str) -> str:
     """Return the task of a benchmark: ``hellaswag`` of ``hellaswag@first-500`` and of ``endings@hellaswag``."""
     return benchmark.removeprefix("endings@").partition("@")[0]
+
+
+def _group(benchmark: str) -> str:
+    return of_task(benchmark).removeprefix("laco_")
