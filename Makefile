@@ -160,7 +160,8 @@ shell: $(STAMP)  ## a shell in which .venv is active: `python -m papers.laco --h
 
 serve: $(STAMP)  ## the same, shown on http://127.0.0.1:8000 (PORT= says another)
 	@$(RUN) -m reproductions.site
-	@$(RUN) -m http.server --bind 127.0.0.1 --directory report $(call quoted,$(or $(PORT),8000))
+	@$(RUN) -m http.server --bind 127.0.0.1 --directory report $(call quoted,$(or $(PORT),8000)) || \
+		{ echo "error: cannot serve on this port; name another one, such as PORT=8001" >&2; exit 2; }
 
 audit: $(STAMP)  ## check the papers' own arithmetic; also writes papers/AUDIT.md
 	@$(RUN) -m reproductions audit

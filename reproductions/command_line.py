@@ -97,7 +97,7 @@ class ShowingOptions(NarrowingOptions):
     columns: str = option(
         "", "only columns whose labels fit, as 'WIKI-2,PTB'", group=SHOWN, metavar="PATTERN,...", usual="all"
     )
-    format: str = option("terminal", "print terminal, md, csv, latex or json", group=OUTPUT, metavar="FORM")
+    format: str = option("terminal", "print terminal, md, csv, latex, html or json", group=OUTPUT, metavar="FORM")
     pictures: str = option("svg", "draw figures as svg, png, pdf", group=OUTPUT, metavar="FORMS")
     every_row: bool = option(
         False, "print rows, columns and claims without a number, too, not their count", group=OUTPUT

@@ -62,6 +62,10 @@ class TextTable:
         """Return the table in Markdown."""
         return markdown(self.header, self.lines, "l" * self.labels + ("r" if self.numbers else "l"))
 
+    def html(self) -> str:
+        """Return the table as an HTML element."""
+        return self._frame().to_html(index=False, border=0, justify="left")
+
     def latex(self) -> str:
         r"""Return the table as a ``tabular`` with the rules of booktabs; special characters are escaped."""
         numbers = len(self.header) - self.labels

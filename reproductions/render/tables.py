@@ -1,10 +1,11 @@
-"""Render the JSON form of a table for the terminal, Markdown, CSV or LaTeX. Renders only; every number comes with it.
+"""Render the JSON form of a table for the terminal, Markdown, CSV, LaTeX or HTML. Renders only; every number comes with it.
 
 The form is that of ``show --format json``: target, profile, title, rows of cells (reported, reproduced, stderr, status),
 claims, and the subjects (`reproductions.spec.subjects`) whose rows these are. Each subject has a table of its own; the
 paper's models come last. `common.console.text_tables` lays out the tables.
 """
 
+import html
 import json
 import math
 import shlex
@@ -23,7 +24,7 @@ from reproductions.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED,
 from reproductions.render import claim_verdicts
 from reproductions.spec.subjects import HEADS
 
-FORMATS = ("terminal", "md", "csv", "latex", "json")
+FORMATS = ("terminal", "md", "csv", "latex", "html", "json")
 PAPER = "paper"  # the subject that stands for the paper's own models
 LARGE = 1e9  # from here on (a model destroyed) digits say nothing
 FOLDED = 4  # as many rows without a number become one line
@@ -50,7 +51,7 @@ def render(
         table: The table's JSON form, or a list of them.
         form: One of the FORMATS.
         width: Characters in a line of the terminal; None: no limit.
-        every_row: Whether each row without a number has its line, and the terminal each column and claim
+        every_row: Whether each row without a number has its line, and the terminal and LaTeX each column and claim
             without a result; otherwise FOLDED such rows or more are counted in one line. JSON and CSV have them all.
         reported: Whether the paper's numbers are shown in a table of another model. JSON and CSV have them all.
         given: Options that the command which measures the same must have, as typed.
@@ -68,7 +69,7 @@ def render(
     least = math.inf if every_row else FOLDED
     if not reported:
         tables = list(map(_without_reported, tables))
-    every_column = every_row or form != "terminal"
+    every_column = every_row or form not in ("terminal", "latex")
     return "\n".join(
         _rendered(_blocks(content, least, every_column, given), form, width, colours) for content in tables
     )
@@ -460,7 +461,7 @@ def _rendered(blocks: Iterable[Block], form: str, width: int | None, colours: bo
     """Return a document in a format for people."""
     if form == "terminal":
         return text_tables.laid_out([_coloured(kind, content) for kind, content in blocks], width, colours)
-    write = {"md": _markdown, "latex": _latex}[form]
+    write = {"md": _markdown, "html": _html, "latex": _latex}[form]
     return "\n\n".join(filter(None, (write(kind, content) for kind, content in blocks if kind != "hint"))) + "\n"
 
 
@@ -482,6 +483,13 @@ def _markdown(kind: str, content: str | TextTable) -> str:
     if isinstance(content, TextTable):
         return content.markdown()
     return {"title": f"**{content}**", "heading": f"{content}:"}.get(kind, content)
+
+
+def _html(kind: str, content: str | TextTable) -> str:
+    if isinstance(content, TextTable):
+        return content.html()
+    tag = {"title": "h2", "heading": "h3"}.get(kind, "p")
+    return f"<{tag}>{html.escape(content, quote=False)}</{tag}>"
 
 
 def _latex(kind: str, content: str | TextTable) -> str:

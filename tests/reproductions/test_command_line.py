@@ -145,7 +145,7 @@ def test_only_the_named_columns_are_shown(show_json):
         assert narrowed_row["method"] == row["method"] and narrowed_row["cells"].items() <= row["cells"].items()
 
 
-@pytest.mark.parametrize("form", ["terminal", "md", "latex"])
+@pytest.mark.parametrize("form", ["terminal", "md", "latex", "html"])
 @pytest.mark.parametrize(
     ("column", "shown", "hidden"),
     [

@@ -5,6 +5,7 @@ import io
 import json
 import re
 
+import pandas
 import pytest
 
 from reproductions.render import show, tables
@@ -55,7 +56,7 @@ def toy():
 
 
 def test_the_toy_model_and_the_paper_never_share_a_table(toy):
-    for form in ("terminal", "md", "latex"):
+    for form in ("terminal", "md", "latex", "html"):
         text = tables.render(toy, form)
         for line in text.splitlines():
             assert not ("41.25" in line and "77.77" in line)
@@ -118,7 +119,7 @@ def test_hints_name_the_variable_where_make_asks(toy, monkeypatch):
     assert "EVERY_ROW=1 lists them; csv and json hold them, too." in tables.render(toy)
 
 
-@pytest.mark.parametrize("form", ["terminal", "md", "latex"])
+@pytest.mark.parametrize("form", ["terminal", "md", "latex", "html"])
 def test_of_some_columns_a_row_says_only_what_these_lack(toy, form):
     lines = toy["rows"]
     for line in lines:
@@ -184,7 +185,7 @@ def test_several_tables_are_one_document(toy):
     assert [line["target"] for line in lines] == ["t"] * 8 + ["u"] * 2
     alone = tables.render(toy, "csv").splitlines() + tables.render(other, "csv").splitlines()[1:]
     assert [",".join(line.split(",")[1:]) for line in tables.render([toy, other], "csv").splitlines()] == alone
-    for form in ("terminal", "md", "latex"):
+    for form in ("terminal", "md", "latex", "html"):
         text = tables.render([toy, other], form)
         assert text == tables.render(toy, form) + "\n" + tables.render(other, form)
 
@@ -204,6 +205,13 @@ def test_latex_and_markdown_escape_what_would_break_them(toy):
     toy["rows"] = [row("M", "paper", "x", {"Task": cell(1.0, 2.0), "RP": cell(1.0)})]
     markdown = [line for line in tables.render(toy, "md").splitlines() if line.startswith("| M ")]
     assert markdown[0].replace("\\|", "").count("|") == 6
+
+
+def test_html_is_read_back_with_every_number_and_character(toy):
+    toy["rows"][0]["method"] = "<b> & [L]"
+    [measured, printed, claims] = pandas.read_html(io.StringIO(tables.render(toy, "html")))
+    assert measured["Method"][0] == "<b> & [L]" and measured["Task"][0] == "41.25"
+    assert float(printed["RP"][0]) == 66.66 and claims.iloc[0, 0] == "1. a & b"
 
 
 def test_the_terminal_shows_the_best_of_as_many_removed_layers_bold_and_verdicts_in_colours(toy):
