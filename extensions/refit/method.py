@@ -64,7 +64,7 @@ from common.models.surgery import remove_layers
 from common.pruning.pipeline import work_folder
 from common.pruning.selection import check_layers, lowest
 from common.utils import cache
-from common.utils.errors import UserError, UserValueError
+from common.utils.errors import UserError, UserValueError, unknown
 from extensions.refit.graft import Graft
 
 FOLLOWING = 3
@@ -164,6 +164,8 @@ def refit(
     refuse_patches(model, "A refit")
     _check(decoder, ids, following, ridge, held_out)
     fit = Fit(ridge, share, target, towards, form, strength)
+    _check_names(fit, matrices)
+    _check_ablation(fit, removed, following == 1 and not (before or share), held_out)
     plan = plan_of(decoder.num_layers, removed, following, matrices, share, before)
     if target == BRANCHES:  # the residual streams are followed from where the removed layers begin
         borders = {layer - 1 for layer in removed} - {*plan, *removed}
@@ -211,6 +213,33 @@ def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out
         raise UserValueError(f"calibration tokens must be [samples, tokens], not {list(ids.shape)}")
     if not 0 <= held_out < len(ids):
         raise UserValueError(f"held_out must be 0 to {len(ids) - 1} of the {len(ids)} samples, not {held_out}")
+
+
+def _check_names(fit: Fit, matrices: str) -> None:
+    choices = (
+        ("target", fit.target, (STREAM, BRANCHES)),
+        ("pull of the ridge", fit.towards, (OLD, ZERO)),
+        ("form of a change", fit.form, (ANY, ROTATION)),
+        ("choice of matrices", matrices, MATRICES),
+    )
+    for what, name, known in choices:
+        if name not in known:
+            raise unknown(what, name, known)
+
+
+def _check_ablation(fit: Fit, removed: Sequence[int], one_after: bool, held_out: int) -> None:
+    """Refuse options that only the ablation has, where they are out of range or do not go together."""
+    if not 0 <= fit.share <= 1:
+        raise UserValueError(f"share must be 0 to 1, not {fit.share}")
+    if not 0 < fit.strength <= 1:
+        raise UserValueError(f"strength must be above 0 and at most 1, not {fit.strength}")
+    if fit.target == BRANCHES and (not one_after or 0 in removed):
+        raise UserValueError(
+            "The target branches is only defined for the one layer after removed ones. Set following to 1 and before to "
+            "false, leave share out, and keep layer 0"
+        )
+    if fit.form == ROTATION and (held_out or fit.towards == ZERO or fit.strength < 1):
+        raise UserValueError("A rotation has no ridge and no part. Leave held_out, towards and strength out")
 
 
 def rotation(weight: Tensor, gram: Tensor, cross: Tensor) -> Tensor:

@@ -109,6 +109,15 @@ def test_the_result_is_a_plain_checkpoint(ids, reloaded, make_tiny):
         ("llama", {"ridge": 0.0}, "ridge a positive number"),
         ("llama", {"following": -1}, "following must be 0 or more"),
         ("llama", {"held_out": 8}, "held_out must be 0 to 7 of the 8 samples"),
+        ("llama", {"share": 1.5}, "share must be 0 to 1"),
+        ("llama", {"matrices": "all"}, "matrices"),
+        ("llama", {"towards": "one"}, "unknown pull"),
+        ("llama", {"target": "logits"}, "unknown target"),
+        ("llama", {"form": "shear"}, "unknown form"),
+        ("llama", {"strength": 0.0}, "strength"),
+        ("llama", {"form": "rotation", "held_out": 2}, "rotation has no ridge"),
+        ("llama", {"target": "branches", "following": 1}, "only defined for the one layer"),
+        ("llama", {"target": "branches", "following": 2, "before": False}, "only defined for the one layer"),
     ],
 )
 def test_what_cannot_be_refitted_is_refused_before_anything_changes(kind, options, message, ids, make_tiny):
