@@ -65,6 +65,8 @@ def read(text: str) -> dict:
     """
     try:
         content = json.loads(text, parse_constant=int)  # which refuses NaN and infinities: JSON has none
+    except RecursionError as error:
+        raise Unreadable("corrupt", "it is nested too deeply") from error
     except ValueError as error:
         raise Unreadable("corrupt", "it is not valid JSON") from error
     return checked(content)
@@ -76,7 +78,10 @@ def checked(content: object) -> dict:
     Raises:
         Unreadable: See `read`.
     """
-    content = _read_back(content)
+    try:
+        content = _read_back(content)
+    except RecursionError as error:
+        raise Unreadable("corrupt", "it is nested too deeply") from error
     _check(content)
     return content
 

@@ -121,7 +121,7 @@ def test_a_file_says_how_many_first_tokens_are_in_none_of_it(tiny_llama, crops, 
     same(statistics, written, 2)
 
 
-@pytest.mark.parametrize("damage", [b"", b"no statistics", None])
+@pytest.mark.parametrize("damage", [b"", b"no statistics", b"\x80\x02h\xf1.", None])
 def test_a_damaged_file_costs_a_pass(damage, prepared, passes, caplog):
     prepared().statistics(1)
     (path,) = pipeline.work_folder().rglob("statistics-*.pt")

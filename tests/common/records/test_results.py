@@ -127,6 +127,8 @@ DAMAGED = {
     "missing field": (json.dumps({k: v for k, v in WHOLE.items() if k != "benchmark"}), "lacks 'benchmark'"),
     "NaN": (json.dumps(WHOLE | {"values": {"acc": math.nan}}), "not valid JSON"),
     "too long": (json.dumps(WHOLE).replace("0.5", "1" * 6000), "not valid JSON"),
+    "deep": (json.dumps(WHOLE).replace("0.5", "[" * 990 + "]" * 990), "nested too deeply"),
+    "deeper than Python goes": ("[" * 100_000, "nested too deeply"),
     "two values": (json.dumps(WHOLE) * 2, "not valid JSON"),
     **{
         f"{field} {value!r}": (json.dumps(WHOLE | {field: value}), message)
