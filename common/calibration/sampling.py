@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.utils.errors import UserError, UserValueError
+from common.utils.errors import UserError, UserValueError, unknown
 from common.utils.token_ids import open_ended
 
 DRAWS = 1000
+SHUFFLES = ("python", "datasets")
 STRETCHES = {"train": (0.0, 0.9), "validation": (0.9, 1.0)}  # shares of a text
 
 
@@ -84,8 +85,10 @@ def sample_lines(
     read.
 
     Raises:
-        UserError: the joined lines do not fill one sequence.
+        UserError: an unknown shuffle, or joined lines that do not fill one sequence.
     """
+    if shuffle not in SHUFFLES:
+        raise unknown("shuffle", shuffle, SHUFFLES)
     lines = list(texts)
     if shuffle == "datasets":
         lines = [lines[row] for row in np.random.default_rng(seed).permutation(len(lines))[:count]]

@@ -194,8 +194,10 @@ class Protocol:
             and under ``window_nlls`` the mean loss of each sequence (nats, a numpy array).
 
         Raises:
-            UserError: the corpus is not available or too short.
+            UserError: the corpus is not available or too short, or ``limit`` is below 1.
         """
+        if limit is not None and limit < 1:
+            raise UserValueError(f"a limit of {limit} sequences measures nothing; use 1 or more")
         sequences = self.sequences(self, tokenizer)[:limit]
         nlls = token_nlls(model, sequences, progress=self.name if progress else None)
         return {

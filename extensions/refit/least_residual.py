@@ -31,9 +31,11 @@ from common.models.decoder import Decoder
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Pruning, Selection, register
 from common.pruning.selection import check_count
+from common.utils.errors import unknown
 from extensions import refit
 from extensions.refit.graft import Observed
 
+SHAPES = ("window", "set")
 RIDGE = 1e-3
 MOMENT_BYTES = 4 * 2**30
 
@@ -56,6 +58,8 @@ class LeastLeft(Selection):
     def choose(self, context: Context) -> Sequence[int]:
         """Return the layers to remove."""
         layers = context.decoder.num_layers
+        if self.shape not in SHAPES:
+            raise unknown("shape", self.shape, SHAPES)
         check_count(self.count, layers)
         # One pass for both shapes and every count up to the papers' largest share, as `Context.statistics` does.
         longest = max(self.count, layers // 3)

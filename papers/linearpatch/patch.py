@@ -70,8 +70,10 @@ def patch_values(
         Scales [channels], one factor [], or a matrix [C, C].
 
     Raises:
-        UserError: an unknown estimator, one that does not go with the kind, or values that are not finite.
+        UserError: an unknown kind or estimator, one that does not go with the kind, or values that are not finite.
     """
+    if kind not in KINDS:
+        raise unknown("patch kind", kind, KINDS)
     if kind == "matrix":
         if estimator != "least-squares":
             raise UserValueError(f"a matrix cannot be computed by {estimator!r}; use the estimator 'least-squares'")
@@ -122,6 +124,10 @@ class LinearPatch(nn.Module):
             expected_values = ("one number", "one scale per channel", "a square matrix")[dimensions]
             raise UserValueError(
                 f"a patch of kind {kind!r} cannot hold values of shape {list(values.shape)}; give it {expected_values}"
+            )
+        if not torch.isfinite(values).all():
+            raise UserValueError(
+                "the scales of a patch must be finite numbers; some are not: calibrate in float32 or bfloat16"
             )
         channels = values.shape[-1] if dimensions else channels
         if channels is None:

@@ -10,6 +10,7 @@ from torch import nn
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.selection import check_count
+from common.utils.errors import UserValueError
 
 
 def schedule(text: str) -> tuple[int, int]:
@@ -17,8 +18,14 @@ def schedule(text: str) -> tuple[int, int]:
 
     >>> schedule("1:4:8")
     (4, 8)
+
+    Raises:
+        UserError: another form, or a cycle that does not remove 1..c layers.
     """
-    _, step, total = map(int, text.split(":"))
+    parts = text.split(":")
+    step, total = map(int, parts[1:]) if len(parts) == 3 and all(map(str.isdigit, parts)) else (0, 0)
+    if parts[0] != "1" or not 1 <= step <= total:
+        raise UserValueError(f"a schedule is written 1:b:c (b layers a cycle until c are removed), not {text!r}")
     return step, total
 
 

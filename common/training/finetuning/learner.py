@@ -27,13 +27,17 @@ def checked(rows: Sequence[Mapping], name: str, vocabulary: int) -> Sequence[Map
     """Return the rows after checking them one at a time (they may lie on disk).
 
     Raises:
-        UserError: there are no rows, a row has nothing to learn, or a token that the model does not know; the message
-            names the first such row.
+        UserError: there are no rows, or a row lacks ids or labels, has nothing to learn, or a token that the model does
+            not know; the message names the first such row.
     """
     if len(rows) == 0:
         raise UserError(f"the {name} data is empty; give at least one row")
     for index, row in enumerate(rows):
-        ids, labels = row["input_ids"], row["labels"]
+        ids, labels = row.get("input_ids", ()), row.get("labels", ())
+        if not len(ids) == len(labels) > 0:
+            raise UserError(
+                f"{name} row {index} has {len(ids)} input_ids and {len(labels)} labels; give one label to each"
+            )
         if not any(label != IGNORE for label in labels[1:]):
             raise UserError(f"{name} row {index} has no label to learn from; drop it or raise the cutoff")
         if min(ids) < 0 or max(ids) >= vocabulary:

@@ -49,6 +49,8 @@ def test_short_texts_and_unknown_shuffles_are_refused(tiny_tokenizer):
         sample_crops(torch.arange(40), length=50, count=1)
     with pytest.raises(UserError, match="less than one sequence of 4000"):
         sample_lines(tiny_tokenizer, ["a", "b"], length=4000)
+    with pytest.raises(UserError, match="unknown shuffle 'numpy'"):
+        sample_lines(tiny_tokenizer, ["a", "b"], length=1, shuffle="numpy")
     with pytest.raises(UserError, match="only 1 of 2 documents have 5 tokens, not 2"):
         options = {"length": 5, "count": 2, "generator": random.Random(0)}
         sample_documents(tiny_tokenizer, ["a", "the layers of a model are removed"], **options)

@@ -121,6 +121,8 @@ def test_a_protocol_measures_and_says_what_it_measured(short, tiny_llama, tiny_t
     assert measured["corpus_sha256"] == corpora.digest("short")
     assert (measured["protocol"], measured["version"], measured["dtype"]) == ("short", 1, "float32")
     assert short.measured(tiny_llama, tiny_tokenizer, limit=2)["windows"] == 2
+    with pytest.raises(UserError, match="measures nothing"):
+        short.measured(tiny_llama, tiny_tokenizer, limit=0)
 
 
 def test_c4_crops_follow_the_published_loop(short, tiny_tokenizer):

@@ -418,6 +418,8 @@ def test_bad_input_is_named(make_tiny):
         check_layers(3, 4)
     with pytest.raises(UserError, match="training data is empty"):
         finetune(model, None, [], settings=quick)
+    with pytest.raises(UserError, match="row 1 has 1 input_ids and 0 labels"):
+        finetune(model, None, [*rows(1), {"input_ids": [1]}], settings=quick)
     with pytest.raises(UserError, match="row 0 has no label to learn from"):
         finetune(model, None, [{"input_ids": [5, 6], "labels": [5, -100]}], settings=quick)
     with pytest.raises(UserError, match="token outside 0..319"):

@@ -70,3 +70,5 @@ def test_bad_input_is_named(tiny_llama, crops, scales):
         linearpatch.LinearPatch(scales, "hadamar")
     with pytest.raises(UserError, match="no boundary"):
         linearpatch.insert_patch(tiny_llama, 9, linearpatch.LinearPatch(scales))
+    with pytest.raises(UserError, match="finite"):
+        linearpatch.LinearPatch(torch.tensor([1.0, float("nan")]))

@@ -168,3 +168,6 @@ def test_several_layers_a_cycle_and_a_last_cycle_with_what_is_left(tiny_llama):
     removed, _ = reassessing.prune_iteratively(tiny_llama, 2, 3, choose, lambda model, cycle: None)
     assert counts == [(6, 2), (4, 1)] and removed == [5, 4, 3]
     assert reassessing.schedule("1:4:8") == (4, 8)
+    for wrong in ("8", "1:8", "2:1:8", "1:0:8", "1:9:8", "1:a:8"):
+        with pytest.raises(ValueError, match="schedule"):
+            reassessing.schedule(wrong)
