@@ -29,7 +29,13 @@ from common.utils.errors import UserValueError
 
 
 def hadamard_matrix(n: int) -> Tensor:
-    """Return the orthonormal Hadamard matrix [n, n], float64.
+    """Return the orthonormal Hadamard matrix.
+
+    Args:
+        n: Order.
+
+    Returns:
+        Matrix [n, n], float64.
 
     Raises:
         ValueError: (a UserError too) an order that the constructions do not reach.
@@ -41,8 +47,17 @@ def hadamard_matrix(n: int) -> Tensor:
 def hadamard_transform(x: Tensor, transpose: bool = False) -> Tensor:
     """Return `x @ H`, or `x @ H.T` (its inverse) with `transpose`, without building H = `hadamard_matrix(n)`.
 
-    ``x`` is [..., n] of any float dtype, and so is the result. Differentiable. Half precisions are computed in float32
-    and rounded once (the official code multiplies in fp16).
+    Differentiable. Half precisions are computed in float32 and rounded once (the official code multiplies in fp16).
+
+    Args:
+        x: Tensor [..., n] of any float dtype.
+        transpose: Multiply by the transpose.
+
+    Returns:
+        Tensor [..., n] of the dtype of ``x``.
+
+    Raises:
+        UserError: as `hadamard_matrix`.
     """
     n = x.shape[-1]
     dtype = torch.promote_types(x.dtype, torch.float32)

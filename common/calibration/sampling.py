@@ -31,10 +31,19 @@ def sample_crops(
     As in LinearPatch's official code, Python's ``random`` draws the starts one after the other, uniformly from
     0..floor(0.9 T) - length - 1, ends included. So the first 128 of 5,000 crops are the same as 128 crops.
 
-    ``ids`` [T] gives [count, length]. The stretch ``validation`` draws from the last tenth in the same way (the official
-    code with the same generator, after the training's crops, from a crop's length before that tenth on). The last
-    ``apart`` crops share no token with earlier ones; if the text is too short for that, each is the one that shares
-    fewest of `DRAWS` draws. ``generator`` draws instead of a new one with the seed.
+    Args:
+        ids: Token ids of the text [T].
+        length: Tokens per crop.
+        count: Number of crops.
+        seed: Seed of the draw.
+        stretch: ``train``; ``validation`` draws from the last tenth in the same way (the official code with the same
+            generator, after the training's crops, from a crop's length before that tenth on).
+        apart: Number of last crops that share no token with earlier ones; if the text is too short for that, the crop
+            that shares fewest of `DRAWS` draws.
+        generator: Generator to draw with, instead of a new one with the seed.
+
+    Returns:
+        Token ids [count, length].
 
     Raises:
         UserError: a text whose stretch is shorter than one crop.

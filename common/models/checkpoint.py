@@ -59,8 +59,13 @@ def save(
     An earlier checkpoint there is replaced if the directory holds nothing else (`not_replaceable`). If the process is
     killed, the directory holds either the earlier checkpoint or the new one.
 
-    ``texts`` are further files by name, such as a model card. ``source`` is the directory that the model, and an
-    unchanged tokenizer, were read from (`common.models.files.older_transformers`).
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer; None: none is written.
+        path: The directory.
+        texts: Further files to write there, by name, such as a model card.
+        source: Directory that the model, and an unchanged tokenizer, were read from
+            (`common.models.files.older_transformers`).
 
     Raises:
         UserError: the directory holds other files.
@@ -129,8 +134,11 @@ def load(
 ) -> tuple[nn.Module, object]:
     """Load a model with its patches, and its tokenizer, from a directory.
 
-    The device 'auto' spreads the model over the available devices; the dtype None is the saved one. ``stream`` holds two
-    layers at a time and so many bytes of hidden states (`common.models.offload`).
+    Args:
+        path: The directory.
+        device: As for `torch`; 'auto' spreads the model over the available devices.
+        dtype: A torch dtype or its name; None: as saved.
+        stream: Hold two layers at a time and so many bytes of hidden states (`common.models.offload`).
 
     Returns:
         ``(model.eval(), tokenizer)``; the tokenizer is None if the directory holds none.

@@ -189,8 +189,13 @@ def load(
 ):
     """Load a model and its tokenizer by registry name, hub id, or directory.
 
-    Only safetensors are read. The device may be 'auto'; the dtype None means float32 on a CPU, else as saved. ``stream``
-    holds two layers at a time, as saved, and so many bytes of hidden states (`common.models.offload`).
+    Only safetensors are read.
+
+    Args:
+        name_or_path: Registry name, hub id or directory.
+        device: As for `torch`, or 'auto'.
+        dtype: A torch dtype or its name; None: float32 on a CPU, else as saved.
+        stream: Hold two layers at a time, as saved, and so many bytes of hidden states (`common.models.offload`).
 
     Returns:
         ``(model.eval(), tokenizer)``. `model.source` is the origin: {"name", "path", "revision"} (revision: the hub

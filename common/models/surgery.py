@@ -76,7 +76,12 @@ def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
 
 
 def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module], kind: str) -> list[int]:
-    """Replace every run ``[start, stop)`` of layers by its module, a patch of this kind (`attach_patch`), in place.
+    """Replace every run ``[start, stop)`` of layers by its module, in place.
+
+    Args:
+        model: The model; it is changed.
+        modules: Module by run.
+        kind: Kind of the patches that the modules become (`common.hooks.attach_patch`).
 
     Returns:
         Their positions in the pruned model, in the order of ``modules``.

@@ -300,10 +300,15 @@ def context_of(
     search_folder: Path | None = None,
     **recipe,
 ) -> Context:
-    """Return a context around a given model and calibration tokens [samples, tokens], to call steps directly.
+    """Return a context around a given model and calibration tokens, to call steps directly.
 
-    Results of searches are kept in ``search_folder``, if it is given; then also give ``weights``, which identify this
-    model. ``recipe`` holds other fields of `Recipe`.
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        sequences: Calibration tokens [samples, tokens].
+        search_folder: Folder for results of searches; also give ``weights``, which identify this model. By default
+            nothing is kept on disk.
+        recipe: Other fields of `Recipe`.
     """
     facts = {"model": "at hand", "profile": "at hand"} | recipe
     parameters = sum(p.numel() for p in model.parameters())

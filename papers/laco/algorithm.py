@@ -317,7 +317,18 @@ def collapse_to(
     only finitely many values matter. From T = 1 downwards every distinct run is tried once, until one leaves ``layers``
     layers; that is the highest T that does. The number of layers is not monotone in T, so a bisection could miss it.
     Attempts that two runs share are computed once. Besides the model, the search holds one layer's weights per merge.
-    Arguments and return value are those of `collapse`, with ``layers`` in place of T.
+
+    Args:
+        model: The model; it is changed.
+        tokenizer: The model's tokenizer.
+        sentences: Calibration sentences.
+        layers: Number of layers to leave, in place of T.
+        chosen: See `collapse`.
+        progress: Show a progress bar.
+        settings: See `collapse`.
+
+    Returns:
+        The removed layers, and every attempt of the search.
 
     Raises:
         UserError: as `collapse`; or no threshold leaves ``layers`` layers. The message lists the possible numbers, and

@@ -129,7 +129,15 @@ def uncorrelated_outputs(model: nn.Module, tokenizer, sentences: Sequence[str], 
     """Compute Fig. 5b's reference: `merged_outputs` by Eq. 1 for followers whose weights are unrelated to layer l's.
 
     `shuffled` copies of the followers are merged into layer l. The target stays the output of the true last follower.
-    There is one similarity for each first layer 0..N-m-1 of a block.
+
+    Args:
+        model: The model; its weights are restored afterwards.
+        tokenizer: The model's tokenizer.
+        sentences: Calibration sentences.
+        followers: m, the number of layers merged into layer l.
+
+    Returns:
+        One similarity for each first layer 0..N-m-1 of a block.
     """
     decoder = Decoder(model)
     states = _states(decoder, tokenizer, sentences)

@@ -141,8 +141,16 @@ def distill_interfaces(
 ) -> dict:
     """Distil the patches of every interface, then remove the layers and insert the patches, in place.
 
-    The initial patches are made from the model's ``statistics`` (`make_patches`); ``kind`` None: the usual one for the
-    trainable part. The other options are those of `distill`.
+    Args:
+        model: The original model; it is changed.
+        statistics: Its statistics, for the initial patches.
+        removed: Layers to remove.
+        sequences: Token ids [samples, tokens] to train on.
+        settings: Settings of the distillation.
+        kind: Kind of the initial patches (`make_patches`); None: the usual one for the trainable part.
+        estimator: Estimator of the initial patches.
+        acts_on: Tokens that are patched, see `LinearPatch`.
+        options: Further options of `distill`.
 
     Returns:
         The report of `distill`, with the runs and the patches' positions in the pruned model.

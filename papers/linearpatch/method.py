@@ -137,11 +137,28 @@ def survey(
 ) -> tuple[list[int], Statistics]:
     """Select the layers that `prune` would remove, and collect the statistics for their patches.
 
-    The model is not changed. Arguments and errors are those of `prune`; ``others`` are further numbers of layers that
-    the same statistics must serve (`select`, `patch_interfaces`; not for a computed matrix).
+    The model is not changed.
+
+    Args:
+        model: The model.
+        sequences: Calibration tokens [samples, tokens].
+        count: Number of layers to remove.
+        variant: See `select`.
+        layers: Layers to remove instead of a computed selection.
+        cosine: See `select`.
+        kind: Kind of the patches, see `patch_values`.
+        estimator: See `channel_scales`.
+        fidelity: See `select`.
+        others: Further numbers of layers that the same statistics must serve (`select`, `patch_interfaces`); not for a
+            computed matrix.
+        batch_size: Sequences per batch.
+        progress: Show a progress bar.
 
     Returns:
         The layers (original indices, in order of removal) and the statistics.
+
+    Raises:
+        UserError: as `prune`.
     """
     decoder = Decoder(model)
     check_count(count, decoder.num_layers)

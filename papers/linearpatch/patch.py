@@ -36,11 +36,21 @@ def named_statistics(kind: str, estimator: str, pairs: Collection[tuple[int, int
 def channel_scales(
     statistics: Statistics, start: int, stop: int, *, rotated: bool = True, estimator: str = "ratio-of-means"
 ) -> Tensor:
-    """Return the scales d for the removed run ``[start, stop)``, float64 [channels] (section 3.2, Eq. 4).
+    """Return the scales d for the removed run ``[start, stop)`` (section 3.2, Eq. 4).
 
-    They are those of X H, as LinearPatch has them; not ``rotated``, of X: the ablation "+d" of Table 5. Of the estimators
-    of `Statistics.ratio`, ``ratio-of-means`` is what the official code computes, and ``elementwise`` is Eq. 4 as printed,
-    the mean of element-wise ratios, which near-zero denominators dominate.
+    Args:
+        statistics: Statistics of the model with all its layers.
+        start: First removed layer.
+        stop: Layer after the last removed one.
+        rotated: On X H, as LinearPatch; otherwise on X, the ablation "+d" of Table 5.
+        estimator: One of `Statistics.ratio`. ``ratio-of-means`` is what the official code computes; ``elementwise`` is
+            Eq. 4 as printed, the mean of element-wise ratios, which near-zero denominators dominate.
+
+    Returns:
+        Scales, float64 [channels].
+
+    Raises:
+        UserError: an unknown estimator, or statistics that were not collected.
     """
     return statistics.ratio(start, stop, estimator, rotated)
 

@@ -104,8 +104,11 @@ def remove_and_compensate(
 ) -> dict:
     """Remove layers and fuse the original model's factors at each interface, in place (one-shot + MagComp).
 
-    The statistics are those before the removal, with a span of the longest run. For ``window_factor``, the alpha of
-    several adjacent layers, see `magnitude_factor`.
+    Args:
+        model: The model; it is changed.
+        statistics: Its statistics before the removal, with a span of the longest run.
+        removed: Layers to remove.
+        window_factor: Alpha of several adjacent layers, see `magnitude_factor`.
 
     Returns:
         The fused interfaces: [position in the pruned model, factor].

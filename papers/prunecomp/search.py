@@ -120,7 +120,17 @@ class Search:
 def next_layer(
     stream: Stream, metric: str = "bi", *, protected: Collection[int] | None = None, progress: bool = False
 ) -> int:
-    """Return the layer that the metric would remove next from the current model; see `choose`."""
+    """Return the layer that the metric would remove next from the current model.
+
+    Args:
+        stream: The current model with its residual stream on the calibration tokens.
+        metric: BI, PPL, Taylor+ or Mag+, see `METRICS`; CL has no next layer.
+        protected: Layers that stay; None: those of the metric.
+        progress: Show a progress bar.
+
+    Raises:
+        UserError: as `choose`.
+    """
     return choose(stream, 1, metric, protected=protected, progress=progress)[0]
 
 
