@@ -3,17 +3,31 @@
 import numpy as np
 from matplotlib.lines import Line2D
 
-from figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, caption, plt, whiskers
+from figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, above, plt, removed, whiskers
 
 NONE = "none"  # the repair of the row that the others of its choice of layers are held against
 SCALED, RIGHT, WRONG, GAP = "/scaled", "/right", "/wrong", "/gap"  # end the ids of columns
 AVERAGE = "average"
 SHORT = {"refit": "refit (extension)", "replaceme": "ReplaceMe"}  # repairs in few words
+TASKS = {  # tasks in full words
+    "HeSw": "HellaSwag",
+    "ARC-e": "ARC-Easy",
+    "Continue": "continuation",
+    "ParType": "type of a parameter",
+    "ParText": "meaning of a parameter",
+}
 COLOURS = (BLUE, ORANGE, PURPLE)  # one a task
-ROOM = 0.75  # inches below an axis for its ticks and label
+ROOM = 0.95  # inches below an axis for its ticks and label
 MARK = {"marker": "o", "ms": 4}
 # Of perplexity: how far below the middle of its line a mark stands, and what it is.
 PLAIN_LOOK, SCALED_LOOK = (-0.12, {"color": BLACK}), (0.12, {"color": GREEN, "marker": "s"})
+
+COLUMNS = (  # title, label of the axis
+    ("perplexity", "change, %\n(less is better)"),
+    ("loss on right and\non wrong answers", "change, nats per\n1,000 characters"),
+    ("gap: loss on wrong\nminus right answers", "change, nats per\n1,000 characters\n(more is better)"),
+    ("accuracy, mean\nof the tasks", "change, points\n(more is better)"),
+)
 
 Change = tuple[float, float, float]  # and the ends of its 95 % interval
 Changes = dict[str, Change]  # by column
@@ -84,7 +98,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     figure, grid = plt.subplots(
         len(by_size),
         4,
-        figsize=(8.0, 2.2 + 0.5 * sum(heights)),
+        figsize=(8.0, 2.6 + 0.5 * sum(heights)),
         gridspec_kw={"height_ratios": heights},
         sharex="col",
         squeeze=False,
@@ -97,16 +111,12 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
             panel.set(ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=[])
         axes[0].set_yticklabels([_short(specs[method]) for method in rows])
         axes[0].set_ylabel(f"{sparsity} removed")
-    labels = (
-        "change of\nperplexity (%);\nless is better",
-        "change of endings'\nloss (nats per\n1,000 characters)",
-        "gap of wrong and\nright ones (same);\nmore is better",
-        "change of accuracy\n(points, average);\nall bars: 95 %",
-    )
-    for axes, label in zip(grid[-1], labels, strict=True):
-        axes.set_xlabel(label)
+    for (top, bottom), (title, label) in zip(grid[[0, -1]].T, COLUMNS, strict=True):
+        top.set_title(title, fontsize=9)
+        bottom.set_xlabel(label)
     _legends(figure, grid[-1], tasks)
-    caption(figure, [entry for entry in entries if (entry["sparsity"], entry["method"]) in changes_by_row])
+    shown = [entry for entry in entries if (entry["sparsity"], entry["method"]) in changes_by_row]
+    above(figure, f"{removed(shown)}; change of each repair against no repair (bars: 95 % paired bootstrap)")
     return figure
 
 
@@ -135,14 +145,14 @@ def _mark(axes: plt.Axes, y: float, change: Change, **look) -> None:
 def _short(spec) -> str:
     """Return a row in few words: of how it was refitted, and of ReplaceMe's objectives, there is one here."""
     repair = SHORT.get(spec.repair, spec.repaired)
-    return f"{spec.selected}, {repair}" + (",\nfrom HellaSwag's text" if spec.text else "")
+    return f"{spec.selected}, {repair}" + (",\ncalibrated on HellaSwag" if spec.text else "")
 
 
 def _legends(figure: plt.Figure, bottom: np.ndarray, tasks: list[str]) -> None:
     """Draw below each column what its marks are."""
-    colours = [(task, {"color": colour}) for task, colour in zip(tasks, COLOURS, strict=False)]
-    endings = [("right endings", {"color": GREY}), ("wrong endings", {"color": GREY, "mfc": "white"})]
-    perplexities = [("as it is", PLAIN_LOOK[1]), ("with the best factor\non the logits", SCALED_LOOK[1])]
+    colours = [(TASKS.get(task, task), {"color": colour}) for task, colour in zip(tasks, COLOURS, strict=False)]
+    endings = [("right answers", {"color": GREY}), ("wrong answers", {"color": GREY, "mfc": "white"})]
+    perplexities = [("unscaled logits", PLAIN_LOOK[1]), ("logits at the best\ntemperature", SCALED_LOOK[1])]
     for axes, marks in zip(bottom, (perplexities, colours + endings, colours), strict=False):
         handles = [Line2D([], [], **MARK | look, linestyle="none", label=label) for label, look in marks]
         below = -ROOM / (axes.get_position().height * figure.get_figheight())

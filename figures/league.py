@@ -52,11 +52,12 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     row[0, 0].set_ylim(len(lines) - 0.5, -0.6)
     row[0, 0].set_yticks(range(len(lines)), labels, fontsize=7.5)
     title = (
-        f"average perplexity, times the dense model's of {dense['scores'][COLUMN]:.1f} "
-        "(bars: 95 %, paired with it; each axis has its own logarithmic scale)"
+        f"average perplexity / the original model's ({dense['scores'][COLUMN]:.1f}); "
+        "bars: 95 % paired bootstrap; each axis has its own logarithmic scale"
     )
     kinds = dict.fromkeys(_kind(points[0]) for points in lines.values())
     handles = [Line2D([], [], ls="none", ms=5, label=kind, **look) for kind, look in KINDS.items() if kind in kinds]
+    handles.append(Line2D([], [], color=GREY, ls=":", lw=1, label="lowest in this column"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, title=title)
     caption(figure, shown)
     return figure

@@ -1,19 +1,32 @@
 """LinearPatch's figures, from records: entries are rows of `reproductions.render.show.drawn`."""
 
 import math
-from operator import itemgetter
 from statistics import median_high
 
+from figures import curves
 from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, above, break_axis, plt, round_ticks
 
 WIDTH = 4.2  # of one column, in inches
 LEAST = 0.1  # where Figure 4's lower axis ends; what lies below stands at its edge
+# Figure 5's lines: the part that is trained, whatever the loss.
+_TRAINED = {
+    "LLM-Streamline(FFN) +FT, layer output, MSE": "LLM-Streamline: a feed-forward network",
+    "LLM-Streamline(FFN) +FT, logits, KL": "LLM-Streamline: a feed-forward network",
+    "streamline-layer": "LLM-Streamline: a transformer layer (extension)",
+    "LinearPatch[L +FT, layer output, MSE]": "LinearPatch: the matrix A",
+    "LinearPatch[L +FT, logits, KL]": "LinearPatch: the matrix A",
+    "LinearPatch[L +FT, diagonal, logits, KL]": "LinearPatch: only the scales d, rotated basis",
+    "distilled-plain-diagonal": "LinearPatch: only the scales d, no rotation (extension)",
+    "distilled-code-diagonal": "LinearPatch: a matrix that starts as diag(d), as in the official code (extension)",
+    "distilled-from-least-squares": "LinearPatch: a matrix that starts as the least-squares one (extension)",
+}
+_DISTILLED = {"kl": "distilling the logits", "mse": "distilling the removed layers' output"}
 _NAMES = {"none": "no repair", "d": "scaled by d", "A": "multiplied by A"}
 
 
 def _block_of(entry: dict) -> str:
     start, stop = next(iter(entry["records"].values()))["details"]["window"]
-    return f"{entry['model']}, {entry['sparsity']} removed: layers [{start}, {stop})"
+    return f"{entry['model']}, {entry['sparsity']} removed: layers {start} to {stop - 1}"
 
 
 def _caption(figure: plt.Figure, texts: list[str]) -> plt.Figure:
@@ -95,20 +108,24 @@ def figure1b(entries: list[dict], profile: str) -> plt.Figure | None:
 
 
 def _by_token(entries: list[dict], basis: str, colour: str) -> plt.Figure:
-    figure, panels = _panels(entries)
+    figure, panels = _panels(entries, 3.1)
     for entry, axes in zip(entries, panels, strict=True):
-        details, values = itemgetter("details", "values")(entry["records"]["magnitudes"])
+        details = entry["records"]["magnitudes"]["details"]
         tokens = details["tokens"]
+        median, largest = median_high(tokens[basis]), max(tokens[basis])
         size = 2.5 if len(tokens[basis]) > 1000 else 5
-        axes.plot(tokens[basis], ".", color=colour, ms=size, mew=0, label="a token")
-        axes.axhline(median_high(tokens[basis]), color="black", lw=1, ls="--", label="median token")
-        start = details["window"][0]
-        state = f"X^{{({start})}}" + ("H" if basis == "rotated" else "")
+        axes.plot(tokens[basis], ".", color=colour, ms=size, mew=0, label="one token")
+        label = f"median token (the largest token is {largest / median:.1f} times it)"
+        axes.axhline(median, color="black", lw=1, ls="--", label=label)
         highest = max(map(max, tokens.values()))
-        axes.set(xlabel="position of the token", ylabel=f"largest $|{state}|$ over channels", ylim=(0, 1.05 * highest))
-        sigma = values[f"sigma_{basis}"]
-        title = f"$\\sigma_d$ = {sigma:.1f} (what entries near zero decide)"
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, title=title, markerscale=3)
+        axes.set(
+            xlabel="position of the token",
+            ylabel="token's largest |activation|\nover the channels",
+            ylim=(0, 1.05 * highest),
+        )
+        side = "after" if basis == "rotated" else "before"
+        title = f"input of layer {details['window'][0]}, {side} the Hadamard rotation"
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.05, 1.0), title=title, markerscale=2)
     return _caption(figure, list(map(_block_of, entries)))
 
 
@@ -149,25 +166,25 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
 
     Results have no outcomes per sequence here, so there are no intervals, and the picture says so.
     """
-    figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 6.0 * len(entries)))
+    figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 6.8 * len(entries)))
     for index, entry in enumerate(entries):
         rows = entry["records"]["cut-factors"]["details"]["rows"]
         starts = [row["window"][0] for row in rows]
         upper, lower = panels[2 * index : 2 * index + 2]
         factors = {
-            "best_factor": ("black", "o-", "best factor"),
-            "ratio": (ORANGE, "s--", "magnitudes"),
-            "least_squares": (BLUE, "^:", "least squares"),
-            "alike_at_end": (VERMILION, "x-.", "alike at the end"),
+            "best_factor": ("black", "o-", "lowest perplexity (the best factor)"),
+            "ratio": (ORANGE, "s--", "predicted by ratios of magnitudes, as in LinearPatch"),
+            "least_squares": (BLUE, "^:", "predicted by least squares at the interface"),
+            "alike_at_end": (VERMILION, "x-.", "predicted by the similarity of the final hidden states"),
         }
         for name, (colour, mark, label) in factors.items():
             upper.plot(starts, [row[name] for row in rows], mark, color=colour, ms=5, label=label)
-        upper.set(ylabel="factor at the interface (log scale)", yscale="log")
+        upper.set(ylabel="factor on all channels\n(log scale)", yscale="log")
         looks = {
-            "ratio": (ORANGE, "s--", "A, magnitudes"),
-            "least-squares": (BLUE, "^:", "A, least squares"),
-            "alike at the end": (VERMILION, "x-.", "factor, alike at the end"),
-            "matrix": (GREEN, "D-", "any matrix"),
+            "ratio": (ORANGE, "s--", "LinearPatch's A, by ratios of magnitudes"),
+            "least-squares": (BLUE, "^:", "LinearPatch's A, by least squares"),
+            "alike at the end": (VERMILION, "x-.", "one factor, by the similarity of the final hidden states"),
+            "matrix": (GREEN, "D-", "a full matrix, by least squares"),
         }
         lost = False
         for number, (name, (colour, mark, label)) in enumerate(looks.items()):
@@ -179,15 +196,22 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
             lower.plot(places, [1.05 * LEAST] * len(off), "v", color=colour, ms=4)
             lost |= bool(off)
         if lost:
-            lower.plot([], [], "v", color=GREY, ms=4, label="below the axis")
+            lower.plot([], [], "v", color=GREY, ms=4, label=f"below {LEAST} (off the axis)")
             lower.set_ylim(bottom=0.9 * LEAST)
         lower.axhline(1, color=GREY, lw=0.8)
         length = rows[0]["window"][1] - starts[0]
-        lower.set(ylabel="perplexity / no repair\n(log scale)", yscale="log")
-        for axes in (upper, lower):
+        lower.set(ylabel="perplexity / that of no repair\n(log scale)", yscale="log")
+        titles = "One factor at the pruning interface", "Perplexity with each repair"
+        for axes, title in zip((upper, lower), titles, strict=True):
             round_ticks(axes)
             axes.set_xlabel(f"first of the {length} layers removed")
-            axes.legend(loc="lower left", bbox_to_anchor=(-0.15, 1.0), ncols=2, columnspacing=0.8, handletextpad=0.3)
+            axes.legend(loc="lower left", bbox_to_anchor=(-0.05, 1.0), title=title, fontsize=8, handletextpad=0.3)
             axes.xaxis.get_major_locator().set_params(integer=True)
     models = [f"{entry['model']}, {entry['sparsity']} layers removed" for entry in entries]
-    return _caption(figure, [*models, "no intervals, since no losses per sequence were recorded"])
+    return _caption(figure, [*models, "no intervals: losses per sequence were not recorded"])
+
+
+def figure5(entries: list[dict], profile: str) -> plt.Figure | None:
+    """Draw losses during training: a panel for each loss, a line for each trained part. See `figures.curves.draw`."""
+    parts = [entry | {"name": _TRAINED[entry["method"]]} for entry in entries]
+    return curves.draw(parts, profile, group=lambda entry: _DISTILLED[curves.trained(entry)["loss"]])

@@ -20,17 +20,26 @@ def theory(entries: list[dict], profile: str) -> plt.Figure:
             details = records[f"gradients@{name}"]["details"]
             norms = details["gradient_of_parameters"]
             axes.plot(range(len(norms)), norms, color=color, marker=marker, ls=line, ms=3.5, label=labels[name])
-        axes.set(xlabel="layer $l$", ylabel=r"$\|\partial L/\partial\theta_l\|$", ylim=(0, None))
+        axes.set(xlabel="layer $l$", ylabel=r"norm $\|\partial L/\partial\theta_l\|$", ylim=(0, None))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=7)
-    left.set_title("gradient of a layer's weights", fontsize=9)
-    right.set_title("random toys, 16 layers", fontsize=9)
+    left.set_title("gradient of each layer's weights", fontsize=9)
+    right.set_title("gradient of weights, random toy networks", fontsize=9)
     details = records["gradients@trained"]["details"]
     bound, stream_norms = details["bound_one"], details["gradient_of_stream_one"]
-    middle.semilogy(range(len(bound)), bound, color=GREY, ls="--", marker=".", label="Eq. 16's bound")
+    middle.semilogy(
+        range(len(bound)),
+        bound,
+        color=GREY,
+        ls="--",
+        marker=".",
+        label="upper bound (Eq. 16): product\nof the layers' Jacobian norms",
+    )
     middle.semilogy(range(len(stream_norms)), stream_norms, color=BLUE, marker="o", ms=3.5, label="measured")
-    middle.set(xlabel="boundary $l$", ylabel=r"$\|\partial L/\partial X_l\|$")
-    middle.set_title("gradient of the residual stream, trained", fontsize=9)
+    middle.set(
+        xlabel="layer $l$ (last point: after all layers)", ylabel=r"norm $\|\partial L/\partial X_l\|$ (log scale)"
+    )
+    middle.set_title("gradient of each layer's input, trained model", fontsize=9)
     middle.legend(fontsize=7)
     return figure
 
@@ -98,17 +107,24 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def similarity(entries: list[dict], profile: str) -> plt.Figure:
-    """Draw linear CKA between the outputs of the remaining layers (Figure B), one matrix for each way to prune."""
+    """Draw linear CKA between the outputs of the remaining layers (Figure B), one matrix for each schedule of removal."""
     figure, panels = plt.subplots(1, len(entries), figsize=(3.0 * len(entries) + 0.6, 3.0), squeeze=False)
     for axes, entry in zip(panels[0], entries):
         matrix = entry["records"]["similarity@cka"]["details"]["matrix"]
         image = axes.imshow(matrix, vmin=0, vmax=1, cmap="viridis", origin="lower")
-        axes.set_title(entry["name"].replace("[", ", ").rstrip("]"), fontsize=9)
+        step = entry["spec"].schedule[0] if entry["spec"].schedule else None
+        steps = "in one step" if step is None else f"in steps of {step} layer{'s' * (step > 1)}"
+        axes.set_title(f"layers removed {steps}", fontsize=9)
         axes.set(xlabel="remaining layer", ylabel="remaining layer" if axes is panels[0][0] else "")
         axes.grid(False)
         for axis in (axes.xaxis, axes.yaxis):
             axis.get_major_locator().set_params(integer=True)
-    figure.colorbar(image, ax=list(panels[0]), label="linear CKA", shrink=0.85)
+    figure.colorbar(image, ax=list(panels[0]), label="similarity of layers' outputs\n(linear CKA)", shrink=0.85)
+    spec, sparsity = entries[0]["spec"], entries[0]["sparsity"]
+    trained = spec.arm.label.removeprefix("+").replace("& last 3", "and the last 3 layers")
+    above(
+        figure, f"{entries[0]['model']}, {sparsity} layers removed by {spec.metric} importance; fine-tuned: {trained}"
+    )
     return figure
 
 

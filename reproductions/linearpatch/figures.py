@@ -186,6 +186,6 @@ FIGURES = [
         "Figure 5: loss while the patch and LLM-Streamline's networks are trained (extension)",
         lambda subject, limit=None: [row for row in rows.what_is_trained(subject, limit) if not row.dense],
         lambda profile: [RATIO],  # any benchmark that Table 4 measures: the curve is in all of its records
-        draw="figures.curves:draw",
+        draw="figures.linearpatch:figure5",
     ),
 ]

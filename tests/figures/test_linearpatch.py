@@ -5,6 +5,7 @@ import math
 import pytest
 
 from figures import linearpatch
+from reproductions.linearpatch import trained
 
 
 def entry(alone):
@@ -54,8 +55,9 @@ def test_figure_4_shows_by_what_repairs_divide_perplexity_on_one_kind_of_axis():
     upper, lower = figure.axes
     assert upper.get_yscale() == lower.get_yscale() == "log"
     drawn = {line.get_label(): line.get_ydata() for line in lower.lines}
-    assert drawn["A, least squares"][0] == pytest.approx(0.2) and drawn["A, magnitudes"][0] == pytest.approx(0.5)
-    assert all(map(math.isnan, drawn["any matrix"])) and "below the axis" in drawn
+    assert drawn["LinearPatch's A, by least squares"][0] == pytest.approx(0.2)
+    assert drawn["LinearPatch's A, by ratios of magnitudes"][0] == pytest.approx(0.5)
+    assert all(map(math.isnan, drawn["a full matrix, by least squares"])) and "below 0.1 (off the axis)" in drawn
     (triangles,) = [line for line in lower.lines if line.get_marker() == "v" and len(line.get_ydata())]
     assert len(triangles.get_ydata()) == 2 and triangles.get_ydata()[0] > lower.get_ylim()[0]
     assert "no intervals" in " ".join(figure.get_suptitle().split())
@@ -63,8 +65,29 @@ def test_figure_4_shows_by_what_repairs_divide_perplexity_on_one_kind_of_axis():
 
 def test_tokens_are_points_about_their_median():
     tokens = {"plain": [float(i) for i in range(100)], "rotated": [1.0] * 100}
-    record = {"details": {"window": [1, 3], "tokens": tokens}, "values": {"sigma_plain": 2.0, "sigma_rotated": 1.0}}
+    record = {"details": {"window": [1, 3], "tokens": tokens}}
     (axes,) = linearpatch.figure1c([{"model": "m", "sparsity": "2/6", "records": {"magnitudes": record}}], "").axes
     points, median = axes.lines
     assert points.get_linestyle() == "None" and list(points.get_ydata()) == tokens["plain"]
     assert abs(sum(value > median.get_ydata()[0] for value in points.get_ydata()) - 50) <= 1
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels[1] == "median token (the largest token is 2.0 times it)"
+
+
+def test_figure_5_has_a_panel_for_each_loss_and_one_look_for_each_trained_part():
+    squared = trained.FFN_MSE, trained.MSE, trained.LAYER
+    training = {m: {"losses": [2.0, 1.0], "loss": "mse" if m in squared else "kl"} for m in trained.METHODS}
+    entries = [
+        {
+            "model": "m",
+            "sparsity": "2/6",
+            "method": method,
+            "name": method,
+            "records": {"r": {"details": {"training": t}}},
+        }
+        for method, t in training.items()
+    ]
+    panels = linearpatch.figure5(entries, "standin").axes
+    assert [axes.get_title() for axes in panels] == ["distilling the logits", "distilling the removed layers' output"]
+    looks = [{line.get_label(): line.get_color() for line in axes.lines if line.get_alpha() is None} for axes in panels]
+    assert looks[0]["LinearPatch: the matrix A"] == looks[1]["LinearPatch: the matrix A"]

@@ -3,7 +3,7 @@
 import pytest
 
 from figures import reassessing
-from reproductions.reassessing.specs import LORA, ArmSpec
+from reproductions.reassessing.specs import LAST3, LORA, ArmSpec
 
 
 def rate_entry(spec, removed, errors=(), **shares):
@@ -65,11 +65,16 @@ def test_seeds_fill_the_squares_of_the_layers_that_go():
 
 def test_similarity_draws_every_matrix_on_one_scale():
     matrices = [[[1.0, 0.2], [0.2, 1.0]], [[1.0, 0.9], [0.9, 1.0]]]
+    specs = ArmSpec("Taylor", LAST3, one_shot=True), ArmSpec("Taylor", LAST3, schedule=(4, 8))
     entries = [
-        {"name": f"Taylor[{name}]", "records": {"similarity@cka": {"details": {"matrix": matrix}}}}
-        for name, matrix in zip(("one-shot", "1:1:8"), matrices)
+        {"model": "m", "sparsity": "8/16", "spec": spec, "records": {"similarity@cka": {"details": {"matrix": matrix}}}}
+        for spec, matrix in zip(specs, matrices)
     ]
     figure = reassessing.similarity(entries, "standin")
     images = [axes.images[0] for axes in figure.axes if axes.images]
     assert [image.get_array().tolist() for image in images] == matrices
     assert {image.get_clim() for image in images} == {(0, 1)}
+    titles = [axes.get_title() for axes in figure.axes if axes.images]
+    assert titles == ["layers removed in one step", "layers removed in steps of 4 layers"]
+    title = "m, 8/16 layers removed by Taylor importance; fine-tuned: lm_head and the last 3 layers"
+    assert " ".join(figure.get_suptitle().split()) == title

