@@ -166,7 +166,8 @@ def _stable(measured: Sequence[dict]) -> str:
     """Return how many selections stay the same where half of the sequences chooses; '' where none was chosen."""
     count, same = choices(measured)
     return (
-        f". Both halves of the sequences select the same layers for {same} of {count} repairs and sizes"
+        f". Both halves of the sequences select the same layers in {same} of {count} cases (a repair of `make league` at one "
+        "number of layers)"
         if count
         else ""
     )

@@ -162,20 +162,21 @@ TABLES = [
                 )
             ),
         ),
-        note="A row's name is its selection and its repair. Lowest BI: lowest block influence (ShortGPT); contiguous block: "
-        "by token cosine; UIDL: by the angle of the last token; LoRP: clusters of similar layers; least-residual: by the "
-        "residual error of a least-squares repair; least-loss: by the loss of the first eight sequences without the block. "
-        "Sublayers: attentions and MLPs in one ranking, none repaired, "
-        "by LLM-Drop, EntroDrop, BlockPruner and FinerCut, the last two on the first four sequences. SLEB reads its own "
-        "lines. Slices of layers: as many parameters as those layers have, by LLM-Pruner (the first ten sequences; out of "
-        "all layers but the first four and the last two) and SliceGPT; the attentions that NBL turns into linear maps "
-        "have fewer. Time / dense: of a pass over sequences of 512 tokens, as a share of the dense model's on the same "
-        "machine. Calibration tokens and seconds are the repair's, seconds those of the run that measured it: what other "
-        "rows of that run had already computed is not in them (what each costs alone: benchmarks/README.md); a choice "
-        "reads the same text. Rows marked trained see the same sequences once and learn from them. Loaded by: which "
-        "programs read the saved checkpoint with all its repairs. Flips: the share of items that the row or the dense model "
-        "alone answers right, in percent, averaged over the tasks. WIKI-2 and PTB are "
-        "48 and 24 sequences of 512 tokens, evenly spread over the test splits.",
+        note="A row's name is its selection and its repair.\n"
+        "Selections: lowest BI, lowest block influence (ShortGPT); contiguous block, by token cosine; UIDL, by the angle of "
+        "the last token; LoRP, clusters of similar layers; least-residual, by the residual error of a least-squares repair; "
+        "least-loss, by the loss of the first eight sequences without the block. SLEB reads its own lines.\n"
+        "Parts of layers: sublayers are attentions and MLPs in one ranking, none repaired, by LLM-Drop, EntroDrop, "
+        "BlockPruner and FinerCut, the last two on the first four sequences. Slices have as many parameters as those "
+        "layers, by LLM-Pruner (the first ten sequences; out of all layers but the first four and the last two) and "
+        "SliceGPT; the attentions that NBL turns into linear maps have fewer.\n"
+        "Text: selection and repair read the same. Rows marked trained see its sequences once and learn from them. WIKI-2 "
+        "and PTB are 48 and 24 sequences of 512 tokens, evenly spread over the test splits.\n"
+        "Flips: the share of items that the row or the dense model alone answers right, in percent, averaged over the "
+        "tasks. Time / dense: of a pass over sequences of 512 tokens, as a share of the dense model's on the same machine. "
+        "Calibration tokens and seconds: the repair's, in the run that measured it. What other rows of that run had "
+        "computed is not in them; benchmarks/README.md says what each costs alone. Loaded by: which programs read the "
+        "saved checkpoint with all its repairs.",
     ),
     Table(
         target="league-seeds",

@@ -360,7 +360,7 @@ def _of_row(given: str, method: str) -> str:
 
 
 def _notes(table: dict, given: str) -> list[str]:
-    lines = [table["note"]] if table.get("note") else []
+    lines = (table.get("note") or "").splitlines()
     for subject in table["subjects"]:
         lines += averaged(subject) + left_out_at_chance(subject)
     for subject in table["subjects"]:
