@@ -21,7 +21,7 @@ from extensions.refit.options import LEAST_RESIDUAL, RefitOptions
 from extensions.refit.steps import Refit
 
 HELD_OUT_OF = 8  # the league's share: 16 of 128 sequences
-WORSE = 1.2  # times the perplexity at which a choice that counts on grafted neurons is left
+WORSE = 1.05  # times the perplexity at which a choice that counts on grafted neurons is left
 FEW = 16  # times as many tokens as the residual stream has channels: by what a repair leaves of these the layers are chosen
 # Sets of layers: by least residual, without and with grafting; the block whose ends are most similar.
 PLAIN, COUNTING, BLOCK = "least residual", "least residual with grafting", "contiguous block"
