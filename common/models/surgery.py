@@ -75,13 +75,13 @@ def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
                     receiver.register_forward_pre_hook(hook)
 
 
-def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module], kind: str) -> list[int]:
+def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module], kind: str | None = None) -> list[int]:
     """Replace every run ``[start, stop)`` of layers by its module, in place.
 
     Args:
         model: The model; it is changed.
         modules: Module by run.
-        kind: Kind of the patches that the modules become (`common.hooks.attach_patch`).
+        kind: Kind of the patches that the modules become (`common.hooks.attach_patch`); default ``module.kind``.
 
     Returns:
         Their positions in the pruned model, in the order of ``modules``.

@@ -17,7 +17,6 @@ from common.models.decoder import Decoder
 from common.models.files import hub
 from common.pruning.selection import best_block
 from figures import style
-from reproductions import linearpatch
 from reproductions.__main__ import main
 from reproductions.engine import execute
 from reproductions.linearpatch import recipes, trained
@@ -52,7 +51,7 @@ def pruned_share(facts, flag):
 
 
 def test_llm_pruners_printed_ratios_follow_from_the_registrys_shapes_and_its_recipes():
-    names = {label: name for name, (label, _, _) in linearpatch.PAPER_MODELS.items()}
+    names = {label: name for name, (label, _, _) in recipes.PAPER_MODELS.items()}
     ratios = {key: n for key, n in reported.cells("linearpatch", "1").items() if key[2:] == ("LLM-Pruner", "Ratio")}
     assert len(ratios) == 6
     for (label, sparsity, *_), number in ratios.items():
