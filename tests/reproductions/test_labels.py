@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # Labels of a row, a column, a claim and a status among them.
-SHOWN = ("A by least squares", "held-out loss", "the patch lowers perplexity", '"status": "not run"')
+SHOWN = ("A, massive tokens as they are", "held-out loss", "the patch lowers perplexity", '"status": "not run"')
 
 
 def printed(*arguments: str) -> str:
