@@ -132,10 +132,11 @@ def stored_bytes(source: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def layer_bytes(source: Path) -> int:
-    """Return the bytes of all decoder layers in a checkpoint's weight files."""
+def saved_bytes(source: Path, share: float) -> int:
+    """Return the bytes of a checkpoint's weight files without this share of its decoder layers."""
     stored = entries(source)
-    return sum(entry.end - entry.begin for name, entry in stored.items() if name.startswith(offload.LAYERS))
+    in_layers = sum(entry.end - entry.begin for name, entry in stored.items() if name.startswith(offload.LAYERS))
+    return int(stored_bytes(source) - in_layers * share)
 
 
 def rounded(source: Path, most: torch.dtype | None) -> str | None:
@@ -227,8 +228,7 @@ def _check_tokenizer(job: Job) -> None:
 
 def _check_room(job: Job) -> None:
     """Refuse what would fail for want of memory, or of disk after the work is done."""
-    size = stored_bytes(job.source)
-    _check_memory(job, size)
+    _check_memory(job, stored_bytes(job.source))
     if job.options.plan:
         return
     out = job.options.out
@@ -237,8 +237,7 @@ def _check_room(job: Job) -> None:
     except OSError as error:
         raise UserError(f"cannot save to {out}: {error.strerror or error}; choose another directory") from error
     # beside an earlier one, which goes only when the new one is there
-    saved = size - layer_bytes(job.source) * (job.count or 0) / job.layers + _BESIDE
-    needed = 0 if job.options.sweep else saved
+    needed = 0 if job.options.sweep else saved_bytes(job.source, (job.count or 0) / job.layers) + _BESIDE
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(

@@ -290,9 +290,9 @@ def changes(before: dict[str, dict], after: dict[str, dict]) -> dict[str, dict]:
         "high": its 95 % interval, paired over the items}}.
     """
     by_task = {}
-    for task in (task for task in before if task in after):
+    for task in before:
         metric = next((name for name, values in before[task].items() if values.dtype == bool), None)
-        if metric is None or len(before[task][metric]) < 2:
+        if task not in after or metric is None or len(before[task][metric]) < 2:
             continue
         differences = after[task][metric].astype(int) - before[task][metric].astype(int)
         low, high = significance.student(differences)

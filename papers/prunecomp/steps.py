@@ -80,9 +80,8 @@ class PruneAndComp(Pruning):
         """
         recorded = context.recorded
         if "removed" in recorded and self.metric != "cl":  # near ties fall otherwise on other machines
-            if (
-                "factors" not in recorded or context.recipe.fidelity == "code"
-            ):  # what it fuses in place cannot be repeated
+            # what the official code fuses in place cannot be repeated
+            if "factors" not in recorded or context.recipe.fidelity == "code":
                 return self.search(context, chosen=chosen, layers=recorded["removed"])
             chosen(recorded["removed"])
             return repeat(context.model, recorded["removed"], recorded["factors"])
