@@ -7,24 +7,23 @@ The recipes of this repository train in one process with `common.training.finetu
 over several. It continues from the newest checkpoint in --out. DeepSpeed is not in the lock file: `pip install deepspeed`.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
-from transformers import Trainer
-from transformers.trainer_utils import get_last_checkpoint
 
-from common.calibration import corpora
 from common.console.command_line import answering, option, parse
-from common.models import checkpoint, loading
 from common.training.finetuning.memory import LARGE, sized
-from common.training.finetuning.trainer import arguments
 from papers.laco import training
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def stacked(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
@@ -32,6 +31,8 @@ def stacked(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
 
     Ids are widened only here: the corpus stays in 32 bits.
     """
+    import torch
+
     return {name: torch.from_numpy(np.stack([row[name] for row in rows])).long() for name in rows[0]}
 
 
@@ -61,6 +62,14 @@ def train(options: PostTrainingCommand) -> None:
     Raises:
         UserError: an unknown corpus or checkpoint, settings that do not fit, or too little text for one sequence.
     """
+    import torch
+    from transformers import Trainer
+    from transformers.trainer_utils import get_last_checkpoint
+
+    from common.calibration import corpora
+    from common.models import checkpoint, loading
+    from common.training.finetuning.trainer import arguments
+
     corpora.get(options.corpus)  # before the model is read
     changed = {name: getattr(options, name) for name in ("batch", "micro_batch", "learning_rate", "save_every")}
     settings = training.settings(**{name: value for name, value in changed.items() if value is not None})

@@ -6,8 +6,13 @@ Rows are ``{"input_ids": [...], "labels": [...]}`` of equal length, labels -100 
 (`common.training.instructions` makes them). Defaults are those of Reassessing's official code (fidelity notes, section 4.2).
 """
 
-from common.training.finetuning.methods import check_layers, four_bit
-from common.training.finetuning.settings import AT_INTERFACE, METHODS, Settings
-from common.training.finetuning.training import finetune
+from common.console import lazy
 
-__all__ = ["AT_INTERFACE", "METHODS", "Settings", "check_layers", "finetune", "four_bit"]
+__getattr__, __all__ = lazy.names(
+    __name__,
+    {
+        "common.training.finetuning.methods": ("check_layers", "four_bit"),
+        "common.training.finetuning.settings": ("AT_INTERFACE", "METHODS", "Settings"),
+        "common.training.finetuning.training": ("finetune",),
+    },
+)

@@ -152,6 +152,7 @@ FAMILIES = {
     "deepseek-wider": ("deepseek_v3", edited_config(moe_intermediate_size=40)),
     "gpt-oss-cut-short": ("gpt_oss", cut_short),
     "glm-one-layer": ("glm", edited_config(num_hidden_layers=1)),
+    "hybrid": ("qwen3_5_text", lambda folder: None),
 }
 OWN_FORMATS = {
     "baichuan-alibi": ("baichuan2", {"max_position_embeddings": None}),
@@ -413,6 +414,8 @@ OWN = {
         (["--merge", "mean"], "does not know 'mean'. Use one of"),
         (["--layers", "0,1"], "--layers names layer 0, but LaCo merges layers into the one before"),
         (["--model", "{folder}/patched"], "the model carries patches"),
+        (["--model", "{folder}/hybrid"], "some have linear attention ([0, 1, 3, 4])"),
+        (["--model", "{folder}/hybrid", "--layers", "2"], "some have linear attention ([1])"),
     ],
     "reassessing": [
         KINDS,

@@ -219,7 +219,7 @@ def test_post_training_above_3_b_takes_one_row_at_a_time_unless_told(given, expe
         requested.append((settings.micro_batch, settings.checkpointing))
         raise UserError("enough")
 
-    monkeypatch.setattr(posttrain, "arguments", stop)
+    monkeypatch.setattr(trainer, "arguments", stop)
     common = ["--checkpoint", "llama-2-7b", "--corpus", "c4-train", "--out", str(tmp_path)]
     assert posttrain.main([*common, *given]) == 2 and requested == [expected]
     assert posttrain.main(["--checkpoint", "standin", *common[2:]]) == 2 and requested[-1] == (8, None)
