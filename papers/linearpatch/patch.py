@@ -105,8 +105,8 @@ def patch_values(
 class LinearPatch(nn.Module):
     """Multiply the residual stream by a patch matrix, stored as compactly as its kind allows.
 
-    Computed in float32 and cast back to the residual stream's dtype. The official code builds A from an fp16 H; here A
-    is built in float64 and rounded once to float32.
+    Computed in float32 and cast back to the residual stream's dtype. The official code builds A in float32 and evaluates
+    it rounded to fp16 (only d is measured with an fp16 H); here A is built in float64 and rounded once to float32.
 
     Args:
         values: The numbers that ``kind`` needs.
