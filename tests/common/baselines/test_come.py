@@ -1,4 +1,4 @@
-"""CoMe's merges against loops over tokens, channels and heads, and against the formula of a layer built by hand."""
+"""CoMe's merges against loops over channels and heads, and against the formula of a layer built by hand."""
 
 import copy
 import math
@@ -34,19 +34,16 @@ def seen(model, ids):
     return [x.double() for x in streams], inputs
 
 
-def cosine(a, b):
-    return min(max((torch.dot(a, b) / (a.norm() * b.norm())).item(), 0.0), 1.0)
+def cosines(first, second):
+    return torch.cosine_similarity(first, second, dim=-1).clamp(0.0, 1.0)
 
 
 def influence(streams, layer):
-    pairs = zip(streams[layer].flatten(0, 1), streams[layer + 1].flatten(0, 1), strict=True)
-    values = [1 - cosine(a, b) for a, b in pairs]
-    return sum(values) / len(values)
+    return 1 - cosines(streams[layer], streams[layer + 1]).mean().item()
 
 
 def angle(streams, layer):
-    values = [math.acos(cosine(a[-1], b[-1])) for a, b in zip(streams[layer], streams[layer + 2], strict=True)]
-    return sum(values) / len(values) / math.pi
+    return cosines(streams[layer], streams[layer + 2])[:, -1].acos().mean().item() / math.pi
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral"])

@@ -15,7 +15,6 @@ from common.models import checkpoint
 from common.models.decoder import Decoder
 from common.models.layers import structure
 from common.models.layers.widths import widths
-from common.models.surgery import remove_layers
 from common.pruning.pipeline import context_of, run_recipe
 from common.utils.errors import UserError
 
@@ -130,12 +129,6 @@ def test_a_width_that_the_architecture_refuses_is_kept_beside_the_config(name, p
     prune_all_but(0, 0, model, IDS, 0.3)
     assert widths(model)[1]["key_heads"] == 3 and (structure.why_not_plain(model) is None) == plain
     reloaded(model, IDS, plain=False)
-
-
-def test_widths_go_with_their_layers(tiny_llama, reloaded):
-    prune_all_but(2, 2, tiny_llama, IDS, RATIO)
-    remove_layers(tiny_llama, [0, 2])
-    reloaded(tiny_llama, IDS, plain=False)
 
 
 def test_half_precision_stays_half_and_unchanged_where_nothing_is_removed(make_tiny, tmp_path):

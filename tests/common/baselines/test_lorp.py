@@ -26,13 +26,8 @@ def test_similarity_is_the_mean_cosine_of_layer_inputs(tiny, ids):
 
 def blocks(*sizes, inside, outside):
     """A similarity of clusters of these sizes: one number within a cluster, another between two."""
-    layers = sum(sizes)
-    similarity = torch.full((layers, layers), outside, dtype=torch.float64)
-    first = 0
-    for size, value in zip(sizes, inside, strict=True):
-        similarity[first : first + size, first : first + size] = value
-        first += size
-    return similarity.fill_diagonal_(1.0)
+    alike = [torch.full((size, size), value - outside) for size, value in zip(sizes, inside, strict=True)]
+    return (torch.block_diag(*alike).double() + outside).fill_diagonal_(1.0)
 
 
 def test_every_cluster_loses_one_layer_before_the_most_alike_loses_more():

@@ -9,7 +9,7 @@ import torch
 from heads import streams as streams_of
 from torch.nn import functional as F
 
-from common.baselines.overrep import PAPER, RecoveryLayers, Wide, WideGain, annealing, recover
+from common.baselines.overrep import PAPER, RecoveryLayers, annealing, recover
 from common.models.decoder import Decoder
 from common.pruning.pipeline import context_of, run_recipe
 from common.pruning.steps import Given
@@ -52,19 +52,6 @@ def test_it_begins_as_the_neighbours_and_merges_exactly_whatever_was_learnt(kind
         for layer, merged in zip(plain.model.layers[1:3], layers.merge(), strict=True):
             layer.load_state_dict(merged.state_dict())  # the names and shapes of plain layers
     torch.testing.assert_close(streams(plain)[3], learnt, rtol=1e-3, atol=1e-3)
-
-
-def test_what_is_wider_and_what_is_frozen(tiny_llama):
-    layers = RecoveryLayers(Decoder(tiny_llama), 2, 4)
-    for path, module in layers.wide.items():
-        place, half = path.split(".")[:2]
-        if isinstance(module, WideGain):
-            assert module.norm.weight.requires_grad == (place == "0") and module.scale.requires_grad
-            continue
-        assert isinstance(module, Wide) and module.linear.weight.requires_grad == (place == "0")
-        assert (module.added is not None) == (place == "1" or half == "self_attn")
-        assert (module.factor is not None) == (place == "1" or half == "mlp")
-    assert len(layers.wide) == 2 * 9
 
 
 def test_annealing_falls_rises_and_rests():

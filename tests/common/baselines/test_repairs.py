@@ -12,7 +12,6 @@ from common.baselines import replaceme
 from common.baselines.ghosted import EPS, GhostedLayers, ghost
 from common.baselines.replaceme import ReplaceMe, replace_me
 from common.calibration.block_boundaries import crossings
-from common.calibration.least_squares import Regression
 from common.hooks import patches
 from common.models.decoder import Decoder
 from common.pruning.pipeline import context_of, run_recipe
@@ -194,15 +193,6 @@ def test_what_cannot_be_repaired_is_refused_and_the_model_stays_whole(kind, call
     with pytest.raises(UserError, match=message):
         call(model, ids)
     assert not changed_weights(model, before)
-
-
-def test_an_intercept_is_not_damped():
-    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    regression = Regression(intercept=True)
-    regression.add(x - x.mean(0), torch.full((40, 2), 5.0, dtype=torch.float64), torch.ones(40, 2))
-    solved = regression.solved(1e3)
-    torch.testing.assert_close(solved[-1], torch.full((2,), 5.0, dtype=torch.float64))
-    assert regression.residual(solved) == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(

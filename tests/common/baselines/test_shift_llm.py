@@ -1,7 +1,5 @@
 """SHIFT-LLM against least squares on Hugging Face's hidden states, and saved and reloaded."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -64,13 +62,6 @@ def test_a_rank_is_the_nearest_of_that_rank_and_keeps_the_mean(tiny_llama, ids):
     _, after = given(tiny_llama, ids)
     np.testing.assert_allclose(after, expected, rtol=1e-3, atol=2e-3 * np.abs(expected).max())
     assert sum(p.numel() for p in patches(tiny_llama)[0].module.parameters()) == 2 * 5 * 64 + 64
-
-
-def test_a_full_rank_changes_nothing(tiny_llama, ids):
-    other = copy.deepcopy(tiny_llama)
-    shift(tiny_llama, ids, [1, 2])
-    shift(other, ids, [1, 2], rank=64)
-    np.testing.assert_allclose(given(other, ids)[1], given(tiny_llama, ids)[1], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("rank", [None, 3])

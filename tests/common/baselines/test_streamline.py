@@ -10,7 +10,6 @@ import pytest
 import torch
 from heads import logits as logits_of
 from heads import streams as streams_of
-from killed import raising_at
 from torch import nn
 from weights import changed_weights, weights
 
@@ -26,7 +25,6 @@ from common.baselines.streamline import (
 from common.hooks import patch_parameters, patches
 from common.models import checkpoint
 from common.models.surgery import remove_layers
-from common.training.distillation import Distillation
 from common.training.fitting import Fitting
 from common.utils.errors import UserError
 from tests.massive_model import FIRST, planted
@@ -181,18 +179,6 @@ def test_a_bfloat16_model_stays_one(make_tiny, replace):
     assert report["losses"][-1] < report["losses"][0]
     assert {p.dtype for p in [*model.parameters(), *patch_parameters(model)]} == {torch.bfloat16}
     assert logits(model).isfinite().all()
-
-
-def test_cut_off_it_ends_with_the_same_bits(make_tiny, tmp_path, monkeypatch):
-    whole, parts = make_tiny(), make_tiny()
-    settings = StreamlineSettings(fitting=Fitting(learning_rate=3e-3, save_every=2))
-    replace_with_layer(whole, [2, 3], WINDOWS, settings)
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Distillation, "loss", raising_at(6, Distillation.loss))
-        replace_with_layer(parts, [2, 3], WINDOWS, settings, folder=tmp_path)
-    assert len(parts.model.layers) == 6  # untouched so far
-    replace_with_layer(parts, [2, 3], WINDOWS, settings, folder=tmp_path)
-    assert not changed_weights(parts, weights(whole))
 
 
 def test_bad_input_is_named(tiny_llama):

@@ -47,12 +47,8 @@ def test_similarity_is_the_mean_of_both_projections_cka_and_the_cosine_of_scales
 
 
 def planted(*sizes, inside=0.9, outside=-0.5):
-    similarity = torch.full((sum(sizes),) * 2, outside, dtype=torch.float64)
-    first = 0
-    for size in sizes:
-        similarity[first : first + size, first : first + size] = inside
-        first += size
-    return similarity.fill_diagonal_(1.0)
+    alike = torch.block_diag(*(torch.full((size, size), inside - outside) for size in sizes)).double()
+    return (alike + outside).fill_diagonal_(1.0)
 
 
 def gaps(similarity):

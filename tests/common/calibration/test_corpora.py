@@ -1,7 +1,6 @@
 """Corpora from a local mirror in the hub's layout, from loose files, and the errors without a hub."""
 
 import gzip
-import hashlib
 import json
 import time
 
@@ -143,11 +142,6 @@ def test_joined_ids_are_tokenised_once_and_without_warning(mirror, tiny_tokenize
 def test_toy_corpora_need_no_hub(no_hub):
     assert len(corpora.texts("standin-train")) > len(corpora.texts("standin-test")) > 100
     assert len("".join(corpora.texts("numerical"))) > 10_000
-
-
-def test_a_digest_names_the_joined_text(mirror):
-    rows("text", "a", "b").to_parquet(mirror("Salesforce/wikitext") / "test.parquet")
-    assert corpora.digest("wikitext2-test") == hashlib.sha256(b"a\n\nb").hexdigest()
 
 
 def test_text_of_a_task_leaves_out_the_items_that_are_asked(monkeypatch):
