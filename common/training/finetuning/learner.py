@@ -114,7 +114,8 @@ class Learner(nn.Module):
 
     def prefix(self, input_ids: Tensor, mask: Tensor | None) -> Tensor:
         """Compute ``X[boundary]`` [rows, tokens, channels], without gradients if layers before it are frozen."""
-        hidden = self.decoder.embed_tokens(input_ids)
+        positions = None if mask is None else (mask.cumsum(1) - 1).clamp(min=0)  # padding on the left has none
+        hidden = self.decoder.embed_tokens(input_ids, positions)
         if self.boundary == 0:
             return hidden
         with torch.no_grad():

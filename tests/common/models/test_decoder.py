@@ -3,6 +3,7 @@
 import pytest
 import torch
 from heads import logits as hf_logits
+from tiny_models import ARCHITECTURES, FAMILIES
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.gemma2 import modeling_gemma2
 
@@ -21,13 +22,20 @@ def padding(kind, ids):
     return None if kind == "none" else mask
 
 
+@pytest.fixture(params=sorted({*ARCHITECTURES, *FAMILIES}))
+def any_model(request, make_tiny):
+    """A fresh tiny model, once per supported architecture."""
+    return make_tiny(request.param)
+
+
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 @torch.no_grad()
-def test_logits_are_those_of_hugging_face(tiny, ids, side):
+def test_logits_are_those_of_hugging_face(any_model, ids, side):
     mask = padding(side, ids)
-    decoder = Decoder(tiny)
-    logits = decoder.logits(decoder.run(decoder.embed_tokens(ids), 0, decoder.num_layers, mask))
-    assert torch.equal(logits, hf_logits(tiny, ids, attention_mask=mask))
+    decoder, positions = Decoder(any_model), None if mask is None else (mask.cumsum(1) - 1).clamp(min=0)
+    logits = decoder.logits(decoder.run(decoder.embed_tokens(ids, positions), 0, decoder.num_layers, mask))
+    read = slice(None) if mask is None else mask.bool()
+    assert torch.equal(logits[read], hf_logits(any_model, ids, attention_mask=mask)[read])
 
 
 @torch.no_grad()
@@ -39,13 +47,13 @@ def test_eager_attention_and_bfloat16(tiny, ids):
 
 
 @torch.no_grad()
-def test_any_suffix_continues_from_hidden_states(tiny, ids):
+def test_any_suffix_continues_from_hidden_states(any_model, ids):
     """X[l] is Hugging Face's hidden_states[l] for l < N, and running on from it gives the same logits."""
-    states = tiny(ids, output_hidden_states=True, use_cache=False).hidden_states
-    decoder = Decoder(tiny)
+    states = any_model(ids, output_hidden_states=True, use_cache=False).hidden_states
+    decoder = Decoder(any_model)
     for cut in range(decoder.num_layers):
         assert torch.equal(decoder.run(decoder.embed_tokens(ids), 0, cut), states[cut])
-        assert torch.equal(decoder.logits(decoder.run(states[cut], cut)), hf_logits(tiny, ids))
+        assert torch.equal(decoder.logits(decoder.run(states[cut], cut)), hf_logits(any_model, ids))
 
 
 @pytest.mark.parametrize("layers", [[0, 1, 4, 5], [1, 2, 4], [0, 3]])
