@@ -15,6 +15,16 @@ def logits(model: nn.Module, ids: torch.Tensor, **options) -> torch.Tensor:
 
 
 @torch.no_grad()
+def greedy_text(model: nn.Module, tokenizer, text: str, tokens: int) -> str:
+    """Return up to so many likeliest tokens after a text, each from a full forward pass: no cache, no padding."""
+    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    start = ids.shape[1]
+    while ids.shape[1] < start + tokens and (token := logits(model, ids)[0, -1].argmax()) != tokenizer.eos_token_id:
+        ids = torch.cat([ids, token.view(1, 1)], 1)
+    return tokenizer.decode(ids[0, start:], skip_special_tokens=True)
+
+
+@torch.no_grad()
 def step_by_step(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     """Return the logits of tokens that are fed one by one, with a cache: what `generate` might paper over."""
     cache, steps = None, []

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from heads import detach_patches
 from torch import nn
 
 from common.hooks import attach_patch, patch_parameters, patches, scale_stream
@@ -47,38 +46,6 @@ def test_a_patch_is_no_part_of_the_plain_model(tiny_llama, ids, make_patch):
     tiny_llama.to(torch.bfloat16)
     assert patch.gain.dtype == torch.float32  # keeps its own precision
     assert tiny_llama(ids).logits.dtype == torch.bfloat16
-
-
-def test_only_the_patch_trains(tiny_llama, ids, make_patch):
-    tiny_llama.requires_grad_(False)
-    patch = make_patch(0.1)
-    attach_patch(tiny_llama, 2, patch)
-    tiny_llama(ids).logits.square().mean().backward()
-    assert patch.gain.grad is not None
-    assert patch.gain.grad.abs().sum() > 0
-    assert all(parameter.grad is None for parameter in tiny_llama.parameters())
-
-
-@torch.no_grad()
-def test_patches_at_one_boundary_act_in_order_and_come_off(tiny_llama, ids, make_patch):
-    before = tiny_llama(ids).logits
-    first, second = make_patch(0.1), make_patch(-0.4)
-    attach_patch(tiny_llama, 4, first)
-    attach_patch(tiny_llama, 4, second, kind="other")
-    attach_patch(tiny_llama, 1, make_patch(0.0))
-    assert [(patch.position, patch.kind) for patch in patches(tiny_llama)] == [
-        (1, "test.shift"), (4, "test.shift"), (4, "other"),
-    ]  # fmt: skip
-    assert len(detach_patches(tiny_llama)) == 3
-    assert patches(tiny_llama) == []
-    assert torch.equal(tiny_llama(ids).logits, before)
-    decoder = Decoder(tiny_llama)
-    hidden = decoder.run(decoder.embed_tokens(ids), 0, 4)
-    attach_patch(tiny_llama, 4, first)
-    attach_patch(tiny_llama, 4, second)
-    expected = decoder.run(hidden, 4)
-    detach_patches(tiny_llama)
-    assert torch.equal(decoder.run(second(first(hidden)), 4), expected)
 
 
 @torch.no_grad()

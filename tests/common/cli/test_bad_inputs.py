@@ -361,6 +361,9 @@ OWN = {
         (["--ridge", "nan"], "--ridge nan: use 1e-12 to 1,000,000"),
         (["--held-out", "-1"], "--held-out -1: use 0 to 100,000"),
         (["--held-out", "4"], "--held-out 4 leaves none of the 4 samples"),
+        (["--layers", "2", "--choose", "least-residual"], "Remove --choose and --cosine"),
+        (["--layers", "2", "--cosine", "token"], "Remove --choose and --cosine"),
+        (["--ridge", "0.1", "--held-out", "2"], "--held-out selects the ridge that --ridge sets"),
         (["--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
     ],
     "linearpatch": [

@@ -62,7 +62,8 @@ def test_the_room_that_is_asked_for_holds_embedding_and_head_whole(model, tool, 
         free = 8 * 2**20 + room * (outside + inside / 3)
         usage = shutil.disk_usage(model)._replace(free=free)
         monkeypatch.setattr(shutil, "disk_usage", lambda path, usage=usage: usage)
-        assert tool("linearpatch", "--layers", "1-4", "--no-evaluation").status == status
+        run = tool("linearpatch", "--layers", "1-4", "--no-evaluation")
+        assert run.status == status and ("are free; free space" in run.stderr) == (status == 2)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")

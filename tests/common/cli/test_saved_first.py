@@ -142,17 +142,23 @@ def impatient(monkeypatch):
     monkeypatch.setattr(measure, "PATIENCE", 0.0)
 
 
+def crowded(monkeypatch):
+    monkeypatch.setattr("common.cli.checks.no_room_for_both", lambda job: "there is no memory")
+
+
 @pytest.mark.parametrize(
     "change, reason",
     [
         (impatient, "Batch 1 is left out: it would take about"),
         (idle, "Times are left out: other processes kept the cores busy: 0.2 were free"),
+        (crowded, "Times are left out: there is no memory"),
     ],
 )
 def test_times_are_left_out_with_the_reason(change, reason, prune, monkeypatch):
     change(monkeypatch)
     run = prune()
     assert run.status == 0 and reason in run.card and "time to first token" not in run.card
+    assert all(run.report["evaluation"][stage]["samples"] for stage in ("before", "after"))
 
 
 def test_divergence_is_that_of_the_two_models_logits(prune, model, text):
@@ -194,13 +200,6 @@ def test_a_mergekit_file_lies_beside_what_is_only_shorter(more, only, prune):
         assert remaining == [layer for layer in range(6) if layer not in run.report["facts"]["removed"]]
         assert (config["merge_method"], config["dtype"]) == ("passthrough", "float32")
         assert {source["model"] for source in sources} == {"tiny"}
-
-
-def test_times_are_left_out_where_two_models_find_no_room(prune, monkeypatch):
-    monkeypatch.setattr("common.cli.checks.no_room_for_both", lambda job: "there is no memory")
-    evaluation = prune().report["evaluation"]
-    assert evaluation["times"] == {"left_out": "there is no memory"}
-    assert evaluation["before"]["samples"] and evaluation["after"]["samples"]
 
 
 def test_a_perplexity_near_the_vocabulary_is_called_chance(prune):

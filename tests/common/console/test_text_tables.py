@@ -9,9 +9,6 @@ import pytest
 
 from common.console import text_tables
 from common.console.text_tables import Styled, TextTable, laid_out
-from common.records.results import NOWHERE, Store
-from reproductions.render import show, tables
-from reproductions.spec import registry
 
 WORDS = ["CosSim(BI),", "iterative,", "matrix,", "LLM-Streamline(None)", "LinearPatch[S]", "one-shot", "(not", "run)"]
 
@@ -136,20 +133,3 @@ def test_latex_compiles(tmp_path):
     before = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
     (tmp_path / "t.tex").write_text(before + table + r"\end{document}")
     subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True, stdin=subprocess.DEVNULL)
-
-
-@pytest.mark.parametrize("paper", registry.PAPERS)
-def test_every_target_fits_and_keeps_every_character(paper, few_replicates):
-    """Blocks repeat labels and headers; nothing of what the unlimited table says is missing."""
-    store = Store(NOWHERE)
-    for name, table in registry.targets().items():
-        if table.paper != paper:
-            continue
-        content = show.build(table, store, "standin")
-        words = set(tables.render(content).split())
-        text = tables.render(content, width=80)
-        over = [line for line in text.splitlines() if len(line) > 80]
-        assert all(len(line.split()) == 1 for line in over), (name, over)
-        shorter = "".join(text.split())
-        # a word that is longer than its column is cut, and so not looked for
-        assert all(word in shorter for word in words if len(word) <= 6 and set(word) != {"─"}), name

@@ -1,7 +1,7 @@
 """Greedy generation against a loop over full forward passes, and the stand-in's generation benchmark."""
 
 import pytest
-import torch
+from heads import greedy_text
 
 import papers
 from common.evaluation import generation
@@ -13,19 +13,6 @@ papers.load_steps()  # and the papers' prompts
 PROMPTS = ["the layers", "the stream of a model is scaled and the layers are", "a", "removed and scaled"]
 
 
-@torch.no_grad()
-def naive(model, tokenizer, prompt, tokens):
-    """One prompt, no cache, no padding: the likeliest token of a full forward pass, again and again."""
-    ids = tokenizer(prompt)["input_ids"]
-    new = []
-    for _ in range(tokens):
-        token = int(model(torch.tensor([ids + new])).logits[0, -1].argmax())
-        if token == tokenizer.eos_token_id:
-            break
-        new.append(token)
-    return tokenizer.decode(new, skip_special_tokens=True)
-
-
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])
 def test_texts_are_those_of_a_naive_loop(make_tiny, tiny_tokenizer, monkeypatch, name):
     model = make_tiny(name)
@@ -33,14 +20,16 @@ def test_texts_are_those_of_a_naive_loop(make_tiny, tiny_tokenizer, monkeypatch,
     model.generation_config.do_sample = True  # a model's own sampling settings are not used
     monkeypatch.setattr(generation, "BATCH", 3)
     texts = generation.complete(model, tiny_tokenizer, PROMPTS, 6)
-    assert texts == [naive(model, tiny_tokenizer, prompt, 6) for prompt in PROMPTS]
+    assert texts == [greedy_text(model, tiny_tokenizer, prompt, 6) for prompt in PROMPTS]
 
 
 def test_a_long_prompt_is_cut_from_the_left(tiny_llama, tiny_tokenizer):
     tiny_llama.config.max_position_embeddings = 12
     long = "the layers of a model are removed " * 4
     ending = tiny_tokenizer.decode(tiny_tokenizer(long)["input_ids"][-8:])
-    assert generation.complete(tiny_llama, tiny_tokenizer, [long], 4) == [naive(tiny_llama, tiny_tokenizer, ending, 4)]
+    assert generation.complete(tiny_llama, tiny_tokenizer, [long], 4) == [
+        greedy_text(tiny_llama, tiny_tokenizer, ending, 4)
+    ]
 
 
 def test_what_cannot_be_generated_is_named(tiny_llama, tiny_tokenizer):

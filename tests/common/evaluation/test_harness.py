@@ -81,8 +81,10 @@ def gsm8k(mirror, tmp_path):
 def test_gsm8k_keeps_its_shots_and_both_ways_to_read_an_answer(gsm8k, tiny_llama, tiny_tokenizer, answering):
     gsm8k(6)
     asked = answering(" #### 1", " so 2", " #### 7")
-    scores = harness.evaluate(tiny_llama, tiny_tokenizer, ["gsm8k"], limit=3)["gsm8k"]
+    evaluated = harness.evaluate(tiny_llama, tiny_tokenizer, ["gsm8k"], limit=3)
+    scores, items = evaluated["gsm8k"], evaluated["items"]["gsm8k"]
     assert (scores["strict"], scores["flexible"], scores["n"]) == pytest.approx((1 / 3, 2 / 3, 3))
+    assert items["strict"].tolist() == [True, False, False] and items["flexible"].tolist() == [True, True, False]
     prompt, _ = asked[0]
     assert prompt.count("Question:") == 6 and prompt.endswith("what is 0 plus 1?\nAnswer:")
 
@@ -103,17 +105,6 @@ def test_a_prompt_whose_solved_examples_are_not_there_is_no_data(gsm8k, tiny_lla
 def test_groups_hold_lm_evals_subjects():
     assert len(harness.members("mmlu")) == 57 and "mmlu_anatomy" in harness.members("mmlu")
     assert len(harness.members("cmmlu")) == 67
-
-
-def test_outcomes_are_kept_for_every_metric_and_filter():
-    """GSM8K has two filters, each with a sample an item; LaCo's scores may lie between right and wrong."""
-    strict, flexible = "strict-match", "flexible-extract"
-    answers = [(strict, 1, 1.0), (strict, 0, 0.0), (flexible, 0, 1.0), (flexible, 1, 1.0)]
-    samples = [{"doc_id": item, "filter": kind, "exact_match": value} for kind, item, value in answers]
-    outcomes = {key: values.tolist() for key, values in harness._items(samples).items()}
-    assert outcomes == {"strict": [False, True], "flexible": [True, True]}
-    scores = [{"doc_id": item, "filter": "none", "score": value} for item, value in ((0, 0.25), (1, 1.0))]
-    assert harness._items(scores)["score"].tolist() == [0.25, 1.0]
 
 
 def test_losses_of_endings_are_what_accuracy_per_character_is_made_of(mirror, tiny_llama, tiny_tokenizer):

@@ -1,7 +1,7 @@
 """Answers written without options: judged by hand, and generated as a naive loop generates them."""
 
 import pytest
-import torch
+from heads import greedy_text
 from hub_mirror import write_rows
 
 from common.evaluation import harness
@@ -26,19 +26,6 @@ def test_case_articles_and_punctuation_do_not_count(answer, exact, contains):
     assert scores == {"written_exactly": exact, "written_within": contains}
 
 
-@torch.no_grad()
-def naive(model, tokenizer, text):
-    """Return up to 16 greedy tokens as text, up to a new line."""
-    ids = torch.tensor([tokenizer(text)["input_ids"]])
-    start = ids.shape[1]
-    for _ in range(16):
-        following = model(ids).logits[0, -1].argmax()
-        if following == tokenizer.eos_token_id:
-            break
-        ids = torch.cat([ids, following.view(1, 1)], 1)
-    return tokenizer.decode(ids[0, start:], skip_special_tokens=True).partition("\n")[0]
-
-
 def row(task, i):
     """Return a question in the hub's columns."""
     if task == "openbookqa_written":
@@ -53,7 +40,7 @@ def row(task, i):
 def test_an_answer_is_the_models_greedy_one(mirror, tmp_path, tiny_llama, tiny_tokenizer, task, hub_id, config):
     rows = [row(task, i) for i in range(4)]
     for doc in rows[:3]:  # what the model says is right there
-        answer = naive(tiny_llama, tiny_tokenizer, written.prompt(doc))
+        answer = greedy_text(tiny_llama, tiny_tokenizer, written.prompt(doc), 16).partition("\n")[0]
         assert written.normalised(answer)
         doc["choices"] = CHOICES | {"text": ["a layer", answer, "the stream", "one"]}
     rows[2]["choices"]["text"][1] = " ".join(written.normalised(rows[2]["choices"]["text"][1]).split()[:1])

@@ -16,14 +16,11 @@ from common.evaluation.windowed_perplexity import (
     PROTOCOLS,
     Protocol,
     c4_crops,
-    cut,
     every_nth,
     perplexity,
     spread,
     summarise,
-    token_nlls,
 )
-from common.forward import token_log_probs
 from common.utils.errors import UserError
 
 papers.load_steps()  # and the papers' protocols
@@ -54,28 +51,12 @@ def test_perplexity_is_that_of_a_naive_loop(tiny, tokens):
     assert perplexity(tiny, tokens[None], 12) == pytest.approx(expected, rel=1e-4)
 
 
-def test_batching_and_chunking_change_nothing(tiny_llama, tokens, monkeypatch):
-    together = token_nlls(tiny_llama, cut(tokens, 9))
-    monkeypatch.setattr(token_log_probs, "HEAD_ROWS", 7)
-    monkeypatch.setattr(token_log_probs, "ROWS", {"cpu": 3})
-    alone = token_nlls(tiny_llama, cut(tokens, 9), max_tokens=1)
-    assert together.shape == (5, 8)
-    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
-
-
 def test_standard_error_is_the_delta_method():
     nlls = torch.tensor([[1.0, 3.0], [2.0, 4.0], [0.0, 2.0]])  # window means 2, 3, 1: deviation 1
     summary = summarise(nlls)
     assert summary["perplexity"] == pytest.approx(math.exp(2))
     assert summary["stderr"] == pytest.approx(math.exp(2) / math.sqrt(3))
     assert (summary["windows"], summary["predictions"]) == (3, 6)
-
-
-def test_standard_error_is_the_spread_of_repeated_measurements():
-    generator = torch.Generator().manual_seed(0)
-    draws = [summarise(2 + 0.3 * torch.randn(40, 10, generator=generator)) for _ in range(300)]
-    spread = torch.tensor([draw["perplexity"] for draw in draws]).std()
-    assert float(spread) == pytest.approx(sum(draw["stderr"] for draw in draws) / len(draws), rel=0.15)
 
 
 def test_one_sequence_has_no_standard_error_and_overflow_is_infinite():

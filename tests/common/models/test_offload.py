@@ -217,13 +217,10 @@ def test_a_head_of_its_own_is_tied_only_where_transformers_ties_it(
         assert torch.equal(whole(ids).logits, again(ids).logits)
 
 
-def test_a_damaged_file_and_a_missing_tensor_are_named(write_checkpoint, tmp_path):
+def test_a_missing_tensor_is_named(write_checkpoint, tmp_path):
     folder = write_checkpoint(tmp_path / "model", "llama")
     file = folder / "model.safetensors"
     tensors = load_file(file)
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"model\.safetensors: it ends too early"):
-        checkpoint.load(folder, stream=0)
     del tensors["model.layers.2.mlp.up_proj.weight"]
     save_file(tensors, file, {"format": "pt"})
     with pytest.raises(UserError, match=r"hold no model\.layers\.2\.\S*up_proj"):

@@ -61,7 +61,6 @@ def test_a_model_with_experts_is_refused(name):
         (8, {"method": "partial", "last": 0}, "trainable", "parameters", 525.34e6),
         (8, {"method": "partial", "last": 3}, "trainable", "parameters", 1179.68e6),
         (8, None, "macs", "multiply_adds", 368.65e9),
-        (8, None, "memory", "weights_mib", 11988.40),
     ],
 )
 def test_printed_numbers_of_the_pruned_llama(removed, training, benchmark, key, printed):

@@ -304,20 +304,6 @@ def test_a_full_disk_leaves_the_old_record_and_no_rubbish(store, monkeypatch):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write records to .*file"):
-        Store(tmp_path / "file" / "below").check_writable()
-
-
-def test_a_killed_writer_leaves_no_half_record(store):
-    moment = 1
-    while killed_at(moment, lambda: store.put(record(), RECIPE, ARRAYS)):
-        assert store.get(RECIPE, "b") in (None, record())
-        moment += 1
-    assert moment > 5 and store.get(RECIPE, "b") == record()
-
-
 def test_provenance_names_versions_and_code():
     environment = results.environment()
     assert environment["packages"]["torch"].startswith("2.13.0")

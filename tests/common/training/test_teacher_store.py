@@ -7,7 +7,7 @@ import torch
 
 from common.models.decoder import Decoder
 from common.training import teacher_store
-from common.training.teacher_store import TeacherStore, model_digest, top_k
+from common.training.teacher_store import TeacherStore, model_digest
 from common.utils.errors import UserError
 
 
@@ -87,10 +87,3 @@ def test_it_takes_k_numbers_and_k_indices_a_token(tiny_llama, tmp_path):
     store.fill()
     assert store.bytes_per_token() == pytest.approx(100 * (2 + 2), rel=0.01)
     assert json.loads((tmp_path / "manifest.json").read_text())["K"] == 100
-
-
-def test_top_k_keeps_the_order_of_the_logits():
-    logits = torch.tensor([[0.0, 3.0, 1.0, 2.0]])
-    probabilities, indices = top_k(logits, 2)
-    assert indices.tolist() == [[1, 3]]
-    torch.testing.assert_close(probabilities, torch.tensor([[3.0, 2.0]]).softmax(-1))

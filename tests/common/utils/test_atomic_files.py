@@ -121,17 +121,3 @@ def test_others_leave_alone_what_is_about_to_go_in_place_and_write_after_it(earl
     assert contents[1:] == [True, earlier]
     assert (path / "a").read_text() == "second" and atomic_files.files(path) == {"a"}
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_failed_write_leaves_what_was_there(tmp_path):
-    path = tmp_path / "model"
-    atomic_files.put(path, lambda folder: (folder / "a").write_text("old"))
-
-    def fail(folder):
-        (folder / "a").write_text("new")
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError):
-        atomic_files.put(path, fail)
-    assert (path / "a").read_text() == "old" and atomic_files.files(path) == {"a"}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]

@@ -1,6 +1,5 @@
 """The league: which rows there are, and what a row says of its cost and of what loads it."""
 
-import itertools
 from functools import partial
 from types import SimpleNamespace
 
@@ -20,28 +19,6 @@ from reproductions.measurements import repair as cost
 from reproductions.spec import comparisons, registry, steps, subjects  # noqa: F401 - steps: those that recipes name
 
 TABLE = registry.get("league")
-
-
-def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget():
-    for subject, counts in (("standin", (2, 3, 4, 5)), (subjects.of_model("smollm2-135m-instruct"), (3, 5, 7, 9))):
-        table_rows = TABLE.rows(subject)
-        names = {(row.sparsity, row.method) for row in table_rows}
-        layers = subjects.subject(subject).layers
-        for count, selection, repair in itertools.product(counts, rows.selections(1), rows.REPAIRS):
-            if selection == rows.LEAST_LOSS_BLOCK and repair not in rows.AFTER_LEAST_LOSS:
-                continue
-            assert (f"{count}/{layers}", rows.name(selection, repair)) in names
-        assert all((f"{counts[-1]}/{layers}", spec.method) in names for spec in rows.recent(1, 1))
-        own = rows.name(rows.SLICES, rows.PRUNER), rows.name(rows.SLEB, rows.NONE), "Dense"
-        budgets = {str(row.recipe.calibration) for row in table_rows if row.method not in own}
-        assert len(budgets) == 1
-        spared = 0 if subject == "standin" else len(rows.SPARED)
-        combined = (len(rows.selections(1)) - 1) * len(rows.REPAIRS) + len(rows.AFTER_LEAST_LOSS)
-        sublayers, slices_and_sleb, trained_and_sequential = 4, 4, 3
-        others = sublayers + slices_and_sleb + trained_and_sequential + len(rows.GRAFTS) + spared
-        count = 1 + 4 * (combined + others) + 2 * len(rows.recent(1, 1))
-        assert len({row.recipe.hash for row in table_rows}) == len(table_rows) == count
-    assert TABLE.rows("paper") == []
 
 
 @pytest.mark.parametrize(
@@ -95,16 +72,6 @@ def test_latency_is_a_share_of_the_model_as_it_came(make_tiny, monkeypatch):
     assert depths["dense"] == depths["pruned"] + 2
     one_turn = [name for name in ("pruned", "dense") for _ in range(sequences * depths[name])]
     assert ran == one_turn * (1 + cost.PASSES)
-
-
-def test_the_draws_differ_in_what_the_repair_reads_alone():
-    for subject, counts in (("standin", 2), (subjects.of_model("smollm2-135m-instruct"), 2)):
-        recipes = [row.recipe for row in registry.get("league-seeds").rows(subject) if not row.dense]
-        assert len(recipes) == len({one.hash for one in recipes}) == counts * len(rows.LEADERS) * 2 * len(rows.SEEDS)
-        chosen = {str(one.selection) for one in recipes}
-        assert len(chosen) == counts and all("seed" in one for one in chosen)
-        texts = {one.calibration["corpus"] for one in recipes}
-        assert len(texts) == 2 and len({(one.calibration["corpus"], one.calibration["seed"]) for one in recipes}) == 10
 
 
 def test_a_block_reads_its_own_text_where_it_has_one_and_the_repair_the_recipes(make_tiny, tiny_tokenizer, monkeypatch):

@@ -91,15 +91,6 @@ def test_several_cuts_are_refitted_from_the_first_to_the_last(ids, make_tiny):
     assert all(report["left"] < report["error"] for report in reports) and len(model.model.layers) == layers - 2
 
 
-def test_the_result_is_a_plain_checkpoint(ids, reloaded, make_tiny):
-    model = make_tiny("llama")
-    size = sum(p.numel() for p in model.model.layers[0].parameters())
-    before = sum(p.numel() for p in model.parameters())
-    refit.refit(model, ids, [2, 3])
-    assert before - sum(p.numel() for p in model.parameters()) == 2 * size
-    reloaded(model, ids)
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [

@@ -241,23 +241,6 @@ def test_the_tool_removes_what_a_repair_leaves_least_of_if_told_so(write_checkpo
     assert run_tool(tmp_path, "--remove", "2", "--choose", "least-residual", "--stream") == 2
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (["--layers", "2", "--choose", "least-residual"], "Remove --choose and --cosine"),
-        (["--layers", "2", "--cosine", "token"], "Remove --choose and --cosine"),
-        (["--remove", "2", "--ridge", "0.1", "--held-out", "2"], "--held-out selects the ridge that --ridge sets"),
-    ],
-)
-def test_what_contradicts_itself_is_refused_before_the_weights_are_read(
-    more, words, write_checkpoint, tmp_path, capsys, monkeypatch
-):
-    write_checkpoint(tmp_path / "tiny", "llama")
-    monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the weights are read"))
-    assert run_tool(tmp_path, *more) == 2
-    assert words in capsys.readouterr().err
-
-
 def test_weights_that_are_not_in_memory_are_refused_and_the_others_stay(pair, ids):
     model, dense = pair
     model.model.layers[1].to("meta")

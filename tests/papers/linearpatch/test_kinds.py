@@ -126,14 +126,6 @@ def test_one_survey_serves_every_number_of_layers_it_names(tiny_llama, crops, va
         assert torch.equal(logits(model, crops), logits(alone, crops))
 
 
-def test_the_matrix_of_a_computed_window_is_that_of_the_same_window_given(tiny_llama, crops):
-    given, options = copy.deepcopy(tiny_llama), {"kind": "matrix", "estimator": "least-squares"}
-    report = linearpatch.prune(tiny_llama, crops, 2, fidelity="code", **options)
-    again = linearpatch.prune(given, crops, 2, layers=report["removed"], batch_size=3, **options)
-    assert again["removed"] == report["removed"]
-    torch.testing.assert_close(logits(given, crops), logits(tiny_llama, crops), rtol=1e-3, atol=1e-3)
-
-
 def test_one_pass_serves_selection_and_least_squares(tiny_llama, crops, monkeypatch):
     passes = []
     monkeypatch.setattr(method, "collect", lambda *given, **options: passes.append(1) or collect(*given, **options))

@@ -55,12 +55,6 @@ def test_code_fidelity_spares_the_first_and_last_layer_and_uses_the_channel_cosi
     assert linearpatch.prune(tiny_llama, crops, 2, fidelity="code")["removed"] == [start, start + 1]
 
 
-def test_variant_s_removes_the_lowest_block_influence(tiny_llama, crops):
-    statistics = collect(Decoder(tiny_llama), crops)
-    order = sorted(range(6), key=lambda layer: -statistics.cosine("token", layer, layer + 1))
-    assert linearpatch.prune(tiny_llama, crops, 3, variant="S", estimator="elementwise")["removed"] == order[:3]
-
-
 def test_bad_input_is_named(tiny_llama, crops, scales):
     with pytest.raises(UserError, match="a patch of 32 channels does not fit a model of 64"):
         linearpatch.insert_patch(tiny_llama, 1, linearpatch.LinearPatch(torch.ones(32)))

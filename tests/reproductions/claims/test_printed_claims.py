@@ -73,9 +73,3 @@ def test_all_claims_of_prune_and_comps_main_table_hold_and_follow_from_its_numbe
         return worse.get(key[2], cells[key].value if key in cells else None)
 
     assert first.by(first.compare(changed, settings)) is False
-
-
-def test_no_percentage_of_lacos_table_7_is_below_30():
-    shares = [n.value for key, n in reported.cells("laco", "7").items()
-              if key[2] == "LaCo" and key[3] not in ("layers", "ratio %")]  # fmt: skip
-    assert min(shares) == 42.42

@@ -20,24 +20,6 @@ TARGET = "figure6-linearpatch"
 SMOLLM = subjects.of_model("smollm2-135m-instruct")
 
 
-def test_cuts_are_table_1s_and_the_text_of_the_scales_alone_differs():
-    table1 = {row.recipe.hash: row.method for row in registry.get("table1-linearpatch").rows(SMOLLM) if row.recipe}
-    rows = [row for row in registry.get(TARGET).rows(SMOLLM) if not row.dense]
-    chosen = {row.group: {str((row.recipe.selection, row.recipe.calibration)) for row in rows} for row in rows}
-    assert {row.sparsity for row in rows} == {"7/30"} and len({row.group for row in rows}) == 2
-    for label in {row.group for row in rows}:
-        own = {row.method: row.recipe for row in rows if row.group == label}
-        assert len({str((r.selection, r.calibration)) for r in own.values()}) == 1
-        assert table1[own[declared.CUT].hash] in ("ShortGPT", "LLM-Streamline(None)")
-        assert table1[own[declared.A].hash].startswith("LinearPatch")
-        texts = {name: (r.repair or {}).get("calibration", {}) for name, r in own.items()}
-        assert {name for name, text in texts.items() if text.get("corpus") == "ptb-validation"} == {declared.TEXT}
-        assert {text["seed"] for text in texts.values() if text} == {0, 1, 2}
-        assert texts[declared.FEW] | {"corpus": "ptb-validation"} == texts[declared.TEXT]
-        assert len({r.hash for r in own.values()}) == len(own)
-    assert len(chosen) == 2
-
-
 def test_sequences_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
     measurements.benchmarks()  # registers the league's texts
     protocol = PROTOCOLS["league-wikitext2"]

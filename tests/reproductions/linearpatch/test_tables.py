@@ -2,26 +2,20 @@
 
 import json
 import shutil
-from dataclasses import replace
 from fnmatch import fnmatch
 
-import datasets
 import pytest
 from hub_mirror import saved_llama, write_wikitext
 
 from common.calibration import collect, sample_crops
 from common.calibration.corpora import joined_ids
-from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.models import loading
 from common.models.decoder import Decoder
 from common.models.files import hub
 from common.pruning.selection import best_block
-from figures import style
 from reproductions.__main__ import main
-from reproductions.engine import execute
-from reproductions.linearpatch import recipes, trained
-from reproductions.measurements import magnitudes
-from reproductions.spec import comparisons, reported, shape_recipes, shared_recipes, subjects
+from reproductions.linearpatch import recipes
+from reproductions.spec import comparisons, reported, shape_recipes, shared_recipes
 from reproductions.spec.registry import Claim
 
 PAPER_MODEL = ["--profile", "paper", "--model", "llama-2-7b", "--dtype", "float32"]
@@ -121,40 +115,6 @@ def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, show_json, capsys
     assert removed["window"] == list(range(*window)) and sorted(removed) == ["bi", "window"]
     assert main(["run", *command, "--row", patterns[-1], *ON_CPU]) == 0
     assert "nothing to measure" in capsys.readouterr().err
-
-
-def test_every_training_of_the_paper_profile_runs_on_a_mirror(rehearsal, tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
-    for method in trained.METHODS:
-        expected = subjects.recipe("llama-2-7b", subjects.PAPER, 2, **trained.fields(method, 9, subjects.PAPER))
-        assert expected.repair["samples"] == 5000 and expected.repair["learning_rate"] == 1e-4
-        prepared = execute.prepare(expected)
-        assert prepared.model.config.num_hidden_layers == 32 - 9, method
-        assert prepared.details["training"]["status"] == "finished"
-        assert prepared.details["training"]["steps"] == 2  # the limit's
-
-
-def test_settings_and_figures_of_the_paper_profile_run_on_a_mirror(rehearsal, show_json, monkeypatch, tmp_path):
-    """Table 9 beside its published windows, and the figures over a few cuts, as of a wide model."""
-    lines = [f" the layers of model {i} are removed and the stream is scaled \n" for i in range(60)]
-    wikitext = rehearsal.parents[2] / "datasets" / "Salesforce" / "wikitext" / "wikitext-2-raw-v1"
-    datasets.Dataset.from_dict({"text": lines}).to_parquet(wikitext / "test-00000-of-00001.parquet")
-    short = replace(PROTOCOLS["linearpatch-wikitext2"], window=64)
-    monkeypatch.setitem(PROTOCOLS, "linearpatch-wikitext2", short)
-    monkeypatch.setattr(magnitudes, "WIDE", 32)
-    monkeypatch.setattr(magnitudes, "MOST_CHANNELS", 32)
-    monkeypatch.setattr(style, "DRAWN", tmp_path)
-    sequences, *figures = (f"{name}-linearpatch" for name in ("table9", "figure1a", "figure1b", "figure4"))
-    assert main(["run", sequences, *figures, *PAPER_MODEL, *ON_CPU]) == 0
-    for row in show_json(sequences, *PAPER_MODEL)["rows"]:
-        assert {row["cells"][name]["status"] for name in ("start", "end")} <= {"match", "differs", "measured"}
-        removed = row["cells"]["removed, in order (extension)"]["text"].split()
-        assert len(removed) == int(row["sparsity"].partition("/")[0])
-    interfaces = show_json(figures[-1], *PAPER_MODEL)["rows"][0]["cells"]["interfaces"]
-    assert interfaces["reproduced"] == magnitudes.FEW_INTERFACES
-    assert not list(tmp_path.glob("*.svg"))  # a program has asked
-    assert main(["show", figures[-1], *PAPER_MODEL]) == 0
-    assert (tmp_path / "figure4-linearpatch-paper.svg").exists()
 
 
 def test_a_missing_dataset_leaves_its_cells_empty_and_averages_say_what_they_are_over(

@@ -1,11 +1,7 @@
 """Reassessing's tables: rows are the printed ones, names of recipes are known, recipes say what the rows say."""
 
-import json
-
-import datasets
 import numpy as np
 import pytest
-from hub_mirror import saved_llama
 from stored_records import put
 
 from common.evaluation import significance
@@ -13,7 +9,6 @@ from common.models import registry as model_registry
 from common.pruning.recipe import PARTS
 from common.records.results import Store
 from common.training.finetuning import Settings
-from reproductions.__main__ import main
 from reproductions.reassessing import TABLES, claims, recipes
 from reproductions.reassessing.recipes import fields
 from reproductions.reassessing.specs import (
@@ -186,34 +181,6 @@ def test_a_method_is_held_against_the_others_at_the_nearest_rate():
     assert verdict({"20%": 0.55}) is False and verdict({"10%": 0.61}) is False
     assert verdict({}) is None
     assert claims.rate("8/32") == claims.rate("25%") == 0.25
-
-
-@pytest.fixture
-def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
-    """A 32-layer checkpoint, WikiText-2 and Alpaca-cleaned in the mirror; records in a folder of their own."""
-    saved_llama(tmp_path / "hub" / "models" / "meta-llama" / "Meta-Llama-3-8B", tiny_tokenizer, heads=2)
-    rows = [{"instruction": f"Remove layer {i}.", "input": "", "output": f"the layer {i} is gone"} for i in range(24)]
-    text = [{"text": f" = Part {i} = \n the stream of layer {i} is scaled . \n"} for i in range(60)]
-    for name, content in (("yahma/alpaca-cleaned/train", rows), ("Salesforce/wikitext/wikitext-2-raw-v1/test", text)):
-        path = tmp_path / "hub" / "datasets" / name
-        path.parent.mkdir(parents=True)
-        datasets.Dataset.from_list(content).to_parquet(f"{path}-00000-of-00001.parquet")
-    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
-    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
-    monkeypatch.setitem(recipes.DATA, "paper", {"source": "alpaca-cleaned", "held_out": 4})  # the same path, fewer rows
-    return tmp_path / "results"
-
-
-def test_the_papers_recipe_runs_offline_on_a_mirror(rehearsal, show_json):
-    command = ["tableG-reassessing", "--profile", "paper", "--row", "Ours", "--limit", "2", "--dtype", "float32"]
-    assert main(["run", *command, "--device", "cpu", "--no-show"]) == 0
-    [path] = rehearsal.glob("paper/llama-3-8b/*/perplexity@reassessing-wikitext2.json")
-    record = json.loads(path.read_text())
-    assert record["details"]["removed"] == [31, 30, 29, 28, 27, 26, 25]
-    report = record["details"]["training"]
-    assert report["status"] == "ok" and report["rows"] == 20 and report["settings"]["learning_rate"] == 1e-5
-    shown = show_json(*command)["rows"][0]["cells"]["PPL on WikiText2"]
-    assert shown["reported"] == 19.16 and shown["reproduced"] == pytest.approx(record["values"]["perplexity"])
 
 
 def test_shares_are_in_percent_on_models_at_hand_and_as_printed_on_the_papers(tmp_path):
