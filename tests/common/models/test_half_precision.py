@@ -20,6 +20,7 @@ SHAPES = [
     (half_precision.SLOW_ROWS - 1, 16, 12),
     (5, 64, 40),
     (70, 9, 50),
+    (70, 64, 70),
     (6, 0, 3),
     (0, 4, 3),
 ]
@@ -183,16 +184,19 @@ def test_a_torch_without_onednn_keeps_its_own_products(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("has", "avx512", "amx", "rows"),
+    ("has", "avx512", "amx", "amd", "rows"),
     [
-        (False, False, False, half_precision.SLOW_ROWS),
-        (True, True, False, half_precision.AVX512_ROWS),
-        (True, True, True, None),
-        (True, False, False, None),  # another architecture
+        (False, False, False, False, half_precision.SLOW_ROWS),
+        (False, False, False, True, half_precision.SLOW_ROWS),
+        (True, True, False, False, half_precision.AVX512_ROWS),
+        (True, True, False, True, None),
+        (True, True, True, False, None),
+        (True, False, False, False, None),  # another architecture
     ],
 )
-def test_bfloat16_is_widened_where_that_is_faster(monkeypatch, has, avx512, amx, rows):
+def test_bfloat16_is_widened_where_that_is_faster(monkeypatch, has, avx512, amx, amd, rows):
     monkeypatch.setattr(half_precision, "has_instructions", lambda dtype: has)
+    monkeypatch.setattr(half_precision, "made_by_amd", lambda: amd)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     assert half_precision.least_rows(torch.bfloat16) == rows
