@@ -47,6 +47,18 @@ def streams(model: nn.Module, ids: torch.Tensor) -> list[torch.Tensor]:
     return seen
 
 
+def half_streams(model: nn.Module, ids: torch.Tensor) -> list[torch.Tensor]:
+    """Return the residual stream before every attention and MLP, as layers and norms receive it, and after the last."""
+    seen: list[torch.Tensor] = []
+    inner = "pre_feedforward_layernorm" if model.config.model_type == "gemma2" else "post_attention_layernorm"
+    receivers = [module for layer in model.model.layers for module in (layer, getattr(layer, inner))]
+    hooks = [m.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for m in (*receivers, model.model.norm)]
+    logits(model, ids)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
 def detach_patches(model: nn.Module) -> list[Patch]:
     """Remove all patches from the model and return them, in order of execution."""
     attached = patches(model)

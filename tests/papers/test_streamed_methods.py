@@ -22,12 +22,12 @@ def linearpatch(model, crops):
     patch_interfaces(model, statistics, list(range(*best_block(statistics, 2))))
 
 
-def prunecomp(model, crops):
-    prune_and_compensate(model, crops, 2, metric="bi", batch_size=2)
-
-
-def refitted(model, crops):
-    refit.refit(model, crops, [2, 3], following=1, batch_size=2)
+METHODS = {
+    "linearpatch": linearpatch,
+    "prunecomp": lambda model, crops: prune_and_compensate(model, crops, 2, metric="bi", batch_size=2),
+    "magnitudes": lambda model, crops: prune_and_compensate(model, crops, 2, metric="mag+", protected=[0, 5]),
+    "refit": lambda model, crops: refit.refit(model, crops, [2, 3], following=1, batch_size=2),
+}
 
 
 def refitted_in_place(model, crops):
@@ -36,12 +36,10 @@ def refitted_in_place(model, crops):
         refit.refit(model, crops, [2, 3], following=1, batch_size=2)
 
 
-def prunecomp_magnitudes(model, crops):
-    prune_and_compensate(model, crops, 2, metric="mag+", protected=[0, 5], batch_size=2)
-
-
-METHODS = {"linearpatch": linearpatch, "prunecomp": prunecomp, "magnitudes": prunecomp_magnitudes, "refit": refitted}
 METHODS |= {"refit in place": refitted_in_place}
+
+
+METHODS["refit in place"] = refitted_in_place
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -64,27 +62,17 @@ def test_same_checkpoint(name, method, write_checkpoint, tmp_path, crops, ids):
     assert len(again.model.layers) == len(streamed.model.layers) == 4
 
 
-def drop_half(model, crops):
-    sublayers.drop_halves(model, [(2, "attention")])
-
-
-def slice_model(model, crops):
-    slicegpt.slice_stream(model, crops, 32)
-
-
-def prune_heads(model, crops):
-    llm_pruner.prune(model, crops, 0.25)
-
-
-def score_by_gradients(model, crops):
-    importance.taylor(Decoder(model), crops)
-
-
-def prune_by_gradients(model, crops):
-    prune_and_compensate(model, crops, 2, metric="taylor+", protected=[0, 5])
-
-
-@pytest.mark.parametrize("work", [drop_half, slice_model, prune_heads, score_by_gradients, prune_by_gradients])
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda model, crops: sublayers.drop_halves(model, [(2, "attention")]),
+        lambda model, crops: slicegpt.slice_stream(model, crops, 32),
+        lambda model, crops: llm_pruner.prune(model, crops, 0.25),
+        lambda model, crops: importance.taylor(Decoder(model), crops),
+        lambda model, crops: prune_and_compensate(model, crops, 2, metric="taylor+", protected=[0, 5]),
+    ],
+    ids=["halves", "slices", "heads", "scores by gradients", "layers by gradients"],
+)
 def test_what_changes_parts_of_layers_or_needs_gradients_is_refused(work, write_checkpoint, tmp_path, crops, ids):
     """It would leave another model than in memory."""
     streamed, _ = checkpoint.load(write_checkpoint(tmp_path / "model", "llama"), stream=0)

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from heads import streams as streams_of
+from least_squares import recorded
 from weights import changed_weights, weights
 
 from common.baselines.come import come, observe
@@ -13,7 +14,7 @@ from common.models.decoder import Decoder
 from common.pruning.pipeline import context_of, run_recipe
 from common.utils.errors import UserError
 
-LINEAR = {"self_attn.o_proj": 1, "mlp.down_proj": 1}
+LINEAR = ("self_attn.o_proj", "mlp.down_proj")
 
 
 @pytest.fixture(scope="module")
@@ -23,15 +24,10 @@ def ids():
 
 def seen(model, ids):
     """Streams [N + 1] and the inputs of o_proj and down_proj by layer, from Hugging Face's own forward pass."""
-    inputs, handles = [{} for _ in model.model.layers], []
-    for layer, own in zip(model.model.layers, inputs, strict=True):
-        for name in LINEAR:
-            hook = lambda m, args, own=own, name=name: own.update({name: args[0].double()})  # noqa: E731
-            handles.append(layer.get_submodule(name).register_forward_pre_hook(hook))
-    streams = streams_of(model, ids)
-    for handle in handles:
-        handle.remove()
-    return [x.double() for x in streams], inputs
+    paths = [(layer, name) for layer in range(len(model.model.layers)) for name in LINEAR]
+    values = recorded(model, ids, *(f"model.layers.{layer}.{name}" for layer, name in paths))
+    inputs = {path: x for path, (x, _) in zip(paths, values, strict=True)}
+    return [x.double() for x in streams_of(model, ids)], inputs
 
 
 def cosines(first, second):
@@ -54,7 +50,7 @@ def test_a_pass_gives_influences_angles_and_mean_magnitudes(kind, make_tiny, ids
     for layer in range(6):
         assert statistics.influence[layer].item() == pytest.approx(influence(streams, layer), abs=1e-5)
         for name in LINEAR:
-            expected = inputs[layer][name].abs().mean((0, 1))
+            expected = inputs[layer, name].abs().mean(0)
             torch.testing.assert_close(statistics.inputs[layer][name], expected, rtol=1e-4, atol=1e-6)
     assert statistics.angle.tolist() == pytest.approx([angle(streams, layer) for layer in range(5)], abs=1e-4)
 
@@ -80,11 +76,11 @@ def test_a_merge_keeps_the_most_sensitive_channels_and_whole_groups_of_heads(kin
             numbers[name] = fewer if place == small else total - fewer
         assert [len(report[name][place]) for name in ("heads", "channels")] == list(numbers.values())
         columns = own.mlp.down_proj.weight.abs().double()
-        down = [inputs[layer]["mlp.down_proj"][..., k].abs().mean() * columns[:, k].sum() for k in range(96)]
+        down = [inputs[layer, "mlp.down_proj"][:, k].abs().mean() * columns[:, k].sum() for k in range(96)]
         channels = sorted(range(96), key=lambda k: -down[k])[: numbers["mlp.down_proj"]]
         inner += [(layer, k) for k in sorted(channels)]
         columns = own.self_attn.o_proj.weight.abs().double()
-        out = [inputs[layer]["self_attn.o_proj"][..., k].abs().mean() * columns[:, k].sum() for k in range(64)]
+        out = [inputs[layer, "self_attn.o_proj"][:, k].abs().mean() * columns[:, k].sum() for k in range(64)]
         groups = [sum(out[32 * g : 32 * g + 32]) for g in range(2)]  # two query heads of 16 a key head
         channels = sorted(range(2), key=lambda g: -groups[g])[: numbers["self_attn.o_proj"]]
         queries += [(layer, 32 * g + k) for g in sorted(channels) for k in range(32)]

@@ -1,10 +1,9 @@
 """EntroDrop against numpy's histograms of what a Hugging Face model hands from module to module."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
+from heads import half_streams
 from scipy import stats
 
 from common.baselines import entrodrop
@@ -23,22 +22,9 @@ def naive_entropy(values, bins):
 
 
 def naive_entropies(model, bins):
-    """Of the stream before every half and after the last, as hooks on layers and norms see it, sequence by sequence."""
-    model = copy.deepcopy(model)
-    gemma = model.config.model_type == "gemma2"
-    streams = []
-    for layer in model.model.layers:
-        inner = layer.pre_feedforward_layernorm if gemma else layer.post_attention_layernorm
-        layer.register_forward_pre_hook(lambda _m, args: streams.append(args[0]))
-        inner.register_forward_hook(lambda _m, args, _out: streams.append(args[0]))
-    model.model.norm.register_forward_pre_hook(lambda _m, args: streams.append(args[0]))
-    entropies = []
-    for sequence in IDS:
-        streams.clear()
-        with torch.no_grad():
-            model(input_ids=sequence[None], use_cache=False)
-        entropies.append([naive_entropy(stream[0].double().numpy(), bins) for stream in streams])
-    return np.mean(entropies, axis=0)
+    """Of the stream before every half and after the last, sequence by sequence."""
+    streams = ([stream[0].double().numpy() for stream in half_streams(model, sequence[None])] for sequence in IDS)
+    return np.mean([[naive_entropy(stream, bins) for stream in of_sequence] for of_sequence in streams], axis=0)
 
 
 def test_entropies_are_those_of_numpys_histograms(tiny):

@@ -90,22 +90,6 @@ def test_a_failed_save_leaves_the_earlier_checkpoint(tiny_llama, ids, tmp_path, 
     assert torch.equal(checkpoint.load(tmp_path / "model")[0](ids).logits, expected)
 
 
-def test_save_never_overwrites_other_things(tiny_llama, tmp_path):
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "a.txt").write_text("mine")
-    (tmp_path / "file").write_text("mine")
-    tiny_llama.save_pretrained(tmp_path / "theirs")
-    for name, message in (
-        ("notes", r"is not empty, and no checkpoint \(there is no .layer-pruning.json"),
-        ("file", "it is a file; move it away"),
-        ("file/below", "cannot save to"),
-        ("theirs", r"a checkpoint that was not saved here \(there is no .layer-pruning.json"),
-    ):
-        with pytest.raises(UserError, match=message):
-            checkpoint.save(tiny_llama, None, tmp_path / name)
-    assert (tmp_path / "notes" / "a.txt").read_text() == (tmp_path / "file").read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     "name", ["thesis.tex", "figures/one.png", ".git/HEAD", "notes/", "model-00002-of-00002.safetensors"]
 )

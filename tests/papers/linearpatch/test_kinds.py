@@ -190,6 +190,10 @@ def test_bad_patches_and_cuts_are_named(tiny_llama, crops, make_tiny):
         linearpatch.patch_interfaces(tiny_llama, statistics, [2], kind="matrix", estimator="pooled-l1")
     with pytest.raises(UserError, match="kind 'diagonal' cannot hold values of shape"):
         linearpatch.LinearPatch(torch.eye(4), "diagonal")
+    with pytest.raises(UserError, match="unknown patch kind"):
+        linearpatch.LinearPatch(torch.ones(64), "hadamar")
+    with pytest.raises(UserError, match="finite"):
+        linearpatch.LinearPatch(torch.tensor([1.0, float("nan")]))
     with pytest.raises(UserError, match="told the residual stream's width"):
         linearpatch.LinearPatch(torch.tensor(2.0), "scalar")
     with pytest.raises(UserError, match=r"the patch is in float16; .* patch.float\(\)"):
