@@ -47,7 +47,7 @@ def streams(model: nn.Module, ids: torch.Tensor) -> list[torch.Tensor]:
     return seen
 
 
-def half_streams(model: nn.Module, ids: torch.Tensor) -> list[torch.Tensor]:
+def sublayer_streams(model: nn.Module, ids: torch.Tensor) -> list[torch.Tensor]:
     """Return the residual stream before every attention and MLP, as layers and norms receive it, and after the last."""
     seen: list[torch.Tensor] = []
     inner = "pre_feedforward_layernorm" if model.config.model_type == "gemma2" else "post_attention_layernorm"

@@ -1,4 +1,4 @@
-"""Models with layers, or halves of them, switched off from outside: no surgery, which is held against it."""
+"""Models with layers, or sub-layers of them, switched off from outside: no surgery, which is held against it."""
 
 import copy
 
@@ -21,14 +21,14 @@ def skipping(model, ids, removed):
     return skipped
 
 
-def silenced(model, halves):
-    """A copy in which these halves add nothing: their outputs, or what the norm behind them returns, are zeroed by hooks."""
+def silenced(model, sublayers):
+    """A copy without what these sub-layers add: their outputs, or what the norm behind them returns, are zeroed by hooks."""
     model = copy.deepcopy(model)
-    for number, half in halves:
+    for number, sublayer in sublayers:
         layer = model.model.layers[number]
-        last = layer.self_attn if half == ATTENTION else layer.mlp
+        last = layer.self_attn if sublayer == ATTENTION else layer.mlp
         if model.config.model_type == "gemma2":
-            last = layer.post_attention_layernorm if half == ATTENTION else layer.post_feedforward_layernorm
+            last = layer.post_attention_layernorm if sublayer == ATTENTION else layer.post_feedforward_layernorm
         last.register_forward_hook(
             lambda _m, _a, out: (out[0] * 0, *out[1:]) if isinstance(out, tuple) else out * 0  # noqa: B023
         )

@@ -19,16 +19,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common.baselines.sublayer_removal import Half, check_count, halves_of, states
+from common.baselines.sublayer_removal import Part, check_count, states, sublayers_of
 from common.console.progress import track
 from common.models.decoder import Decoder
-from common.models.layers.sublayers import ATTENTION, HALVES
+from common.models.layers.sublayers import ATTENTION, SUBLAYERS
 from common.pruning import selection
 from common.utils.errors import UserValueError, unknown
 
 BINS = 20
 LAYER = "layer"
-KINDS = (*HALVES, "both", LAYER)
+KINDS = (*SUBLAYERS, "both", LAYER)
 
 
 def binned_entropy(values: Tensor) -> float:
@@ -55,7 +55,7 @@ def entropies(decoder: Decoder, ids: Tensor, *, progress: bool = False) -> list[
     Raises:
         UserError: a model with patches.
     """
-    order = halves_of(decoder)
+    order = sublayers_of(decoder)
     totals = [0.0] * (len(order) + 1)
     for sequence in track(ids.split(1), "EntroDrop", unit="sequence", shown=progress):
         for place, (_, hidden) in enumerate(states(decoder, sequence, order)):
@@ -64,8 +64,8 @@ def entropies(decoder: Decoder, ids: Tensor, *, progress: bool = False) -> list[
 
 
 def least_increase(
-    entropy: Sequence[float], order: Sequence[Half], count: int, kind: str = ATTENTION
-) -> list[Half] | list[int]:
+    entropy: Sequence[float], order: Sequence[Part], count: int, kind: str = ATTENTION
+) -> list[Part] | list[int]:
     """Return the ``count`` sub-layers or layers of a `KINDS` with the smallest increase of entropy, smallest first.
 
     Layers before the one whose input has the lowest entropy stay. ``entropy`` belongs to each sub-layer's input, in
@@ -85,9 +85,9 @@ def least_increase(
         selection.check_count(count, len(ends))
         added = {layer: entropy[after] - entropy[before] for layer, (before, after) in ends.items() if layer >= start}
     else:
-        candidates = {half: place for place, half in enumerate(order) if kind in ("both", half[1])}
+        candidates = {part: place for place, part in enumerate(order) if kind in ("both", part[1])}
         check_count(count, len(candidates))
-        added = {half: entropy[place + 1] - entropy[place] for half, place in candidates.items() if half[0] >= start}
+        added = {part: entropy[place + 1] - entropy[place] for part, place in candidates.items() if part[0] >= start}
     if count > len(added):
         raise UserValueError(
             f"cannot remove {count}: from layer {start} on, where entropy rises, there are {len(added)} of kind {kind!r}; "

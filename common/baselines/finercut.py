@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from common.baselines.sublayer_removal import Half, greedy
+from common.baselines.sublayer_removal import Part, greedy
 from common.forward.losses import ROWS
 from common.models.decoder import Decoder
 
@@ -34,10 +34,10 @@ def finer_cut(
     ids: Tensor,
     count: int,
     *,
-    begun: Sequence[Half] = (),
-    after: Callable[[list[Half]], object] = lambda removed: None,
+    begun: Sequence[Part] = (),
+    after: Callable[[list[Part]], object] = lambda removed: None,
     progress: bool = False,
-) -> list[Half]:
+) -> list[Part]:
     """Select ``count`` sub-layers greedily by the change of the model's output on ``ids`` [samples, tokens] (FinerCut).
 
     Sequences are processed one by one. The original model's logits of one sequence exist at a time (float32), and a

@@ -53,7 +53,7 @@ PAPER = Fitting(
     order="shuffled",
 )
 WARM, STEADY = 0.01, 0.2  # shares of the steps at the beginning and at the end of the annealing
-# Of the first and the second layer: half -> whether its matrices have W, and D.
+# Of the first and the second layer: sub-layer -> whether its matrices have W, and D.
 WIDER = ({"self_attn": (True, False), "mlp": (False, True)}, {"self_attn": (True, True), "mlp": (True, True)})
 
 
@@ -135,12 +135,12 @@ class RecoveryLayers(nn.Module):
         self._decoder, self.places = [decoder], (start - 1, stop)  # in a list: the model is no submodule
         self.wide: dict[str, Wide | WideGain] = {}
         for place, (layer, wider) in enumerate(zip(self.layers, WIDER, strict=True)):
-            for half in (decoder.spec.attention, decoder.spec.mlp):
-                for name in (*half.readers, half.writer):
-                    linear = layer.get_submodule(f"{half.module}.{name}")
-                    wide = Wide(linear, *wider[half.module], name == half.writer, place == 0)
-                    self._put(place, f"{half.module}.{name}", wide)
-                self._put(place, half.norm, WideGain(getattr(layer, half.norm), place == 0))
+            for sublayer in (decoder.spec.attention, decoder.spec.mlp):
+                for name in (*sublayer.readers, sublayer.writer):
+                    linear = layer.get_submodule(f"{sublayer.module}.{name}")
+                    wide = Wide(linear, *wider[sublayer.module], name == sublayer.writer, place == 0)
+                    self._put(place, f"{sublayer.module}.{name}", wide)
+                self._put(place, sublayer.norm, WideGain(getattr(layer, sublayer.norm), place == 0))
         for name, parameter in self.named_parameters():
             if "self_attn.q_norm" in name or "self_attn.k_norm" in name:
                 parameter.requires_grad_(name.startswith("layers.0"))

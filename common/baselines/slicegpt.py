@@ -31,7 +31,7 @@ from common.models.architectures import (
     SHORTCUT,
     SUPPORTED,
     Architecture,
-    Half,
+    Sublayer,
     architecture_of,
     branch,
     check_one_basis,
@@ -56,11 +56,11 @@ def parameters(model: nn.Module, width: int) -> int:
     total -= embed - embed * width // channels
     dropped = channels - width
     for number, layer in enumerate(decoder.layers):
-        for name, half in spec.halves.items():
-            module = layer.get_submodule(half.module)
+        for name, sublayer in spec.sublayers.items():
+            module = layer.get_submodule(sublayer.module)
             last = name == "mlp" and number == decoder.num_layers - 1
-            total -= dropped * (1 + sum(getattr(module, reader).out_features for reader in half.readers))
-            writer = getattr(module, half.writer)
+            total -= dropped * (1 + sum(getattr(module, reader).out_features for reader in sublayer.readers))
+            writer = getattr(module, sublayer.writer)
             total -= 0 if last else dropped * (writer.in_features + (writer.bias is not None))
             total += width * (channels if last else width)
     return total
@@ -74,18 +74,18 @@ def width_of_ratio(model: nn.Module, ratio: float) -> int:
 
 
 class _Sliced:
-    """Mixed into a decoder layer's class: the residual stream beside each half passes through that half's shortcut."""
+    """Mixed into a decoder layer's class: the residual stream beside each sub-layer passes through that one's shortcut."""
 
     def forward(self, hidden_states: Tensor, **kwargs) -> Tensor:
-        for name, half in self.halves.items():
-            added = branch(self, half, hidden_states, **(kwargs if name == "attention" else {}))
+        for name, sublayer in self.sublayers.items():
+            added = branch(self, sublayer, hidden_states, **(kwargs if name == "attention" else {}))
             hidden_states = hidden_states @ getattr(self, SHORTCUT.format(name)) + added
         return hidden_states
 
 
 @cache
 def _sliced_class(plain: type, spec: Architecture) -> type:
-    return type(plain.__name__, (_Sliced, plain), {"__module__": plain.__module__, "halves": spec.halves})
+    return type(plain.__name__, (_Sliced, plain), {"__module__": plain.__module__, "sublayers": spec.sublayers})
 
 
 @torch.no_grad()
@@ -112,15 +112,15 @@ def slice_stream(
     embed.embedding_dim = width
     for number in track(range(decoder.num_layers), "SliceGPT", unit="layer", shown=progress):
         layer = decoder.layers[number]
-        for name, half in spec.halves.items():
-            _read_in(layer, half, basis)
+        for name, sublayer in spec.sublayers.items():
+            _read_in(layer, sublayer, basis)
             for index, state in enumerate(states):
                 entering = (state.to(decoder.device).double() @ basis).to(state.dtype)
                 leaving = entering.double() @ basis.T + decoder.added(entering, number, name).double()
                 states[index] = leaving.to(state.dtype).cpu()
             last = name == "mlp" and number == decoder.num_layers - 1
             following = full if last else principal(states, width, decoder.device)
-            _write_in(layer, half, following)
+            _write_in(layer, sublayer, following)
             setattr(
                 layer, SHORTCUT.format(name), nn.Parameter((basis.T @ following).to(model.dtype), requires_grad=False)
             )
@@ -157,21 +157,21 @@ def _sliceable(spec: Architecture) -> bool:
     return spec.like_llama and not any(SUPPORTED[kind] is spec for kind in LEARNT)
 
 
-def _read_in(layer: nn.Module, half: Half, basis: Tensor) -> None:
-    """Let a half read the residual stream in this basis [channels, w], the gains of its norm folded into its readers."""
-    norm, (channels, width) = getattr(layer, half.norm), basis.shape
+def _read_in(layer: nn.Module, sublayer: Sublayer, basis: Tensor) -> None:
+    """Let a sub-layer read the residual stream in this basis [channels, w], the gains of its norm folded into its readers."""
+    norm, (channels, width) = getattr(layer, sublayer.norm), basis.shape
     folded = norm.weight.double()[:, None] * basis * (channels / width) ** 0.5
-    for name in half.readers:
-        reader = getattr(getattr(layer, half.module), name)
+    for name in sublayer.readers:
+        reader = getattr(getattr(layer, sublayer.module), name)
         _set(reader, "weight", reader.weight.double() @ folded)
         reader.in_features = width
     _set(norm, "weight", torch.ones(width, device=basis.device))
     norm.variance_epsilon *= channels / width
 
 
-def _write_in(layer: nn.Module, half: Half, basis: Tensor) -> None:
-    """Let a half write into the residual stream in this basis [channels, w]."""
-    writer = getattr(getattr(layer, half.module), half.writer)
+def _write_in(layer: nn.Module, sublayer: Sublayer, basis: Tensor) -> None:
+    """Let a sub-layer write into the residual stream in this basis [channels, w]."""
+    writer = getattr(getattr(layer, sublayer.module), sublayer.writer)
     _set(writer, "weight", basis.T @ writer.weight.double())
     if writer.bias is not None:
         _set(writer, "bias", writer.bias.double() @ basis)
@@ -197,10 +197,10 @@ def _build(model: nn.Module, description: dict) -> None:
     _set(model.model.embed_tokens, "weight", model.model.embed_tokens.weight[:, :width])
     model.model.embed_tokens.embedding_dim = width
     for number, layer in enumerate(layers):
-        for name, half in spec.halves.items():
+        for name, sublayer in spec.sublayers.items():
             leaving = full if name == "mlp" and number == len(layers) - 1 else narrow
-            _read_in(layer, half, narrow)
-            _write_in(layer, half, leaving)
+            _read_in(layer, sublayer, narrow)
+            _write_in(layer, sublayer, leaving)
             shortcut = torch.zeros(width, leaving.shape[1], dtype=model.dtype, device=device)
             setattr(layer, SHORTCUT.format(name), nn.Parameter(shortcut, requires_grad=False))
         layer.__class__ = _sliced_class(type(layer), spec)

@@ -24,68 +24,68 @@ from common.console.progress import track
 from common.forward.losses import next_token_loss
 from common.hooks import refuse_patches
 from common.models.decoder import Decoder
-from common.models.layers.sublayers import ATTENTION, HALVES, linear_attention, present
+from common.models.layers.sublayers import ATTENTION, SUBLAYERS, linear_attention, present
 from common.pruning.selection import lowest
 from common.utils.errors import UserValueError, unknown
 
-Half = tuple[int, str]
+Part = tuple[int, str]  # layer, kind of sub-layer
 
 
-def halves_of(decoder: Decoder) -> list[Half]:
+def sublayers_of(decoder: Decoder) -> list[Part]:
     """Return every sub-layer of the model that is not removed (`present`), as (layer, kind) in order of execution.
 
     Raises:
         UserError: a model with patches. They act before entire layers, so running sub-layers one by one would skip
             them.
     """
-    refuse_patches(decoder.model, "running halves of layers one by one")
+    refuse_patches(decoder.model, "running sub-layers one by one")
     return present(decoder.model)
 
 
 @torch.no_grad()
-def states(decoder: Decoder, ids: Tensor, order: Sequence[Half]) -> Iterator[tuple[Half | None, Tensor]]:
+def states(decoder: Decoder, ids: Tensor, order: Sequence[Part]) -> Iterator[tuple[Part | None, Tensor]]:
     """Yield each sub-layer of ``order`` with its input when only these run, then (None, ``X[N]``); lazily."""
     hidden = decoder.embed_tokens(ids)
-    for layer, half in order:
-        yield (layer, half), hidden
-        hidden = hidden + decoder.added(hidden, layer, half)
+    for layer, sublayer in order:
+        yield (layer, sublayer), hidden
+        hidden = hidden + decoder.added(hidden, layer, sublayer)
     yield None, hidden
 
 
 @torch.no_grad()
-def similarities(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> dict[Half, float]:
+def similarities(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> dict[Part, float]:
     """Compute the mean over tokens of cos(x, x + f(x)) for every sub-layer that is not removed (LLM-Drop).
 
     x [batch, tokens, channels] is the sub-layer's input and f the sub-layer with its norm.
     """
-    order = halves_of(decoder)
+    order = sublayers_of(decoder)
     totals = dict.fromkeys(order, 0.0)
     for batch in track(ids.split(batch_size), "LLM-Drop", unit="batch", shown=progress):
         before, entering = None, None
-        for half, hidden in states(decoder, batch, order):
+        for sublayer, hidden in states(decoder, batch, order):
             if before is not None:
                 totals[before] += torch.cosine_similarity(entering.double(), hidden.double(), dim=-1).sum().item()
-            before, entering = half, hidden
-    return {half: total / ids.numel() for half, total in totals.items()}
+            before, entering = sublayer, hidden
+    return {sublayer: total / ids.numel() for sublayer, total in totals.items()}
 
 
-def most_similar(similarity_by_half: dict[Half, float], count: int, kind: str = "both") -> list[Half]:
+def most_similar(similarity_by_sublayer: dict[Part, float], count: int, kind: str = "both") -> list[Part]:
     """Return the ``count`` sub-layers of a kind ('attention', 'mlp' or 'both') whose output is most like their input.
 
     Raises:
         UserError: an unknown kind, or a count that leaves no sub-layer of it.
     """
-    if kind not in (*HALVES, "both"):
-        raise unknown("kind of halves", kind, (*HALVES, "both"))
-    candidates = [half for half in similarity_by_half if kind in (half[1], "both")]
+    if kind not in (*SUBLAYERS, "both"):
+        raise unknown("kind of sub-layer", kind, (*SUBLAYERS, "both"))
+    candidates = [sublayer for sublayer in similarity_by_sublayer if kind in (sublayer[1], "both")]
     check_count(count, len(candidates))
-    return sorted(candidates, key=lambda half: -similarity_by_half[half])[:count]
+    return sorted(candidates, key=lambda sublayer: -similarity_by_sublayer[sublayer])[:count]
 
 
 def check_count(count: int, total: int) -> None:
     """Refuse a number of sub-layers that leaves none."""
     if not 0 < count < total:
-        raise UserValueError(f"cannot remove {count} of {total} halves of layers; choose 1..{total - 1}")
+        raise UserValueError(f"cannot remove {count} of {total} sub-layers; choose 1..{total - 1}")
 
 
 @torch.no_grad()
@@ -97,10 +97,10 @@ def greedy(
     name: str,
     *,
     batch_size: int = 8,
-    begun: Sequence[Half] = (),
-    after: Callable[[list[Half]], object] = lambda removed: None,
+    begun: Sequence[Part] = (),
+    after: Callable[[list[Part]], object] = lambda removed: None,
     progress: bool = False,
-) -> list[Half]:
+) -> list[Part]:
     """Select ``count`` sub-layers greedily: each time the one whose removal costs least over all batches.
 
     A trial continues from the input of the sub-layer that it leaves out, so h sub-layers cost h (h + 1) / 2 runs of
@@ -110,26 +110,26 @@ def greedy(
     a trial's ``X[N]`` to its cost. The search continues from the sub-layers ``begun`` that an earlier one removed, in
     order. ``after`` is called after each step with the sub-layers removed so far. ``name`` labels the progress bar.
     """
-    halves = halves_of(decoder)
-    check_count(count, len(halves))
+    sublayers = sublayers_of(decoder)
+    check_count(count, len(sublayers))
     removed = list(begun[:count])
     steps = range(len(removed), count)
-    for _ in track(steps, name, total=count, initial=len(removed), unit="half", shown=progress, each=True):
-        remaining = [half for half in halves if half not in removed]
+    for _ in track(steps, name, total=count, initial=len(removed), unit="sub-layer", shown=progress, each=True):
+        remaining = [sublayer for sublayer in sublayers if sublayer not in removed]
         costs = dict.fromkeys(remaining, 0.0)
         for number, batch in enumerate(ids.split(batch_size)):
             cost = cost_of_batch(number, batch)
-            for place, (half, hidden) in enumerate(states(decoder, batch, remaining)):
-                if half is not None:
+            for place, (sublayer, hidden) in enumerate(states(decoder, batch, remaining)):
+                if sublayer is not None:
                     for later, kind in remaining[place + 1 :]:
                         hidden = hidden + decoder.added(hidden, later, kind)
-                    costs[half] += cost(hidden)
+                    costs[sublayer] += cost(hidden)
         removed.append(lowest(costs))
         after(removed)
     return removed
 
 
-def block_pruner(decoder: Decoder, ids: Tensor, count: int, **options) -> list[Half]:
+def block_pruner(decoder: Decoder, ids: Tensor, count: int, **options) -> list[Part]:
     """Select ``count`` sub-layers: each time the one without which the loss on ``ids`` is lowest (BlockPruner).
 
     See `greedy`.
@@ -154,7 +154,7 @@ def linear_maps(
     Returns:
         Layer -> (bound, weight [out, in], bias [out]).
     """
-    maps, order = {}, halves_of(decoder)
+    maps, order = {}, sublayers_of(decoder)
     batches = [decoder.embed_tokens(batch).cpu() for batch in ids.split(batch_size)]
     for layer in track(range(decoder.num_layers), "NBL", unit="layer", shown=progress):
         norm = decoder.layers[layer].get_submodule(decoder.spec.attention.norm)

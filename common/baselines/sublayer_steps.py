@@ -7,7 +7,7 @@ from torch import nn
 
 from common.baselines import entrodrop, finercut, llm_pruner, slicegpt, sublayer_removal
 from common.models.architectures import layer_list
-from common.models.layers.sublayers import ATTENTION, drop_halves, present
+from common.models.layers.sublayers import ATTENTION, drop_sublayers, present
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Calibration, Pruning, register
@@ -82,9 +82,9 @@ class _Halves(Pruning):
     """Base of steps that remove attentions or MLPs (``choose``); details: `halves`, (layer, kind) in order of removal."""
 
     def apply(self, context: Context) -> None:
-        halves = self.choose(context)
-        drop_halves(context.model, halves)
-        context.details |= {"removed": [], "halves": [list(half) for half in halves]}
+        sublayers = self.choose(context)
+        drop_sublayers(context.model, sublayers)
+        context.details |= {"removed": [], "halves": [list(sublayer) for sublayer in sublayers]}
 
 
 @register("llm-drop")
@@ -95,7 +95,7 @@ class LlmDrop(_Halves):
     count: int
     kind: str | None = None
 
-    def choose(self, context: Context) -> list[sublayer_removal.Half]:
+    def choose(self, context: Context) -> list[sublayer_removal.Part]:
         """Return the sub-layers to remove."""
         similarities = sublayer_removal.similarities(context.decoder, context.sequences(), **context.pass_options)
         return sublayer_removal.most_similar(similarities, self.count, self.kind or "both")
@@ -111,16 +111,16 @@ class _Greedy(_Halves):
     count: int
     calibration: Calibration | None = None
 
-    def choose(self, context: Context) -> list[sublayer_removal.Half]:
+    def choose(self, context: Context) -> list[sublayer_removal.Part]:
         sublayer_removal.check_count(self.count, len(present(context.model)))
         reading = context.calibrated_on(self.calibration)
 
-        def search(begun: list[list] | None, keep: Callable[[list], object]) -> list[sublayer_removal.Half]:
-            return self.search(reading, begun=[tuple(half) for half in begun or ()], after=keep)
+        def search(begun: list[list] | None, keep: Callable[[list], object]) -> list[sublayer_removal.Part]:
+            return self.search(reading, begun=[tuple(sublayer) for sublayer in begun or ()], after=keep)
 
         facts = self.to_json() | {"count": None, "calibration": reading.recipe.calibration}
         removed = context.searched(self.method, facts, search, count=self.count, onward=True)
-        return [tuple(half) for half in removed[: self.count]]
+        return [tuple(sublayer) for sublayer in removed[: self.count]]
 
 
 @register("blockpruner")
@@ -128,7 +128,7 @@ class _Greedy(_Halves):
 class BlockPruner(_Greedy):
     """Remove, one at a time, the sub-layer without which perplexity on the calibration is lowest (BlockPruner)."""
 
-    def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
+    def search(self, context: Context, **onward) -> list[sublayer_removal.Part]:
         """Search the sub-layers to remove, one by one."""
         options = context.pass_options | onward
         return sublayer_removal.block_pruner(context.decoder, context.sequences(), self.count, **options)
@@ -139,7 +139,7 @@ class BlockPruner(_Greedy):
 class FinerCut(_Greedy):
     """Remove, one at a time, the sub-layer whose removal changes the original model's output least (FinerCut)."""
 
-    def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
+    def search(self, context: Context, **onward) -> list[sublayer_removal.Part]:
         """Search the sub-layers to remove, one by one."""
         options = {"progress": context.progress} | onward
         return finercut.finer_cut(context.decoder, context.sequences(), self.count, **options)
@@ -170,8 +170,8 @@ class EntroDrop(Pruning):
             remove_layers(context.model, chosen)
             context.details |= {"removed": chosen, "entropies": entropies}
         else:
-            drop_halves(context.model, chosen)
-            context.details |= {"removed": [], "halves": [list(half) for half in chosen], "entropies": entropies}
+            drop_sublayers(context.model, chosen)
+            context.details |= {"removed": [], "halves": [list(part) for part in chosen], "entropies": entropies}
 
 
 @register("nbl")

@@ -61,19 +61,19 @@ def weight_similarity(decoder: Decoder, *, progress: bool = False) -> Tensor:
         UserError: an architecture without the seven matrices (mixtures of experts, fused projections).
     """
     spec = decoder.spec
-    if len(spec.attention.readers) != 3 or len(spec.mlp.readers) != 2 or spec.no_halves:
+    if len(spec.attention.readers) != 3 or len(spec.mlp.readers) != 2 or spec.inseparable:
         raise UserError(
             f"WRP cannot compare the layers of architecture {decoder.architecture!r}. It reads q, k, v, o, gate, up and "
             "down projections, one matrix each. Use another selection"
         )
-    halves = [(f"{half.module}.", half) for half in (spec.attention, spec.mlp)]
-    names = [f"{path}{name}" for path, half in halves for name in (*half.readers, half.writer)]
+    sublayers = [(f"{sublayer.module}.", sublayer) for sublayer in (spec.attention, spec.mlp)]
+    names = [f"{path}{name}" for path, sublayer in sublayers for name in (*sublayer.readers, sublayer.writer)]
     norms = [[_weight(layer, name).double().norm().item() for name in names] for layer in decoder.layers]
     scale = torch.tensor(norms, dtype=torch.float64)
     scale = scale - scale.mean(0)
     lengths = scale.norm(dim=1)
     similarity = (scale @ scale.T) / (torch.outer(lengths, lengths) + EPS)
-    writers = [f"{path}{half.writer}" for path, half in halves]
+    writers = [f"{path}{sublayer.writer}" for path, sublayer in sublayers]
     by_projection = [
         _cka([_weight(layer, name) for layer in track(decoder.layers, name, shown=progress)]) for name in writers
     ]

@@ -15,7 +15,7 @@ SHORTCUT = "{}_shortcut"
 
 
 @dataclass(frozen=True)
-class Half:
+class Sublayer:
     """A sub-layer, attention or MLP, of a decoder layer. It adds ``module(norm(x))`` or ``post(module(norm(x)))`` to x.
 
     Attributes:
@@ -33,9 +33,9 @@ class Half:
     post: str | None = None
 
 
-_ATTENTION = Half("input_layernorm", "self_attn", ("q_proj", "k_proj", "v_proj"), "o_proj")
-_MLP = Half("post_attention_layernorm", "mlp", ("gate_proj", "up_proj"), "down_proj")
-_EXPERTS = Half("post_attention_layernorm", "mlp")
+_ATTENTION = Sublayer("input_layernorm", "self_attn", ("q_proj", "k_proj", "v_proj"), "o_proj")
+_MLP = Sublayer("post_attention_layernorm", "mlp", ("gate_proj", "up_proj"), "down_proj")
+_EXPERTS = Sublayer("post_attention_layernorm", "mlp")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Architecture:
         mlp: The layer's MLP, which runs after attention.
         parallel: Both sub-layers read the residual stream as it enters the layer.
         multiplier: Config attribute that multiplies each sub-layer's contribution; '' for none.
-        no_halves: Reason why attention and MLP cannot be separated or removed; '' if they can.
+        inseparable: Reason why attention and MLP cannot be separated or removed; '' if they can.
         experts: Names in files of the expert matrices that memory holds stacked: folder, gate, up, down. () if files
             and memory agree.
         renamed: Pairs of a prefix of parameter names in memory and its replacement in files.
@@ -69,11 +69,11 @@ class Architecture:
     writers: tuple[str, ...]
     offset_gain: bool = False
     layer_types: bool = False
-    attention: Half = _ATTENTION
-    mlp: Half = _MLP
+    attention: Sublayer = _ATTENTION
+    mlp: Sublayer = _MLP
     parallel: bool = False
     multiplier: str = ""
-    no_halves: str = ""
+    inseparable: str = ""
     experts: tuple[str, str, str, str] | tuple[()] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     body: str = "model"
@@ -83,7 +83,7 @@ class Architecture:
     positions: str = ""
 
     @property
-    def halves(self) -> dict[str, Half]:
+    def sublayers(self) -> dict[str, Sublayer]:
         """Attention and MLP by name, in order of execution."""
         return {"attention": self.attention, "mlp": self.mlp}
 
@@ -93,8 +93,8 @@ class Architecture:
 
         They exist only where attention runs first and the MLP reads the state after it; otherwise None.
         """
-        paths = tuple(f"{half.module}.{half.writer}" for half in (self.attention, self.mlp))
-        return paths if paths == self.writers and not self.parallel and not self.no_halves else None
+        paths = tuple(f"{sublayer.module}.{sublayer.writer}" for sublayer in (self.attention, self.mlp))
+        return paths if paths == self.writers and not self.parallel and not self.inseparable else None
 
     @property
     def like_llama(self) -> bool:
@@ -106,7 +106,7 @@ class Architecture:
         """Return whether single heads and channels of a layer can be removed (`common.models.layers.widths`)."""
         named_as_llama = (self.attention.readers, self.attention.writer) == (_ATTENTION.readers, _ATTENTION.writer)
         inner = self.mlp.readers == _MLP.readers or self.experts[:1] == ("block_sparse_moe.",)
-        return named_as_llama and inner and bool(self.attention.norm) and not self.no_halves
+        return named_as_llama and inner and bool(self.attention.norm) and not self.inseparable
 
 
 _PLAIN = ("self_attn.o_proj", "mlp.down_proj")
@@ -120,7 +120,7 @@ _GEMMA = Architecture(
     attention=replace(_ATTENTION, post=_POST_NORMS[0]),
     mlp=replace(_MLP, norm="pre_feedforward_layernorm", post=_POST_NORMS[1]),
 )
-# OLMo 2 normalises behind its halves alone: they read the residual stream itself.
+# OLMo 2 normalises behind its sub-layers alone: they read the residual stream itself.
 _OLMO = replace(
     _GEMMA,
     offset_gain=False,
@@ -138,7 +138,7 @@ _MIXTURE = Architecture(
 _SHARED = replace(_MIXTURE, writers=(*_MIXTURE.writers, "mlp.shared_experts.down_proj"))
 _DEEPSEEK = replace(
     _SHARED,
-    attention=Half("input_layernorm", "self_attn", ("q_proj", "kv_a_proj_with_mqa"), "o_proj"),
+    attention=Sublayer("input_layernorm", "self_attn", ("q_proj", "kv_a_proj_with_mqa"), "o_proj"),
 )
 
 LISTED = "docs/models.md lists those that are"  # said of an architecture that is not supported
@@ -154,12 +154,12 @@ SUPPORTED: dict[str, Architecture] = {
         _PLAIN, attention=replace(_ATTENTION, readers=("qkv_proj",)), mlp=replace(_MLP, readers=("gate_up_proj",))
     ),
     "starcoder2": Architecture(
-        ("self_attn.o_proj", "mlp.c_proj"), mlp=Half("post_attention_layernorm", "mlp", ("c_fc",), "c_proj")
+        ("self_attn.o_proj", "mlp.c_proj"), mlp=Sublayer("post_attention_layernorm", "mlp", ("c_fc",), "c_proj")
     ),
     "apertus": Architecture(
         _PLAIN,
         attention=replace(_ATTENTION, norm="attention_layernorm"),
-        mlp=Half("feedforward_layernorm", "mlp", ("up_proj",), "down_proj"),
+        mlp=Sublayer("feedforward_layernorm", "mlp", ("up_proj",), "down_proj"),
     ),
     "gemma2": _GEMMA,
     "gemma3_text": _GEMMA,
@@ -211,18 +211,18 @@ SUPPORTED: dict[str, Architecture] = {
         writers=(*_MIXTURE.writers, "linear_attn.out_proj", "mlp.shared_expert.down_proj"),
         offset_gain=True,
         layer_types=True,
-        no_halves=_LINEAR,
+        inseparable=_LINEAR,
     ),
     "qwen3_5_text": Architecture(
         ("self_attn.o_proj", "linear_attn.out_proj", "mlp.down_proj"),
         offset_gain=True,
         layer_types=True,
-        no_halves=_LINEAR,
+        inseparable=_LINEAR,
     ),
     "gpt_neox": Architecture(
         ("attention.dense", "mlp.dense_4h_to_h"),
-        attention=Half("input_layernorm", "attention", ("query_key_value",), "dense"),
-        mlp=Half("post_attention_layernorm", "mlp", ("dense_h_to_4h",), "dense_4h_to_h"),
+        attention=Sublayer("input_layernorm", "attention", ("query_key_value",), "dense"),
+        mlp=Sublayer("post_attention_layernorm", "mlp", ("dense_h_to_4h",), "dense_4h_to_h"),
         parallel=True,
         body="gpt_neox",
         embed="embed_in",
@@ -230,9 +230,9 @@ SUPPORTED: dict[str, Architecture] = {
     ),
     "opt": Architecture(
         ("self_attn.out_proj", "fc2"),
-        attention=Half("self_attn_layer_norm", "self_attn", ("q_proj", "k_proj", "v_proj"), "out_proj"),
-        mlp=Half("final_layer_norm", "", ("fc1",), "fc2"),
-        no_halves="its MLP is no module of its own",
+        attention=Sublayer("self_attn_layer_norm", "self_attn", ("q_proj", "k_proj", "v_proj"), "out_proj"),
+        mlp=Sublayer("final_layer_norm", "", ("fc1",), "fc2"),
+        inseparable="its MLP is no module of its own",
         body="model.decoder",
         norm="final_layer_norm",
         positions="embed_positions",
@@ -287,14 +287,14 @@ def experts_option(config) -> str | None:
     return next((name for name in names if getattr(config, name, None)), None)
 
 
-def check_halves(model: nn.Module, what: str) -> None:
+def check_separable(model: nn.Module, what: str) -> None:
     """Refuse work on attention and MLP apart if the architecture cannot separate them.
 
     Raises:
         UserError: the message names the reason.
     """
     spec = architecture_of(model)
-    why = spec.no_halves or ("its attention and MLP run side by side" if spec.parallel else "")
+    why = spec.inseparable or ("its attention and MLP run side by side" if spec.parallel else "")
     if why:
         raise UserError(
             f"{what} cannot be done for architecture {model.config.model_type!r}: {why}. Use another method"
@@ -322,15 +322,15 @@ def absent(weight: Tensor) -> bool:
     return weight.is_meta or one_for_all
 
 
-def branch(layer: nn.Module, half: Half, hidden: Tensor, **kwargs) -> Tensor:
+def branch(layer: nn.Module, sublayer: Sublayer, hidden: Tensor, **kwargs) -> Tensor:
     """Compute a sub-layer's contribution to the residual stream ``hidden`` [batch, tokens, channels].
 
     ``kwargs`` are attention's arguments.
     """
-    module = layer.get_submodule(half.module)
-    added = module(layer.get_submodule(half.norm)(hidden) if half.norm else hidden, **kwargs)
+    module = layer.get_submodule(sublayer.module)
+    added = module(layer.get_submodule(sublayer.norm)(hidden) if sublayer.norm else hidden, **kwargs)
     added = added[0] if isinstance(added, tuple) else added  # attention returns its weights too
-    return added if half.post is None else layer.get_submodule(half.post)(added)
+    return added if sublayer.post is None else layer.get_submodule(sublayer.post)(added)
 
 
 def check_one_basis(model: nn.Module) -> None:

@@ -25,7 +25,7 @@ from common.models.architectures import (
     at_hand,
     body,
     branch,
-    check_halves,
+    check_separable,
     embedding,
     final_norm,
     head,
@@ -208,15 +208,15 @@ class Decoder:
             self.executions += 1
         return hidden
 
-    def added(self, hidden: Tensor, layer: int, half: str, attention_mask: Tensor | None = None) -> Tensor:
+    def added(self, hidden: Tensor, layer: int, sublayer: str, attention_mask: Tensor | None = None) -> Tensor:
         """Compute the contribution of 'attention' or 'mlp' of a layer to the residual stream ``hidden``.
 
         ``hidden`` and the contribution are [batch, tokens, channels].
         """
-        if self.spec.no_halves:
-            check_halves(self.model, "what half a layer adds")
-        arguments = self._context(hidden, attention_mask).calls[layer] if half == "attention" else {}
-        return branch(at_hand(self.layers[layer]), self.spec.halves[half], hidden, **arguments) * self.multiplier
+        if self.spec.inseparable:
+            check_separable(self.model, "what a sub-layer adds")
+        arguments = self._context(hidden, attention_mask).calls[layer] if sublayer == "attention" else {}
+        return branch(at_hand(self.layers[layer]), self.spec.sublayers[sublayer], hidden, **arguments) * self.multiplier
 
     def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> ForwardContext:
         """Return a context for `run` on sequences whose tokens are at ``positions`` [batch, tokens], not consecutive.
@@ -257,7 +257,7 @@ class Decoder:
             try:
                 module = self.layers[layer].get_submodule(module_path)
             except AttributeError:
-                continue  # that half of the layer is removed, or a linear map (`common.models.layers.sublayers`)
+                continue  # that sub-layer is removed, or a linear map (`common.models.layers.sublayers`)
             offset = self.spec.offset_gain and "norm" in module_path
             for name in (parameter,) if parameter else ("weight", "bias"):
                 if getattr(module, name, None) is not None:

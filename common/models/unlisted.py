@@ -5,12 +5,13 @@ difference.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
 
-from common.models.architectures import LEARNT, LISTED, SUPPORTED, Architecture, Half, embedding, final_norm, layer_list
+from common.models.architectures import LEARNT, LISTED, SUPPORTED, Sublayer, embedding, final_norm, layer_list
 from common.models.decoder import Decoder
 from common.utils.errors import UserError, first_of
 
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _OUTSIDE = {"embed_tokens", "layers", "norm", "rotary_emb"}
 _INSIDE = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
-_LINEAR = ("self_attn.o_proj", "mlp.down_proj")
+_LLAMA = SUPPORTED["llama"]
 _TOKENS, _ROWS = 12, 2
 
 
@@ -39,7 +40,7 @@ def layout(model: nn.Module) -> list[str]:
         return differences
     for number, layer in enumerate(layers):
         modules = dict(layer.named_modules())
-        if missing := [path for path in _LINEAR if not isinstance(modules.get(path), nn.Linear)]:
+        if missing := [path for path in _LLAMA.writers if not isinstance(modules.get(path), nn.Linear)]:
             differences.append(f"{missing[0]} of layer {number} is no linear module")
             break
         if own := [name for name, _ in layer.named_parameters(recurse=False)]:
@@ -48,13 +49,11 @@ def layout(model: nn.Module) -> list[str]:
     if by_index := _by_index(layers, getattr(model.config, "layer_types", None)):
         differences.append(f"{by_index} depends on the layer's index, which changes where layers are removed before it")
     if not differences:
-        SUPPORTED[kind] = Architecture(
-            _LINEAR,
+        SUPPORTED[kind] = replace(
+            _LLAMA,
             layer_types=getattr(model.config, "layer_types", None) is not None,
-            attention=Half("input_layernorm", "self_attn", _reading_matrices(layers[0], "self_attn", "qkv"), "o_proj"),
-            mlp=Half(
-                "post_attention_layernorm", "mlp", _reading_matrices(layers[0], "mlp", ("gate", "up")), "down_proj"
-            ),
+            attention=_as_in(layers[0], _LLAMA.attention),
+            mlp=_as_in(layers[0], _LLAMA.mlp),
         )
         LEARNT.add(kind)
     return differences
@@ -77,11 +76,11 @@ def _by_index(layers: nn.ModuleList, layer_types: Sequence[str] | None) -> str:
     return ""
 
 
-def _reading_matrices(layer: nn.Module, half: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return Llama's reading matrices of half a layer if it has all of them, else none."""
-    paths = tuple(f"{name}_proj" for name in names)
-    module = layer.get_submodule(half)
-    return paths if all(isinstance(getattr(module, name, None), nn.Linear) for name in paths) else ()
+def _as_in(layer: nn.Module, sublayer: Sublayer) -> Sublayer:
+    """Return Llama's sub-layer, without reading matrices if this layer lacks one of them."""
+    module = layer.get_submodule(sublayer.module)
+    has_all = all(isinstance(getattr(module, name, None), nn.Linear) for name in sublayer.readers)
+    return sublayer if has_all else replace(sublayer, readers=())
 
 
 @torch.no_grad()

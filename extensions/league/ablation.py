@@ -63,7 +63,7 @@ def _each_draw_lower(repair: str, before: str) -> comparisons.Check:
 
 NOTE = (
     "After the contiguous block. The first row is the regression of CoMe's public code: it refits o_proj and down_proj of "
-    "the one layer after the removed ones. The target is the sum of what the same halves of that layer and of the removed "
+    "the one layer after the removed ones. The target is the sum of what the same sub-layers there and in the removed "
     "ones added in the original model. The ridge is 1 % of the mean eigenvalue and pulls towards 0. That code removes one "
     "layer at a time; here the block is removed at once. Each later row changes one more option, up to the "
     "league's refits. The last two rows each change the league's refit in one way."

@@ -95,7 +95,7 @@ ONE_BY_ONE = "one-by-one"
 WRP = "wrp"
 TRAINED_PATCH, TRAINED_LAYER, OVERREP = "linearpatch-trained", "streamline-layer-trained", "overrep"
 DROP, ENTRODROP, BLOCKPRUNER, FINERCUT = "llm-drop", "entrodrop", "blockpruner", "finercut"
-HALVES = "halves"  # in the place of a repair
+SUBLAYERS = "halves"  # in the place of a repair
 TRIED = 8  # sequences on which every block of layers is tried
 SEARCHED = 4  # sequences that a search by removing reads: about as many tokens as SLEB's lines of small models
 
@@ -142,7 +142,7 @@ _OF_PAPERS = {
     TRAINED_PATCH: "LinearPatch +FT (trained)",
     TRAINED_LAYER: "LLM-Streamline(layer) +FT (trained)",
     OVERREP: "OverRep (trained)",
-    HALVES: "twice as many sublayers",
+    SUBLAYERS: "twice as many sublayers",
     PRUNER: "LLM-Pruner",
     SLICEGPT: "SliceGPT",
     NBL: "NBL",
@@ -229,7 +229,7 @@ class LeagueSpec:
 
 
 # What a repair is measured against: as many parameters removed, no training.
-TRAINING_FREE = (*RIVALS, HALVES, PRUNER, SLICEGPT, COME)
+TRAINING_FREE = (*RIVALS, SUBLAYERS, PRUNER, SLICEGPT, COME)
 
 AFTER_LEAST_LOSS = (NONE, PATCHED, GHOSTED, REPLACEME, REFIT)
 AFTER_WRP = (NONE, GHOSTED, REFIT)
@@ -264,7 +264,7 @@ def name(selection: str, repair: str, text: str = "", seed: int | None = None) -
     return LeagueSpec(selection, repair, text, seed).method
 
 
-def halves(count: int, calibration: dict) -> dict[str, dict]:
+def sublayers(count: int, calibration: dict) -> dict[str, dict]:
     """Return selections of sub-layers, attentions and MLPs in one ranking, by id.
 
     ``count`` layers stand for 2 ``count`` sub-layers. Methods that try every sub-layer at every step read only the
@@ -335,8 +335,8 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
         yield LeagueSpec(BLOCK, repair), {"selection": selections(count)[BLOCK], "repair": step}
     for repair, step in GRAFTS.items():
         yield LeagueSpec(LEAST_RESIDUAL_GRAFTED, repair), {"selection": grafted_selection(count), "repair": step}
-    for name, selection in halves(count, BUDGET[subject.profile]).items():
-        yield LeagueSpec(name, HALVES), {"selection": selection}
+    for name, selection in sublayers(count, BUDGET[subject.profile]).items():
+        yield LeagueSpec(name, SUBLAYERS), {"selection": selection}
     yield from others(count, subject.layers, subject.profile).items()
     one_by_one = {"method": "least-left-refit", "count": count, "following": 3, "ridge": 1e-3}
     yield LeagueSpec("", ONE_BY_ONE), {"selection": one_by_one}

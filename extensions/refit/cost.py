@@ -46,16 +46,16 @@ class Cost:
         size = getattr(config, "head_dim", None) or width // heads
         inputs = {ATTENTION: heads * size, MLP: config.intermediate_size}
         pairs = getattr(config, "num_key_value_heads", None) or heads
-        halves = {ATTENTION: 2 * width * size * (heads + pairs), MLP: 3 * width * config.intermediate_size}
+        sublayers = {ATTENTION: 2 * width * size * (heads + pairs), MLP: 3 * width * config.intermediate_size}
         last = {name: features * width for name, features in inputs.items()}
-        again = last if options.device == "cpu" and options.stream is None else halves
+        again = last if options.device == "cpu" and options.stream is None else sublayers
         calls = 0.0
         if plan:
             # the dense residual stream, which the repaired one is until the first interface
-            calls = next(k for k in range(max(plan) + 1, job.layers + 1) if k not in removed) * sum(halves.values())
+            calls = next(k for k in range(max(plan) + 1, job.layers + 1) if k not in removed) * sum(sublayers.values())
             for k in range(min(plan), max(plan) + 1):
                 if k not in removed:
-                    calls += _repeated(plan.get(k, ()), halves, again, k == min(plan) and k < min(removed))
+                    calls += _repeated(plan.get(k, ()), sublayers, again, k == min(plan) and k < min(removed))
         operations, most = 0.0, 0
         solved = len(RIDGES) if options.held_out else 1
         for name in chain.from_iterable(plan.values()):
@@ -69,20 +69,20 @@ class Cost:
             operations += (solved - 1) * 2 * n**2 * width
             rows = min(tokens, BATCH * job.length, WIDE_BYTES // (8 * n))
             most = max(most, 8 * (n * (n + width) * (1 if alone else 4) + rows * (n + 2 * width)))
-        return cls(calls / sum(halves.values()) / job.layers, operations, most)
+        return cls(calls / sum(sublayers.values()) / job.layers, operations, most)
 
 
-def _repeated(names: Sequence[str], halves: Mapping[str, int], again: Mapping[str, int], inputs_known: bool) -> int:
+def _repeated(names: Sequence[str], sublayers: Mapping[str, int], again: Mapping[str, int], inputs_known: bool) -> int:
     """Return how many weights multiply each token of the repaired residual stream in one layer.
 
-    names: matrices that are refitted. halves: weights of attention and MLP. again: weights that run once more after a
+    names: matrices that are refitted. sublayers: weights of attention and MLP. again: weights that run once more after a
     refit. inputs_known: whether the dense pass shows the inputs of the first matrix.
     """
     total = 0
-    for name in halves:
+    for name in sublayers:
         if name in names:
-            total += (again if inputs_known else halves)[name] + again[name]
+            total += (again if inputs_known else sublayers)[name] + again[name]
             inputs_known = False
         elif not inputs_known:
-            total += halves[name]
+            total += sublayers[name]
     return total

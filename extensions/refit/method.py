@@ -198,7 +198,7 @@ def check_architecture(name: str) -> None:
     """
     if name in SUPPORTED and SUPPORTED[name].matrices is None:
         spec = SUPPORTED[name]
-        why = spec.no_halves or (
+        why = spec.inseparable or (
             "its attention and MLP run side by side"
             if spec.parallel
             else "its output matrices do not write into the residual stream themselves"
@@ -290,7 +290,7 @@ class _RefitBatch:
     """One batch's streams at one place of the model, on the host.
 
     judges: whether it only chooses ridges. out, ahead: the dense residual stream after the layer there, and after the layers
-    that are removed behind it. branches: what halves of removed layers added to the dense residual stream since the layer
+    that are removed behind it. branches: what sub-layers of removed layers added to the dense residual stream since the layer
     before them. middle: the repaired residual stream between attention and MLP of the layer at hand. read: the inputs of its
     o_proj and down_proj in the repaired model, as far as they are kept.
     """
@@ -395,7 +395,7 @@ class _Streams:
         return reports
 
     def _half(self, batch: _RefitBatch, layer: int, name: str) -> tuple[Watched | None, Tensor]:
-        """Run the half of a layer that ends with this matrix, in the repaired model.
+        """Run the sub-layer that ends with this matrix, in the repaired model.
 
         Returns what was seen of it (None if `read` has the inputs of the matrix) and the residual stream after it.
         """
@@ -428,7 +428,7 @@ class _Streams:
                 batch.read[name] = self.pool.keep(value)
 
     def _with_branches(self, batch: _RefitBatch, before: Tensor, layer: int) -> Tensor:
-        """Return the dense residual stream after a layer, and add what its halves add to the batch's branches."""
+        """Return the dense residual stream after a layer, and add what its sub-layers add to the batch's branches."""
         with Watched(self.origin, layer) as watched:
             out = self.origin.run(before, layer, layer + 1)
         middle = watched.middle.float()

@@ -128,7 +128,7 @@ def check_architecture(name: str) -> None:
     Raises:
         UserError: the message names the architecture.
     """
-    if not all(half.norm for half in SUPPORTED[name].halves.values()):
+    if not all(sublayer.norm for sublayer in SUPPORTED[name].sublayers.values()):
         raise UserError(
             f"architecture {name!r} has no norm before its attention and MLP. They see the scale of the residual stream, "
             "so a factor cannot be fused into the weights. Leave the weights as they are (--no-compensation), or use another "

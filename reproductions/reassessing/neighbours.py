@@ -62,7 +62,7 @@ def _laco(model: str, removed: int) -> dict:
 
 
 def _finercut(model: str, removed: int) -> dict:
-    """Return twice as many halves as layers. Every step tries every half, so it reads few of the sequences that BI reads."""
+    """Return twice as many sub-layers as layers. Every step tries each, so it reads few of the sequences that BI reads."""
     calibration = CALIBRATION["paper"]
     few = calibration | {"count": SEARCHED}
     return {"selection": {"method": "finercut", "count": 2 * removed, "calibration": few}, "calibration": calibration}

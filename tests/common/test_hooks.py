@@ -1,4 +1,4 @@
-"""Scaling and patches against running the two halves by hand."""
+"""Scaling and patches against running the two sub-layers by hand."""
 
 import copy
 

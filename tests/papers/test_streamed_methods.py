@@ -65,13 +65,13 @@ def test_same_checkpoint(name, method, write_checkpoint, tmp_path, crops, ids):
 @pytest.mark.parametrize(
     "work",
     [
-        lambda model, crops: sublayers.drop_halves(model, [(2, "attention")]),
+        lambda model, crops: sublayers.drop_sublayers(model, [(2, "attention")]),
         lambda model, crops: slicegpt.slice_stream(model, crops, 32),
         lambda model, crops: llm_pruner.prune(model, crops, 0.25),
         lambda model, crops: importance.taylor(Decoder(model), crops),
         lambda model, crops: prune_and_compensate(model, crops, 2, metric="taylor+", protected=[0, 5]),
     ],
-    ids=["halves", "slices", "heads", "scores by gradients", "layers by gradients"],
+    ids=["sub-layers", "slices", "heads", "scores by gradients", "layers by gradients"],
 )
 def test_what_changes_parts_of_layers_or_needs_gradients_is_refused(work, write_checkpoint, tmp_path, crops, ids):
     """It would leave another model than in memory."""
@@ -89,5 +89,5 @@ def test_attention_and_mlp_apart_read_their_layer(write_checkpoint, tmp_path, id
     whole, streamed = (Decoder(checkpoint.load(folder, stream=stream)[0]) for stream in (None, 0))
     with torch.inference_mode():
         hidden = whole.embed_tokens(ids)
-        for half in ("attention", "mlp"):
-            assert torch.equal(whole.added(hidden, 2, half), streamed.added(hidden, 2, half))
+        for sublayer in ("attention", "mlp"):
+            assert torch.equal(whole.added(hidden, 2, sublayer), streamed.added(hidden, 2, sublayer))

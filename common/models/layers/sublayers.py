@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from common.models import offload
-from common.models.architectures import architecture_of, check_halves, embedding, layer_list
+from common.models.architectures import architecture_of, check_separable, embedding, layer_list
 from common.models.layers.structure import register_structure
 from common.utils.errors import UserValueError, unknown
 
 ATTENTION, MLP = "attention", "mlp"
-HALVES = (ATTENTION, MLP)
+SUBLAYERS = (ATTENTION, MLP)
 
 
 class NoMlp(nn.Module):
@@ -73,27 +73,27 @@ class LinearAttention(_Counting):
 
 def present(model: nn.Module) -> list[tuple[int, str]]:
     """Return (layer, sub-layer) of every attention and MLP that is unchanged, in the order in which they run."""
-    halves = architecture_of(model).halves
+    sublayers = architecture_of(model).sublayers
     return [
         (number, name)
         for number, layer in enumerate(layer_list(model))
-        for name, half in halves.items()
-        if not hasattr(getattr(layer, half.module or half.writer, None), "state")
+        for name, sublayer in sublayers.items()
+        if not hasattr(getattr(layer, sublayer.module or sublayer.writer, None), "state")
     ]
 
 
-def drop_halves(model: nn.Module, halves: Iterable[tuple[int, str]]) -> None:
+def drop_sublayers(model: nn.Module, sublayers: Iterable[tuple[int, str]]) -> None:
     """Remove the sub-layers ``halves``, (layer, kind) each, from the model, in place.
 
     Raises:
         UserError: a sub-layer that does not exist, or one named twice.
     """
-    halves = list(halves)
-    for entry in halves:
+    sublayers = list(sublayers)
+    for entry in sublayers:
         _check(model, *entry)
-    if len(set(halves)) < len(halves):
-        raise UserValueError(f"cannot drop one half twice: {halves}; name each once")
-    for number, name in halves:
+    if len(set(sublayers)) < len(sublayers):
+        raise UserValueError(f"cannot drop one sub-layer twice: {sublayers}; name each once")
+    for number, name in sublayers:
         layer = layer_list(model)[number]
         _replace(model, number, name, NoAttention(layer.self_attn.layer_idx) if name == ATTENTION else NoMlp())
 
@@ -108,10 +108,10 @@ def linear_attention(model: nn.Module, number: int, weight: Tensor, bias: Tensor
 
 
 def _check(model: nn.Module, number: int, name: str) -> None:
-    check_halves(model, "changing halves of layers")
-    offload.refuse(model, "changing halves of layers")
-    if name not in HALVES:
-        raise unknown("half of a layer", name, HALVES)
+    check_separable(model, "changing sub-layers")
+    offload.refuse(model, "changing sub-layers")
+    if name not in SUBLAYERS:
+        raise unknown("sub-layer", name, SUBLAYERS)
     if (number, name) not in present(model):
         raise UserValueError(
             f"the model has no {name} in layer {number}; it has layers 0 to {len(layer_list(model)) - 1}"
@@ -119,20 +119,20 @@ def _check(model: nn.Module, number: int, name: str) -> None:
 
 
 def _replace(model: nn.Module, number: int, name: str, module: nn.Module) -> None:
-    layer, half = layer_list(model)[number], architecture_of(model).halves[name]
-    setattr(layer, half.module, module)
+    layer, sublayer = layer_list(model)[number], architecture_of(model).sublayers[name]
+    setattr(layer, sublayer.module, module)
     if module.state == "none":
-        setattr(layer, half.norm, nn.Identity())
-    if half.post is not None:
-        setattr(layer, half.post, nn.Identity())
+        setattr(layer, sublayer.norm, nn.Identity())
+    if sublayer.post is not None:
+        setattr(layer, sublayer.post, nn.Identity())
 
 
 def _describe(model: nn.Module) -> list[dict] | None:
-    halves = architecture_of(model).halves
+    sublayers = architecture_of(model).sublayers
     changes = []
     for number, layer in enumerate(layer_list(model)):
-        for name, half in halves.items():
-            if state := getattr(getattr(layer, half.module or half.writer, None), "state", None):
+        for name, sublayer in sublayers.items():
+            if state := getattr(getattr(layer, sublayer.module or sublayer.writer, None), "state", None):
                 changes.append({"layer": number, "half": name, "state": state})
     return changes or None
 
@@ -144,7 +144,7 @@ def _build(model: nn.Module, description: Sequence[Mapping]) -> None:
             like = embedding(model).weight
             linear_attention(model, entry["layer"], like.new_empty(channels, channels), like.new_empty(channels))
         else:
-            drop_halves(model, [(entry["layer"], entry["half"])])
+            drop_sublayers(model, [(entry["layer"], entry["half"])])
 
 
 register_structure("halves", _describe, _build, "attention or MLP is missing from some of its layers")

@@ -117,8 +117,8 @@ def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> C
     linear = {name.rpartition(".")[2] for name, module in body(model).named_modules() if isinstance(module, nn.Linear)}
     names = settings.targets
     if names == PROJECTIONS:  # and what other architectures have in their places
-        for half in architecture_of(model).halves.values():
-            names += (*half.readers, half.writer)
+        for sublayer in architecture_of(model).sublayers.values():
+            names += (*sublayer.readers, sublayer.writer)
     targets = [name for name in dict.fromkeys(names) if name in linear]
     if not targets:
         raise UserError(f"no layer to adapt: the model has no linear module named {', '.join(settings.targets)}")

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from heads import half_streams
+from heads import sublayer_streams
 from scipy import stats
 
 from common.baselines import entrodrop
 from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.models.decoder import Decoder
-from common.models.layers.sublayers import ATTENTION, HALVES, MLP, drop_halves
+from common.models.layers.sublayers import ATTENTION, MLP, SUBLAYERS, drop_sublayers
 from common.pruning.pipeline import context_of, run_recipe
 from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
-ORDER = [(layer, half) for layer in range(3) for half in HALVES]
+ORDER = [(layer, sublayer) for layer in range(3) for sublayer in SUBLAYERS]
 
 
 def naive_entropy(values, bins):
@@ -22,8 +22,8 @@ def naive_entropy(values, bins):
 
 
 def naive_entropies(model, bins):
-    """Of the stream before every half and after the last, sequence by sequence."""
-    streams = ([stream[0].double().numpy() for stream in half_streams(model, sequence[None])] for sequence in IDS)
+    """Of the stream before every sub-layer and after the last, sequence by sequence."""
+    streams = ([stream[0].double().numpy() for stream in sublayer_streams(model, sequence[None])] for sequence in IDS)
     return np.mean([[naive_entropy(stream, bins) for stream in of_sequence] for of_sequence in streams], axis=0)
 
 
@@ -43,7 +43,7 @@ def test_entropy_in_closed_form():
 
 
 def test_what_adds_least_is_removed_from_the_lowest_entropy_on():
-    # before each half of layers 0, 1 and 2, and after all; the lowest input of a layer is that of layer 1
+    # before each sub-layer of layers 0, 1 and 2, and after all; the lowest input of a layer is that of layer 1
     entropies = [9.0, 2.0, 3.0, 4.5, 4.0, 4.2, 6.0]
     assert entrodrop.least_increase(entropies, ORDER, 1) == [(2, ATTENTION)]
     assert entrodrop.least_increase(entropies, ORDER, 2) == [(2, ATTENTION), (1, ATTENTION)]
@@ -52,7 +52,7 @@ def test_what_adds_least_is_removed_from_the_lowest_entropy_on():
     assert entrodrop.least_increase(entropies, ORDER, 1, "layer") == [1]
     falling = [1.5, *entropies[1:]]  # then the lowest input is that of layer 0
     assert entrodrop.least_increase(falling, ORDER, 1, "both") == [(1, MLP)]
-    without = [*entropies[:1], *entropies[3:]], [*ORDER[:1], *ORDER[3:]]  # two halves
+    without = [*entropies[:1], *entropies[3:]], [*ORDER[:1], *ORDER[3:]]  # two sub-layers
     assert entrodrop.least_increase(*without, 1, "layer") == [2]
 
 
@@ -60,8 +60,8 @@ def test_what_adds_least_is_removed_from_the_lowest_entropy_on():
     ("count", "options", "message"),
     [
         (1, {"kind": "atention"}, "did you mean 'attention'"),
-        (3, {}, "cannot remove 3 of 3 halves"),
-        (0, {}, "cannot remove 0 of 3 halves"),
+        (3, {}, "cannot remove 3 of 3 sub-layers"),
+        (0, {}, "cannot remove 0 of 3 sub-layers"),
         (2, {"kind": "layer"}, "cannot remove 2 of 3 layers; choose 1..1"),
         (2, {}, "cannot remove 2: from layer 2 on, where entropy rises, there are 1 of kind 'attention'"),
     ],
@@ -73,19 +73,19 @@ def test_what_is_refused(count, options, message):
         entrodrop.least_increase([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0], ORDER, 1)
 
 
-def test_whole_layers_go_by_name_and_halves_that_are_gone_are_not_asked(make_tiny, monkeypatch):
-    # what each half adds, from layer 0's attention on; layer 1 has none
+def test_whole_layers_go_by_name_and_sublayers_that_are_gone_are_not_asked(make_tiny, monkeypatch):
+    # what each sub-layer adds, from layer 0's attention on; layer 1 has none
     entropies = np.cumsum([0, 1, 5, 2, 4, 4, 1, 2, 9, 9, 3, 1]).tolist()
     monkeypatch.setattr(entrodrop, "entropies", lambda *_, **__: entropies)
 
     def pruned(**options):
         model = make_tiny("llama")
-        drop_halves(model, [(1, ATTENTION)])
+        drop_sublayers(model, [(1, ATTENTION)])
         context = context_of(model, sequences=IDS, selection={"method": "entrodrop"} | options)
         run_recipe(context)
         return context
 
     whole = pruned(count=2, kind="layer")
     assert whole.removed == [1, 3] and len(whole.model.model.layers) == 4 and whole.details["entropies"] == entropies
-    halves = pruned(count=4)
-    assert halves.details["halves"] == [[layer, ATTENTION] for layer in (0, 3, 5, 2)] and halves.removed == []
+    sublayers = pruned(count=4)
+    assert sublayers.details["halves"] == [[layer, ATTENTION] for layer in (0, 3, 5, 2)] and sublayers.removed == []

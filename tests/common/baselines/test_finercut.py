@@ -8,7 +8,7 @@ from silenced import silenced
 from common.baselines import finercut, sublayer_removal
 from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.models.decoder import Decoder
-from common.models.layers.sublayers import ATTENTION, drop_halves, present
+from common.models.layers.sublayers import ATTENTION, drop_sublayers, present
 from common.pruning.pipeline import SAMPLERS, Context
 from common.pruning.recipe import Recipe
 from common.utils.errors import UserError
@@ -30,8 +30,8 @@ def distance(dense, pruned):
 def naive(model, count):
     dense, removed = logits(model), []
     for _ in range(count):
-        remaining = [half for half in present(model) if half not in removed]
-        costs = {half: distance(dense, logits(silenced(model, [*removed, half]))) for half in remaining}
+        remaining = [sublayer for sublayer in present(model) if sublayer not in removed]
+        costs = {sublayer: distance(dense, logits(silenced(model, [*removed, sublayer]))) for sublayer in remaining}
         removed.append(min(costs, key=costs.__getitem__))
     return removed
 
@@ -50,12 +50,12 @@ def test_divergences_of_nothing_and_of_opposites():
     assert finercut.divergences(first, second).item() == pytest.approx(torch.tensor(2.0).log().item())  # its largest
 
 
-def test_a_trial_runs_what_follows_the_half_it_leaves_out_alone(tiny_llama, monkeypatch):
+def test_a_trial_runs_what_follows_the_sublayer_it_leaves_out_alone(tiny_llama, monkeypatch):
     ran, added = [], Decoder.added
     monkeypatch.setattr(Decoder, "added", lambda *given: ran.append(given[2:]) or added(*given))
     decoder = Decoder(tiny_llama)
     finercut.finer_cut(decoder, IDS, 2)
-    assert len(ran) == len(IDS) * sum(halves * (halves + 1) // 2 for halves in (12, 11))
+    assert len(ran) == len(IDS) * sum(sublayers * (sublayers + 1) // 2 for sublayers in (12, 11))
     assert decoder.executions == 6 * len(IDS)  # the dense pass
 
 
@@ -64,13 +64,13 @@ def test_it_continues_from_what_is_removed_and_from_what_was_found(make_tiny):
     removed = finercut.finer_cut(Decoder(model), IDS, 3)
     assert finercut.finer_cut(Decoder(model), IDS, 3, begun=removed[:2]) == removed
     assert finercut.finer_cut(Decoder(model), IDS, 1, begun=removed[:2]) == removed[:1]
-    drop_halves(model, [(2, ATTENTION)])  # dense is the model as it is given
+    drop_sublayers(model, [(2, ATTENTION)])  # dense is the model as it is given
     assert finercut.finer_cut(Decoder(model), IDS, 1) == naive(model, 1)
 
 
 @pytest.mark.parametrize("count", [0, 12])
 def test_what_is_refused(tiny_llama, count):
-    with pytest.raises(UserError, match=f"cannot remove {count} of 12 halves of layers; choose 1..11"):
+    with pytest.raises(UserError, match=f"cannot remove {count} of 12 sub-layers; choose 1..11"):
         finercut.finer_cut(Decoder(tiny_llama), IDS, count)
 
 

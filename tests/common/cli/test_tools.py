@@ -19,7 +19,7 @@ from common.cli.job import Job
 from common.cli.options import tool_parser
 from common.models import checkpoint
 from common.models.decoder import Decoder
-from common.models.layers.sublayers import drop_halves
+from common.models.layers.sublayers import drop_sublayers
 from common.utils.errors import NoData
 from papers.laco.tool import combined
 from papers.reassessing import sample_line_crops, select
@@ -41,7 +41,7 @@ def weights(folder):
     return AutoModelForCausalLM.from_pretrained(folder).state_dict()
 
 
-def test_without_a_factor_norms_behind_the_halves_are_no_hindrance(tool, write_checkpoint, tmp_path):
+def test_without_a_factor_norms_behind_the_sublayers_are_no_hindrance(tool, write_checkpoint, tmp_path):
     command = ["prunecomp", "--remove", 2, "--no-evaluation"]
     olmo2 = write_checkpoint(tmp_path / "olmo2", "olmo2")
     run = tool(*command, model=olmo2)
@@ -166,7 +166,7 @@ def test_fewer_sequences_than_texts_are_of_the_first_ones(tool, text, second_tex
 
 def test_a_model_with_parts_of_layers_taken_out_is_refused(tool, model, tmp_path):
     halves, tokenizer = checkpoint.load(model)
-    drop_halves(halves, [(2, "mlp")])
+    drop_sublayers(halves, [(2, "mlp")])
     run = tool("refit", "--remove", 2, model=checkpoint.save(halves, tokenizer, tmp_path / "halves"))
     assert run.status == 2 and "parts of layers were taken out" in run.stderr
 

@@ -87,11 +87,11 @@ def loaded(make_patch, tensors):
 
 @pytest.mark.parametrize("name", sorted({*ARCHITECTURES, *FAMILIES}))
 @torch.no_grad()
-def test_halves_make_the_layer_or_are_refused(name, make_tiny, ids):
+def test_sublayers_make_the_layer_or_are_refused(name, make_tiny, ids):
     decoder = Decoder(make_tiny(name))
     hidden, mask = decoder.embed_tokens(ids), torch.ones_like(ids)
     mask[1, :5] = 0  # padding, on the left
-    if decoder.spec.no_halves:
+    if decoder.spec.inseparable:
         with pytest.raises(UserError, match=f"cannot be done for architecture '{name}'"):
             decoder.added(hidden, 0, "attention")
         return

@@ -76,7 +76,7 @@ def test_one_that_differs_is_refused_by_what_differs(kind, settings, message, tm
 
 @torch.no_grad()
 def test_what_a_layer_does_besides_is_found(tmp_path, ids, monkeypatch):
-    """A layer that adds something else than its halves."""
+    """A layer that adds something else than its sub-layers."""
     saved(tmp_path / "model", "seed_oss")
     kind = type(AutoModelForCausalLM.from_pretrained(tmp_path / "model").model.layers[0])
     forward = kind.forward

@@ -30,7 +30,7 @@ TABLE = registry.get("league")
         (rows.name(rows.LEAST_LOSS_BLOCK, rows.GHOSTED), "this project", True),
         (rows.name(rows.LEAST_RESIDUAL, rows.REFIT_FIXED_RIDGE), "Transformers, vLLM, llama.cpp", True),
         (rows.LeagueSpec("", rows.ONE_BY_ONE).method, "Transformers, vLLM, llama.cpp", True),
-        (rows.name(rows.DROP, rows.HALVES), "this project", False),
+        (rows.name(rows.DROP, rows.SUBLAYERS), "this project", False),
         (rows.name(rows.SLICES, rows.SLICEGPT), "this project", False),
         (rows.name(rows.MAPS, rows.NBL), "this project", False),
     ],
@@ -42,7 +42,7 @@ def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, mak
     context = context_of(make_tiny("llama"), sequences=ids, selection=row.recipe.selection, repair=row.recipe.repair)
     run_recipe(context)
     parts_of_all = row.spec.repair in (rows.SLICEGPT, rows.NBL)
-    assert len(context.model.model.layers) == (6 if parts_of_all else 4) or row.spec.repair == rows.HALVES
+    assert len(context.model.model.layers) == (6 if parts_of_all else 4) or row.spec.repair == rows.SUBLAYERS
     assert parts_of_all or len(present(context.model)) == 8
     columns = {column.id: column for column in TABLE.columns_for(subjects.TOY)}
     values = {}

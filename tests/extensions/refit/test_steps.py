@@ -187,7 +187,7 @@ UNSAID = {"device": "cpu", "held_out": None, "stream": None}
 @pytest.mark.parametrize("room", [True, False])
 @pytest.mark.parametrize(("removed", "following"), [([2, 3], 1), ([1], 0), ([1, 3], 1), ([0], 2)])
 def test_the_cost_said_before_is_the_work_done(removed, following, room, ids, make_tiny, monkeypatch):
-    """Weights that tokens meet. Without room for what matrices read halves run again, as in a streamed model."""
+    """Weights that tokens meet. Without room for what matrices read, sub-layers run again, as in a streamed model."""
     model, met, layer = make_tiny("llama"), [], 0
     for module in model.model.layers.modules():
         if isinstance(module, torch.nn.Linear):

@@ -13,7 +13,7 @@ from common.calibration import collect
 from common.hooks import scale_stream
 from common.models import checkpoint, decoder
 from common.models.decoder import Decoder
-from common.models.layers.sublayers import ATTENTION, MLP, drop_halves, linear_attention
+from common.models.layers.sublayers import ATTENTION, MLP, drop_sublayers, linear_attention
 from common.models.surgery import remove_layers, untie_embeddings
 from common.pruning import importance
 from common.pruning.pipeline import context_of, run_recipe
@@ -55,8 +55,8 @@ def test_fusing_is_scaling_the_stream_at_the_interface(tiny, crops, position):
     assert deviation(tiny, crops, position, 1.37) < 5e-3  # at the architecture's own epsilon
 
 
-def test_halves_that_are_gone_or_linear_maps_are_scaled_with_the_rest(tiny, crops):
-    drop_halves(tiny, [(0, ATTENTION), (2, MLP)])
+def test_sublayers_that_are_gone_or_linear_maps_are_scaled_with_the_rest(tiny, crops):
+    drop_sublayers(tiny, [(0, ATTENTION), (2, MLP)])
     torch.manual_seed(8)
     linear_attention(tiny, 1, torch.randn(64, 64) / 8, torch.randn(64))
     exact = without_epsilon(copy.deepcopy(tiny))

@@ -13,7 +13,7 @@ from common.models import checkpoint
 from common.models.decoder import Decoder
 from common.models.files import block_configs
 from common.models.layers import structure
-from common.models.layers.sublayers import ATTENTION, MLP, drop_halves, linear_attention
+from common.models.layers.sublayers import ATTENTION, MLP, drop_sublayers, linear_attention
 from common.models.layers.widths import slice_channels
 
 IDS = torch.randint(3, 100, (3, 20), generator=torch.Generator().manual_seed(3))
@@ -47,7 +47,7 @@ def asked_for(config):
 
 
 def test_the_config_asks_for_the_tensors_that_are_saved(model, tmp_path, caplog):
-    drop_halves(model, [(0, ATTENTION), (3, MLP), (5, ATTENTION), (5, MLP)])
+    drop_sublayers(model, [(0, ATTENTION), (3, MLP), (5, ATTENTION), (5, MLP)])
     slice_channels(model.model.layers[2], torch.arange(256))
     checkpoint.save(model, None, tmp_path / "model")
     stored = {name: tuple(tensor.shape) for name, tensor in load_file(tmp_path / "model" / "model.safetensors").items()}
@@ -62,7 +62,7 @@ def test_the_config_asks_for_the_tensors_that_are_saved(model, tmp_path, caplog)
 def test_a_plain_model_and_what_it_cannot_say_have_no_such_file(model, make_tiny, tmp_path):
     checkpoint.save(model, None, tmp_path / "plain")
     tiny = make_tiny("llama")  # 96 channels
-    drop_halves(tiny, [(1, MLP)])
+    drop_sublayers(tiny, [(1, MLP)])
     checkpoint.save(tiny, None, tmp_path / "tiny")
     assert not list(tmp_path.glob(f"*/{block_configs.FILE}"))
     assert (tmp_path / "tiny" / structure.FILE).exists()

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from heads import half_streams, step_by_step
 from heads import logits as logits_of
+from heads import step_by_step, sublayer_streams
 from silenced import silenced
 
 from common.baselines import entrodrop, finercut, llm_pruner, sublayer_removal
@@ -15,7 +15,7 @@ from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers 
 from common.hooks import attach_patch
 from common.models.decoder import Decoder
 from common.models.layers import structure
-from common.models.layers.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
+from common.models.layers.sublayers import ATTENTION, MLP, SUBLAYERS, drop_sublayers, present
 from common.models.surgery import remove_layers
 from common.pruning import importance, selection
 from common.pruning.pipeline import context_of, run_recipe
@@ -29,13 +29,13 @@ DROPPED = [(0, ATTENTION), (2, MLP), (3, ATTENTION), (3, MLP), (5, ATTENTION)]
 logits = partial(logits_of, ids=IDS)
 
 
-def test_dropped_halves_are_silent_halves_and_survive_saving(tiny, reloaded, greedy):
+def test_dropped_sublayers_are_silent_sublayers_and_survive_saving(tiny, reloaded, greedy):
     expected, before = logits(silenced(tiny, DROPPED)), sum(p.numel() for p in tiny.parameters())
-    drop_halves(tiny, DROPPED)
+    drop_sublayers(tiny, DROPPED)
     torch.testing.assert_close(logits(tiny), expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(step_by_step(tiny, IDS), expected, rtol=1e-3, atol=1e-3)
     assert torch.equal(greedy(tiny, IDS, use_cache=True), greedy(tiny, IDS, use_cache=False))
-    assert [half for half in sorted(DROPPED) if half in present(tiny)] == [] and len(present(tiny)) == 12 - len(DROPPED)
+    assert not {*DROPPED} & {*present(tiny)} and len(present(tiny)) == 12 - len(DROPPED)
     decoder = Decoder(tiny)
     assert torch.equal(decoder.logits(decoder.run(decoder.embed_tokens(IDS))), logits(tiny))
     assert [len(decoder.residual_writers(layer)) for layer in (2, 3)] == [1, 0]
@@ -45,11 +45,11 @@ def test_dropped_halves_are_silent_halves_and_survive_saving(tiny, reloaded, gre
     assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in tiny.parameters()) < before
 
 
-def test_halves_go_with_their_layers_and_with_narrow_ones(tiny_llama, reloaded, greedy, monkeypatch):
+def test_sublayers_go_with_their_layers_and_with_narrow_ones(tiny_llama, reloaded, greedy, monkeypatch):
     monkeypatch.setattr(llm_pruner, "FIRST", 1)
     monkeypatch.setattr(llm_pruner, "LAST", 1)
     llm_pruner.prune(tiny_llama, IDS, 0.55)
-    drop_halves(tiny_llama, [(1, ATTENTION), (4, MLP)])
+    drop_sublayers(tiny_llama, [(1, ATTENTION), (4, MLP)])
     remove_layers(tiny_llama, [0, 3])
     assert present(tiny_llama) == [(0, MLP), (1, ATTENTION), (1, MLP), (2, ATTENTION), (3, ATTENTION), (3, MLP)]
     assert torch.equal(greedy(tiny_llama, IDS, use_cache=True), greedy(tiny_llama, IDS, use_cache=False))
@@ -57,54 +57,54 @@ def test_halves_go_with_their_layers_and_with_narrow_ones(tiny_llama, reloaded, 
 
 
 @pytest.mark.parametrize(
-    ("halves", "message"),
+    ("sublayers", "message"),
     [
         ([(6, MLP)], "the model has no mlp in layer 6; it has layers 0 to 5"),
         ([(2, ATTENTION)], "the model has no attention in layer 2"),
         ([(1, "atention")], "did you mean 'attention'"),
-        ([(1, MLP), (1, MLP)], "cannot drop one half twice"),
+        ([(1, MLP), (1, MLP)], "cannot drop one sub-layer twice"),
     ],
 )
-def test_what_is_not_there_cannot_go(tiny_llama, halves, message):
-    drop_halves(tiny_llama, [(2, ATTENTION)])
+def test_what_is_not_there_cannot_go(tiny_llama, sublayers, message):
+    drop_sublayers(tiny_llama, [(2, ATTENTION)])
     before = logits(tiny_llama)
     with pytest.raises(UserError, match=message):
-        drop_halves(tiny_llama, halves)
+        drop_sublayers(tiny_llama, sublayers)
     assert torch.equal(logits(tiny_llama), before)
 
 
 def naive_similarities(model):
     """cos(x, x + f(x)) from the tensors that Hugging Face's modules receive."""
-    pairs = itertools.pairwise(half_streams(model, IDS))
+    pairs = itertools.pairwise(sublayer_streams(model, IDS))
     similarities = [torch.cosine_similarity(*pair, dim=-1).mean().item() for pair in pairs]
-    return dict(zip(itertools.product(range(6), HALVES), similarities, strict=True))
+    return dict(zip(itertools.product(range(6), SUBLAYERS), similarities, strict=True))
 
 
-def test_llm_drop_takes_the_halves_most_like_doing_nothing(tiny):
+def test_llm_drop_takes_the_sublayers_most_like_doing_nothing(tiny):
     expected = naive_similarities(tiny)
     similarities = sublayer_removal.similarities(Decoder(tiny), IDS, batch_size=2)
     assert similarities.keys() == expected.keys()
-    assert all(similarities[half] == pytest.approx(expected[half], abs=1e-5) for half in similarities)
-    for kind in ("both", *HALVES):
-        able = sorted((half for half in expected if kind in ("both", half[1])), key=lambda half: -expected[half])
+    assert all(similarities[sublayer] == pytest.approx(expected[sublayer], abs=1e-5) for sublayer in similarities)
+    for kind in ("both", *SUBLAYERS):
+        able = sorted((part for part in expected if kind in ("both", part[1])), key=lambda part: -expected[part])
         assert sublayer_removal.most_similar(similarities, 3, kind) == able[:3]
-    with pytest.raises(UserError, match="cannot remove 6 of 6 halves of layers; choose 1..5"):
+    with pytest.raises(UserError, match="cannot remove 6 of 6 sub-layers; choose 1..5"):
         sublayer_removal.most_similar(similarities, 6, MLP)
 
 
 def test_block_pruner_is_the_greedy_search_with_whole_passes(make_tiny):
     model = make_tiny("gemma2")
-    halves = sublayer_removal.block_pruner(Decoder(model), IDS, 3, batch_size=2)
+    sublayers = sublayer_removal.block_pruner(Decoder(model), IDS, 3, batch_size=2)
     removed = []
     for _ in range(3):
         losses = {}
-        for half in present(model):
-            if half not in removed:
-                trial = silenced(model, [*removed, half])
+        for sublayer in present(model):
+            if sublayer not in removed:
+                trial = silenced(model, [*removed, sublayer])
                 with torch.no_grad():
-                    losses[half] = float(trial(input_ids=IDS, labels=IDS, use_cache=False).loss)
+                    losses[sublayer] = float(trial(input_ids=IDS, labels=IDS, use_cache=False).loss)
         removed.append(min(losses, key=losses.__getitem__))
-    assert halves == removed
+    assert sublayers == removed
 
 
 def attention_rows(model, number):
@@ -167,7 +167,7 @@ def test_the_steps_in_recipes(tiny_llama, method, options):
     assert context.removed == []
     removed = set(present(tiny_llama)) - set(present(context.model))
     named = context.details.get("halves") or [(layer, ATTENTION) for layer in context.details["linear"]]
-    assert removed == {tuple(half) for half in named} and len(removed) == 2
+    assert removed == {tuple(sublayer) for sublayer in named} and len(removed) == 2
     assert logits(context.model).isfinite().all()
 
 
