@@ -33,6 +33,7 @@ from common.console.progress import track
 from common.models import offload
 from common.models.decoder import Decoder
 from common.models.layers.widths import channels, key_heads
+from common.models.removal import check_count
 from common.models.surgery import remove_layers
 from common.pruning import selection
 from common.pruning.pipeline import Context
@@ -115,7 +116,7 @@ def come(
             f"CoMe cannot merge layers of architecture {decoder.architecture!r}. Its heads and channels are not laid out as "
             "Llama's. Remove whole layers instead"
         )
-    selection.check_count(count, decoder.num_layers)
+    check_count(count, decoder.num_layers)
     alive, merges = list(range(decoder.num_layers)), []
     for step in track(range(count), "CoMe", unit="layer", shown=progress, each=True):
         if step < len(begun):

@@ -19,10 +19,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common.baselines.sublayer_removal import Part, check_count, states, sublayers_of
+from common.baselines.sublayer_removal import Part, check_sublayer_count, states, sublayers_of
 from common.console.progress import track
 from common.models.decoder import Decoder
 from common.models.layers.sublayers import ATTENTION, SUBLAYERS
+from common.models.removal import check_count
 from common.pruning import selection
 from common.utils.errors import UserValueError, unknown
 
@@ -82,11 +83,11 @@ def least_increase(
     inputs = {layer: entropy[before] for layer, (before, _) in ends.items()} | {max(ends) + 1: entropy[-1]}
     start = selection.lowest(inputs)
     if kind == LAYER:
-        selection.check_count(count, len(ends))
+        check_count(count, len(ends))
         added = {layer: entropy[after] - entropy[before] for layer, (before, after) in ends.items() if layer >= start}
     else:
         candidates = {part: place for place, part in enumerate(order) if kind in ("both", part[1])}
-        check_count(count, len(candidates))
+        check_sublayer_count(count, len(candidates))
         added = {part: entropy[place + 1] - entropy[place] for part, place in candidates.items() if part[0] >= start}
     if count > len(added):
         raise UserValueError(

@@ -24,10 +24,11 @@ from common.calibration.block_boundaries import crossings
 from common.calibration.least_squares import Regression
 from common.hooks import register_patch
 from common.models.decoder import Decoder
+from common.models.removal import check_layers
 from common.models.surgery import replace_runs
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Repair, register
-from common.pruning.selection import check_layers, runs
+from common.pruning.selection import runs
 
 KIND = "ghosted-layers"
 EPS = 1e-6
@@ -87,7 +88,7 @@ def ghost(
         UserError: layers that do not exist.
     """
     decoder, removed = Decoder(model), sorted(map(int, removed))
-    check_layers(removed, len(removed), decoder.num_layers)
+    check_layers(removed, decoder.num_layers)
     blocks = runs(removed)
     spans = {run: [run] if len(blocks) == 1 else [(layer, layer + 1) for layer in range(*run)] for run in blocks}
     regressions = {span: Regression() for parts in spans.values() for span in parts}

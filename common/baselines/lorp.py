@@ -20,7 +20,7 @@ from torch import Tensor
 
 from common.console.progress import track
 from common.models.decoder import Decoder
-from common.pruning import selection
+from common.models.removal import check_count
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Selection, register
 
@@ -38,7 +38,7 @@ class LoRP(Selection):
 
     def choose(self, context: Context) -> Sequence[int]:
         """Return the layers to remove."""
-        selection.check_count(self.count, context.decoder.num_layers)
+        check_count(self.count, context.decoder.num_layers)
 
         def search() -> list[list[float]]:
             return token_similarity(context.decoder, context.sequences(), **context.pass_options).tolist()

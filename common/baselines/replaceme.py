@@ -29,10 +29,11 @@ from torch.nn import functional as F
 from common.calibration.block_boundaries import Crossing, Run, crossings
 from common.calibration.least_squares import Regression, counted_rows
 from common.models.decoder import Decoder
+from common.models.removal import check_layers
 from common.models.surgery import add_biases, check_unpatched, remove_layers
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Repair, register
-from common.pruning.selection import check_layers, runs
+from common.pruning.selection import runs
 from common.utils.errors import UserError, unknown
 
 OBJECTIVES = ("least-squares", "cosine", "cosine-stream", "bias")
@@ -104,7 +105,7 @@ def replace_me(
             The model is unchanged then.
     """
     decoder, removed = Decoder(model), sorted(map(int, removed))
-    check_layers(removed, len(removed), decoder.num_layers)
+    check_layers(removed, decoder.num_layers)
     check_unpatched(model, runs(removed))
     _check(decoder, objective, bias)
     blocks, adam = runs(removed), objective.startswith("cosine")

@@ -24,10 +24,11 @@ from common.calibration.block_boundaries import crossings
 from common.calibration.least_squares import Regression
 from common.hooks import register_patch
 from common.models.decoder import Decoder
+from common.models.removal import check_layers
 from common.models.surgery import replace_runs
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Repair, register
-from common.pruning.selection import check_layers, runs
+from common.pruning.selection import runs
 from common.utils.errors import UserValueError
 
 KIND = "shift-llm"
@@ -99,7 +100,7 @@ def shift(
         UserError: layers that there are not, or a rank outside 1..channels.
     """
     decoder, removed = Decoder(model), sorted(map(int, removed))
-    check_layers(removed, len(removed), decoder.num_layers)
+    check_layers(removed, decoder.num_layers)
     if rank is not None and not 1 <= rank <= decoder.hidden_size:
         raise UserValueError(f"The rank is {rank}. An adapter has a rank of 1 to {decoder.hidden_size}. Change rank")
     sums = {(layer, layer + 1): Regression(intercept=True) for layer in removed}

@@ -78,11 +78,11 @@ def most_similar(similarity_by_sublayer: dict[Part, float], count: int, kind: st
     if kind not in (*SUBLAYERS, "both"):
         raise unknown("kind of sub-layer", kind, (*SUBLAYERS, "both"))
     candidates = [sublayer for sublayer in similarity_by_sublayer if kind in (sublayer[1], "both")]
-    check_count(count, len(candidates))
+    check_sublayer_count(count, len(candidates))
     return sorted(candidates, key=lambda sublayer: -similarity_by_sublayer[sublayer])[:count]
 
 
-def check_count(count: int, total: int) -> None:
+def check_sublayer_count(count: int, total: int) -> None:
     """Refuse a number of sub-layers that leaves none."""
     if not 0 < count < total:
         raise UserValueError(f"cannot remove {count} of {total} sub-layers; choose 1..{total - 1}")
@@ -111,7 +111,7 @@ def greedy(
     order. ``after`` is called after each step with the sub-layers removed so far. ``name`` labels the progress bar.
     """
     sublayers = sublayers_of(decoder)
-    check_count(count, len(sublayers))
+    check_sublayer_count(count, len(sublayers))
     removed = list(begun[:count])
     steps = range(len(removed), count)
     for _ in track(steps, name, total=count, initial=len(removed), unit="sub-layer", shown=progress, each=True):
@@ -174,7 +174,7 @@ def linear_maps(
 
 def nearest_linear(maps: dict[int, tuple[float, Tensor, Tensor]], count: int) -> list[int]:
     """Return the ``count`` layers whose attention has the lowest bound."""
-    check_count(count, len(maps) + 1)
+    check_sublayer_count(count, len(maps) + 1)
     return sorted(maps, key=lambda layer: maps[layer][0])[:count]
 
 

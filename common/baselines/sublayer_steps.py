@@ -112,7 +112,7 @@ class _Greedy(_Halves):
     calibration: Calibration | None = None
 
     def choose(self, context: Context) -> list[sublayer_removal.Part]:
-        sublayer_removal.check_count(self.count, len(present(context.model)))
+        sublayer_removal.check_sublayer_count(self.count, len(present(context.model)))
         reading = context.calibrated_on(self.calibration)
 
         def search(begun: list[list] | None, keep: Callable[[list], object]) -> list[sublayer_removal.Part]:

@@ -26,7 +26,7 @@ from common.baselines.lorp import lorp
 from common.console.progress import track
 from common.models.architectures import at_hand
 from common.models.decoder import Decoder
-from common.pruning import selection
+from common.models.removal import check_count
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Selection, register
 from common.utils.errors import UserError
@@ -44,7 +44,7 @@ class Wrp(Selection):
 
     def choose(self, context: Context) -> Sequence[int]:
         """Return the layers to remove."""
-        selection.check_count(self.count, context.decoder.num_layers)
+        check_count(self.count, context.decoder.num_layers)
         similarity = weight_similarity(context.decoder, progress=context.progress)
         clusters = cluster_count(similarity)
         context.details["wrp"] = {"clusters": clusters}

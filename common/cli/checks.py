@@ -22,7 +22,7 @@ from common.models.architectures import SUPPORTED, absent, at_hand
 from common.models.files import hub
 from common.models.files.safetensors_reader import DTYPES, entries, prevailing_dtype
 from common.models.layers import structure
-from common.pruning.selection import check_count, check_layers
+from common.models.removal import check_count, check_layers
 from common.utils import atomic_files
 from common.utils.errors import NoData, UserError, first_of, plural, with_sentence
 
@@ -57,7 +57,7 @@ def checked(method: Method, options: ToolOptions) -> Job:
         method, options, source, config, tokenizer, work_folder(options.out), measure_unrepaired=measure.note_unrepaired
     )
     if job.named_layers is not None:
-        check_layers(job.named_layers, len(job.named_layers), job.layers)
+        check_layers(job.named_layers, job.layers)
     for count in job.counts:
         if options.sweep and count > job.layers - 2:
             raise UserError(

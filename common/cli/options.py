@@ -20,8 +20,8 @@ from common.cli import printable
 from common.cli.texts import read
 from common.console.command_line import HIDDEN, Parser, option, parser, share
 from common.models import registry
+from common.models.removal import check_count, check_layers
 from common.pruning.recipe import MIXED
-from common.pruning.removal import check_count, check_layers
 from common.utils import atomic_files
 from common.utils.errors import UserError, with_sentence
 
@@ -391,6 +391,6 @@ def _check_model(options: ToolOptions) -> None:
         return
     if options.layers is not None:
         layer_ids = numbers(options.layers, "layers")
-        check_layers(layer_ids, len(layer_ids), layers)
+        check_layers(layer_ids, layers)
     if options.remove is not None:
         check_count(options.remove, layers)

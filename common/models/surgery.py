@@ -11,6 +11,7 @@ from torch import nn
 
 from common.hooks import attach_patch, patch_hooks, patches, take_patch_hooks
 from common.models.architectures import body, boundary_module, check_one_basis, embedding, head, layer_list
+from common.models.removal import check_count, check_layers
 from common.utils.errors import UserError, UserValueError
 
 # The linear layers whose biases a config promises with one flag.
@@ -150,18 +151,12 @@ def add_biases(model: nn.Module, flag: str) -> None:
     setattr(model.config, flag, True)
 
 
-def _validated(indices: Iterable[int], count: int) -> set[int]:
-    """Return `indices` as a set, checked against a model of `count` layers."""
-    indices = [int(index) for index in indices]
-    if not 1 <= len(indices) <= count - 2:
-        raise UserValueError(f"cannot remove {len(indices)} of {count} layers; remove 1 to {count - 2}")
-    outside = sorted(index for index in indices if not 0 <= index < count)
-    if outside:
-        raise UserValueError(f"cannot remove layers {outside}: the model has layers 0 to {count - 1}")
-    repeated = sorted({index for index in indices if indices.count(index) > 1})
-    if repeated:
-        raise UserValueError(f"cannot remove layers {repeated} more than once; list each index once")
-    return set(indices)
+def _validated(indices: Iterable[int], layers: int) -> set[int]:
+    """Return `indices` as a set, checked against a model of so many layers."""
+    removed = [int(index) for index in indices]
+    check_count(len(removed), layers)
+    check_layers(removed, layers)
+    return set(removed)
 
 
 def _check_kinds(config, remaining: list[int]) -> None:

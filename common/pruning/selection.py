@@ -9,8 +9,8 @@ from torch import Tensor
 from common.calibration import Statistics
 from common.console.progress import track
 from common.models.decoder import Decoder
+from common.models.removal import check_count
 from common.pruning.importance import block_scores, losses_without_each
-from common.pruning.removal import check_count, check_layers  # noqa: F401 - named by those who select
 from common.utils.errors import UserError, UserValueError
 
 Key = TypeVar("Key")

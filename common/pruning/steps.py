@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from common.models.removal import check_count
 from common.pruning import importance, selection
 from common.pruning.calibration_text import lines
 from common.pruning.pipeline import Context
@@ -33,7 +34,7 @@ class Sleb(Selection):
     def choose(self, context: Context) -> Sequence[int]:
         """Return the layers to remove."""
         decoder = context.decoder
-        selection.check_count(self.count, decoder.num_layers)
+        check_count(self.count, decoder.num_layers)
 
         def search(begun: list[int] | None, keep: Callable[[list[int]], object]) -> list[int]:
             options = context.pass_options | {"begun": begun or (), "after": keep}
@@ -54,7 +55,7 @@ class BlockInfluence(Selection):
 
     def choose(self, context: Context) -> Sequence[int]:
         """Return the layers to remove."""
-        selection.check_count(self.count, context.decoder.num_layers)
+        check_count(self.count, context.decoder.num_layers)
         statistics = context.statistics(self.count, (self.cosine,))
         return selection.one_shot(importance.block_influence(statistics, self.cosine), self.count)
 
@@ -74,7 +75,7 @@ class ContiguousBlock(Selection):
 
     def choose(self, context: Context) -> Sequence[int]:
         """Return the layers to remove."""
-        selection.check_count(self.count, context.decoder.num_layers)
+        check_count(self.count, context.decoder.num_layers)
         statistics = context.calibrated_on(self.calibration).statistics(self.count, (self.cosine,))
         block = selection.best_block(statistics, self.count, self.cosine, exclude_ends=self.exclude_ends)
         return range(*block)

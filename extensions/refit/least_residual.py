@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from common.calibration.block_boundaries import Crossing, Run, crossings
 from common.calibration.least_squares import Regression
 from common.models.decoder import Decoder
+from common.models.removal import check_count
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Pruning, Selection, register
-from common.pruning.selection import check_count
 from common.utils.errors import unknown
 from extensions import refit
 from extensions.refit.graft import Observed

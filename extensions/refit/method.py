@@ -60,9 +60,10 @@ from common.forward.spill_buffer import Held
 from common.hooks import refuse_patches
 from common.models.architectures import SUPPORTED, at_hand
 from common.models.decoder import Decoder
+from common.models.removal import check_layers
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import work_folder
-from common.pruning.selection import check_layers, lowest
+from common.pruning.selection import lowest
 from common.utils import cache
 from common.utils.errors import UserError, UserValueError, unknown
 from extensions.refit.graft import Graft
@@ -159,7 +160,7 @@ def refit(
     """
     decoder = Decoder(model)
     removed = sorted(map(int, removed))
-    check_layers(removed, len(removed), decoder.num_layers)
+    check_layers(removed, decoder.num_layers)
     check_architecture(decoder.architecture)
     refuse_patches(model, "A refit")
     _check(decoder, ids, following, ridge, held_out)

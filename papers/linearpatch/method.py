@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from common.calibration import collect, default_pairs
 from common.calibration.statistics import COSINES, Statistics
 from common.models.decoder import Decoder
+from common.models.removal import check_count, check_layers
 from common.pruning.importance import block_influence
-from common.pruning.selection import best_block, check_count, check_layers, one_shot, runs
+from common.pruning.selection import best_block, one_shot, runs
 from common.utils.errors import UserValueError, unknown
 from papers.linearpatch.patch import named_statistics, patch_interfaces
 
@@ -165,7 +166,7 @@ def survey(
     _check_names(variant, fidelity, cosine)
     check_model(model)
     if layers is not None:
-        check_layers(layers, count, decoder.num_layers)
+        check_layers(layers, decoder.num_layers, count)
     cosine = cosine or default_cosine(variant, fidelity)
     options = {"rotate": kind in ("hadamard", "rotated"), "batch_size": batch_size, "progress": progress}
     counts = {count, *others}

@@ -13,8 +13,9 @@ from torch import Tensor
 from common.hooks import refuse_patches
 from common.models import offload
 from common.models.decoder import Decoder
+from common.models.removal import check_count, check_layers
 from common.pruning.importance import losses_without_each, magnitude, protect, taylor
-from common.pruning.selection import block_starts, check_count, check_layers
+from common.pruning.selection import block_starts
 from common.utils.errors import UserError, UserValueError, unknown
 from papers.prunecomp.factor import check_architecture, check_loaded
 from papers.prunecomp.stream import Stream
@@ -110,7 +111,7 @@ class Search:
             raise unknown("fidelity", self.fidelity, FIDELITIES)
         check_count(count, layers)
         if given is not None:
-            check_layers(given, count, layers)
+            check_layers(given, layers, count)
             return
         _check_room(count, len(self.eligible(list(range(layers)), layers)), layers)
         if self.metric == "cl":

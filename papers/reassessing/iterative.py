@@ -8,8 +8,8 @@ from collections.abc import Callable
 from torch import nn
 
 from common.models.decoder import Decoder
+from common.models.removal import check_count
 from common.models.surgery import remove_layers
-from common.pruning.selection import check_count
 from common.utils.errors import UserValueError
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from common.calibration import collect, sample_documents
 from common.models.decoder import Decoder
+from common.models.removal import check_count
 from common.pruning import importance, selection
 from common.utils.errors import UserValueError, unknown
 
@@ -129,7 +130,7 @@ def select(
     Arguments and errors as `scores`, and UserError for a count outside 1..N-2.
     """
     layers = decoder.num_layers
-    selection.check_count(count, layers)
+    check_count(count, layers)
     if metric == "random" and fidelity == "code":
         remaining = random.Random(seed).sample(range(layers), layers - count)
         return sorted(set(range(layers)) - set(remaining))

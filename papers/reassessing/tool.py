@@ -15,7 +15,7 @@ from common.models.registry import TOY
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import context_of
 from common.training import instructions
-from common.training.finetuning import AT_INTERFACE, Settings, check_layers, finetune, four_bit
+from common.training.finetuning import AT_INTERFACE, Settings, check_tuned_layers, finetune, four_bit
 from common.training.finetuning.learner import checked
 from common.utils import json_lines
 from common.utils.errors import UserError, listed
@@ -78,7 +78,7 @@ def _check_used(options: ReassessingOptions) -> None:
 def refuse(job: Job, count: int) -> None:
     """Refuse a removal that leaves fewer layers than are fine-tuned."""
     if job.options.finetune == "partial":
-        check_layers(job.layers - count, job.options.last)
+        check_tuned_layers(job.layers - count, job.options.last)
 
 
 def apply(job: Job) -> dict:
@@ -127,7 +127,7 @@ def _check_behind(job: Job) -> None:
             reverse_order(job.layers, count) if job.options.metric == "reverse-order" else None
         )
         if removed is not None:
-            check_layers(job.layers - count, job.options.last, min(removed))
+            check_tuned_layers(job.layers - count, job.options.last, min(removed))
 
 
 def _calibration(job: Job) -> Tensor:

@@ -43,7 +43,7 @@ class Attached:
     finish: Callable[[], None]
 
 
-def check_layers(layers: int, last: int, first: str | int | None = None) -> None:
+def check_tuned_layers(layers: int, last: int, first: str | int | None = None) -> None:
     """Refuse to fine-tune more layers than the model has, counted from `first` on if it is given."""
     if not 0 <= last <= layers:
         raise UserValueError(

@@ -19,7 +19,7 @@ from common.models.decoder import Decoder
 from common.training.finetuning import state
 from common.training.finetuning.learner import Learner, checked, collate
 from common.training.finetuning.memory import check_disk, sized
-from common.training.finetuning.methods import attach, check_layers
+from common.training.finetuning.methods import attach, check_tuned_layers
 from common.training.finetuning.prefix import CachedRows
 from common.training.finetuning.settings import Settings
 from common.training.finetuning.trainer import Diverged, TokenTrainer, arguments
@@ -64,7 +64,7 @@ def finetune(
     valid = checked(valid, "validation", vocabulary) if len(valid) else ()
     parameters = sum(p.numel() for p in model.parameters())
     if settings.method == "partial":
-        check_layers(Decoder(model).num_layers, settings.last, settings.first)  # before anything is written
+        check_tuned_layers(Decoder(model).num_layers, settings.last, settings.first)  # before anything is written
     state.claim(folder, state.fingerprint(model, train, valid, settings))
     attached = attach(model, settings)
     try:

@@ -68,8 +68,8 @@ def test_window_threshold_follows_the_layers(make_tiny, tmp_path):
 @pytest.mark.parametrize(
     ("indices", "message"),
     [
-        ([], "cannot remove 0 of 6 layers; remove 1 to 4"),
-        ([0, 1, 2, 3, 4], "cannot remove 5 of 6 layers; remove 1 to 4"),
+        ([], "cannot remove 0 of 6 layers; choose 1..4"),
+        ([0, 1, 2, 3, 4], "cannot remove 5 of 6 layers; choose 1..4"),
         ([6], r"cannot remove layers \[6\]: the model has layers 0 to 5"),
         ([-1, 2], r"cannot remove layers \[-1\]"),
         ([2, 2], r"cannot remove layers \[2\] more than once"),

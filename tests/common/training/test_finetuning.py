@@ -24,7 +24,7 @@ from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.training.finetuning import (
     Settings,
-    check_layers,
+    check_tuned_layers,
     finetune,
     memory,
     methods,
@@ -391,7 +391,7 @@ def test_bad_input_is_named(make_tiny):
     with pytest.raises(UserError, match=r"last 7 layers: the model has 6 left"):
         finetune(model, None, rows(2), settings=Settings(method="partial", last=7, **QUICK))
     with pytest.raises(ValueError, match="0..3"):
-        check_layers(3, 4)
+        check_tuned_layers(3, 4)
     with pytest.raises(UserError, match="training data is empty"):
         finetune(model, None, [], settings=quick)
     with pytest.raises(UserError, match="row 1 has 1 input_ids and 0 labels"):

@@ -14,10 +14,12 @@ def check_count(count: int, layers: int) -> None:
         )
 
 
-def check_layers(removed: Sequence[int], count: int, layers: int) -> None:
-    """Refuse given layers that are not ``count`` different ones of a model of ``layers``."""
+def check_layers(removed: Sequence[int], layers: int, count: int | None = None) -> None:
+    """Refuse given layers that are not different ones of a model of ``layers``, or not ``count`` of them."""
     if outside := sorted(layer for layer in removed if not 0 <= layer < layers):
         shown = ", ".join(map(str, outside[:5])) + (f" and {len(outside) - 5} more" if len(outside) > 5 else "")
         raise UserValueError(f"cannot remove layers [{shown}]: the model has layers 0 to {layers - 1}")
-    if len(set(removed)) != len(removed) or len(removed) != count:
-        raise UserValueError(f"{len(set(removed))} different layers are given, but {count} are to be removed")
+    if repeated := sorted({layer for layer in removed if removed.count(layer) > 1}):
+        raise UserValueError(f"cannot remove layers {repeated} more than once; list each once")
+    if count not in (None, len(removed)):
+        raise UserValueError(f"{len(removed)} different layers are given, but {count} are to be removed")
