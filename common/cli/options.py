@@ -21,7 +21,7 @@ from common.cli.texts import read
 from common.console.command_line import HIDDEN, Parser, option, parser, share
 from common.models import registry
 from common.models.removal import check_count, check_layers
-from common.pruning.recipe import MIXED
+from common.pruning.recipe import FIDELITIES, MIXED
 from common.utils import atomic_files
 from common.utils.errors import UserError, with_sentence
 
@@ -170,9 +170,7 @@ class ToolOptions:
 class PaperOptions(ToolOptions):
     """The options of a paper's tool."""
 
-    fidelity: str = option(
-        "paper", "follow the paper's text or its official code", group=REPAIR, choices=("paper", "code")
-    )
+    fidelity: str = option("paper", "follow the paper's text or its official code", group=REPAIR, choices=FIDELITIES)
 
 
 def needs_whole_model() -> Any:

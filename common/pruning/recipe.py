@@ -19,6 +19,7 @@ from common.utils.errors import UserError, unknown
 
 PARTS = ("selection", "repair", "training", "calibration")
 SHAPE_ONLY = "shape only"  # the weights of a recipe that needs none
+FIDELITIES = ("paper", "code")  # where the official code differs from the paper's text
 MIXED = "+"  # between the names of texts that calibrate together
 
 
@@ -134,6 +135,12 @@ class Calibration(Options):
         """Yield the kind and the name of each text that calibration reads."""
         for name in self.corpus.split(MIXED):
             yield "corpus", name
+
+
+def check_fidelity(fidelity: str) -> None:
+    """Refuse what is none of the FIDELITIES."""
+    if fidelity not in FIDELITIES:
+        raise unknown("fidelity", fidelity, FIDELITIES)
 
 
 def share(total: int, place: int, of: int) -> int:

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from common.cli.options import CALIBRATION, MOST, REMOVE, REPAIR, PaperOptions, needs_whole_model
 from common.console.command_line import option
+from common.pruning.recipe import FIDELITIES
 
 
 @dataclass(kw_only=True)
@@ -26,9 +27,7 @@ class LacoOptions(PaperOptions):
     threshold: float | None = option(
         None, "merge layers while the outputs stay as similar as this", group=REMOVE, least=-1, most=1
     )
-    fidelity: str = option(
-        "code", "follow the paper's text or its official code", group=REPAIR, choices=("paper", "code")
-    )
+    fidelity: str = option("code", "follow the paper's text or its official code", group=REPAIR, choices=FIDELITIES)
     combine: int | None = option(None, "layers in one merge", group=REPAIR, usual="2 to 6, to fit --remove; else 4")
     interval: int = option(2, "least distance of two merges", group=REPAIR, least=1)
     merge: str | None = option(

@@ -9,12 +9,11 @@ from common.calibration.statistics import COSINES, Statistics
 from common.models.decoder import Decoder
 from common.models.removal import check_count, check_layers
 from common.pruning.importance import block_influence
+from common.pruning.recipe import check_fidelity
 from common.pruning.selection import best_block, one_shot, runs
 from common.utils.errors import UserValueError, unknown
+from papers.linearpatch.options import VARIANTS
 from papers.linearpatch.patch import named_statistics, patch_interfaces
-
-VARIANTS = ("L", "S")
-FIDELITIES = ("paper", "code")
 
 
 def default_cosine(variant: str, fidelity: str) -> str:
@@ -51,8 +50,7 @@ def select(
 def _check_names(variant: str, fidelity: str, cosine: str | None) -> None:
     if variant not in VARIANTS:
         raise unknown("LinearPatch variant", variant, VARIANTS)
-    if fidelity not in FIDELITIES:
-        raise unknown("fidelity", fidelity, FIDELITIES)
+    check_fidelity(fidelity)
     if cosine is not None and cosine not in COSINES:
         raise unknown("cosine", cosine, COSINES)
 

@@ -6,6 +6,8 @@ from typing import ClassVar
 from common.cli.options import REMOVE, REPAIR, PaperOptions
 from common.console.command_line import option
 
+VARIANTS = ("L", "S")
+
 
 @dataclass(kw_only=True)
 class LinearPatchOptions(PaperOptions):
@@ -19,7 +21,7 @@ class LinearPatchOptions(PaperOptions):
     CHOOSES: ClassVar[tuple[str, ...]] = ("variant", "cosine")
 
     variant: str = option(
-        "L", "choose the best block (L) or the layers of lowest block influence (S)", group=REMOVE, choices=("L", "S")
+        "L", "choose the best block (L) or the layers of lowest block influence (S)", group=REMOVE, choices=VARIANTS
     )
     cosine: str | None = option(
         None,

@@ -7,7 +7,8 @@ __getattr__, __all__ = lazy.names(
     {
         "papers.prunecomp.factor": ("fuse_factor", "fuse_factors", "magnitude_factor"),
         "papers.prunecomp.method": ("prune_and_compensate", "remove_and_compensate", "repeat"),
-        "papers.prunecomp.search": ("METRICS", "choose", "next_layer"),
+        "papers.prunecomp.options": ("METRICS",),
+        "papers.prunecomp.search": ("choose", "next_layer"),
         "papers.prunecomp.stream": ("Stream",),
     },
 )

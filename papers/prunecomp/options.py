@@ -6,6 +6,8 @@ from typing import ClassVar
 from common.cli.options import CALIBRATION, REMOVE, REPAIR, PaperOptions
 from common.console.command_line import option
 
+METRICS = ("bi", "cl", "ppl", "taylor+", "mag+")
+
 
 @dataclass(kw_only=True)
 class PruneCompOptions(PaperOptions):
@@ -24,7 +26,7 @@ class PruneCompOptions(PaperOptions):
         "choose by the cosine of each layer (bi) or of one block (cl), the loss without a layer (ppl), weight x gradient "
         "(taylor+) or the size of the weights (mag+)",
         group=REMOVE,
-        choices=("bi", "cl", "ppl", "taylor+", "mag+"),
+        choices=METRICS,
     )
     one_shot: bool = option(False, "choose all layers at once, not one after the other", group=REMOVE)
     no_compensation: bool = option(False, "leave the weights as they are", group=REPAIR)

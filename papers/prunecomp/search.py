@@ -15,13 +15,12 @@ from common.models import offload
 from common.models.decoder import Decoder
 from common.models.removal import check_count, check_layers
 from common.pruning.importance import losses_without_each, magnitude, protect, taylor
+from common.pruning.recipe import check_fidelity
 from common.pruning.selection import block_starts
 from common.utils.errors import UserError, UserValueError, unknown
 from papers.prunecomp.factor import check_architecture, check_loaded
+from papers.prunecomp.options import METRICS
 from papers.prunecomp.stream import Stream
-
-METRICS = ("bi", "cl", "ppl", "taylor+", "mag+")
-FIDELITIES = ("paper", "code")
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,7 @@ class Search:
         """
         if self.metric not in METRICS:
             raise unknown("pruning metric", self.metric, METRICS)
-        if self.fidelity not in FIDELITIES:
-            raise unknown("fidelity", self.fidelity, FIDELITIES)
+        check_fidelity(self.fidelity)
         check_count(count, layers)
         if given is not None:
             check_layers(given, layers, count)

@@ -6,7 +6,8 @@ __getattr__, __all__ = lazy.names(
     __name__,
     {
         "papers.reassessing.iterative": ("prune_iteratively", "schedule"),
-        "papers.reassessing.metrics": ("METRICS", "SEED", "sample_line_crops", "scores", "select"),
-        "papers.reassessing.recipe": ("partial_finetune", "reverse_order"),
+        "papers.reassessing.metrics": ("sample_line_crops", "scores", "select"),
+        "papers.reassessing.last_layers": ("partial_finetune", "reverse_order"),
+        "papers.reassessing.options": ("METRICS", "SEED"),
     },
 )

@@ -28,13 +28,9 @@ from common.calibration import collect, sample_documents
 from common.models.decoder import Decoder
 from common.models.removal import check_count
 from common.pruning import importance, selection
+from common.pruning.recipe import check_fidelity
 from common.utils.errors import UserValueError, unknown
-
-METRICS = ("random", "reverse-order", "magnitude-l1", "magnitude-l2", "taylor", "ppl", "bi")
-FIDELITIES = ("paper", "code")
-# The others look at the weights or at the order alone.
-NEED_TOKENS = ("taylor", "ppl", "bi")
-SAMPLES, LENGTH, SEED = 10, 128, 42
+from papers.reassessing.options import LENGTH, METRICS, SAMPLES, SEED
 
 
 def sample_line_crops(
@@ -89,10 +85,9 @@ def scores(
     """
     if metric not in METRICS:
         raise unknown("metric", metric, METRICS)
-    if fidelity not in FIDELITIES:
-        raise unknown("fidelity", fidelity, FIDELITIES)
-    if metric in NEED_TOKENS and ids is None:
-        raise UserValueError(f"the metric {metric!r} needs calibration tokens")
+    check_fidelity(fidelity)
+    if METRICS[metric] and ids is None:
+        raise UserValueError(f"the metric {metric!r} needs calibration tokens; a recipe draws them by its calibration")
     code = fidelity == "code"
     if metric == "random":
         return importance.random_order(decoder.num_layers, seed)

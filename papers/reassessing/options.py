@@ -6,6 +6,11 @@ from typing import Any, ClassVar
 from common.cli.options import CALIBRATION, MOST, REMOVE, REPAIR, PaperOptions, needs_whole_model
 from common.console.command_line import option
 
+# Metric -> the sampler of the calibration tokens that it reads; None: it looks at the weights or at the order alone.
+METRICS = dict.fromkeys(("random", "reverse-order", "magnitude-l1", "magnitude-l2"))
+METRICS |= {"taylor": "line-crops", "ppl": "windows", "bi": "line-crops"}
+SAMPLES, LENGTH, SEED = 10, 128, 42  # appendix D and official code: crops, tokens of each
+
 
 @dataclass(kw_only=True)
 class ReassessingOptions(PaperOptions):
@@ -20,13 +25,13 @@ class ReassessingOptions(PaperOptions):
     STREAMS: ClassVar[bool] = False
 
     stream: float | None = needs_whole_model()
-    samples: int = option(10, "calibration sequences", group=CALIBRATION, least=1, most=MOST)
-    seed: int = option(42, "seed of all random choices", group=CALIBRATION, least=0, most=2**32 - 1)
+    samples: int = option(SAMPLES, "calibration sequences", group=CALIBRATION, least=1, most=MOST)
+    seed: int = option(SEED, "seed of all random choices", group=CALIBRATION, least=0, most=2**32 - 1)
     metric: str = option(
         "reverse-order",
         "choose the layers (taylor and bi read lines, ppl reads sequences)",
         group=REMOVE,
-        choices=("random", "reverse-order", "magnitude-l1", "magnitude-l2", "taylor", "ppl", "bi"),
+        choices=tuple(METRICS),
     )
     finetune: str = option(
         "partial",

@@ -22,7 +22,8 @@ from common.training.finetuning import Settings, finetune
 from papers.reassessing import quantization
 from papers.reassessing.cycles import Cycles
 from papers.reassessing.iterative import prune_iteratively, schedule
-from papers.reassessing.metrics import SEED, sample_line_crops, select
+from papers.reassessing.metrics import sample_line_crops, select
+from papers.reassessing.options import SEED
 
 GPTQ_CHARACTERS = 400  # of a text at least
 

@@ -19,9 +19,9 @@ from common.training.finetuning import AT_INTERFACE, Settings, check_tuned_layer
 from common.training.finetuning.learner import checked
 from common.utils import json_lines
 from common.utils.errors import UserError, listed
-from papers.reassessing.metrics import LENGTH, NEED_TOKENS, sample_line_crops
-from papers.reassessing.options import ReassessingOptions
-from papers.reassessing.recipe import reverse_order
+from papers.reassessing.last_layers import reverse_order
+from papers.reassessing.metrics import sample_line_crops
+from papers.reassessing.options import LENGTH, METRICS, ReassessingOptions
 from papers.reassessing.steps import Metric
 
 # A model of the toy model's size learns nothing at 1e-5; these are its settings in this repository's tables.
@@ -40,7 +40,7 @@ def check(job: Job) -> None:
     """
     options = job.options
     _check_used(options)
-    if options.metric in NEED_TOKENS and job.named_layers is None:
+    if METRICS[options.metric] and job.named_layers is None:
         job.shared["calibration"] = _calibration(job)
     if options.finetune == "partial":
         for count in job.counts:
@@ -136,7 +136,7 @@ def _calibration(job: Job) -> Tensor:
     The official code's ppl reads the test text, and so chooses on what is measured.
     """
     options = job.options
-    if options.metric == "ppl":
+    if METRICS[options.metric] == "windows":
         return job.test_sequences if options.fidelity == "code" else job.sequences
     length = min(LENGTH, job.length)  # all samples are one batch of Taylor's
     lines = job.documents(options.samples)

@@ -1,10 +1,9 @@
 """Reassessing's settings as recipes: how layers are chosen, and what trains the model afterwards, by `Subject.size`."""
 
+from papers.reassessing.options import LENGTH, METRICS, SAMPLES, SEED
 from reproductions.reassessing.specs import Arm, ArmSpec
 from reproductions.spec.shared_recipes import SLEB_LINES
 
-# Appendix D and official code: ten lines cropped to 128 tokens, Python's `random` with this seed.
-SAMPLES, LENGTH, SEED = 10, 128, 42
 # The official code takes the test split for PPL, and so chooses on what it measures; the paper names none.
 CORPORA = {
     "paper": {"lines": "bookcorpus", "windows": "wikitext2-validation"},
@@ -80,10 +79,10 @@ def _chosen(metric: str, count: int, size: str, samples: int) -> dict:
     steps = {"selection": {"method": "metric", "metric": name, "count": count}}
     if name == "random":
         steps["selection"]["seed"] = SEED
-    if name in ("taylor", "bi"):
+    if METRICS[name] == "line-crops":
         lines = {"corpus": CORPORA[size]["lines"], "sampler": "line-crops"}
         steps["calibration"] = lines | {"count": samples, "length": LENGTH, "seed": SEED}
-    if name == "ppl":
+    if METRICS[name] == "windows":
         sequences = {"corpus": CORPORA[size]["windows"], "sampler": "windows", "length": LENGTH}
         steps["calibration"] = sequences | ({"count": WINDOWS[size]} if WINDOWS[size] else {})
     return steps

@@ -27,8 +27,7 @@ ALIASES: dict[str, tuple[str, Arm | None]] = {
     "Llama-3-6.3B-It-Alpaca": ("Reverse-order", None),
     "Llama-3-6.3B-Alpaca": ("Reverse-order", None),
 }
-METRICS = ("Random", "PPL", "Magnitude-l1", "Magnitude-l2", "BI", "Taylor", "Reverse-order", "SLEB")
-SEVEN = tuple(metric for metric in METRICS if metric != "SLEB")
+SEVEN = ("Random", "PPL", "Magnitude-l1", "Magnitude-l2", "BI", "Taylor", "Reverse-order")
 # What the tables compare most: the paper's metric, and its recipe on the toy model.
 REVERSE = "Reverse-order"
 OURS = (ArmSpec(REVERSE, LAST3), 4)
@@ -68,7 +67,7 @@ def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | Non
     if row.dense:
         return dataclasses.replace(row, recipe=recipe(row.model, PAPERS_MODELS, limit))
     removed = count(row.model, number)
-    if metric not in METRICS or number.method in ONLY_REPORTED.get(table, ()) or removed is None:
+    if metric not in (*SEVEN, "SLEB") or number.method in ONLY_REPORTED.get(table, ()) or removed is None:
         untrained = ArmSpec(metric) if number.variant == UNTRAINED else None
         return dataclasses.replace(row, status=REPORTED, spec=untrained)
     if number.variant == _OF_MMLU:

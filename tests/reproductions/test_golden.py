@@ -59,7 +59,8 @@ def test_every_row_has_the_recipe_that_it_had(subject, loaded, monkeypatch):
     """With the steps, which spell what is left out, and without, as `list` and `show` build the rows."""
     if not loaded:
         monkeypatch.setattr("common.pruning.recipe._STEPS", {})
-    assert lines(subject) == sorted(tuple(row.values()) for row in pinned() if row["subject"] == subject)
+    differing = {*lines(subject)} ^ {tuple(row.values()) for row in pinned() if row["subject"] == subject}
+    assert not differing, f"if all are meant: python -m tests.reproductions.test_golden; {sorted(differing)}"
 
 
 def test_every_published_record_lies_where_its_recipe_says():

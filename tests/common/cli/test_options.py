@@ -16,12 +16,8 @@ from common.utils.paths import ROOT
 from extensions.refit.method import FOLLOWING
 from papers.laco.algorithm import CollapseSettings
 from papers.laco.merge import RULES
-from papers.linearpatch.method import VARIANTS
 from papers.linearpatch.patch import KINDS
 from papers.linearpatch.steps import LinearPatchRepair
-from papers.prunecomp import METRICS as PRUNECOMP_METRICS
-from papers.reassessing import METRICS, SEED
-from papers.reassessing.metrics import SAMPLES
 
 TOOLS = {kind.TOOL: kind for kind in tools()}
 MODEL = ["--model", "./nowhere", "--remove", "2", "--out", "out"]
@@ -60,15 +56,11 @@ def test_choices_and_defaults_are_those_of_the_methods():
     for tool in ("extensions.refit", "papers.linearpatch"):
         assert choices(tool, "cosine") == set(COSINES)
     assert choices("papers.linearpatch", "estimator") == set(ESTIMATORS)
-    assert choices("papers.linearpatch", "variant") == set(VARIANTS)
     assert choices("papers.linearpatch", "patch") == set(KINDS) - {"rotated"}  # the same map, kept for training
     assert choices("papers.laco", "merge") == set(RULES)
-    assert choices("papers.prunecomp", "metric") == set(PRUNECOMP_METRICS)
-    assert choices("papers.reassessing", "metric") == set(METRICS)
     assert of("papers.linearpatch", "patch").default == LinearPatchRepair().kind
     assert of("papers.laco", "interval").default == CollapseSettings(C=2).I
     assert of("extensions.refit", "following").default == FOLLOWING
-    assert (of("papers.reassessing", "samples").default, of("papers.reassessing", "seed").default) == (SAMPLES, SEED)
     for name in ("last", "epochs"):
         assert of("papers.reassessing", name).default == getattr(Settings, name)
 
