@@ -279,7 +279,7 @@ def _run(options: RunCommand) -> int:
     if options.list_work:
         print(workers.list_work(options, work), end="")
         return 0
-    failed = _measured(options, tables, store, jobs, work) if work else 0
+    failed = _measure(options, tables, store, jobs, work) if work else 0
     if not work:
         labels = ", ".join(dict.fromkeys(subject.phrase for subject, _ in jobs))
         print(f"every cell on {labels} has a result; nothing to measure", file=sys.stderr)
@@ -339,7 +339,7 @@ def _work(tables: list, store, jobs: list, force: bool) -> list:
     ]
 
 
-def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) -> int:
+def _measure(options: RunCommand, tables: list, store, jobs: list, work: list) -> int:
     """Measure what is missing; the number of cells that failed.
 
     Raises:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from common.calibration import corpora
-from common.cli import measure, push
+from common.cli import push
 from common.cli.job import Job, is_file, texts, work_folder
 from common.cli.method import Method
 from common.cli.options import ToolOptions, tasks
@@ -53,9 +53,7 @@ def checked(method: Method, options: ToolOptions) -> Job:
         )
     if options.target_ratio is not None:
         options.remove = layers_of(options.target_ratio, source, config.num_hidden_layers)
-    job = Job(
-        method, options, source, config, tokenizer, work_folder(options.out), measure_unrepaired=measure.note_unrepaired
-    )
+    job = Job(method, options, source, config, tokenizer, work_folder(options.out))
     if job.named_layers is not None:
         check_layers(job.named_layers, job.layers)
     for count in job.counts:

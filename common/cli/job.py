@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -59,7 +58,6 @@ class Job:
         folders: Folders returned by `folder`.
         apart: Number of last calibration sequences that share no token with the others.
         only_removed: Whether the remaining layers are unchanged.
-        measure_unrepaired: Called when the layers to remove are known and the model still has all layers.
     """
 
     method: Method
@@ -76,7 +74,6 @@ class Job:
     folders: list[Path] = field(default_factory=list)
     apart: int = 0
     only_removed: bool = False
-    measure_unrepaired: Callable[[Job], None] = lambda job: None
 
     def load(self) -> None:
         """Read the weights; every run of a sweep reads them again."""
@@ -363,10 +360,12 @@ class Job:
             self.options.out = beside
         return self.options.out
 
-    def chosen(self, removed: list[int]) -> None:
+    def measure_without(self, removed: list[int]) -> None:
         """Note the layers to remove, while the model has all layers, and measure it without them."""
+        from common.cli import measure  # which imports this module
+
         self.removed = [int(layer) for layer in removed]
-        self.measure_unrepaired(self)
+        measure.note_unrepaired(self)
 
     def _ids(self, name: str) -> Tensor:
         ids = self.shared.setdefault("ids", {})

@@ -39,7 +39,7 @@ def apply(job: Job) -> dict:
     """Select, remove and patch; return the layers, the patches' places and the training's report."""
     options = job.options
     removed, statistics = _surveyed(job)
-    job.chosen(removed)
+    job.measure_without(removed)
     context = context_of(job.model, job.tokenizer, fidelity=options.fidelity)
     context.details["removed"] = removed
     patch = _patch(job)

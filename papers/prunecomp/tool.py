@@ -57,9 +57,9 @@ def _pruned(job: Job) -> dict:
     step = PruneAndComp(options.metric, job.count, not options.one_shot, not options.no_compensation)
     context = context_of(job.model, job.tokenizer, job.sequences, fidelity=options.fidelity, **_kept(job, step))
     if job.named_layers is None:
-        report = step.run_recipe(context, job.chosen)
+        report = step.run_recipe(context, job.measure_without)
     else:
-        report = step.search(context, layers=job.named_layers, chosen=job.chosen)
+        report = step.search(context, layers=job.named_layers, chosen=job.measure_without)
     job.shared["report"] = report
     return report
 
@@ -78,7 +78,7 @@ def _shorter(job: Job) -> dict | None:
     if before is None or len(before["removed"]) < job.count or options.metric == "cl" or options.fidelity == "code":
         return None
     removed, factors = before["removed"][: job.count], before["factors"][: job.count]
-    job.chosen(removed)
+    job.measure_without(removed)
     return repeat(job.model, removed, factors)
 
 

@@ -90,7 +90,7 @@ def apply(job: Job) -> dict:
         context = context_of(job.model, job.tokenizer, job.shared.get("calibration"), fidelity=options.fidelity)
         removed = Metric(options.metric, job.count, options.seed).choose(context)
         reason = f"by {options.metric}"
-    job.chosen(removed)
+    job.measure_without(removed)
     remove_layers(job.model, removed)
     facts = {"removed": removed}
     if options.finetune == "none" or options.plan:

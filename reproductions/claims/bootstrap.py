@@ -10,7 +10,7 @@ from common.pruning.recipe import Recipe
 from common.records.results import Record, Store
 from common.utils.errors import UserError
 from reproductions.claims import derived_columns
-from reproductions.claims.derived_columns import Measured, Score
+from reproductions.claims.derived_columns import Score, Scored
 from reproductions.spec import subsets
 from reproductions.spec.comparisons import Named
 from reproductions.spec.registry import Column, Row
@@ -63,11 +63,11 @@ class Resampled(CachedLookup):
     of the columns that use all items where the table shows a part.
     """
 
-    def __init__(self, store: Store, rows: Measured, columns: list[Column], whole: Collection[str] = ()) -> None:
+    def __init__(self, store: Store, rows: Scored, columns: list[Column], whole: Collection[str] = ()) -> None:
         super().__init__()
         self._whole = whole
         self._store = store
-        self._measured = rows
+        self._scored = rows
         self._rows = {row.key: (row, scores) for row, _, scores in rows}
         self._columns = {column.id: column for column in columns}
         self._outcomes: dict[tuple[str, str, str | None], np.ndarray | None] = {}
@@ -76,7 +76,7 @@ class Resampled(CachedLookup):
     @cached_property
     def labels(self) -> dict[Named, str]:
         """Return the labels of the rows' groups and methods, and of the columns."""
-        rows = [row for row, _, _ in self._measured]
+        rows = [row for row, _, _ in self._scored]
         labels = {Named("group", row.group): row.label for row in rows}
         labels |= {Named("method", row.method): row.name for row in rows}
         return labels | {Named("column", name): column.label for name, column in self._columns.items()}
@@ -84,9 +84,9 @@ class Resampled(CachedLookup):
     @cached_property
     def at_chance_level(self) -> frozenset[str]:
         """Return the ids of tasks on which the original model is at chance level, and of columns derived from them alone."""
-        models = {row.model for row, _, _ in self._measured}
+        models = {row.model for row, _, _ in self._scored}
         columns = list(self._columns.values())
-        tasks = {label for model in models for label in derived_columns.at_chance_level(columns, model, self._measured)}
+        tasks = {label for model in models for label in derived_columns.at_chance_level(columns, model, self._scored)}
         return frozenset(tasks | {column.id for column in columns if column.of and tasks.issuperset(column.of)})
 
     def shown(self, group: str, sparsity: str, method: str, column: str) -> float | None:
@@ -121,13 +121,11 @@ class Resampled(CachedLookup):
         """Return the columns that a derived one follows from in a model's rows."""
         place = (column.id, model)
         if place not in self._names_of:
-            self._names_of[place], _ = derived_columns.parts(
-                column, list(self._columns.values()), model, self._measured
-            )
+            self._names_of[place], _ = derived_columns.parts(column, list(self._columns.values()), model, self._scored)
         return self._names_of[place]
 
     def _dense(self, row: Row) -> Row:
-        return next((other for other, _, _ in self._measured if other.dense and other.model == row.model), row)
+        return next((other for other, _, _ in self._scored if other.dense and other.model == row.model), row)
 
     def _measured_value(self, row: Row, column: Column, score: Score) -> Number:
         recipe = row.recipe
@@ -150,7 +148,7 @@ class Resampled(CachedLookup):
 
     def _beside(self, recipe: Recipe, column: Column) -> Iterator[np.ndarray]:
         """Yield the outcomes of a column in the rows measured on the same items."""
-        for row, _, scores in self._measured:
+        for row, _, scores in self._scored:
             if row.recipe is not None and row.recipe.limit == recipe.limit and isinstance(scores.get(column.id), Score):
                 outcomes = self.outcomes(row.recipe, column)
                 if outcomes is not None:
@@ -176,7 +174,7 @@ class Resampled(CachedLookup):
 
     def _flip_means(self, row: Row, task: Column) -> np.ndarray:
         """Return replicates of the share of flips, from the same draws as the task's accuracy."""
-        rows = (other for other, _, _ in self._measured if other.recipe and other.recipe.limit == row.recipe.limit)
+        rows = (other for other, _, _ in self._scored if other.recipe and other.recipe.limit == row.recipe.limit)
         beside = (flips for flips in (self.flipped(other, task) for other in rows) if flips is not None)
         return significance.resampled_means(f"{task.benchmark}/{row.recipe.limit}", self.flipped(row, task), beside)
 

@@ -27,7 +27,7 @@ class TextCell:
 
 
 Scores = dict[str, Score | TextCell | Status]  # column -> score, or why there is none
-Measured = list[tuple[Row, Subject, Scores]]
+Scored = list[tuple[Row, Subject, Scores]]
 FLIPS = "flips"  # filled in from outcomes per item, see `reproductions.claims.flips`
 _KINDS = {"retained": "mean-of-ratios", "retained-average": "ratio-of-means"}
 
@@ -39,7 +39,7 @@ def score(value: float, error: float | None) -> Score | Status:
     return Score(value, error if error is not None and math.isfinite(error) else None)
 
 
-def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, list[str]]:
+def fill(rows: Scored, columns: Sequence[Column]) -> dict[str, list[str]]:
     """Fill in the columns that follow from others.
 
     A column that lacks data, or was not run, in most rows of a model is left out of them. Return, for each column that
@@ -75,7 +75,7 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, list[str]]:
     return over
 
 
-def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Measured) -> tuple[list[str], int]:
+def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Scored) -> tuple[list[str], int]:
     """Return the columns that one follows from in a model's rows, and their number if all were measured.
 
     Columns that fewer than two thirds of the model's rows have run are left out, so that a task that is being measured
@@ -91,7 +91,7 @@ def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Me
     return names, everything
 
 
-def _run(column: Column, columns: Sequence[Column], model: str | None, rows: Measured) -> tuple[list[str], int]:
+def _run(column: Column, columns: Sequence[Column], model: str | None, rows: Scored) -> tuple[list[str], int]:
     """Return `parts`, whatever the dense model knows."""
     everything = column.members(columns)
     own_rows = [(row, scores) for row, _, scores in rows if row.model == model and row.recipe is not None]
@@ -102,7 +102,7 @@ def _run(column: Column, columns: Sequence[Column], model: str | None, rows: Mea
     return names, len(everything)
 
 
-def at_chance_level(columns: Sequence[Column], model: str | None, rows: Measured) -> list[str]:
+def at_chance_level(columns: Sequence[Column], model: str | None, rows: Scored) -> list[str]:
     """Return the tasks on which the original model is at most two standard errors above chance level.
 
     Retained accuracy means nothing there. A pruned model that guesses otherwise "retains" more than 100 %: SmolLM2
@@ -126,7 +126,7 @@ def chance_scores(columns: Sequence[Column]) -> dict[str, float]:
     return {c.id: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
 
 
-def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict[str, float]:
+def levels(columns: Sequence[Column], model: str | None, rows: Scored) -> dict[str, float]:
     """Return chance level in each average of a model's rows, if it is known for every task of the average."""
     guesses = chance_scores(columns)
     levels_by_column = {}

@@ -7,13 +7,13 @@ import numpy as np
 from common.records.results import Store
 from reproductions.claims import derived_columns
 from reproductions.claims.bootstrap import Resampled
-from reproductions.claims.derived_columns import FLIPS, Measured, Score
+from reproductions.claims.derived_columns import FLIPS, Score, Scored
 from reproductions.spec import statuses
 from reproductions.spec.registry import Column, Row
 from reproductions.spec.statuses import Status
 
 
-def fill(rows: Measured, columns: Sequence[Column], store: Store) -> None:
+def fill(rows: Scored, columns: Sequence[Column], store: Store) -> None:
     """Fill in the columns of flips, in percent: means over the tasks that an average has, where outcomes are stored."""
     following = [column for column in columns if column.derived == FLIPS]
     if not following:

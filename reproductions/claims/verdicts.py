@@ -49,7 +49,7 @@ def claims(
     results, chance = _in_paper(table, numbers), {}
     for subject in subjects:
         own_lines = [line for line in lines if line["subject"] == subject.name]
-        chance[subject.name] = _measured(table, subject, own_lines, readings[subject.name], results)
+        chance[subject.name] = _judge_subject(table, subject, own_lines, readings[subject.name], results)
     return {"claims": results, "chance": chance}
 
 
@@ -88,7 +88,7 @@ def _in_paper(table: Table, numbers: dict) -> list[dict]:
     return verdicts
 
 
-def _measured(
+def _judge_subject(
     table: Table, subject: Subject, lines: list[dict], readings: Sequence[Resampled], results: Sequence[dict]
 ) -> dict:
     """Add to the claims what `claims` says of them by a subject's numbers; return how many chance would contradict."""

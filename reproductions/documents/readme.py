@@ -39,8 +39,8 @@ def counts(table: registry.Table, store: Store) -> dict[str, int]:
     ]
     return {
         "reported": len(reported.numbers(table.paper, table.number)),
-        "pretrained": sum(_measured(table, store, subjects.of_model(name)) for name in subjects.PUBLISHED_MODELS),
-        "toy model": _measured(table, store, TOY),
+        "pretrained": sum(_count_measured(table, store, subjects.of_model(name)) for name in subjects.PUBLISHED_MODELS),
+        "toy model": _count_measured(table, store, TOY),
         "paper": sum(map(_has_content, paper)),
     }
 
@@ -50,7 +50,7 @@ def _rows(table: registry.Table, store: Store, subject: Subject) -> list[dict]:
     return [row for row in rows if row["subject"] == subject.name]
 
 
-def _measured(table: registry.Table, store: Store, subject: Subject) -> int:
+def _count_measured(table: registry.Table, store: Store, subject: Subject) -> int:
     """Return how many cells of a model have a record behind them.
 
     Dense rows, which tables share, count where nothing else is.

@@ -15,7 +15,7 @@ from common.utils.errors import UserError
 from reproductions import audit
 from reproductions.claims import derived_columns, flips, verdicts
 from reproductions.claims.bootstrap import Resampled
-from reproductions.claims.derived_columns import Measured, Score, TextCell, score
+from reproductions.claims.derived_columns import Score, Scored, TextCell, score
 from reproductions.engine.runner import choose_rows, fits
 from reproductions.spec import coverage, reported, statuses, subsets
 from reproductions.spec import subjects as settings
@@ -67,20 +67,20 @@ def build(
         if pattern is not None:  # refused where it fits no row
             choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
         columns = coverage.columns(table, store, subject, limit)
-        scored_rows, over = _scored(columns, subject, store, chosen, origins)
+        scored_rows, over = _scored_rows(columns, subject, store, chosen, origins)
         rows += scored_rows
         facts.append(_facts(subject, columns, scored_rows, over, origins))
         readings[subject.name] = [Resampled(store, scored_rows, columns)]
         for wholes, answering in coverage.more_items(columns, chosen, store) if claims else ():
             closer = [wholes.get(column.id, column) for column in columns]
-            more_scored, _ = _scored(closer, subject, store, answering, set())
+            more_scored, _ = _scored_rows(closer, subject, store, answering, set())
             readings[subject.name].append(Resampled(store, more_scored, closer, whole=wholes))
     if not any(subject.printed for subject in subjects):
         # Of the paper's models only what needs no weights belongs beside another model's numbers.
         paper_columns = table.columns_for(PAPER)
         weight_free = [column for column in paper_columns if column.weight_free]
         for row in table.rows(PAPER, None):
-            rows.append((row, PAPER, _measured(row, paper_columns if _of_shape(row) else weight_free, store, set())))
+            rows.append((row, PAPER, _scores(row, paper_columns if _of_shape(row) else weight_free, store, set())))
     shown = {subject: [c for c in table.columns_for(subject) if not c.hidden] for _, subject, _ in rows}
     ids = {column.label: column.id for columns in shown.values() for column in columns}
     lines = [_line(row, subject, shown[subject], scores, printed) for row, subject, scores in rows]
@@ -110,7 +110,7 @@ def build(
 
 
 def _facts(
-    subject: Subject, columns: list[Column], rows: Measured, over: Mapping[str, Sequence[str]], origins: Collection[str]
+    subject: Subject, columns: list[Column], rows: Scored, over: Mapping[str, Sequence[str]], origins: Collection[str]
 ) -> dict:
     """Return what the JSON form says of a subject."""
     labels = {column.id: column.label for column in columns}
@@ -215,20 +215,20 @@ def _gate(lines: list[dict], labels: set[str]) -> None:
                 line["gate"] = f"not comparable yet: the dense model differs in {', '.join(differing)}"
 
 
-def _scored(
+def _scored_rows(
     columns: list[Column], subject: Subject, store: Store, rows: Sequence[Row], origins: set[str]
-) -> tuple[Measured, dict[str, list[str]]]:
+) -> tuple[Scored, dict[str, list[str]]]:
     """Return a subject's rows with the scores of their columns, derived ones too.
 
     Column -> those it is over, where not all.
     """
-    scored_rows = [(row, subject, _measured(row, columns, store, origins)) for row in rows]
+    scored_rows = [(row, subject, _scores(row, columns, store, origins)) for row in rows]
     over = derived_columns.fill(scored_rows, columns)
     flips.fill(scored_rows, columns, store)
     return scored_rows, over
 
 
-def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | TextCell | Status]:
+def _scores(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | TextCell | Status]:
     """Return column -> score from a record, or the reason why there is none."""
     scores: dict[str, Score | TextCell | Status] = {}
     for column in columns:
@@ -283,7 +283,7 @@ def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -
     """
     columns = coverage.columns(table, store, subject)
     benchmarks = dict.fromkeys(column.benchmark for column in columns if column.benchmark)
-    scored_rows, fewer = _scored(columns, subject, store, rows, set())
+    scored_rows, fewer = _scored_rows(columns, subject, store, rows, set())
     over = {c.id: len(fewer.get(c.id, c.of)) for c in columns if c.derived and c.of}
     resampled, lines = Resampled(store, scored_rows, columns), []
     for row, _, scores in scored_rows:
@@ -365,9 +365,9 @@ def changed(
     pairs = [(replace(row, method=f"{row.method}/changed"), plain[row.key]) for row in rows if not row.dense]
     dense = [row for row in table.rows(subject, limit) if row.dense]
     for _, row in pairs:
-        _measured(row, columns, store, origins)
+        _scores(row, columns, store, origins)
     # together, so that averages of both are over the same columns
-    scored_rows, _ = _scored(columns, subject, store, [*dense, *(row for pair in pairs for row in pair)], set())
+    scored_rows, _ = _scored_rows(columns, subject, store, [*dense, *(row for pair in pairs for row in pair)], set())
     scores, replicates = {row.key: scored for row, _, scored in scored_rows}, Resampled(store, scored_rows, columns)
     lines = []
     for pair in pairs:

@@ -38,7 +38,7 @@ def more_items(
         if column.benchmark and column.benchmark != subsets.whole(column.benchmark)
     }
     rows_with = {
-        id_: frozenset(n for n, row in enumerate(rows) if row.recipe and _measured(row, store, column.benchmark))
+        id_: frozenset(n for n, row in enumerate(rows) if row.recipe and _has_result(row, store, column.benchmark))
         for id_, column in wholes.items()
     }
     groups = set(rows_with.values())
@@ -57,13 +57,13 @@ def _answered(rows: Sequence[Row], store: Store, part: str) -> bool:
     for row in rows:
         if row.recipe is None:
             continue
-        if _measured(row, store, subsets.whole(part)):
+        if _has_result(row, store, subsets.whole(part)):
             any_pruned = any_pruned or not row.dense
-        elif _measured(row, store, part):
+        elif _has_result(row, store, part):
             return False
     return any_pruned
 
 
-def _measured(row: Row, store: Store, benchmark: str) -> bool:
+def _has_result(row: Row, store: Store, benchmark: str) -> bool:
     record = store.get(row.recipe, benchmark)
     return record is not None and record.status == "ok"
