@@ -15,7 +15,7 @@ from statistics import mean
 from common.records.results import NOWHERE, Store
 from common.utils.ratios import Ratio, hand_over
 from reproductions.engine import expected_time, runner
-from reproductions.engine.runner import Work
+from reproductions.engine.work import Work
 from reproductions.spec import registry, subjects
 
 WORKERS = (1, 8, 64)

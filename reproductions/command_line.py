@@ -295,8 +295,7 @@ def _run(options: RunCommand) -> int:
 
 def _tables_and_jobs(options: RunCommand) -> tuple[list, list]:
     """Return the tables that a command names, and whom it asks them of: (subject, options of `runner.missing`) each."""
-    from reproductions.engine import runner
-    from reproductions.spec import registry
+    from reproductions.spec import narrowing, registry
     from reproductions.spec import subjects as settings
 
     tables = [registry.get(target) for target in options.targets]
@@ -304,7 +303,7 @@ def _tables_and_jobs(options: RunCommand) -> tuple[list, list]:
     columns = [column for table in tables for subject, _ in subjects for column in table.columns_for(subject)]
     patterns = _columns(options, {name for column in columns for name in (column.label, column.id)})
     try:
-        runner.check_columns(tables, [subject for subject, _ in subjects], patterns)
+        narrowing.check_columns(tables, [subject for subject, _ in subjects], patterns)
     except UserError as error:
         if options.model or options.profile:
             raise
@@ -319,7 +318,7 @@ def _columns(options: ShowingOptions, names: Collection[str]) -> tuple[str, ...]
 
     names: labels and ids. They hold commas, too: the longest text that fits a name is one pattern.
     """
-    from reproductions.engine.runner import like
+    from reproductions.spec.narrowing import like
 
     parts, patterns = options.columns.split(","), []
     while parts:
@@ -392,11 +391,12 @@ def _compared(work: list, tables: list, store, jobs: list, lacking, force: bool)
         The work that stays, the number of cells left out, and the name of their row ('' without any).
     """
     from reproductions.engine import runner
+    from reproductions.spec import narrowing
 
     worth, originals = set(), {}
     for subject, chosen in jobs:
         worth |= runner.worth_measuring(tables, store, subject, lacking.why, force=force, **chosen)
-        named = runner.fitting(tables, subject, *(chosen[key] for key in ("models", "pattern", "limit")))
+        named = narrowing.fitting(tables, subject, *(chosen[key] for key in ("models", "pattern", "limit")))
         originals |= {row.recipe.hash: row.name for _, rows in named for row in rows if row.dense and row.recipe}
 
     def stays(recipe, benchmark: str) -> bool:
@@ -412,9 +412,8 @@ def _compared(work: list, tables: list, store, jobs: list, lacking, force: bool)
 def _show(options: RunCommand | ShowCommand) -> int:
     from common.console import text_tables
     from common.records.results import Store
-    from reproductions.engine import runner
     from reproductions.render import show, tables
-    from reproductions.spec import registry
+    from reproductions.spec import narrowing, registry
     from reproductions.spec import subjects as settings
 
     _check(options)
@@ -424,7 +423,7 @@ def _show(options: RunCommand | ShowCommand) -> int:
     models = [model for _, of_paper in named for model in of_paper]
     chosen = {"pattern": options.row, "limit": options.limit}
     first = named[0] if named else (settings.TOY, ())
-    tables_shown = [table for table, _ in runner.fitting(tables_named, first[0], first[1], *chosen.values())]
+    tables_shown = [table for table, _ in narrowing.fitting(tables_named, first[0], first[1], *chosen.values())]
     terminal = {}
     if options.format == "terminal":
         terminal = {"width": text_tables.terminal_width(), "colours": text_tables.coloured()}
@@ -477,7 +476,7 @@ def _columns_of(options: RunCommand | ShowCommand, shown: Sequence[tuple[str, st
     Raises:
         UserError: a pattern that fits none. What a run has measured may be hidden.
     """
-    from reproductions.engine.runner import like
+    from reproductions.spec.narrowing import like
 
     patterns, labels = _columns(options, {name for _, *names in shown for name in names}), set()
     for pattern in patterns:

@@ -23,7 +23,7 @@ from common.toy import corpus as toy_corpus
 from common.utils.errors import UserError
 from reproductions import measurements
 from reproductions.engine import memory_check
-from reproductions.engine.runner import Work
+from reproductions.engine.work import Work
 from reproductions.measurements import shape_only
 from reproductions.spec import shape_recipes, steps
 

@@ -15,8 +15,9 @@ from common.pruning.recipe import Recipe
 from common.training import instructions
 from common.utils.errors import NoData
 from reproductions import measurements  # noqa: F401 - steps: those that recipes name
-from reproductions.engine.runner import Work, choose_rows
+from reproductions.engine.work import Work
 from reproductions.spec import shape_recipes, steps, subjects, subsets  # noqa: F401 - steps: those that recipes name
+from reproductions.spec.narrowing import choose_rows
 from reproductions.spec.registry import Table
 from reproductions.spec.subjects import PAPER, Subject
 
@@ -54,7 +55,7 @@ def fetch(
     """Fetch every model, corpus and task of the chosen rows, one after the other; yield a line for each.
 
     ``convert_weights`` converts pickled weights to safetensors if a model has no others. The other arguments choose
-    rows, see `reproductions.engine.runner.choose_rows`.
+    rows, see `reproductions.spec.narrowing.choose_rows`.
 
     Raises:
         UserError: something could not be fetched; earlier downloads are kept and not repeated.

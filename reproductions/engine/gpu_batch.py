@@ -145,14 +145,14 @@ def plan(models: Sequence[str], store: Store, *, limit: int | None = None) -> li
 def _missing(stage: Stage, subject, store: Store, limit: int | None) -> list:
     """Return the recipes of a stage that lack records, with what they lack."""
     from reproductions.engine import runner
-    from reproductions.spec import registry, steps
+    from reproductions.spec import narrowing, registry, steps
 
     subject = replace(subject, full_test_sets=stage.whole and subject.small)
     if stage.shares and not subject.toy:
         subject = replace(subject, remove=subject.counts(*SHARES, toy=1))
     columns = () if subject.toy else stage.columns  # whose columns have other labels
     tables = [registry.get(target) for target in stage.targets]
-    runner.check_columns(tables, [subject], columns)
+    narrowing.check_columns(tables, [subject], columns)
     work = (
         runner.missing(tables, store, subject, limit=limit, columns=columns, pattern=row)
         for row in stage.rows or (None,)

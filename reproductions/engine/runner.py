@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import errno
-import fnmatch
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 from common.console.progress import track
 from common.records import results
 from common.records.results import Recipe, Record, Store
 from common.utils import locks
-from common.utils.errors import NoData, UserError, unknown
+from common.utils.errors import NoData, UserError
 from reproductions.engine.expected_time import TimeLeft
 from reproductions.engine.work import Work
-from reproductions.spec import coverage, subjects
-from reproductions.spec.changes import Changes
-from reproductions.spec.registry import Column, Row, Table
+from reproductions.spec import coverage, narrowing, subjects
+from reproductions.spec.registry import Row, Table
 from reproductions.spec.subjects import PAPER, Subject
 
 log = logging.getLogger(__name__)
@@ -32,91 +30,6 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "al
 # loses. A GPU measures many cells in a minute.
 CPU_GROUP, GPU_GROUP = 600.0, 60.0
 PAUSE = 2.0  # seconds between looks at what other processes measure
-
-
-def choose_rows(
-    table: Table, subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
-) -> list[Row]:
-    """Return the rows of a table that a command names.
-
-    models: of the paper; none: all. pattern: of the rows' methods; None: all. limit: items of each task; None: all.
-
-    Raises:
-        UserError: a model that the table does not have, or a pattern that matches no row.
-    """
-    subject = subjects.subject(subject)
-    rows = table.rows(subject, limit)
-    models_here = {row.model for row in rows}
-    for model in models:
-        if model not in models_here:
-            raise unknown(f"model in the {subject.profile} profile of {table.target}", model, models_here)
-    chosen = [row for row in rows if fits(row, models, pattern)]
-    unchanged = table.rows(replace(subject, changes=Changes()), limit) if subject.changes else ()
-    if all(row.dense for row in chosen) and any(fits(row, models, pattern) for row in unchanged):
-        raise UserError(
-            f"no row of {table.target} changes with {subject.changes}: those asked for are not calibrated or patched that "
-            "way, or are so already. Choose other rows or another target, or leave the option out"
-        )
-    if pattern is not None and not chosen:
-        raise unknown("row", pattern, {row.name for row in rows}, f"`show {table.target}` prints all")
-    return chosen
-
-
-def fitting(
-    tables: Sequence[Table], subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
-) -> list[tuple[Table, list[Row]]]:
-    """Return each table with the rows that a command names; of several tables, those without such rows are left out.
-
-    Raises:
-        UserError: no table has such rows; the message explains it for the first.
-    """
-    rows_by_table, problems = [], []
-    for table in tables:
-        try:
-            rows_by_table.append((table, choose_rows(table, subject, models, pattern, limit)))
-        except UserError as error:
-            problems.append(error)
-    if problems and not rows_by_table:
-        raise problems[0]
-    return rows_by_table
-
-
-def fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
-    """Return whether a row is of one of these models (none: any) and its method matches the pattern (None: any)."""
-    if models and row.model not in models:
-        return False
-    return pattern is None or like(row.name, pattern) or like(row.method, pattern)
-
-
-def like(name: str, pattern: str) -> bool:
-    """Return whether a name matches a pattern, ignoring case.
-
-    Names contain brackets (LinearPatch[L]), so only * and ? are wild.
-    """
-    return fnmatch.fnmatchcase(name.lower(), pattern.lower().replace("[", "[[]"))
-
-
-def check_columns(tables: Sequence[Table], named: Iterable[Subject], patterns: Sequence[str]) -> None:
-    """Refuse a pattern that matches no column of any table and any subject.
-
-    Raises:
-        UserError: There is such a pattern.
-    """
-    columns = [column for subject in named for table in tables for column in table.columns_for(subject)]
-    measurable = [column for column in columns if column.benchmark or column.derived]
-    for pattern in patterns:
-        if not _named(measurable, [pattern]):
-            raise unknown("column", pattern, {column.label for column in measurable})
-
-
-def _named(columns: Sequence[Column], patterns: Sequence[str]) -> list[Column]:
-    """Return the columns to measure for those whose label or id fits a pattern: in place of a derived one its members.
-
-    Without patterns all are named.
-    """
-    fitting = [c for c in columns if any(like(name, p) for name in (c.label, c.id) for p in patterns or ["*"])]
-    ids = {name for c in fitting for name in (c.members(columns) if c.derived else [c.id])}
-    return [c for c in columns if c.benchmark and c.id in ids]
 
 
 def missing(
@@ -188,8 +101,8 @@ def _cells(
     there are any, only the columns that fit one. force: of parts or the whole, what the tables read (`coverage`).
     """
     subject = subjects.subject(subject)
-    for table, rows in fitting(tables, subject, models, pattern, limit):
-        chosen = _named(
+    for table, rows in narrowing.fitting(tables, subject, models, pattern, limit):
+        chosen = narrowing.named_columns(
             coverage.columns(table, store, subject, limit) if force else table.columns_for(subject), columns
         )
         for row in rows:
@@ -198,8 +111,8 @@ def _cells(
                     yield table, row, row.recipe, column.benchmark
         shapes = (subject.toy or subject.printed) and not subject.changes
         for row in table.rows(PAPER, None) if shapes else []:
-            if row.shapes is not None and fits(row, models, pattern):
-                for column in _named(table.columns_for(PAPER), columns):
+            if row.shapes is not None and narrowing.fits(row, models, pattern):
+                for column in narrowing.named_columns(table.columns_for(PAPER), columns):
                     if column.weight_free:
                         yield table, row, row.shapes, column.benchmark
 

@@ -35,7 +35,8 @@ from common.pruning.recipe import Recipe
 from common.records.results import Record, Store
 from common.utils.errors import UserError, one_line, plural, quiet_logging, unknown
 from reproductions.engine import expected_time
-from reproductions.engine.runner import Request, Work, measured
+from reproductions.engine.runner import Request, measured
+from reproductions.engine.work import Work
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from reproductions import audit
 from reproductions.claims import derived_columns, flips, verdicts
 from reproductions.claims.bootstrap import Resampled
 from reproductions.claims.derived_columns import Score, Scored, TextCell, score
-from reproductions.engine.runner import choose_rows, fits
 from reproductions.spec import coverage, reported, statuses, subsets
 from reproductions.spec import subjects as settings
 from reproductions.spec.changes import Changes
 from reproductions.spec.columns import RATIO, chance
+from reproductions.spec.narrowing import choose_rows, fits
 from reproductions.spec.registry import Column, Row, Table
 from reproductions.spec.statuses import Status
 from reproductions.spec.subjects import PAPER, TOY, Subject
@@ -55,7 +55,7 @@ def build(
 ) -> dict:
     """Build the JSON form of a table (docs/comparing.md: how reported and reproduced are compared).
 
-    Each subject has separate rows. models, pattern, limit: see `reproductions.engine.runner.choose_rows`. claims: whether
+    Each subject has separate rows. models, pattern, limit: see `reproductions.spec.narrowing.choose_rows`. claims: whether
     claims are judged, which takes a fraction of a second.
     """
     subjects = [settings.subject(s) for s in ([subjects] if isinstance(subjects, Subject | str) else subjects)]
@@ -314,7 +314,7 @@ def drawn(
 
     The drawing function gets `entries`. Files have different names for the toy model, the paper's models, any other
     model, a part of the rows, and a limited number of items. models, pattern, limit: see
-    `reproductions.engine.runner.choose_rows`. folder, forms: see `figures.style.save`.
+    `reproductions.spec.narrowing.choose_rows`. folder, forms: see `figures.style.save`.
 
     Raises:
         NotWritten: the files cannot be written.

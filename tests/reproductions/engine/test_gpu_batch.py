@@ -11,7 +11,7 @@ from tools import status_of
 from common.records.results import Recipe, Store
 from reproductions.engine import expected_time, fetch, gpu_batch, workers
 from reproductions.engine.gpu_batch import Planned
-from reproductions.engine.runner import Work
+from reproductions.engine.work import Work
 
 SMALL, LARGE = gpu_batch.MODELS
 

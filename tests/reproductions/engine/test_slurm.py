@@ -21,7 +21,7 @@ from common.pruning.recipe import Recipe
 from common.records.results import ROOT, Store
 from common.utils import locks
 from reproductions.engine import workers
-from reproductions.engine.runner import Work
+from reproductions.engine.work import Work
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "squeue", "scontrol", "scancel")
 ABSENT = [program for program in PROGRAMS if shutil.which(program) is None]

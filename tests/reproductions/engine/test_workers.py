@@ -24,7 +24,7 @@ from common.utils import locks
 from common.utils.errors import UserError
 from reproductions.command_line import main, parser
 from reproductions.engine import runner, workers
-from reproductions.engine.runner import Work
+from reproductions.engine.work import Work
 
 BENCHMARKS = ("piqa", "copa", "boolq")
 # What submitit asks of SLURM, but takes no text for, or is told by us.

@@ -13,7 +13,7 @@ from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.pruning.pipeline import Context
 from common.records.results import Recipe, Record, Store, publish
 from reproductions.engine import execute, runner
-from reproductions.engine.runner import Work
+from reproductions.engine.work import Work
 from reproductions.measurements import partial_records
 from reproductions.spec import subjects, subsets
 from reproductions.spec.registry import Column, Row, Table

@@ -12,7 +12,8 @@ from common.evaluation import harness
 from common.pruning.pipeline import Context
 from common.records.results import Recipe, Store
 from reproductions.engine import execute, fetch, runner
-from reproductions.engine.runner import Work, missing
+from reproductions.engine.runner import missing
+from reproductions.engine.work import Work
 from reproductions.render import show, tables
 from reproductions.spec import columns, coverage, registry, subsets
 from reproductions.spec import subjects as settings
