@@ -188,22 +188,16 @@ table%-fetch figure%-fetch: $(STAMP)
 table% figure%: $(STAMP)
 	@$(MEASURE)
 
-grid: $(STAMP)
+# Targets without a number: Prune&Comp's grid, and the league's tables.
+UNNUMBERED := grid league league-seeds league-answers league-texts league-graft league-distilled league-measures \
+	ablation-league ablation-league-seeds
+$(UNNUMBERED): $(STAMP)
 	@$(MEASURE)
 
-grid-render: $(STAMP)
+$(UNNUMBERED:=-render): $(STAMP)
 	@$(RENDER)
 
-grid-fetch: $(STAMP)
-	@$(FETCH)
-
-league league-seeds league-answers league-texts league-graft league-distilled league-measures ablation-league ablation-league-seeds: $(STAMP)  ## ours: repairs without training after choices of layers (a target like a table)
-	@$(MEASURE)
-
-league-render league-seeds-render league-answers-render league-texts-render league-graft-render league-distilled-render league-measures-render ablation-league-render ablation-league-seeds-render: $(STAMP)
-	@$(RENDER)
-
-league-fetch league-seeds-fetch league-answers-fetch league-texts-fetch league-graft-fetch league-distilled-fetch league-measures-fetch ablation-league-fetch ablation-league-seeds-fetch: $(STAMP)
+$(UNNUMBERED:=-fetch): $(STAMP)
 	@$(FETCH)
 
 # Whatever else is asked for is no target: the nearest are named.

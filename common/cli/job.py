@@ -360,13 +360,6 @@ class Job:
             self.options.out = beside
         return self.options.out
 
-    def measure_without(self, removed: list[int]) -> None:
-        """Note the layers to remove, while the model has all layers, and measure it without them."""
-        from common.cli import measure  # which imports this module
-
-        self.removed = [int(layer) for layer in removed]
-        measure.note_unrepaired(self)
-
     def _ids(self, name: str) -> Tensor:
         ids = self.shared.setdefault("ids", {})
         if name not in ids:

@@ -4,6 +4,7 @@ import gc
 import math
 import statistics
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -62,9 +63,9 @@ def original(job: Job) -> dict:
     return scores
 
 
-def note_unrepaired(job: Job) -> None:
-    """Measure the model without the layers to remove, before any repair, and note a removed massive activation."""
-    job.unrepaired = {}
+def without_repair(job: Job, removed: Sequence[int]) -> None:
+    """Note the layers to remove while the model has all of them, and a massive activation; measure it without them."""
+    job.removed, job.unrepaired = [int(layer) for layer in removed], {}
     if not job.options.no_evaluation:
         with without_layers(job.model, job.removed):
             job.unrepaired = perplexity(job, job.model, "without a repair")

@@ -15,7 +15,7 @@ class Method:
     Attributes:
         options: Its command line.
         apply: Changes `job.model` in place and returns JSON-able facts, among them `removed` (original indices). It
-            calls `job.measure_without(removed)` while the model has all its layers.
+            calls `measure.without_repair(job, removed)` while the model has all its layers.
         check: Refuses, before the weights are read, options that do not fit the job, and reads the data that the method
             needs.
         text: Calibration text of every model but the toy model.

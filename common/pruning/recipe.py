@@ -262,7 +262,7 @@ def read(part: str, mapping: Mapping, family: str = "weights") -> Step:
     steps = registered_steps(part, family)
     if mapping.get("method") not in steps:
         error = unknown(part, mapping.get("method"), steps)
-        raise UserError(f"{error}. Steps of modules that are not imported are unknown: import reproductions.spec.steps")
+        raise UserError(f"{error}. Import the module that has it, or all: import reproductions.spec.steps")
     options = {name: value for name, value in mapping.items() if name != "method"}
     return super(Step, steps[mapping["method"]]).from_json(options)
 

@@ -16,13 +16,10 @@ from common.utils.errors import UserError, UserValueError
 Key = TypeVar("Key")
 
 
-def one_shot(scores: Tensor, count: int, protect: Collection[int] = ()) -> list[int]:
-    """Return the ``count`` lowest-scoring layers, lowest first; ties go to the earlier layer. Protected layers stay."""
+def one_shot(scores: Tensor, count: int) -> list[int]:
+    """Return the ``count`` lowest-scoring layers, lowest first; ties go to the earlier layer."""
     check_count(count, len(scores))
-    order = [layer for layer in scores.argsort(stable=True).tolist() if layer not in set(protect)]
-    if count > len(order):
-        raise UserValueError(f"cannot remove {count} layers: only {len(order)} of {len(scores)} are not protected")
-    return order[:count]
+    return scores.argsort(stable=True).tolist()[:count]
 
 
 def lowest(scores: Mapping[Key, float]) -> Key:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from common.cli import Job, Method
+from common.cli import Job, Method, measure
 from common.console.progress import track
 from common.evaluation.windowed_perplexity import summarise, token_nlls
 from common.models.architectures import SUPPORTED
@@ -75,7 +75,7 @@ def apply(job: Job) -> dict:
             block = ContiguousBlock(count=job.count, exclude_ends=True, **job.given_options("cosine"))
             sets[BLOCK] = list(block.choose(context_of(job.model, job.tokenizer, job.sequences)))
     removed, tried = _best(job, sets)
-    job.measure_without(removed)
+    measure.without_repair(job, removed)
     original = distill.sharing(job, removed) if job.options.distill and not job.options.plan else None
     # a distillation is judged by text that no refit has read
     sequences = job.sequences if original is None else job.sequences[: -job.apart or None]

@@ -1,8 +1,9 @@
 """LaCo as a tool: merge layers of a model into earlier ones."""
 
 from dataclasses import asdict
+from functools import partial
 
-from common.cli import Job, Method
+from common.cli import Job, Method, measure
 from common.pruning.selection import runs
 from common.utils.errors import UserError
 from papers.laco import merge_layers
@@ -93,7 +94,9 @@ def apply(job: Job) -> dict:
     step = LayerCollapse(
         C=combined(job, job.count), I=options.interval, merge=options.merge, T=options.threshold, layers=left
     )
-    collapsed = step.collapse(job.model, job.tokenizer, sentences, chosen=job.measure_without, progress=True)
+    collapsed = step.collapse(
+        job.model, job.tokenizer, sentences, chosen=partial(measure.without_repair, job), progress=True
+    )
     if not collapsed.removed:
         best = max((a.similarity for a in collapsed.trace if a.similarity is not None), default=None)
         reason = "none was a number" if best is None else f"the most similar was {best:.4f}"
@@ -108,7 +111,7 @@ def apply(job: Job) -> dict:
 def _given(job: Job) -> dict:
     """Return the layers of one's own choice: each run of them is merged into the layer before it."""
     removed = sorted(job.named_layers)
-    job.measure_without(removed)
+    measure.without_repair(job, removed)
     for start, stop in reversed(runs(removed)):
         merge_layers(job.model, start - 1, stop - start, job.options.merge)
     job.notes.append(f"each run of these layers is merged into the one before it, as {job.options.merge}")

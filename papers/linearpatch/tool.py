@@ -1,7 +1,7 @@
 """LinearPatch as a tool: remove layers of a model and patch the pruning interface."""
 
 from common.calibration.statistics import Statistics
-from common.cli import Job, Method
+from common.cli import Job, Method, measure
 from common.pruning.pipeline import Context, context_of
 from common.pruning.selection import runs
 from common.utils.errors import UserError
@@ -39,7 +39,7 @@ def apply(job: Job) -> dict:
     """Select, remove and patch; return the layers, the patches' places and the training's report."""
     options = job.options
     removed, statistics = _surveyed(job)
-    job.measure_without(removed)
+    measure.without_repair(job, removed)
     context = context_of(job.model, job.tokenizer, fidelity=options.fidelity)
     context.details["removed"] = removed
     patch = _patch(job)

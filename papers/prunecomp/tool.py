@@ -1,6 +1,7 @@
 """Prune&Comp as a tool: remove layers of a model and rescale the remaining weights."""
 
 from contextlib import ExitStack
+from functools import partial
 
 from common.cli import Job, Method, measure
 from common.hooks import scale_stream
@@ -57,9 +58,9 @@ def _pruned(job: Job) -> dict:
     step = PruneAndComp(options.metric, job.count, not options.one_shot, not options.no_compensation)
     context = context_of(job.model, job.tokenizer, job.sequences, fidelity=options.fidelity, **_kept(job, step))
     if job.named_layers is None:
-        report = step.run_recipe(context, job.measure_without)
+        report = step.run_recipe(context, partial(measure.without_repair, job))
     else:
-        report = step.search(context, layers=job.named_layers, chosen=job.measure_without)
+        report = step.search(context, layers=job.named_layers, chosen=partial(measure.without_repair, job))
     job.shared["report"] = report
     return report
 
@@ -78,7 +79,7 @@ def _shorter(job: Job) -> dict | None:
     if before is None or len(before["removed"]) < job.count or options.metric == "cl" or options.fidelity == "code":
         return None
     removed, factors = before["removed"][: job.count], before["factors"][: job.count]
-    job.measure_without(removed)
+    measure.without_repair(job, removed)
     return repeat(job.model, removed, factors)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from common.cli import Job, Method
+from common.cli import Job, Method, measure
 from common.cli.checks import stored_dtype
 from common.cli.job import is_file
 from common.cli.method import OWN_TEXT
@@ -90,7 +90,7 @@ def apply(job: Job) -> dict:
         context = context_of(job.model, job.tokenizer, job.shared.get("calibration"), fidelity=options.fidelity)
         removed = Metric(options.metric, job.count, options.seed).choose(context)
         reason = f"by {options.metric}"
-    job.measure_without(removed)
+    measure.without_repair(job, removed)
     remove_layers(job.model, removed)
     facts = {"removed": removed}
     if options.finetune == "none" or options.plan:

@@ -443,9 +443,9 @@ def _status(cell: dict) -> Status:
     return Status(cell["status_id"], cell["status"].removesuffix(f": {reason}" if reason else ""), reason)
 
 
-def _significant(value: float, limit: int = 6) -> int:
+def _significant(value: float) -> int:
     """Return the digits after the point of a number with three significant ones."""
-    return min(limit, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
+    return min(6, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
 
 
 def _matches(column: Column, score: Score, number: reported.Number) -> bool:

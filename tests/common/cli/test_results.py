@@ -162,7 +162,7 @@ def linearpatch_applying(change):
     """LinearPatch's tool, which removes layer 2 and then changes the model in place of patching it."""
 
     def apply(job):
-        job.measure_without([2])
+        measure.without_repair(job, [2])
         remove_layers(job.model, [2])
         change(job.model)
         return {"removed": [2]}

@@ -97,10 +97,9 @@ def test_best_block_is_the_argmax_and_the_code_keeps_the_ends(tiny_llama, crops)
         selection.best_block(statistics, 2, protect=[1, 3, 5])
 
 
-def test_one_shot_takes_the_lowest_unprotected_and_earlier_on_ties():
+def test_one_shot_takes_the_lowest_and_earlier_on_ties():
     scores = torch.tensor([0.1, 0.3, 0.2, 0.2, 0.9, 0.0], dtype=torch.float64)
     assert selection.one_shot(scores, 3) == [5, 0, 2]
-    assert selection.one_shot(scores, 3, protect=(5, 0)) == [2, 3, 1]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -113,11 +112,6 @@ def test_of_a_random_order_the_first_that_python_draws_go_first(seed):
 def test_counts_outside_one_to_n_minus_two_are_refused(count):
     with pytest.raises(UserError, match=rf"cannot remove {count} of 6 layers; choose 1\.\.4"):
         selection.one_shot(torch.zeros(6), count)
-
-
-def test_more_removals_than_unprotected_layers_are_refused():
-    with pytest.raises(UserError, match="only 2 of 6 are not protected"):
-        selection.one_shot(torch.zeros(6), 3, protect=(0, 1, 4, 5))
 
 
 def test_runs_are_maximal_and_half_open():
