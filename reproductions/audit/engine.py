@@ -12,12 +12,6 @@ DEFINITION = "definition differs"
 UNRESOLVED = "unresolved"
 VERDICTS = (SLIP, EXTRACTION, DEFINITION, UNRESOLVED)
 
-PAPER_NAMES = {
-    "linearpatch": "LinearPatch",
-    "prunecomp": "Prune&Comp",
-    "laco": "LaCo",
-    "reassessing": "Reassessing Layer Pruning",
-}
 PREFIXES = {"linearpatch": "LP", "prunecomp": "PC", "laco": "LC", "reassessing": "RE"}
 
 # The checks, in the report's order.

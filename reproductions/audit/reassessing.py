@@ -7,7 +7,6 @@ from common.models import registry
 from reproductions.audit import repeats
 from reproductions.audit.engine import (
     DEFINITION,
-    PAPER_NAMES,
     SLIP,
     Finding,
     Paper,
@@ -20,6 +19,7 @@ from reproductions.audit.engine import (
 from reproductions.audit.scores import mean
 from reproductions.audit.tables import compare_share
 from reproductions.spec import printed_rows, reported
+from reproductions.spec.registry import PAPERS
 from reproductions.spec.reported import Number, row_name
 
 QUESTIONS = {"PIQA": 1838, "HellaSwag": 10042, "OpenbookQA": 500, "ARC-e": 2376, "ARC-c": 1172, "WinoGrande": 1267}
@@ -202,7 +202,7 @@ def _borrowed() -> Iterator[Finding]:
             SLIP,
             "Cite no margin over a row with that mark: it may compare two models.",
             [row["Avg."] for _, row, *_ in marked],
-            headline=f"Table 4's row {first} for {model} is {PAPER_NAMES[source.paper]}'s row for {source.model} at "
+            headline=f"Table 4's row {first} for {model} is {PAPERS[source.paper]}'s row for {source.model} at "
             f"{source.sparsity}, to the digits printed; over rows without its mark the lead is {unmarked[0][0]:.2f} to "
             f"{unmarked[-1][0]:.2f} points, not {lowest:.2f} to {highest:.2f}.",
         )

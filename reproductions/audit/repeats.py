@@ -6,7 +6,6 @@ from functools import cache
 from itertools import combinations
 
 from reproductions.audit.engine import (
-    PAPER_NAMES,
     SLIP,
     UNRESOLVED,
     Finding,
@@ -21,6 +20,7 @@ from reproductions.audit.engine import (
     scale,
 )
 from reproductions.spec import reported
+from reproductions.spec.registry import PAPERS
 from reproductions.spec.reported import Number, row_name
 
 SETTINGS = ("Ratio", "ratio %", "PR %", "layers", "GPU memory GB", "training time s", "# Parameters B", "TTokens T")
@@ -213,7 +213,7 @@ def _row_names(rows: list[tuple[str, tuple]]) -> list[str]:
 @cache
 def rows() -> tuple[Row, ...]:
     """Return the scores by task of every row with enough scores, of all papers."""
-    tables = [(paper, table) for paper in PAPER_NAMES for table in reported.tables(paper)]
+    tables = [(paper, table) for paper in PAPERS for table in reported.tables(paper)]
     numbers = [n for table in tables if table != PER_CENTS for n in reported.numbers(*table) if n.column in TASKS]
     rows_by_table: dict[tuple, dict[str, Number]] = {}
     for number in numbers:
@@ -285,7 +285,7 @@ def elsewhere(paper: Paper) -> Iterator[Finding]:
             list(copy.values()),
             "another model's row",
             "; ".join(f"{task} {copy[task].text}" for task in tasks),
-            f"{PAPER_NAMES[other.paper]}'s Tables {tables}, {label}: "
+            f"{PAPERS[other.paper]}'s Tables {tables}, {label}: "
             + "; ".join(f"{task} {sources[0][task].text}" for task in tasks),
             f"{len(tasks)} of {len(tasks)} scores agree to the digits printed. Of {tally.total()} pairs of rows of two "
             f"papers and two models with {FEWEST} scores or more in common, {len(pairs)} agree in all, the others in "

@@ -10,8 +10,9 @@ from common.console.text_tables import markdown
 from common.records.results import ROOT
 from reproductions.audit import FIELDS, NAMES, key, names
 from reproductions.audit import findings as all_findings
-from reproductions.audit.engine import KINDS, PAPER_NAMES, VERDICTS, Finding
+from reproductions.audit.engine import KINDS, VERDICTS, Finding
 from reproductions.spec import reported
+from reproductions.spec.registry import PAPERS
 
 # Long lists of single cells are folded.
 FOLDED, FEW = ("no k of n", "standard error"), 5
@@ -26,7 +27,7 @@ def as_json(findings: Sequence[Finding]) -> str:
 def as_text(findings: Sequence[Finding]) -> str:
     """Format the findings for the terminal: one block per finding, grouped by paper."""
     blocks = [summary(findings)]
-    for paper, title in PAPER_NAMES.items():
+    for paper, title in PAPERS.items():
         blocks.append(f"{title}\n{'-' * len(title)}")
         for f in (f for f in findings if f.paper == paper):
             lines = [f"{f.name}  {f.where}  [{f.verdict}]", f"    printed {f.printed}; recomputed {f.recomputed}"]
@@ -37,7 +38,7 @@ def as_text(findings: Sequence[Finding]) -> str:
 
 def summary(findings: Sequence[Finding]) -> str:
     """Summarise the number of checks and findings in one sentence."""
-    checked = sum(len(reported.numbers(paper, table)) for paper in PAPER_NAMES for table in reported.tables(paper))
+    checked = sum(len(reported.numbers(paper, table)) for paper in PAPERS for table in reported.tables(paper))
     verdicts = Counter(f.verdict for f in findings)
     return f"{len(findings)} findings in {checked} printed numbers: {_tally(verdicts)}."
 
@@ -63,9 +64,9 @@ def as_markdown(findings: Sequence[Finding]) -> str:
         "wrong, and the numbers do not say which. *The summary* is the blog post of LinearPatch's conference version, with "
         "tables of its own.",
         "## If you cite one of these",
-        "\n".join(f"- **{PAPER_NAMES[f.paper]}** ({f.name}). {_plain(f.headline)}" for f in findings if f.headline),
+        "\n".join(f"- **{PAPERS[f.paper]}** ({f.name}). {_plain(f.headline)}" for f in findings if f.headline),
     ]
-    for paper, title in PAPER_NAMES.items():
+    for paper, title in PAPERS.items():
         own = [f for f in findings if f.paper == paper]
         blocks.append(f"## {title}\n\n{len(own)} findings: {_tally(Counter(f.verdict for f in own))}.")
         blocks += [_section(kind, [f for f in own if f.kind == kind]) for kind in KINDS]

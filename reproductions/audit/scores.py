@@ -9,7 +9,6 @@ from reproductions.audit import repeats
 from reproductions.audit.engine import (
     EXTRACTION,
     MMLU,
-    PAPER_NAMES,
     SLIP,
     UNRESOLVED,
     Computed,
@@ -27,6 +26,7 @@ from reproductions.audit.engine import (
     shown,
 )
 from reproductions.spec import reported
+from reproductions.spec.registry import PAPERS
 from reproductions.spec.reported import Number
 
 POOLED = ("MMLU", "CMMLU")  # their errors are put together from the subjects', which no table prints
@@ -102,7 +102,7 @@ def _confirmed(inputs: list[Number]) -> str:
     if not same_table:
         return ""
     first = same_table[0]
-    where = f"{PAPER_NAMES[first.paper]}'s Table {first.table} ({first.model} {first.sparsity})"
+    where = f"{PAPERS[first.paper]}'s Table {first.table} ({first.model} {first.sparsity})"
     return f" The cells are right: {where} has {', '.join(f'{n.column} {n.text}' for n in same_table)}."
 
 

@@ -21,7 +21,7 @@ from common.utils import csv_rows
 from reproductions.claims import verdicts as judge
 from reproductions.render import claim_verdicts, show
 from reproductions.render.claim_verdicts import ShownVerdict
-from reproductions.spec import printed_rows, registry, subjects
+from reproductions.spec import registry, subjects
 from reproductions.spec.subjects import HEADS
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def parts(store: Store) -> dict[str, str]:
     """
     papers = list(chain.from_iterable(ABSTRACTS.values()))
     built = _built_for([*papers, *OURS], store)
-    groups = {printed_rows.title_of(paper): sentences for paper, sentences in ABSTRACTS.items()} | {TITLE_OF_OURS: OURS}
+    groups = {registry.TITLES[paper]: sentences for paper, sentences in ABSTRACTS.items()} | {TITLE_OF_OURS: OURS}
     rows = {title: [row(line, built) for line in sentences] for title, sentences in groups.items()}
 
     def table(titles: Sequence[str], first: int, in_print: bool) -> str:
@@ -116,11 +116,11 @@ def parts(store: Store) -> dict[str, str]:
         return markdown(heads, lines, "r" + "l" * (len(heads) - 1))
 
     of_papers = sum(map(len, ABSTRACTS.values()))
-    claims = {paper: rows[printed_rows.title_of(paper)] for paper in ABSTRACTS}
+    claims = {paper: rows[registry.TITLES[paper]] for paper in ABSTRACTS}
     judged = [line for lines in claims.values() for line in lines]
     sides, lines = sides_of(judged), []
     for paper, judged_of_paper in claims.items():
-        link, counts = f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)", tally(judged_of_paper)
+        link, counts = f"[{registry.TITLES[paper]}](papers/{paper}/README.md)", tally(judged_of_paper)
         lines.append([link, IDEAS[paper], *(counts[side] for side in sides)])
     total = tally(judged)
     lines.append([f"All {of_papers} claims, as far as tested", "", *(total[side] for side in sides)])
@@ -153,7 +153,7 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
 
     built = _built_for(chain.from_iterable(ABSTRACTS.values()), store)
     groups = {
-        printed_rows.title_of(paper): [row(line, built).boxes() for line in sentences]
+        registry.TITLES[paper]: [row(line, built).boxes() for line in sentences]
         for paper, sentences in ABSTRACTS.items()
     }
     sides = {"In print": "the papers' own tables"} | {HEADS[name]: WHAT for name in subjects.PUBLISHED_MODELS}

@@ -13,7 +13,7 @@ from extensions.documents import standings
 from reproductions.documents import findings, machine_comparison
 from reproductions.render import chance_levels, show, tables
 from reproductions.render.evidence import Loaded
-from reproductions.spec import printed_rows, registry, reported, subjects
+from reproductions.spec import registry, reported, subjects
 from reproductions.spec.subjects import PAPER, TOY, Subject
 
 DOCUMENTS = (
@@ -85,7 +85,7 @@ def overview(counted: dict[str, dict[str, dict]]) -> str:
     lines = []
     for paper, counts_by_target in counted.items():
         totals = [f"{sum(counts[key] for counts in counts_by_target.values()):,}" for key in _TOTALS]
-        lines.append([printed_rows.title_of(paper), targets(paper, counts_by_target), *totals])
+        lines.append([registry.TITLES[paper], targets(paper, counts_by_target), *totals])
     heads = ["Paper", "Targets", *_TOTALS.values()]
     return markdown(heads, lines, "ll" + "r" * (len(heads) - 2))
 

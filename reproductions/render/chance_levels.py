@@ -30,7 +30,7 @@ from reproductions.audit.scores import dense_row
 from reproductions.claims import derived_columns
 from reproductions.reassessing.columns import TASKS
 from reproductions.render import show
-from reproductions.spec import columns, printed_rows, registry, reported
+from reproductions.spec import columns, registry, reported
 from reproductions.spec import subjects as settings
 
 Number = float | np.ndarray
@@ -201,7 +201,7 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
     """Draw every printed row, and the measured ones of LaCo on the published models; return the files."""
     from figures import chance_levels, style
 
-    shown = {f"{printed_rows.title_of(source.paper)}, printed": of_paper(source.paper) for source in _first()}
+    shown = {f"{registry.TITLES[source.paper]}, printed": of_paper(source.paper) for source in _first()}
     laco = next(source for source in SOURCES if source.paper == "laco")
     rows = measured(laco, store, settings.of_model(settings.PUBLISHED_MODELS[0]))
     shown |= {f"LaCo's Table 2, {rows[0].model} (95 %)": rows} if rows else {}
@@ -220,7 +220,7 @@ def summary() -> str:
     """Write the table of docs/chance-level.md: retained by chance, and each paper's rows that retain most and least."""
     lines, turns = [], []
     for source in _first():
-        title, rows = printed_rows.title_of(source.paper), of_paper(source.paper)
+        title, rows = registry.TITLES[source.paper], of_paper(source.paper)
         turns.append("{} of {} ({})".format(*turned(rows), title))
         ends = [end(rows, key=lambda row: row.retained) for end in (max, min)]
         cells = [f"{row.retained:.1f} → {shown(row)} ({row.model}, {row.method}, {row.sparsity})" for row in ends]

@@ -8,7 +8,7 @@ from reproductions.documents import findings
 from reproductions.documents.findings import SummaryLine
 from reproductions.render import claim_verdicts
 from reproductions.render.claim_verdicts import NO_NUMBER, ShownVerdict
-from reproductions.spec import printed_rows, registry
+from reproductions.spec import registry
 from reproductions.spec import subjects as settings
 
 PRINTED = "printed numbers"
@@ -112,4 +112,4 @@ def aligned(claim: ShownClaim, subjects: Sequence[str]) -> ShownClaim:
 def titled(claim: ShownClaim) -> ShownClaim:
     """Return a claim with the title of its table, which distinguishes equal statements of several tables."""
     table = registry.get(claim.target)
-    return replace(claim, words=table.title.removeprefix(f"{printed_rows.title_of(table.paper)}, "))
+    return replace(claim, words=table.title.removeprefix(f"{registry.TITLES[table.paper]}, "))

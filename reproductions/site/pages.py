@@ -14,14 +14,14 @@ from common.records import results
 from common.records.results import ROOT
 from common.utils.errors import UserError
 from reproductions import audit
-from reproductions.audit.engine import KINDS, PAPER_NAMES, VERDICTS
+from reproductions.audit.engine import KINDS, VERDICTS
 from reproductions.audit.report import summary
 from reproductions.documents import findings
 from reproductions.render import show, tables, value_lists
 from reproductions.render.evidence import Evidence
 from reproductions.site import beside, cells, claims, data, documents, recipes, views
 from reproductions.site.papers import ABOUT, bibtex, references
-from reproductions.spec import printed_rows, registry, reported
+from reproductions.spec import registry, reported
 from reproductions.spec.subjects import PAPER, PUBLISHED_MODELS, TOY
 
 HERE = Path(__file__).parent
@@ -89,7 +89,7 @@ class Site:
             abstracts.append(
                 {
                     "paper": paper,
-                    "title": printed_rows.title_of(paper),
+                    "title": registry.TITLES[paper],
                     "idea": about["idea"],
                     "abstract": [self._sentence(line) for line in findings.ABSTRACTS[paper]],
                     "pictures": views.drawn(registry.get(about["figure"]))[:1],
@@ -97,7 +97,7 @@ class Site:
                 }
             )
         kinds = [*registry.PAPERS, *(registry.LEAGUE for _ in self._targets(registry.LEAGUE)[:1])]
-        overviews = [{"title": printed_rows.title_of(kind), "lines": self._lines(kind)} for kind in kinds]
+        overviews = [{"title": registry.TITLES[kind], "lines": self._lines(kind)} for kind in kinds]
         league = views.drawn(registry.get(registry.LEAGUE))[:1]
         self._page(
             "index.md",
@@ -140,7 +140,7 @@ class Site:
 
     def _lines(self, paper: str) -> list[dict]:
         """Return one line a target: how much is reported, compared and measured."""
-        title = printed_rows.title_of(paper)
+        title = registry.TITLES[paper]
         lines = []
         for target in self._targets(paper):
             counts = {grid.subject.name: cells.tally(grid) for grid in self.grids[target]}
@@ -168,7 +168,7 @@ class Site:
         names = sorted(names, key=lambda name: (name in last, name == TOY.label))  # real models first
         facts = {
             "name": paper,
-            "title": PAPER_NAMES[paper],
+            "title": registry.PAPERS[paper],
             "about": about,
             "reference": self.references[paper],
             "bibtex": bibtex(paper, self.references[paper]),
@@ -178,7 +178,7 @@ class Site:
             "below": [
                 path.relative_to(folder).with_suffix("") for path in (*folder.glob("*.ipynb"), *folder.glob("*/*.md"))
             ],
-            "audit": PAPER_NAMES[paper],
+            "audit": registry.PAPERS[paper],
             "findings": sum(f.paper == paper for f in audit.findings()),
             "claims": [claims.titled(claims.aligned(claim, names)) for claim in own_claims],
             "lines": self._lines(paper),
@@ -199,7 +199,7 @@ class Site:
         facts = {
             "title": table.title,
             "page": f"papers/{table.paper}/README.html" if table.paper in registry.PAPERS else "index.html",
-            "paper_title": printed_rows.title_of(table.paper),
+            "paper_title": registry.TITLES[table.paper],
             "note": table.note,
             "claims": self.claims[target],
             "first": views.fullest(grids),
@@ -225,12 +225,12 @@ class Site:
         listed = [asdict(finding) | {"target": views.target_of(finding)} for finding in audit.findings()]
         present = {f["kind"] for f in listed}
         selects = [
-            ("paper", list(PAPER_NAMES.values())),
+            ("paper", list(registry.PAPERS.values())),
             ("kind", [title for kind, title in KINDS.items() if kind in present]),
             ("verdict", list(VERDICTS)),
         ]
         self._page(
-            "audit.html", "audit.html", findings=listed, selects=selects, kinds=KINDS, titles=PAPER_NAMES,
+            "audit.html", "audit.html", findings=listed, selects=selects, kinds=KINDS, titles=registry.PAPERS,
             headlines=[f for f in listed if f["headline"]], summary=summary(audit.findings()),
         )  # fmt: skip
 

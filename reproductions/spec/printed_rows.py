@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from common.records.results import Recipe
 from reproductions.spec import reported
-from reproductions.spec.registry import LEAGUE, Row, Table
+from reproductions.spec.registry import TITLES, Row, Table
 from reproductions.spec.statuses import NOT_RUN, Status
 
 # What a paper calls a model -> the registry's name.
@@ -75,16 +75,10 @@ def declare(
         target=f"{number if figure else f'table{number}'}-{paper}",
         paper=paper,
         number=number,
-        title=f"{title_of(paper)}, {title if figure else f'Table {number}: {title}'}",
+        title=f"{TITLES[paper]}, {title if figure else f'Table {number}: {title}'}",
         declared=declared,
         columns=columns,
         claims=claims,
         note=note,
         **more,
     )
-
-
-def title_of(paper: str) -> str:
-    """Return a paper's name in titles."""
-    titles = {"linearpatch": "LinearPatch", "prunecomp": "Prune&Comp", "laco": "LaCo", "reassessing": "Reassessing"}
-    return (titles | {LEAGUE: "League (extension)"})[paper]

@@ -13,10 +13,11 @@ from reproductions.spec.changes import Changes
 from reproductions.spec.statuses import NOT_RUN, Status
 from reproductions.spec.subjects import Subject
 
-PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
+PAPERS = {"linearpatch": "LinearPatch", "prunecomp": "Prune&Comp", "laco": "LaCo", "reassessing": "Reassessing"}
 SHARES = ("acc", "acc_norm")  # keys of values that are shares of 1
 BETTER = {"kl": "lower", "same_top": "higher"}  # of keys that are compared exactly
 LEAGUE = "league"  # an extension, of no paper
+TITLES = PAPERS | {LEAGUE: "League (extension)"}
 MODULES = (*(f"reproductions.{name}" for name in PAPERS), "extensions.league")
 
 # A claim looks cells up by (group, sparsity, method, column's id) and gets None where there is no number.

@@ -10,7 +10,7 @@ import pytest
 from reproductions import audit
 from reproductions.__main__ import main
 from reproductions.audit import repeats, report, scores
-from reproductions.audit.engine import PAPER_NAMES, VERDICTS, padding
+from reproductions.audit.engine import VERDICTS, padding
 from reproductions.spec import reported
 from reproductions.spec.registry import PAPERS
 
@@ -196,7 +196,7 @@ def test_findings_have_a_verdict_and_keep_their_names():
     assert {audit.key(f): f.name for f in findings}.items() <= known.items()
     assert set(known.values()) - {f.name for f in findings} == {"PC-7", "PC-8", "PC-9"}
     assert len({f.name for f in findings}) == len(findings)
-    assert {f.paper for f in findings} <= set(PAPER_NAMES)
+    assert {f.paper for f in findings} <= set(PAPERS)
     assert all(f.verdict in VERDICTS and f.printed and f.recomputed and f.arithmetic for f in findings)
 
 
