@@ -39,7 +39,7 @@ def held_together(recipe: Recipe) -> int:
     Trained models are measured alone and at once: a kill while the next one is prepared would lose them.
     `reproductions.engine.runner` decides how long others are prepared before the first is measured.
     """
-    if recipe.weights == shape_recipes.WEIGHTS:
+    if recipe.weights == shape_recipes.SHAPE_ONLY:
         return 1
     try:
         if steps.trains(recipe):
@@ -60,7 +60,7 @@ def device_for(requested: str | None, dtype: str | None, work: Sequence[Work]) -
     device = requested or ("cuda" if torch.cuda.is_available() else "cpu")
     loading.placement(device, dtype)
     if requested is None and device == "cpu":
-        for name in {entry.recipe.model for entry in work if entry.recipe.weights != shape_recipes.WEIGHTS}:
+        for name in {entry.recipe.model for entry in work if entry.recipe.weights != shape_recipes.SHAPE_ONLY}:
             parameters = loading.parameters(name)
             if parameters > MOST_ON_CPU:
                 raise UserError(
@@ -87,7 +87,7 @@ def prepare(
             error of loading, calibration and pruning.
     """
     check_spelling(recipe)
-    if recipe.weights == shape_recipes.WEIGHTS:
+    if recipe.weights == shape_recipes.SHAPE_ONLY:
         return shape_only.prepare(recipe)
     _give_back()  # what is left of the last model: there may be room for one only
     if torch.cuda.is_available():

@@ -62,7 +62,7 @@ def fetch(
     """
     subject = subjects.subject(subject)
     rows = [row for row in choose_rows(table, subject, models, pattern, None) if row.recipe]
-    rows = [row for row in rows if row.recipe.weights != shape_recipes.WEIGHTS]  # a shape needs nothing
+    rows = [row for row in rows if row.recipe.weights != shape_recipes.SHAPE_ONLY]  # a shape needs nothing
     if subject.toy:
         yield "the toy model profile needs nothing from the hub"
         return
@@ -116,7 +116,7 @@ def lacking(work: Sequence[Work]) -> Lacking:
 
 def _of_data(work: Sequence[Work]) -> list[Work]:
     """Return the work that reads data: the toy model's is at hand, and shapes need none."""
-    return [e for e in work if e.recipe.profile != "standin" and e.recipe.weights != shape_recipes.WEIGHTS]
+    return [e for e in work if e.recipe.profile != "standin" and e.recipe.weights != shape_recipes.SHAPE_ONLY]
 
 
 def summary(absent: Lacking, tables: Sequence[Table]) -> str:

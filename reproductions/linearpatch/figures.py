@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from reproductions.linearpatch import rows
-from reproductions.linearpatch.recipes import settings as models_of
+from reproductions.linearpatch.recipes import models_of
 from reproductions.spec import comparisons, printed_rows
 from reproductions.spec.columns import RATIO
 from reproductions.spec.registry import Claim, Column, Row, Table

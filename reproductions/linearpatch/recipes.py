@@ -37,7 +37,7 @@ PRUNER_TEXT = "c4-train"
 TOP_K = 100
 
 
-def settings(subject: Subject, baichuan: bool = False) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
+def models_of(subject: Subject, baichuan: bool = False) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
     """Yield (registry name, group, layers, numbers removed) of a table's models."""
     if not subject.printed:
         yield subject.model, subject.group, subject.layers, subject.counts(*SHARES, toy=TOY_COUNTS)
@@ -58,7 +58,7 @@ def training_free(
 
     LLM-Pruner has rows only where the paper prints them.
     """
-    for model, group, layers, counts in settings(subject, baichuan):
+    for model, group, layers, counts in models_of(subject, baichuan):
         yield Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)
         for count in counts:
             for method in METHODS if pruner else METHODS[1:]:

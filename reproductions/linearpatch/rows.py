@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from reproductions.linearpatch import columns, trained
-from reproductions.linearpatch.recipes import PAPER_MODELS, TOP_K, shape_of
-from reproductions.linearpatch.recipes import settings as models_of
+from reproductions.linearpatch.recipes import PAPER_MODELS, TOP_K, models_of, shape_of
 from reproductions.linearpatch.trained import DIAGONAL, FFN_KL, FFN_MSE, FFN_SPARED, FULL, MSE, SPARED  # noqa: F401 - names of rows, for the claims
 from reproductions.spec import shape_recipes
 from reproductions.spec.registry import Row

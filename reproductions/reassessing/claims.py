@@ -134,26 +134,18 @@ def mean_gain(method: str, rival: str, least: float) -> Check:
 
 def within(method: str, rival: str, limit: float) -> Check:
     """Return a check that two methods differ by at most ``limit`` points in every setting that has both."""
-
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        return [
-            alike_within(_against(s, method, rival), gap, POINTS, keys, limit)
-            for s, keys, gap in _gaps(method, rival, cell, settings)
-        ]
-
-    return check
+    return lambda cell, settings: [
+        alike_within(_against(s, method, rival), gap, POINTS, keys, limit)
+        for s, keys, gap in _gaps(method, rival, cell, settings)
+    ]
 
 
 def apart(method: str, rival: str, least: float) -> Check:
     """Return a check that two methods differ by at least ``least`` points in every setting that has both."""
-
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        return [
-            Comparison(_against(s, method, rival), gap, POINTS, keys, -least, least, inside=False)
-            for s, keys, gap in _gaps(method, rival, cell, settings)
-        ]
-
-    return check
+    return lambda cell, settings: [
+        Comparison(_against(s, method, rival), gap, POINTS, keys, -least, least, inside=False)
+        for s, keys, gap in _gaps(method, rival, cell, settings)
+    ]
 
 
 def saves(share: float, before: str, after: str, columns: Iterable[str]) -> Check:

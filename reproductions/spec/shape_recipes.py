@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from common.pruning.recipe import SHAPE_ONLY, Recipe, Repair, Selection, Training, register
 
-WEIGHTS = SHAPE_ONLY
-
 
 def recipe(model: str, removed: int, repair: dict | None = None, training: dict | None = None) -> Recipe:
     """Return the shape recipe of a row.
@@ -26,7 +24,7 @@ def recipe(model: str, removed: int, repair: dict | None = None, training: dict 
     return Recipe(
         model=model,
         profile="paper",
-        weights=WEIGHTS,
+        weights=SHAPE_ONLY,
         selection={"method": "any", "count": removed} if removed else None,
         repair=repair,
         training=training,
@@ -36,7 +34,7 @@ def recipe(model: str, removed: int, repair: dict | None = None, training: dict 
 def pruner(model: str, ratio: float) -> Recipe:
     """Return the shape recipe of a row of LLM-Pruner, which removes parts of layers."""
     selection = {"method": "llm-pruner", "ratio": ratio}
-    return Recipe(model=model, profile="paper", weights=WEIGHTS, selection=selection)
+    return Recipe(model=model, profile="paper", weights=SHAPE_ONLY, selection=selection)
 
 
 class _OfShape:

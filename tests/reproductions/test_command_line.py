@@ -481,8 +481,8 @@ def test_what_only_a_shape_has_is_never_asked_of_weights(store):
     """Table 3's trainable parameters, Table 7's memory, Table D's multiply-adds."""
     for number, benchmark in (("3", "trainable"), ("7", "memory"), ("D", "macs")):
         work = runner.missing([registry.get(f"table{number}-reassessing")], store, "paper")
-        assert {entry.recipe.weights for entry in work if benchmark in entry.benchmarks} == {shape_recipes.WEIGHTS}
-        assert any(entry.recipe.weights != shape_recipes.WEIGHTS for entry in work)
+        assert {entry.recipe.weights for entry in work if benchmark in entry.benchmarks} == {shape_recipes.SHAPE_ONLY}
+        assert any(entry.recipe.weights != shape_recipes.SHAPE_ONLY for entry in work)
 
 
 def test_a_quick_look_never_passes_for_the_whole_measurement(table, store, measure_toy):

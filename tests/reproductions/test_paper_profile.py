@@ -210,7 +210,7 @@ def work():
         columns = [c for c in table.columns_for(SUBJECT) if c.benchmark and not c.shape_only]
         benchmarks = tuple(dict.fromkeys(c.benchmark for c in columns))
         for row in table.rows(SUBJECT, LIMIT):
-            if row.recipe is not None and row.recipe.weights != shape_recipes.WEIGHTS:
+            if row.recipe is not None and row.recipe.weights != shape_recipes.SHAPE_ONLY:
                 yield target, row.recipe, benchmarks
 
 

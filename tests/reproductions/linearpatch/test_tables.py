@@ -110,7 +110,7 @@ def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, show_json, capsys
     for path in rehearsal.parents[3].glob("results/paper/llama-2-7b/*/parameters.json"):
         record = json.loads(path.read_text())
         recipe, selection = record["recipe"], record["recipe"]["selection"] or {}
-        if recipe["weights"] != shape_recipes.WEIGHTS and recipe["repair"] and selection.get("count") == 9:
+        if recipe["weights"] != shape_recipes.SHAPE_ONLY and recipe["repair"] and selection.get("count") == 9:
             removed[selection["method"]] = record["details"]["removed"]
     assert removed["window"] == list(range(*window)) and sorted(removed) == ["bi", "window"]
     assert main(["run", *command, "--row", patterns[-1], *ON_CPU]) == 0
