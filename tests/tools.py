@@ -39,7 +39,7 @@ def main(method, arguments) -> int:
         return failed(error)
     except SystemExit as stop:  # after --help, or one line on an option
         return stop.code
-    return run.carry_out(method, options)
+    return run.main(method, options)
 
 
 def paragraphs(count: int = 120) -> str:

@@ -18,7 +18,7 @@ def main(tool: str, arguments: list[str] | None = None) -> int:
     with startup.nothing_begun():
         method = importlib.import_module(f"{tool}.tool").METHOD
         run = importlib.import_module("common.cli.run")
-    return run.carry_out(method, options)
+    return run.main(method, options)
 
 
 def failed(error: object) -> int:

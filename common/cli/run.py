@@ -32,23 +32,23 @@ PENDING = "this checkpoint was saved before its measurements, which did not fini
 MEMORY = "out of memory; use a larger --device, --dtype bfloat16 or fewer --samples"
 
 
-def carry_out(method: Method, options: ToolOptions) -> int:
+def main(method: Method, options: ToolOptions) -> int:
     """Run a tool with its options; return the exit status."""
     with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
-        report, status = _carried_out(method, options)
+        report, status = _answered(method, options)
     if options.json and report is not None:
         print(json.dumps(card.finite(report) | {"out": str(options.out), "status": status}, indent=1, allow_nan=False))
     return status
 
 
-def _carried_out(method: Method, options: ToolOptions) -> tuple[dict | None, int]:
+def _answered(method: Method, options: ToolOptions) -> tuple[dict | None, int]:
     """Return the report, None where there is none, and the exit status."""
     earlier = _result_at(options.out)
     quiet_logging()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        report = run(method, options)
+        report = prune(method, options)
     except NoData as error:
         cause = str(error).replace(f"; {hub.REMEDY}", "")  # which is of tables
         return None, failed(
@@ -112,7 +112,7 @@ def _left_behind(options: ToolOptions, earlier: tuple | None) -> str:
     return f"{options.out} holds the whole new checkpoint. Its card says what was not measured"
 
 
-def run(method: Method, options: ToolOptions) -> dict:
+def prune(method: Method, options: ToolOptions) -> dict:
     """Prune and save; return the report that is saved beside the model.
 
     Raises:

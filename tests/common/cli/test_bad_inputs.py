@@ -493,7 +493,7 @@ def tree(folder):
 @pytest.mark.parametrize("tool, more, message, removes", CASES)
 def test_one_line_says_what_is_wrong(tool, more, message, removes, files, tmp_path, capsys, monkeypatch):
     if (more, message) in EARLY:
-        monkeypatch.setattr("common.cli.run.carry_out", lambda *_: pytest.fail("torch would be loaded"))
+        monkeypatch.setattr("common.cli.run.main", lambda *_: pytest.fail("torch would be loaded"))
     arguments = [option.replace("{folder}", str(files)) for option in more]
     command = ["--text", str(files / "text.txt"), "--length", "128", "--samples", "4", "--test-samples", "4"]
     if tool == "reassessing":
