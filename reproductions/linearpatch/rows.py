@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from reproductions.linearpatch import columns, trained
 from reproductions.linearpatch.recipes import PAPER_MODELS, TOP_K, models_of, shape_of
-from reproductions.linearpatch.trained import DIAGONAL, FFN_KL, FFN_MSE, FFN_SPARED, FULL, MSE, SPARED  # noqa: F401 - names of rows, for the claims
 from reproductions.spec import shape_recipes
 from reproductions.spec.registry import Row
 from reproductions.spec.shared_recipes import (
@@ -129,12 +128,12 @@ def post_training(subject: Subject, limit: int | None = None) -> Iterator[Row]:
         yield _dense(model, group, layers, subject, limit)
         fields_by_method = {
             CUT: without_training("LLM-Streamline(None)", count, subject.profile),
-            "LLM-Streamline(FFN) +FT": trained.fields(FFN_MSE, count, subject),
-            FFN_SPARED: trained.fields(FFN_SPARED, count, subject),
+            "LLM-Streamline(FFN) +FT": trained.fields(trained.FFN_MSE, count, subject),
+            trained.FFN_SPARED: trained.fields(trained.FFN_SPARED, count, subject),
             "LinearPatch[L]": without_training("LinearPatch[L]", count, subject.profile),
             MATRIX_L: without_training("LinearPatch[L]", count, subject.profile) | {"repair": least_squares("matrix")},
-            "LinearPatch[L +FT]": trained.fields(FULL, count, subject),
-            SPARED: trained.fields(SPARED, count, subject),
+            "LinearPatch[L +FT]": trained.fields(trained.FULL, count, subject),
+            trained.SPARED: trained.fields(trained.SPARED, count, subject),
         }
         yield from (_row(setting, subject, limit, method, fields) for method, fields in fields_by_method.items())
 
@@ -162,7 +161,8 @@ def ingredients(subject: Subject, limit: int | None = None) -> Iterator[Row]:
                 for method, repair in _REPAIRS.items()
             ]
             if variant != "S":
-                rows.append(_row(setting, subject, limit, "+FT", trained.fields(FULL, count, subject), shaped=False))
+                fields = trained.fields(trained.FULL, count, subject)
+                rows.append(_row(setting, subject, limit, "+FT", fields, shaped=False))
             yield from (of_variant(row, variant) for row in rows)
 
 

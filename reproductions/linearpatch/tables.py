@@ -1,14 +1,13 @@
 """The tables of LinearPatch, declared: rows, columns, and the claims the paper draws."""
 
-from collections.abc import Iterable
+from functools import partial
 
-from reproductions.linearpatch import columns, rows
+from reproductions.linearpatch import columns, rows, trained
 from reproductions.linearpatch.recipes import training_free
 from reproductions.spec import comparisons, printed_rows
 from reproductions.spec.columns import MMLU_NOTE, ratio_and_mmlu
-from reproductions.spec.registry import Claim, Row, Table
+from reproductions.spec.registry import Claim, Table
 from reproductions.spec.shared_recipes import DISTILLING
-from reproductions.spec.subjects import Subject
 
 _RATIO_NOTE = "Ratio counts removed parameters less those of what is put in their place."
 _PERPLEXITY_NOTE = (
@@ -80,10 +79,7 @@ _SLEB_TEXT = Claim(
 )  # fmt: skip
 
 
-def _baichuan(subject: Subject, limit: int | None, pruner: bool = True) -> Iterable[Row]:
-    return training_free(subject, limit, baichuan=True, pruner=pruner)
-
-
+_baichuan = partial(training_free, baichuan=True)
 TABLES = [
     _table(
         "1",
@@ -129,17 +125,17 @@ TABLES = [
             Claim(
                 "spared-ffn-beats-ffn",
                 "extension: LLM-Streamline(FFN) +FT retains more if it leaves massive tokens unchanged",
-                comparisons.beats(rows.FFN_SPARED, "LLM-Streamline(FFN) +FT"),
+                comparisons.beats(trained.FFN_SPARED, "LLM-Streamline(FFN) +FT"),
             ),
             Claim(
                 "distilled-beats-spared-ffn",
                 "extension: LinearPatch[L +FT] retains more than an FFN that leaves massive tokens unchanged",
-                comparisons.beats("LinearPatch[L +FT]", rows.FFN_SPARED),
+                comparisons.beats("LinearPatch[L +FT]", trained.FFN_SPARED),
             ),
             Claim(
                 "spared-distilled-beats-distilled",
                 "extension: LinearPatch[L +FT] retains more if it leaves massive tokens unchanged, too",
-                comparisons.beats(rows.SPARED, "LinearPatch[L +FT]"),
+                comparisons.beats(trained.SPARED, "LinearPatch[L +FT]"),
             ),
         ),
         f"{_RATIO_NOTE} {_TRAINED_NOTE}",
@@ -173,17 +169,17 @@ TABLES = [
             Claim(
                 "spared-ffn-beats-cut",
                 "extension: an FFN that leaves massive tokens unchanged has a lower perplexity than no repair",
-                comparisons.beats(rows.FFN_SPARED, rows.CUT, column="AVG", lower=True),
+                comparisons.beats(trained.FFN_SPARED, rows.CUT, column="AVG", lower=True),
             ),
             Claim(
                 "distilled-beats-spared-ffn",
                 "extension: LinearPatch[L] +FT has a lower perplexity than an FFN that leaves massive tokens unchanged",
-                comparisons.beats("LinearPatch[L +FT]", rows.FFN_SPARED, column="AVG", lower=True),
+                comparisons.beats("LinearPatch[L +FT]", trained.FFN_SPARED, column="AVG", lower=True),
             ),
             Claim(
                 "spared-distilled-beats-distilled",
                 "extension: LinearPatch[L +FT] has a lower perplexity if it leaves massive tokens unchanged, too",
-                comparisons.beats(rows.SPARED, "LinearPatch[L +FT]", column="AVG", lower=True),
+                comparisons.beats(trained.SPARED, "LinearPatch[L +FT]", column="AVG", lower=True),
             ),
         ),
         f"{_PERPLEXITY_NOTE} {_TRAINED_NOTE}",
@@ -197,17 +193,19 @@ TABLES = [
             Claim(
                 "matrix-on-logits-lowest-perplexity",
                 "the whole patch trained on logits has the lowest perplexity",
-                comparisons.beats(rows.FULL, rows.MSE, rows.DIAGONAL, rows.FFN_MSE, column="PPL AVG", lower=True),
+                comparisons.beats(
+                    trained.FULL, trained.MSE, trained.DIAGONAL, trained.FFN_MSE, column="PPL AVG", lower=True
+                ),
             ),
             Claim(
                 "matrix-on-logits-retains-most",
                 "the whole patch trained on logits retains most",
-                comparisons.beats(rows.FULL, rows.MSE, rows.DIAGONAL, rows.FFN_MSE, column="QA RP"),
+                comparisons.beats(trained.FULL, trained.MSE, trained.DIAGONAL, trained.FFN_MSE, column="QA RP"),
             ),
             Claim(
                 "ffn-on-logits-diverges",
                 "training an FFN on logits by KL diverges",
-                comparisons.without_number(rows.FFN_KL, "PPL AVG", rows.FULL, run="Ratio"),
+                comparisons.without_number(trained.FFN_KL, "PPL AVG", trained.FULL, run="Ratio"),
             ),
         ),
         f"{_RATIO_NOTE} {_FEW_NOTE} {_TRAINED_NOTE}",
@@ -338,7 +336,7 @@ TABLES = [
     _table(
         "12",
         "MMLU, training-free methods",
-        lambda subject, limit=None: training_free(subject, limit, pruner=False),
+        partial(training_free, pruner=False),
         ratio_and_mmlu,
         (*_repairs(_MMLU, False, "scores above"), _ABOVE_SLEB),
         f"{_RATIO_NOTE} {MMLU_NOTE}",
@@ -362,7 +360,7 @@ TABLES = [
     _table(
         "15",
         "MMLU with Baichuan2-7B",
-        lambda subject, limit=None: _baichuan(subject, limit, pruner=False),
+        partial(_baichuan, pruner=False),
         ratio_and_mmlu,
         (*_repairs(_MMLU, False, "scores above"), _ABOVE_SLEB),
         f"{_RATIO_NOTE} {MMLU_NOTE} {_BAICHUAN_NOTE.format(12)}",
