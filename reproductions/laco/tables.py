@@ -11,19 +11,24 @@ from reproductions.spec.registry import Row, Table
 from reproductions.spec.shared_recipes import collapse, sentences
 from reproductions.spec.subjects import Subject, recipe
 
-SHARES = "ratio % is recomputed from the printed number of layers left; the second column repeats it as printed."
+SHARES = "ratio % is recomputed from the number of layers left. For the paper's models n/N is the ratio as printed."
 MERGES = (
-    "Eq. 1 (LaCo) and the merge that the official notebooks compute, which is the last layer's weights under the first "
-    "layer's norms (code's merge). On the toy model C = 3, I = 2, and T was chosen so that merges are accepted: .55 and .89 "
-    "both leave 12 layers."
+    "LaCo merges by Eq. 1. Code's merge: what the official notebooks compute, the last layer's weights under the first "
+    "layer's norms. On other models than the paper's T is the highest threshold that leaves as many layers as shown. The toy "
+    "model has C = 3, I = 2 and T = .55 or .89 (code's merge), which both leave 12 layers."
+)
+CONTROLS = (
+    "Its layers left out: the layers that the merge merges away are removed instead. Nothing merged: Algorithm 1 with "
+    "removal in place of a merge."
 )
 SEARCH = (
-    "On the toy model T was chosen so that merges are accepted; the rows with the paper's C and T show what happens "
-    "otherwise. s is the similarity of one attempt."
+    "On other models than the paper's T was chosen so that as many layers are left as shown. The rows with the paper's C and "
+    "T show what these leave. s is the similarity of one attempt."
 )
 AGAIN = (
-    "Pruned again: the same C and I, and the highest threshold that leaves the printed 17 layers (the toy model: 8), for the "
-    "paper prints no settings."
+    "Pruned again: the same C and I, and the highest threshold that leaves the printed 17 layers (another model: about half "
+    "of its layers), because the paper prints no settings. As small at once: collapsed to as many layers in one run, not "
+    "trained."
 )
 KEPT = "What is kept includes chance level; docs/chance-level.md has what is left without it."
 WRITTEN = (
@@ -69,13 +74,13 @@ def _generation_rows(subject: Subject, limit: int | None) -> list[Row]:
 
 
 TABLES = [
-    _table("1", "main results", columns.with_layers, recipes.main_rows, recipes.shape, f"{MERGES} {SHARES}"),
+    _table("1", "main results", columns.with_layers, recipes.main_rows, recipes.shape, f"{MERGES} {CONTROLS} {SHARES}"),
     _table(
         "2",
         "averages of the main results",
         partial(columns.averages, percent=True),
         recipes.main_rows,
-        note=f"{MERGES} {KEPT}",
+        note=f"{MERGES} {CONTROLS} {KEPT}",
     ),
     _table(
         "3",
@@ -111,7 +116,7 @@ TABLES = [
         columns.percentages,
         recipes.main_rows,
         recipes.shape,
-        f"{MERGES} {KEPT}",
+        f"{MERGES} {CONTROLS} {KEPT}",
     ),
     printed_rows.declare("laco", "8", "what the models write", _generation_rows, columns.generations, note=WRITTEN),
     _table(

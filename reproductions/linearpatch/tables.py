@@ -17,8 +17,8 @@ _PERPLEXITY_NOTE = (
 _FEW_NOTE = "The toy model's columns are four of its nine tasks."
 _TRAINED_NOTE = (
     "Trained, in the paper: once over 5,000 sequences of 2,048 tokens at 1e-4; on a model that is neither the paper's "
-    "nor the toy model over {samples} of {length} at {learning_rate:g}. An eightieth of the tokens is less for a "
-    "network that begins at random than for a patch."
+    "nor the toy model over {samples} of {length} at {learning_rate:g}. So few tokens, an eightieth, are a greater "
+    "disadvantage for a network that begins at random than for a patch."
 ).format(**DISTILLING["small"])
 # Read whole of any model; the rows of Tables 13 and 14 are then those of 11 and 1.
 _FULL = ("1", "11", "13", "14")
@@ -245,10 +245,9 @@ TABLES = [
                 comparisons.beats(rows.REFIT, rows.MATRIX, *rows.TRAINING_FREE),
             ),
         ),
-        "Rows marked (extension) are not in the paper: token-weighted least squares in place of ratios of magnitudes, "
-        "from the "
-        "same calibration text; refitted: `extensions/refit`, nothing is added. The toy model shows both selections, the "
-        "block [L] and the lowest BI [S]. " + _FEW_NOTE,
+        "Rows marked (extension) are not in the paper. Least squares, in which all tokens count alike, replaces ratios of "
+        "magnitudes, from the same calibration text. The refit is that of `extensions/refit`, which inserts nothing. Models "
+        "other than the paper's show both selections, the block [L] and the lowest BI [S]. " + _FEW_NOTE,
     ),
     _table(
         "6",
@@ -303,7 +302,9 @@ TABLES = [
             ),
         ),
         note="Blocks are half-open: [start, end). For layers that are not one block, start and end are their outermost. "
-        "Rows marked (extension) select by another cosine; the official code's is along tokens, per channel.",
+        "Rows marked (extension) select by another cosine. The official code's is along tokens, per channel, and it keeps "
+        "the first and the last layer. Cosine of the batch, of the sample: one over all numbers of a batch, or of each "
+        "sequence.",
     ),
     _table(
         "10",

@@ -152,10 +152,10 @@ GRID = Table(
         ),
     ),
     note=(
-        "AVG is the average perplexity of three texts. Factor alpha is Prune&Comp's, fused into the weights. Scales d and "
+        "AVG is the average perplexity of the texts. Factor alpha is Prune&Comp's, fused into the weights. Scales d and "
         "patch A stand at every interface and are LinearPatch's ratios, per channel and per rotated channel. Least squares "
-        "brings the residual stream before the interface nearest to that after it. In iterative rows each removal is "
-        "repaired before the next choice, by the model as it is then; in one-shot rows by the dense model."
+        "brings the residual stream before the interface nearest to that after it. Iterative rows repair each removal before "
+        "the next selection, with statistics of the model pruned so far. One-shot rows use those of the original model."
     ),
     draw="figures.prunecomp:grid",
 )

@@ -33,9 +33,8 @@ def _order_table(number: str, models: str) -> Table:
 _PPL_NOTE = "Perplexity per token in sequences of 2048 (toy model: 256, every eighth sequence of the held-out text)."
 _RP_NOTE = "RP is the ratio of the averages, as the paper forms it (LinearPatch: the average of ratios)."
 _ORDER_NOTE = (
-    "Original 0-based indices in order of removal. Rows as printed follow the official code's settings, rows marked "
-    "as extensions the "
-    "paper's text: all metrics on the same 128 crops, first and last layer not protected for PPL."
+    "Original 0-based indices in order of removal. The printed rows follow the official code's settings. Rows marked as "
+    "extensions follow the paper's text: all metrics read the same sequences, and PPL protects no layer."
 )
 _ABLATION_CLAIM = "iterative pruning and compensation each help alone, and together most"
 
@@ -81,7 +80,7 @@ TABLES = [
         (
             Claim(
                 "samples-agree",
-                "extension: 64, 128 and 256 samples (toy model: 16, 32, 64) are within 2 % of one another",
+                "extension: 64, 128 and 256 samples (other models: 16, 32, 64) are within 2 % of one another",
                 sizes_agree,
             ),
         ),

@@ -60,9 +60,10 @@ TABLES = [
                 claims.highest(method(REVERSE, LAST3), [method(REVERSE, LORA)], columns.EXECUTIONS.id, lower=True),
             ),
         ),
-        "The partial arm trains the final norm too, as the official code does; the outputs of its frozen layers are kept "
-        "after the first epoch, which the official code does not do. Memory of the process on a CPU includes all that ran "
-        "before; it says nothing here. Other work ran on the machine: layer executions compare better than seconds.",
+        "Partial-layer fine-tuning trains the final norm too, as the official code does. The outputs of the frozen layers "
+        "are kept after the first epoch, which the official code does not do. On a CPU memory is that of the process and "
+        "includes all that ran before, so it says nothing here. Other work ran on the machine: layer executions compare "
+        "better than seconds.",
         shape=rows.trained_shape,
         dense=False,
     ),
@@ -118,9 +119,10 @@ TABLES = [
                 claims.leads("6", ["Ours"]),
             ),
         ),
-        note="PR % is recomputed as a share of the parameters, which is what the rates of ShortGPT and LaCo are. Those of "
-        "the paper's own rows are shares of the layers, which are higher: embedding and head are forgotten. How many "
-        f"layers a row lacks is inferred from its printed rate. {SIZES}",
+        note="PR % is recomputed as a share of the parameters, as the printed rates of ShortGPT and LaCo are. The printed "
+        "rates of the paper's own rows are shares of the layers, which are higher, because they leave out embedding and "
+        "head. The number of removed layers is inferred from the printed rate. Training the head of a model with tied "
+        f"embeddings adds a copy of the embedding, which lowers PR %. {SIZES}",
         shape=rows.rate_shape,
     ),
     table(
@@ -147,8 +149,8 @@ TABLES = [
         ),
         note="MB are MiB. At 16 bits: the weights (11,988.383) and one block of 512 bytes, the allocator's smallest, for "
         "each layer's and the model's table of rotary frequencies, as transformers kept them up to 4.47 (inferred: it "
-        "accounts for the last 0.012). At 4 bits the least: layers' matrices without scales, embedding and head at 16; the "
-        "printed 1326.93 is below it. GPTQ needs `make setup-quantization`.",
+        "accounts for the last 0.012). At 4 bits a lower limit: the layers' matrices without scales, embedding and head at "
+        "16 bits. The printed 1326.93 is below it. GPTQ needs `make setup-quantization`.",
         shape=rows.quantized_shape,
     ),
     table(

@@ -53,6 +53,7 @@ PRUNING_RATES = [
         compare="exact",
         weight_free=True,
         label="% of layers (extension)",
+        only="printed",
     ),
 ]
 ALLOCATED = Column("memory MB", "memory", "allocated_mib", compare="exact", weight_free=True, shape_only=True)

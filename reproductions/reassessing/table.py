@@ -22,16 +22,16 @@ def _training(size: str) -> str:
 
 SIZES = (
     f"Fine-tuning, in the paper: {recipes.PAPER_ROWS:,} instructions, 1,555 steps of 64, at 1e-5; here, of a model that is "
-    f"not the paper's: {_training('small')}; of the toy model: {_training('standin')}. SmolLM2's and the toy model's are "
-    "made of docstrings, which are at hand everywhere. Both have of the printed arms those that the claims need; the toy "
-    "model's tasks are four of nine."
+    f"not the paper's: {_training('small')}; of the toy model: {_training('standin')}. SmolLM2 and the toy model "
+    "learn from docstrings, which are at hand everywhere. Of the fine-tuned rows they have only those that the claims need. "
+    "The toy model's tasks are four of nine."
 )
 # Of tables that prune in cycles.
 CYCLES = (
-    f"A cycle trains on all of the data in the paper; here on {recipes.CYCLE_ROWS['small']} of "
-    f"{recipes.DATA['small']['count']} rows (toy model: {recipes.CYCLE_ROWS['standin']} of "
-    f"{recipes.DATA['standin']['count']}), so two cycles have half the steps of one shot: what they "
-    "lack in answers may be those."
+    f"In the paper a cycle trains on all of the data. Here it trains on {recipes.CYCLE_ROWS['small']} of "
+    f"{recipes.DATA['small']['count']} instructions (toy model: {recipes.CYCLE_ROWS['standin']} of "
+    f"{recipes.DATA['standin']['count']}). So two cycles have half the training steps of one shot, and eight cycles twice as "
+    "many. Differences may be due to this."
 )
 
 

@@ -148,8 +148,8 @@ def notes(table: dict, shown: Collection[int]) -> list[str]:
     shown: Numbers of the claims that the reader sees; no other is named.
     """
     drawn = [
-        "Significant, of printed numbers: by the standard errors of shares of as many items, taken as independent, since "
-        "the paper prints no outcomes. Paired errors are smaller, so at least so many are significant."
+        "Significant, of printed numbers: estimated, because the paper prints no outcomes. Each score has the standard error "
+        "that follows from its number of items, and rows are taken as independent. So at least so many are significant."
     ] * any(c.get("reported_beyond", (0, 0))[1] for c in table["claims"])
     judged = [verdict for claim in table["claims"] for verdict in claim.get("judged", {}).values()]
     compared = [comparison for verdict in judged for comparison in verdict["comparisons"] if comparison["interval"]]
@@ -166,8 +166,11 @@ def notes(table: dict, shown: Collection[int]) -> list[str]:
         )
     if wholes := [comparison["whole"] for comparison in compared if comparison.get("whole")]:
         of = listed(list(dict.fromkeys(label for labels in wholes for label in labels)))
-        verb = "comparisons are" if len(wholes) > 1 else "comparison is"
-        lines.append(f"{len(wholes)} {verb} by all of {of} where both rows have that; shown is what every row has.")
+        use = "uses" if len(wholes) == 1 else "use"
+        lines.append(
+            f"{plural(len(wholes), 'comparison')} {use} all items of {of}, where both rows have them. The table shows the "
+            "part that every row has."
+        )
     for name, chance in table.get("chance", {}).items():
         if not chance["comparisons"]:
             continue
@@ -181,8 +184,8 @@ def notes(table: dict, shown: Collection[int]) -> list[str]:
         text = f"On {HEADS.get(name, name)} {plural(chance['comparisons'], 'comparison')} with an interval: were all "
         text += f"differences 0, at most about {chance['by_chance']:.1f} of them would be contradicted by chance."
         if chance["others"]:
-            text += f" Not among them: {chance['others']} of claims that ask for more than that."
+            text += f" Not counted: {plural(chance['others'], 'comparison')} that a difference of 0 would contradict anyway."
         if shared:
-            text += f" Claims {listed(shared)} share records with others of them: they are not independent."
+            text += f" Claims {listed(shared)} partly use the same results, so they are not independent."
         lines.append(text)
     return [*lines, *drawn]

@@ -294,8 +294,14 @@ def without_number(method: str, column: str, beside: str, run: str) -> Check:
         key = (*setting, method, column)
         if cell(*setting, beside, column) is not None and cell(*setting, method, run) is not None:
             has_number = (value := cell(*key)) is not None and not np.isnan(value).any()
-            words = (*setting_words(*setting), ": numbers for ", Named("column", column), " of ", _method(key))
-            words += (" (none: it diverged)",)
+            words = (
+                *setting_words(*setting),
+                ": settings with a number for ",
+                Named("column", column),
+                " of ",
+                _method(key),
+            )
+            words += (" (0 if it diverged)",)
             yield Comparison(words, float(has_number), "", (key,), high=0, closed=True)
 
     return check
@@ -310,7 +316,7 @@ def alike(method: str, other: str, columns: Iterable[str]) -> Check:
         values, others = ([cell(*setting, name, column) for column in columns] for name in (method, other))
         if any(value is not None for value in values) and any(value is not None for value in others):
             equal = sum(a == b for a, b in zip(values, others, strict=True))
-            words = (*setting_words(*setting), ": columns alike of ", Named("method", method))
+            words = (*setting_words(*setting), ": equal columns of ", Named("method", method))
             words += (" and ", Named("method", other))
             keys = ((*setting, method, columns[0]),)
             yield Comparison(words, float(equal), "", keys, low=len(columns), closed=True)

@@ -152,7 +152,7 @@ def test_rows_that_have_answered_all_are_compared_by_all_where_the_table_shows_a
     part_of = {name: outcome[:500].mean() for name, outcome in right.items()}
     assert (both["verdict"], both["whole"]) == ("contradicted", [])
     assert both["difference"] == pytest.approx(100 * (part_of["better"] - part_of["near"]))
-    assert "2 comparisons are by all of PIQA" in tables.render(content)
+    assert "2 comparisons use all items of PIQA" in tables.render(content)
     assert ahead["shares_records_with"] == [2, 3] and both["shares_records_with"] == [1, 2]
 
 
@@ -366,10 +366,10 @@ def test_claims_that_share_records_say_so_but_for_the_dense_models(build):
     content = build(*claims)
     shared = [judged(content, number)["shares_records_with"] for number in range(4)]
     assert shared == [[2], [1, 4], [4], [2, 3]]
-    assert "Claims 1, 2, 3 and 4 share records" in tables.render(content)
+    assert "Claims 1, 2, 3 and 4 partly use the same results" in tables.render(content)
     judged(content, 3)["verdict"] = "not tested"  # the terminal hides the claim, and with it what 3 shares records with
-    assert "Claims 1 and 2 share records" in tables.render(content)
-    assert "Claims 1, 2, 3 and 4 share records" in tables.render(content, every_row=True)
+    assert "Claims 1 and 2 partly use the same results" in tables.render(content)
+    assert "Claims 1, 2, 3 and 4 partly use the same results" in tables.render(content, every_row=True)
 
 
 @pytest.mark.parametrize("other", ["not the record's", "of fewer items"])

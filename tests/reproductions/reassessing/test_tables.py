@@ -47,6 +47,12 @@ def test_every_name_in_a_recipe_is_known_and_its_settings_fit(table):
                 assert not tuned or Settings.of(tuned["settings"])
 
 
+def test_a_share_of_layers_is_shown_where_a_rate_is_printed():
+    columns = {subject: BY_NUMBER["6"].columns_for(subject) for subject in (PROFILES["paper"], subjects.of_model("toy"))}
+    columns[None] = BY_NUMBER["6"].columns_for(subjects.of_model("smollm2-135m-instruct"))
+    assert ["share-of-layers" in {column.id for column in shown} for shown in columns.values()] == [True, False, False]
+
+
 def test_specifications_become_recipes():
     def setting(arm, name, profile="paper"):
         return fields(ArmSpec("Taylor", arm), 8, profile)["training"]["settings"].get(name)
