@@ -78,7 +78,10 @@ def checked(method: Method, options: ToolOptions) -> Job:
             try:
                 harness.check(tasks(options))
             except NoData as error:
-                raise UserError(f"{error}; or leave --tasks out") from error
+                cause = str(error).replace(f"; {hub.REMEDY}", "")  # which is of tables
+                raise UserError(
+                    f"{cause}. Leave --tasks out, name a mirror of the hub in LAYERLAB_HUB, or use a machine with network"
+                ) from error
     return job
 
 

@@ -71,10 +71,12 @@ def _answered(method: Method, options: ToolOptions) -> tuple[dict | None, int]:
     except KeyboardInterrupt:
         print(f"interrupted; {_left_behind(options, earlier)}", file=sys.stderr)
         if (work := work_folder(options.out)).is_dir():
-            print(
-                f"{work} has what was trained or searched so far: the same command continues from there",
-                file=sys.stderr,
+            state = (
+                "has the last checkpoint of the training or search: the same command continues from there"
+                if _continues(work)
+                else "has no checkpoint yet: the same command begins again, or delete the folder"
             )
+            print(f"{work} {state}", file=sys.stderr)
         return None, 130
     if report.get("broken"):
         return report, 3
@@ -98,6 +100,12 @@ def _result_at(out: Path | None) -> tuple | None:
         status = (out / atomic_files.MARKER).stat() if out else None
         return status and (str(out), status.st_ino, status.st_mtime_ns)
     return None
+
+
+def _continues(work: Path) -> bool:
+    """Return whether a stopped training or search left more in its folder than it starts from."""
+    begun = ("plan.json", "start-0")  # of `common.training.finetuning.state`, as are caches (*.bin)
+    return any(path.name not in begun and path.suffix != ".bin" for path in work.glob("*/*"))
 
 
 def _left_behind(options: ToolOptions, earlier: tuple | None) -> str:

@@ -67,11 +67,12 @@ def rows(tokenizer, examples: Iterable[Example], cutoff: int = CUTOFF) -> list[d
     encoded = [encode(tokenizer, example, cutoff) for example in examples]
     trainable = [row for row in encoded if any(label != IGNORE for label in row["labels"])]
     if not trainable:
-        raise UserError(f"no example has a response within {cutoff} tokens; raise the cutoff")
-    if len(trainable) < len(encoded):
-        log.info(
-            "%d of %d examples have no response within %d tokens", len(encoded) - len(trainable), len(encoded), cutoff
+        raise UserError(
+            f"no example has a response within {cutoff} tokens, the most that is read; shorten the instructions and inputs"
         )
+    if len(trainable) < len(encoded):
+        left_out = len(encoded) - len(trainable)
+        log.warning("%d of %d examples have no response within %d tokens: left out", left_out, len(encoded), cutoff)
     return trainable
 
 

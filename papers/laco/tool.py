@@ -119,11 +119,15 @@ def _given(job: Job) -> dict:
 
 
 def _work(job: Job) -> float:
-    """Return the tokens through the whole model: one pass, and half a pass for each layer's attempt."""
+    """Return the tokens through the whole model: one pass, and half a pass for each layer's attempt.
+
+    That is for one threshold. A search for a number of layers tries many, and how many depends on the weights. It took 0.3 to
+    1.3 times as many attempts per layer as layers were removed, of three pretrained models and the toy model.
+    """
     if job.named_layers is not None:
         return 0.0
     tokens = sum(len(job.tokenizer(sentence)["input_ids"]) for sentence in job.shared["sentences"])
-    return tokens * (1 + job.layers / 2)
+    return tokens * (1 + (job.count or 1) * job.layers / 2)
 
 
 METHOD = Method(LacoOptions, apply, check, refuse=refuse, work=_work)

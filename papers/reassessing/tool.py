@@ -34,12 +34,13 @@ def check(job: Job) -> None:
     """Refuse trainings that are impossible, before the weights are read, and read the data of metric and training.
 
     Raises:
-        UserError: options without effect, more layers to fine-tune than remain or follow the pruning interface,
-            impossible settings, QLoRA without bitsandbytes, missing or unfit data, or a text with too few lines that are
-            long enough.
+        UserError: options without effect, a model with patches, more layers to fine-tune than remain or follow the pruning
+            interface, impossible settings, QLoRA without bitsandbytes, missing or unfit data, or a text with too few lines
+            that are long enough.
     """
     options = job.options
     _check_used(options)
+    job.refuse_patches("prune and fine-tune the model that they were made for")
     if METRICS[options.metric] and job.named_layers is None:
         job.shared["calibration"] = _calibration(job)
     if options.finetune == "partial":
@@ -113,8 +114,10 @@ def apply(job: Job) -> dict:
         trained = f"{layers} and final norm; the tied head stays as it is (--untie-head trains a copy)"
     job.notes.append(f"chosen {reason}; fine-tuned: {trained}")
     reached = f"{report.get('peak_rate', math.nan):.2g} reached, warm-up of {settings.warmup_steps} steps"
+    cut = sum(len(row["input_ids"]) == instructions.CUTOFF for row in train)
+    ends = f" ({cut:,} of them end at {instructions.CUTOFF} tokens, the most that is read)" if cut else ""
     job.notes.append(
-        f"{len(train):,} examples of {Path(_source(options)).name}, {report['steps']:,} steps, learning rate "
+        f"{len(train):,} examples of {Path(_source(options)).name}{ends}, {report['steps']:,} steps, learning rate "
         f"{settings.learning_rate:g} ({reached}), {report['seconds']:,.0f} s"
     )
     return facts | {"training": report, "data_sha256": instructions.digest(train)}
@@ -196,7 +199,13 @@ def _rows(job: Job) -> tuple[list[dict], list[dict]]:
         return instructions.load(job.tokenizer, source, count=count, held_out=held_out)
     examples = _examples(source)
     train, valid = instructions.split(examples, max(1, min(2000, len(examples) // 10)))
-    return instructions.rows(job.tokenizer, train[:count]), instructions.rows(job.tokenizer, valid)
+    try:
+        validation = instructions.rows(job.tokenizer, valid)
+    except UserError as error:
+        raise UserError(
+            f"--data {source}, the examples held out for validation ({len(valid):,}): {error}, or give more examples"
+        ) from error
+    return instructions.rows(job.tokenizer, train[:count]), validation
 
 
 def _work(job: Job) -> float:

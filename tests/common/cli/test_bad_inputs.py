@@ -435,6 +435,7 @@ OWN = {
             ["--finetune", "lora", "--train-at-interface"],
             "--finetune lora does not use --last and --train-at-interface",
         ),
+        (["--model", "{folder}/patched"], "the model carries patches"),
         (["--data", "alpaca"], "use alpaca-cleaned, standin or a JSON-lines file"),
         (["--data", "nowhere.jsonl"], "cannot read the data nowhere.jsonl"),
         (["--data", "{folder}"], "cannot read the data"),

@@ -75,6 +75,19 @@ def test_a_search_that_tries_every_layer_is_forecast_to_take_longer(seconds):
     assert seconds("prunecomp", "--remove", 2, "--metric", "ppl")["prune"] > 2 * cheap["prune"]
 
 
+@pytest.mark.parametrize(
+    ("layers", "removed", "executions"),
+    [(30, 9, 43720), (30, 15, 26570), (30, 4, 6050), (24, 6, 14220), (28, 9, 48390), (16, 4, 4760)],
+)
+def test_laco_s_search_is_forecast_to_within_a_few_times(layers, removed, executions):
+    """Layer executions over ten sentences, of searches in reproductions/results."""
+    sentences = {"sentences": ["x"] * 10}
+    job = SimpleNamespace(
+        named_layers=None, count=removed, layers=layers, shared=sentences, tokenizer=lambda text: {"input_ids": [1]}
+    )
+    assert 1 / 4 < method_of("laco").work(job) * layers / executions < 4
+
+
 def test_a_search_for_the_number_of_layers_is_forecast_by_its_trials(seconds, tool):
     """Of the numbers 1 to 4 halving tries at most three; each reads the model, prunes it and reads the held-out text."""
     options = ["--max-perplexity-increase", "10%"]

@@ -148,12 +148,18 @@ def test_a_directory_that_is_not_there_is_named_before_the_hub(tool, monkeypatch
 
 
 def test_tasks_without_their_data_are_to_be_left_out(tool, monkeypatch):
+    """The remedies are those of tools: `reproductions fetch` has no target for a model of one's own."""
+
     def absent(_names):
-        raise NoData("could not fetch dataset baber/piqa")
+        raise NoData(f"could not fetch dataset baber/piqa: HF_HUB_OFFLINE is set; {hub.REMEDY}")
 
     monkeypatch.setattr(harness, "check", absent)
     run = tool("refit", "--remove", 1, "--tasks", "piqa")
-    assert run.status == 2 and run.last_line.endswith("could not fetch dataset baber/piqa; or leave --tasks out")
+    assert (
+        run.status == 2
+        and "could not fetch dataset baber/piqa: HF_HUB_OFFLINE is set. Leave --tasks out" in run.last_line
+    )
+    assert "LAYERLAB_HUB" in run.last_line and "reproductions" not in run.last_line
 
 
 def test_a_result_that_cannot_be_asked_is_saved_and_says_so(tool, monkeypatch):

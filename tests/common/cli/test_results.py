@@ -31,6 +31,7 @@ from common.evaluation import significance
 from common.models import checkpoint
 from common.models import loading as models
 from common.models.surgery import remove_layers
+from common.training.finetuning.trainer import TokenTrainer
 from common.utils import atomic_files
 from common.utils.errors import UserError
 from common.utils.signs import signed
@@ -504,6 +505,32 @@ def test_a_training_that_was_killed_continues_by_the_same_command(tool, data, tm
     assert tool("reassessing", *options, "--learning-rate", 1e-3, out=tmp_path / "other").status == 0
     assert tool("reassessing", *options).report["facts"]["training"]["seconds"] == first["seconds"]  # not trained again
     assert not work.exists()
+
+
+@pytest.mark.parametrize(
+    "stop_after, state", [(0, "has no checkpoint yet"), (3, "has the last checkpoint of the training")]
+)
+def test_a_training_that_was_stopped_says_whether_it_has_a_checkpoint(
+    stop_after, state, tool, data, tmp_path, monkeypatch
+):
+    """Ten steps; a checkpoint is written after every fifth at the latest."""
+    options = ["--remove", 2, "--finetune", "partial", "--last", 1, "--data", data, "--batch", 4, "--no-evaluation"]
+    step, steps = TokenTrainer.training_step, []
+
+    def stopping(self, *arguments, **named):
+        steps.append(1)
+        if self.state.global_step >= 2 * stop_after:
+            raise KeyboardInterrupt
+        return step(self, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TokenTrainer, "training_step", stopping)
+        run = tool("reassessing", *options)
+    (folder,) = (tmp_path / ".out.work").iterdir()
+    assert run.status == 130 and f"{folder.parent} {state}" in run.last_line
+    assert bool(list(folder.glob("checkpoint-*"))) == bool(stop_after)
+    again = tool("reassessing", *options)
+    assert again.status == 0 and ("training continues from" in again.stderr) == bool(stop_after)
 
 
 def test_a_search_that_was_killed_continues_by_the_same_command(tool, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """The papers' tools, on a tiny checkpoint: what is saved reloads plainly and is what was measured; bad input is one line."""
 
+import json
 import math
 import shutil
 import sys
@@ -236,6 +237,26 @@ def test_reassessing_trains_head_norm_and_last_layers_and_nothing_else(tool, mod
         assert "fine-tuned: last 1 layers, head and final norm" in text
     calls = [epoch["layer_executions"] for epoch in training["epochs"]]
     assert calls == [20, 5]  # 5 batches through 4 layers, then through the last alone
+
+
+def test_examples_that_are_cut_or_left_out_are_counted(tool, tmp_path, caplog):
+    """256 tokens are read of an example; the tokenizer has a token for most letters."""
+    data = tmp_path / "mixed.jsonl"
+
+    def write(*kinds):
+        data.write_text(
+            "\n".join(json.dumps({"instruction": ask, "input": "", "output": answer}) for ask, answer in kinds)
+        )
+
+    too_long, cut, short = ("count " * 400, "1"), ("Count.", "1 2 " * 200), ("Count.", "1 2 3")
+    options = ["--remove", 2, "--data", data, *FINE_TUNE, "--no-evaluation"]
+    write(*[too_long] * 4, *[cut] * 6, *[short] * 8)  # the one that is held out is a short one
+    run = tool("reassessing", *options)
+    assert run.status == 0 and "13 examples of mixed.jsonl (6 of them end at 256 tokens" in run.card
+    assert "4 of 17 examples have no response within 256 tokens" in caplog.text
+    write(*[short] * 14, *[too_long] * 4)  # here it is one that is too long
+    run = tool("reassessing", *options, out=tmp_path / "other")
+    assert run.status == 2 and "mixed.jsonl, the examples held out for validation (1): no example" in run.last_line
 
 
 def test_reassessing_trains_the_layers_behind_the_interface(tool, model, data):
