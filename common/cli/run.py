@@ -149,7 +149,7 @@ def prune(method: Method, options: ToolOptions) -> dict:
     if job.decoder.streamed:
         expected = forecast.streamed(job)
         say(expected.line())
-        if options.plan:
+        if options.plan and not options.measure:
             print(f"plan: {expected.line()}\nnothing was written; the layers are known after the calibration pass")
             return {"forecast": asdict(expected)}
     if dtype is not None and torch.finfo(dtype).bits > torch.finfo(job.model.dtype).bits:

@@ -7,10 +7,12 @@ answers signals before its own import is done.
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 INTERRUPTED = 130
+SLOW = 10.0  # seconds from which on imports say that they take long
 ENDING = (signal.SIGTERM, signal.SIGHUP)  # as a scheduler, `timeout` or a closed terminal end a process
 
 
@@ -39,9 +41,22 @@ def run(main: Callable[..., int], *arguments) -> int:
         _exchange(signal.default_int_handler, signal.SIG_IGN)
 
 
-def nothing_begun() -> AbstractContextManager[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP end the process at once while the context is open; for late imports."""
-    return _exchanged(signal.default_int_handler, _exit_at_once, (signal.SIGINT, *ENDING))
+@contextmanager
+def nothing_begun() -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and SIGHUP end the process at once while the context is open; for late imports.
+
+    Imports that take long say so on standard error.
+    """
+    slow = threading.Timer(
+        SLOW, os.write, (2, b"still loading PyTorch and Transformers: the disk or the machine is busy\n")
+    )
+    slow.daemon = True
+    slow.start()
+    try:
+        with _exchanged(signal.default_int_handler, _exit_at_once, (signal.SIGINT, *ENDING)):
+            yield
+    finally:
+        slow.cancel()
 
 
 def ended_as_by_ctrl_c() -> AbstractContextManager[None]:

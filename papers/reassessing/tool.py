@@ -11,11 +11,12 @@ from common.cli import Job, Method, measure
 from common.cli.checks import stored_dtype
 from common.cli.job import is_file
 from common.cli.method import OWN_TEXT
+from common.models import admission
 from common.models.registry import TOY
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import context_of
 from common.training import instructions
-from common.training.finetuning import AT_INTERFACE, Settings, check_tuned_layers, finetune, four_bit
+from common.training.finetuning import AT_INTERFACE, Settings, check_adapters, check_tuned_layers, finetune, four_bit
 from common.training.finetuning.learner import checked
 from common.utils import json_lines
 from common.utils.errors import UserError, listed
@@ -35,8 +36,8 @@ def check(job: Job) -> None:
 
     Raises:
         UserError: options without effect, a model with patches, more layers to fine-tune than remain or follow the pruning
-            interface, impossible settings, QLoRA without bitsandbytes, missing or unfit data, or a text with too few lines
-            that are long enough.
+            interface, impossible settings, QLoRA without bitsandbytes, layers that peft cannot adapt, missing or unfit
+            data, or a text with too few lines that are long enough.
     """
     options = job.options
     _check_used(options)
@@ -50,6 +51,8 @@ def check(job: Job) -> None:
             _check_behind(job)
     if options.finetune == "qlora":
         four_bit()
+    if options.finetune in ("lora", "qlora"):
+        check_adapters(admission.built(job.config, job.source), Settings())
     if options.finetune != "none":
         source = _source(options)
         if not is_file(source) and source not in instructions.SOURCES:

@@ -11,7 +11,7 @@ from common.console import lazy
 __getattr__, __all__ = lazy.names(
     __name__,
     {
-        "common.training.finetuning.methods": ("check_tuned_layers", "four_bit"),
+        "common.training.finetuning.methods": ("check_adapters", "check_tuned_layers", "four_bit"),
         "common.training.finetuning.settings": ("AT_INTERFACE", "METHODS", "Settings"),
         "common.training.finetuning.training": ("finetune",),
     },

@@ -112,16 +112,7 @@ def _choose(model: nn.Module, settings: Settings) -> int:
 
 def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> Callable[[], None]:
     """Put LoRA adapters on the layers' projections; return the function that merges them into weights of this dtype."""
-    import peft
-
-    linear = {name.rpartition(".")[2] for name, module in body(model).named_modules() if isinstance(module, nn.Linear)}
-    names = settings.targets
-    if names == PROJECTIONS:  # and what other architectures have in their places
-        for sublayer in architecture_of(model).sublayers.values():
-            names += (*sublayer.readers, sublayer.writer)
-    targets = [name for name in dict.fromkeys(names) if name in linear]
-    if not targets:
-        raise UserError(f"no layer to adapt: the model has no linear module named {', '.join(settings.targets)}")
+    targets = _targets(model, settings)
     if any(parameter.ndim == 3 for parameter in layer_list(model).parameters()):
         log.warning(
             "adapters go to %s alone: the experts are stacked matrices, which stay as they are", ", ".join(targets)
@@ -129,23 +120,7 @@ def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> C
     if settings.quantised:
         quantise(model, settings.compute)
         model.is_loaded_in_4bit = True  # what peft looks for to choose its 4-bit adapters
-    config = peft.LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,
-        lora_dropout=settings.dropout,
-        target_modules=targets,
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft asks the model by names that transformers is to drop
-        torch.manual_seed(settings.seed)
-        try:
-            adapted = peft.get_peft_model(model, config)
-        except ValueError as error:  # such as experts that peft adapts as parameters, which take no dropout
-            raise UserError(
-                f"peft cannot adapt this model: {error} Fine-tune whole layers (partial) instead"
-            ) from error
+    adapted = _adapted(model, settings, targets)
 
     def merge() -> None:
         with warnings.catch_warnings():
@@ -158,6 +133,51 @@ def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> C
             model.__dict__.pop(name, None)
 
     return merge
+
+
+def check_adapters(model: nn.Module, settings: Settings) -> None:
+    """Refuse a model that cannot be adapted. It gets adapters, so give one without weights (`admission.built`).
+
+    Raises:
+        UserError: no layer to adapt, or peft does not support the layers.
+    """
+    _adapted(model, settings, _targets(model, settings))
+
+
+def _targets(model: nn.Module, settings: Settings) -> list[str]:
+    """Return the names of the linear modules that get adapters."""
+    linear = {name.rpartition(".")[2] for name, module in body(model).named_modules() if isinstance(module, nn.Linear)}
+    names = settings.targets
+    if names == PROJECTIONS:  # and what other architectures have in their places
+        for sublayer in architecture_of(model).sublayers.values():
+            names += (*sublayer.readers, sublayer.writer)
+    targets = [name for name in dict.fromkeys(names) if name in linear]
+    if not targets:
+        raise UserError(f"no layer to adapt: the model has no linear module named {', '.join(settings.targets)}")
+    return targets
+
+
+def _adapted(model: nn.Module, settings: Settings, targets: list[str]) -> nn.Module:
+    """Return peft's model, which has adapters on these modules."""
+    import peft
+
+    config = peft.LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=targets,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks the model by names that transformers is to drop
+        torch.manual_seed(settings.seed)
+        try:
+            return peft.get_peft_model(model, config)
+        except ValueError as error:  # such as experts that peft adapts as parameters, which take no dropout
+            raise UserError(
+                f"peft cannot adapt this model: {error} Fine-tune whole layers (partial) instead"
+            ) from error
 
 
 def four_bit():

@@ -41,6 +41,15 @@ def test_a_plan_tells_memory_and_time_and_writes_nothing(tool):
     assert "GB of memory at most" in run.stdout and "nothing was written" in run.stdout
 
 
+def test_a_plan_that_measures_names_layers_and_numbers_of_the_run(tool, tmp_path):
+    plan = tool("linearpatch", "--remove", 2, "--stream", "--plan", "--measure")
+    assert plan.status == 0 and not list(tmp_path.iterdir())
+    run = tool("linearpatch", "--remove", 2, "--stream")
+    removed = ", ".join(map(str, sorted(run.report["facts"]["removed"])))
+    (numbers,) = (line for line in run.stdout.splitlines() if line.startswith("perplexity: "))
+    assert f"layers to remove: {removed}\n" in plan.stdout and numbers in plan.stdout.splitlines()
+
+
 def test_the_forecast_counts_each_reading_of_the_layers(tool, monkeypatch):
     """Of six layers that take 100 s each: calibrated, read and written for the result, and the result read back."""
     read, fetch, forecast_of, forecasts = [], offload.Streamed.fetch, forecast.streamed, []

@@ -18,7 +18,7 @@ from common.calibration import corpora
 from common.cli import sweep
 from common.cli.job import Job
 from common.cli.options import tool_parser
-from common.models import checkpoint
+from common.models import checkpoint, loading
 from common.models.decoder import Decoder
 from common.models.layers.sublayers import drop_sublayers
 from common.utils.errors import NoData
@@ -237,6 +237,16 @@ def test_reassessing_trains_head_norm_and_last_layers_and_nothing_else(tool, mod
         assert "fine-tuned: last 1 layers, head and final norm" in text
     calls = [epoch["layer_executions"] for epoch in training["epochs"]]
     assert calls == [20, 5]  # 5 batches through 4 layers, then through the last alone
+
+
+def test_layers_that_peft_cannot_adapt_are_refused_before_weights_are_read(
+    tool, data, write_checkpoint, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the weights are read"))
+    model = write_checkpoint(tmp_path / "model", "deepseek_v3")
+    run = tool("reassessing", "--remove", 2, "--data", data, "--finetune", "lora", model=model)
+    assert run.status == 2 and "peft cannot adapt this model" in run.last_line
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_examples_that_are_cut_or_left_out_are_counted(tool, tmp_path, caplog):

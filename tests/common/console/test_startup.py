@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from common.console import startup
 from common.records.results import ROOT
 
 CUSTOMIZE = """
@@ -74,3 +76,14 @@ def test_without_interruption_nothing_changes(tmp_path):
     assert done.returncode == 0 and done.stdout.startswith("[")
     done = start(tmp_path, "no.such.module", "reproductions", "show", "grid", "--limit", "x")
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--limit" in done.stderr
+
+
+def test_imports_that_take_long_say_so(monkeypatch, capfd):
+    with startup.nothing_begun():
+        pass
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr(startup, "SLOW", 0.01)
+    with startup.nothing_begun():
+        time.sleep(0.5)
+    captured = capfd.readouterr()
+    assert captured.err.startswith("still loading PyTorch") and captured.err.count("\n") == 1 and not captured.out
