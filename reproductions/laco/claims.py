@@ -233,12 +233,12 @@ CLAIMS = {
         ),
         Claim(
             "two-steps-beat-one",
-            "extension: two steps with training between beat one step as far without training",
+            "extension: two collapses with training in between retain more than one collapse to as many layers",
             above(AGAIN, (AT_ONCE,), "Avg."),
         ),
         Claim(
             "two-steps-beat-one-code",
-            "extension: the same under the code's merge",
+            "extension: by the code's merge, two collapses with training in between retain more than one",
             above(AGAIN + CODE, (AT_ONCE + CODE,), "Avg."),
         ),
     ),

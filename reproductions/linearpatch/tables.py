@@ -119,7 +119,7 @@ TABLES = [
             ),
             Claim(
                 "distillation-helps",
-                "distillation adds to LinearPatch[L]",
+                "distillation raises what LinearPatch[L] retains",
                 comparisons.beats("LinearPatch[L +FT]", "LinearPatch[L]"),
             ),
             Claim(

@@ -274,7 +274,7 @@ def of_iterating(schedules: Mapping[Arm, tuple[tuple[int, int], ...]]) -> tuple[
     return (
         Claim(
             "iterating-has-no-benefit",
-            "iterative pruning is nowhere a point above one-shot pruning: it has no benefit",
+            "iterative pruning is less than a point above one-shot pruning in every comparison: it has no benefit",
             all_of(*checks),
         ),
     )
