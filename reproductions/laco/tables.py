@@ -23,7 +23,7 @@ CONTROLS = (
 )
 SEARCH = (
     "On other models than the paper's T was chosen so that as many layers are left as shown. The rows with the paper's C and "
-    "T show what these leave. s is the similarity of one attempt."
+    "T show what these leave. s is the similarity of one attempt; x: no merge was accepted."
 )
 AGAIN = (
     "Pruned again: the same C and I, and the highest threshold that leaves the printed 17 layers (another model: about half "
@@ -91,7 +91,7 @@ TABLES = [
     ),
     _table(
         "4",
-        "averages at different shares",
+        "averages at different pruning ratios",
         partial(columns.averages, layers=True),
         recipes.ratio_rows,
         recipes.shape,
@@ -103,7 +103,7 @@ TABLES = [
     _without_dense(
         _table(
             "6",
-            "hyperparameters at different shares",
+            "hyperparameters at different pruning ratios",
             columns.settings("6"),
             partial(_search_rows, all_shares=True),
             recipes.shape,
@@ -127,6 +127,11 @@ TABLES = [
         note=f"{MERGES} {AGAIN}",
     ),
     _table(
-        "10", "scores at different shares", columns.with_layers, recipes.ratio_rows, recipes.shape, f"{MERGES} {SHARES}"
+        "10",
+        "scores at different pruning ratios",
+        columns.with_layers,
+        recipes.ratio_rows,
+        recipes.shape,
+        f"{MERGES} {SHARES}",
     ),
 ]

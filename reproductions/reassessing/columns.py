@@ -136,7 +136,7 @@ def with_more(table: str, toy_more=(), paper_more: dict[str, Column] | None = No
 def cost(profile: str) -> list[Column]:
     """Return the columns of Table 3, the cost of fine-tuning."""
     trained = Column(
-        "trained", "training-cost", "trainable", scale=1e-6, compare="exact", label="trained M (extension)"
+        "trained", "training-cost", "trainable", scale=1e-6, compare="exact", label="trained parameters M (extension)"
     )
     return COST_TOY if profile == "standin" else [TRAINABLE, *COST, trained, EXECUTIONS]
 
