@@ -36,10 +36,10 @@ from papers.reassessing.options import LENGTH, METRICS, SAMPLES, SEED
 def sample_line_crops(
     tokenizer, lines: Sequence[str], *, count: int = SAMPLES, length: int = LENGTH, seed: int = SEED
 ) -> Tensor:
-    """Draw calibration tokens as appendix D: a line that has enough tokens and is new, then a random crop of it.
+    """Draw calibration tokens as the official code: a line that has enough tokens and is new, then a random crop of it.
 
-    Python's `random` is used as in LLM-Pruner's code, which the paper follows, so the first samples of a larger count are
-    those of a smaller one.
+    Appendix D truncates the samples. Python's `random` is used as in LLM-Pruner's code, which the paper follows, so the
+    first samples of a larger count are those of a smaller one.
 
     Args:
         tokenizer: The model's tokenizer.
