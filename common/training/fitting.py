@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from common.console.progress import track
+from common.training.checkpoint_clock import CheckpointClock
 from common.utils import atomic_files
 from common.utils.errors import UserError, UserValueError, unknown
 
@@ -44,7 +45,7 @@ class Fitting:
         order: 'sequential', or 'shuffled' in every epoch.
         seed: Seed of the shuffles.
         loss_scaling: Scale the loss against underflow of float16 gradients (steps that overflow are left out).
-        save_every: Steps between checkpoints.
+        save_every: Steps between checkpoints; long steps have more of them (`common.training.checkpoint_clock`).
     """
 
     learning_rate: float = 1e-4
@@ -152,6 +153,7 @@ class _Run:
             print(
                 f"training continues from {self.folder}: {first:,} of {len(batches):,} steps were done", file=sys.stderr
             )
+        clock = CheckpointClock()
         steps = track(range(first, len(batches)), "training", total=len(batches), initial=first, shown=progress)
         for step in steps:
             problem = self._step(step, batches[step], loss)
@@ -162,8 +164,10 @@ class _Run:
                 break
             report["steps"] = step + 1
             steps.note(f"loss {report['losses'][-1]:.4f}")
-            if report["steps"] % how.save_every == 0:
+            if report["steps"] % how.save_every == 0 or clock.due():
+                begun = time.monotonic()
                 self._save()
+                clock.complete(begun)
         else:
             report["status"] = "finished"
         self._save()

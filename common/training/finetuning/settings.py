@@ -45,7 +45,7 @@ class Settings:
         checkpointing: Recompute activations in the backward pass (None: for QLoRA on a GPU, and above 3 B parameters,
             where ``micro_batch`` is then 1: `common.training.finetuning.memory`).
         evaluate_every: Optimizer steps between validations; the last step is always validated.
-        save_every: Optimizer steps between checkpoints.
+        save_every: Optimizer steps between checkpoints; long steps have more of them, which ``keep`` does not consider.
         keep: 'best' keeps the state with the lowest validation loss among those at multiples of ``save_every`` and the
             last, 'last' the last; None: 'best', for QLoRA 'last'.
         store: Place for the outputs of the layers that `partial` leaves frozen, between epochs; 'auto' takes memory,

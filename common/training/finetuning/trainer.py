@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 import torch
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from common.console.progress import track
+from common.training.checkpoint_clock import CheckpointClock
 from common.training.finetuning.learner import IGNORE
 from common.training.finetuning.settings import Settings
 from common.utils.errors import UserError
@@ -19,6 +20,22 @@ from common.utils.errors import UserError
 
 class Diverged(Exception):
     """A loss or a gradient was not finite."""
+
+
+class TimedCheckpoints(TrainerCallback):
+    """Write checkpoints by time, too. For one process: several would have to agree on the moment."""
+
+    def __init__(self) -> None:
+        self.clock, self.step_ended = CheckpointClock(), 0.0
+
+    def on_step_end(self, args, state, control, **unused) -> None:
+        """Ask for a checkpoint after this step if one is due."""
+        self.step_ended = time.monotonic()
+        control.should_save = control.should_save or self.clock.due()
+
+    def on_save(self, args, state, control, **unused) -> None:
+        """Start to count anew."""
+        self.clock.complete(self.step_ended)
 
 
 class TokenTrainer(Trainer):

@@ -22,7 +22,7 @@ from common.training.finetuning.memory import check_disk, sized
 from common.training.finetuning.methods import attach, check_tuned_layers
 from common.training.finetuning.prefix import CachedRows
 from common.training.finetuning.settings import Settings
-from common.training.finetuning.trainer import Diverged, TokenTrainer, arguments
+from common.training.finetuning.trainer import Diverged, TimedCheckpoints, TokenTrainer, arguments
 from common.utils.peak_memory import peak_memory_bytes
 
 log = logging.getLogger(__name__)
@@ -121,6 +121,7 @@ def _train(learner: Learner, tokenizer, rows: dict, settings: Settings, folder: 
         train_dataset=data["training"],
         eval_dataset=data["validation"] or None,
         data_collator=partial(collate, pad_id=getattr(tokenizer, "pad_token_id", None) or 0),
+        callbacks=[TimedCheckpoints()],
     )
     checkpoint = state.last_checkpoint(folder)
     if checkpoint is None:

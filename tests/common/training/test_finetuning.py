@@ -22,6 +22,7 @@ from weights import changed_weights, weights
 from common.models import registry
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
+from common.training import checkpoint_clock
 from common.training.finetuning import (
     Settings,
     check_tuned_layers,
@@ -259,6 +260,21 @@ def test_a_killed_training_resumes_as_if_nothing_had_happened(make_tiny, tmp_pat
     assert resumed["steps"] == report["steps"] == len(report["losses"]) == 6
     assert not changed_weights(again, weights(model))
     assert [e["layer_executions"] for e in resumed["epochs"]] == [e["layer_executions"] for e in report["epochs"]]
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_long_steps_have_a_checkpoint_each_and_give_the_same_result(make_tiny, tmp_path, monkeypatch, capsys, keep):
+    """A kill in step 3 of 6 costs no step, though checkpoints are four steps apart; the state that is kept is the same."""
+    train, valid = rows(8), rows(3, seed=1)
+    settings = Settings(method="partial", last=1, epochs=3, keep=keep, **QUICK | {"save_every": 4, "evaluate_every": 1})
+    model, report = finetune(make_tiny(), None, train, valid, settings, tmp_path / "whole")
+    monkeypatch.setattr(checkpoint_clock, "PATIENCE", 0.0)
+    monkeypatch.setattr(checkpoint_clock, "SPARING", 0)
+    interrupted(monkeypatch, 3, make_tiny(), train, valid, settings, tmp_path / "killed")
+    again, resumed = finetune(make_tiny(), None, train, valid, settings, tmp_path / "killed")
+    assert f"training continues from {tmp_path / 'killed' / 'checkpoint-2'}" in capsys.readouterr().err
+    assert resumed["losses"] == report["losses"] and resumed["kept_step"] == report["kept_step"]
+    assert not changed_weights(again, weights(model))
 
 
 def test_a_training_killed_at_any_use_of_the_disk_ends_as_if_uninterrupted(make_tiny, tmp_path):

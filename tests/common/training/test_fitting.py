@@ -8,6 +8,7 @@ import torch
 from killed import raising_at
 from torch import nn
 
+from common.training import checkpoint_clock
 from common.training.fitting import CHECKPOINT, Fitting, fit
 from common.utils.errors import UserError
 
@@ -77,6 +78,38 @@ def test_a_training_cut_off_anywhere_ends_with_the_same_bits(tmp_path, step):
     again = start()
     assert fit(again, raising_at(1, loss_of(again)), len(DATA), how, folder=tmp_path) == report  # nothing is run again
     assert torch.equal(again["a"], whole["a"])
+
+
+def test_long_steps_have_a_checkpoint_each(tmp_path, monkeypatch):
+    """A stop in the fifth of twelve steps costs none of the four before it, though checkpoints are 250 steps apart."""
+    monkeypatch.setattr(checkpoint_clock, "PATIENCE", 0.0)
+    monkeypatch.setattr(checkpoint_clock, "SPARING", 0)
+    whole, parts = start(), start()
+    expected = fit(whole, loss_of(whole), 12)
+    with pytest.raises(KeyboardInterrupt):
+        fit(parts, raising_at(5, loss_of(parts)), 12, folder=tmp_path)
+    rest, parts = [], start()
+
+    def counted(samples):
+        rest.append(samples)
+        return loss_of(parts)(samples)
+
+    assert fit(parts, counted, 12, folder=tmp_path)["losses"] == expected["losses"]
+    assert len(rest) == 8 and all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_a_checkpoint_that_takes_long_to_write_is_written_less_often(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checkpoint_clock.time, "monotonic", lambda: now[0])
+    clock, due = checkpoint_clock.CheckpointClock(), []
+    for writes in (1.0, 100.0, 1.0):  # seconds that each checkpoint takes
+        begun = now[0]
+        while not clock.due():
+            now[0] += 1.0
+        due.append(now[0] - begun)
+        now[0] += writes
+        clock.complete(now[0] - writes)
+    assert due == [600.0, 600.0, 2000.0]
 
 
 def test_a_shuffled_order_is_another_permutation_each_epoch():
