@@ -136,7 +136,9 @@ def test_linearpatch_distilled(tool, table, monkeypatch):
     """But for the rounding of the stored teacher, which the tool does without."""
     plain = distill.distill
     monkeypatch.setattr(distill, "distill", lambda *given, **options: plain(*given, **options | {"store": None}))
-    by_tool, _ = tool("linearpatch", "--remove", "2", "--distill", "6")
+    by_tool, report = tool("linearpatch", "--remove", "2", "--distill", "6")
+    assert report["facts"]["training"]["steps"] == 6
+    assert any(note.startswith("distilled on 6 sequences") for note in report["notes"])
     step = DistilledPatch(trainable="matrix", kind="hadamard", samples=6)
     same(by_tool, table(selection=ContiguousBlock(2), repair=step, calibration=LINEARPATCH))
 

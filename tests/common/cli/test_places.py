@@ -102,13 +102,6 @@ def test_another_ones_sweep_is_not_replaced(tool, tmp_path, monkeypatch):
     assert [row["removed"] for row in rows] == [1, 2] and not (tmp_path / "out-3").exists()
 
 
-def test_any_config_may_say_of_each_layer_what_it_attends_to(model, tool):
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"layer_types": ["full_attention"] * 6}))
-    run = tool("prunecomp", "--layers", 3, "--no-evaluation")
-    assert json.loads((run.out / "config.json").read_text())["layer_types"] == ["full_attention"] * 5
-
-
 def test_weights_that_overflow_are_told_where_nothing_is_measured(model, tool):
     file = model / "model.safetensors"
     weights = {name: value.half() for name, value in load_file(file).items()}

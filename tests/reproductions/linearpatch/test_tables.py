@@ -1,21 +1,15 @@
 """Table 1: its reported side against the paper's own arithmetic, and a rehearsal of the paper profile without a hub."""
 
-import json
 import shutil
-from fnmatch import fnmatch
 
 import pytest
-from hub_mirror import saved_llama, write_wikitext
+from hub_mirror import saved_llama
 
-from common.calibration import collect, sample_crops
-from common.calibration.corpora import joined_ids
 from common.models import loading
-from common.models.decoder import Decoder
 from common.models.files import hub
-from common.pruning.selection import best_block
 from reproductions.__main__ import main
 from reproductions.linearpatch import recipes
-from reproductions.spec import comparisons, reported, shape_recipes, shared_recipes
+from reproductions.spec import comparisons, reported
 from reproductions.spec.registry import Claim
 
 PAPER_MODEL = ["--profile", "paper", "--model", "llama-2-7b", "--dtype", "float32"]
@@ -75,46 +69,10 @@ def test_most_settings_are_more_than_half_of_them():
 
 @pytest.fixture
 def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
-    """A 32-layer checkpoint and WikiText-2 with the hub's columns in the mirror; records in a folder of their own."""
+    """A 32-layer checkpoint in the mirror; records in a folder of their own."""
     folder = saved_llama(tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf", tiny_tokenizer, hidden=64)
-    write_wikitext(tmp_path / "hub")
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
-    # The same path, fewer tokens
-    for entry, count in ((shared_recipes.CALIBRATION, 4), (shared_recipes.SLEB_LINES, 12)):
-        monkeypatch.setitem(entry, "paper", {**entry["paper"], "length": 48, "count": count})
-    monkeypatch.setitem(shared_recipes.PRUNER_LINES, "paper", {**shared_recipes.PRUNER_LINES["paper"], "length": 8})
-    monkeypatch.setattr(recipes, "PRUNER_TEXT", "wikitext2-train")  # whose lines are short
     return folder
-
-
-def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, show_json, capsys):
-    patterns = ("Dense", "LinearPatch*")
-    command = ["table1-linearpatch", *PAPER_MODEL]
-    for pattern in patterns:
-        assert main(["run", *command, "--row", pattern, *ON_CPU]) == 0
-    rows = show_json(*command)["rows"]
-    assert {row["model"] for row in rows} == {"LLaMA-2-7B"} and len(rows) == 13
-    measured = [row for row in rows if any(fnmatch(row["method"], pattern) for pattern in patterns)]
-    assert len(measured) == 5
-    for row in measured:
-        assert {cell["status"] for cell in row["cells"].values()} <= {"match", "differs", "none"}
-        assert row["cells"]["RP"]["reproduced"] > 0 and row["cells"]["RP"]["reported"] > 0
-        assert row["cells"]["ARC-c"]["stderr"] is not None
-
-    # The removed window is the one an independent pass finds, and asking again measures nothing.
-    model, tokenizer = loading.load("llama-2-7b")
-    ids = joined_ids(tokenizer, "wikitext2-train")
-    crops = sample_crops(ids, length=48, count=4, seed=2)
-    window = best_block(collect(Decoder(model), crops, span=9), 9, exclude_ends=False)
-    removed = {}
-    for path in rehearsal.parents[3].glob("results/paper/llama-2-7b/*/parameters.json"):
-        record = json.loads(path.read_text())
-        recipe, selection = record["recipe"], record["recipe"]["selection"] or {}
-        if recipe["weights"] != shape_recipes.SHAPE_ONLY and recipe["repair"] and selection.get("count") == 9:
-            removed[selection["method"]] = record["details"]["removed"]
-    assert removed["window"] == list(range(*window)) and sorted(removed) == ["bi", "window"]
-    assert main(["run", *command, "--row", patterns[-1], *ON_CPU]) == 0
-    assert "nothing to measure" in capsys.readouterr().err
 
 
 def test_a_missing_dataset_leaves_its_cells_empty_and_averages_say_what_they_are_over(

@@ -1,20 +1,18 @@
 """Prune&Comp's tables: every printed row has a recipe that says what the row says, and lists compare place by place."""
 
-import gzip
-import json
 from dataclasses import replace
 
 import pytest
 import torch
-from hub_mirror import saved_llama, write_wikitext
 from stored_records import put
 
 from common.calibration.least_squares import Moments
 from common.hadamard import hadamard_matrix
 from common.models import loading
 from common.models.surgery import remove_layers
+from common.pruning.pipeline import Context
 from common.records.results import Store
-from reproductions.__main__ import main
+from reproductions import measurements
 from reproductions.engine import execute
 from reproductions.measurements import prunecomp as benchmarks
 from reproductions.prunecomp import METRICS, TABLES, recipe, recipes
@@ -67,15 +65,16 @@ def test_a_removed_list_is_held_against_the_printed_one_place_by_place(tmp_path)
     recipe = rows["LLaMA-3-8B", "PPL", "5/32"].recipe
     removed = [10, 11, 9, 8, 12]  # printed: 10, 11, 8, 9, 12
     store = Store(tmp_path, published=None)
-    order = {str(place): layer for place, layer in enumerate(removed, 1)}
+    context = Context(None, None, recipe, 0, details={"removed": removed, "layers": 32})
     put(store, recipe, "removed", {"count": 5}, details={"removed": removed})
-    put(store, recipe, "removed-order@A3", order | {"agree": 3}, details={"removed": removed})
+    put(store, recipe, "removed-order@A3", measurements.measure(context, "removed-order@A3")[0])
     shown = show.build(table, store, "paper", models=["llama-3-8b"])
     line = next(r for r in shown["rows"] if (r["method"], r["sparsity"]) == ("PPL", "5/32"))
     assert line["cells"]["removed layers"]["text"] == "10 11 9 8 12"
     assert line["cells"]["places that agree (extension)"]["reproduced"] == 3
     statuses = [line["cells"][f"removed {i}"]["status"] for i in range(1, 6)]
     assert statuses == ["match", "match", "differs", "differs", "match"]
+    assert [line["cells"][f"removed {i}"]["reproduced"] for i in range(1, 6)] == removed
 
 
 @pytest.mark.slow
@@ -146,43 +145,3 @@ def test_a_metrics_choice_at_once_is_the_one_shot_rows():
     plain = execute.prepare(tiny_recipe("taylor+/one-shot/none"))
     assert chosen.details["removed"] == plain.details["removed"]
     assert chosen.details["patches"]
-
-
-@pytest.fixture
-def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
-    """A 32-layer checkpoint, WikiText-2 and C4 with the hub's columns in the mirror; fewer and shorter crops."""
-    saved_llama(tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf", tiny_tokenizer)
-    write_wikitext(tmp_path / "hub")
-    c4 = tmp_path / "hub" / "datasets" / "allenai" / "c4" / "en"
-    c4.mkdir(parents=True)
-    with gzip.open(c4 / "c4-train.00000-of-01024.json.gz", "wt") as out:
-        out.writelines(json.dumps({"text": f"the layers of model {i} are removed. " * 20}) + "\n" for i in range(4))
-    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
-    for entry, count in ((recipes.CROPS, 2), (recipes.CODE_LINES, 12), (recipes.CODE_TAYLOR, 2)):
-        monkeypatch.setitem(entry, "paper", {**entry["paper"], "length": 32, "count": count})
-
-
-@pytest.mark.parametrize(
-    "metrics", [("CosSim(BI)", "CosSim(CL)"), pytest.param(tuple(METRICS), marks=pytest.mark.slow)]
-)
-def test_the_papers_lists_are_measured_offline_on_a_mirror(metrics, rehearsal, show_json):
-    pattern = "*Comp" if len(metrics) == len(METRICS) else "CosSim*Comp"
-    command = ["tableA3-prunecomp", "--profile", "paper", "--model", "llama-2-7b", "--dtype", "float32"]
-    command += ["--row", pattern]
-    assert main(["run", *command, "--device", "cpu", "--no-show"]) == 0
-    rows = show_json(*command)["rows"]
-    assert len(rows) == 2 * len(metrics)  # sparsities
-    for row in rows:
-        count = int(row["sparsity"].split("/")[0])
-        removed = [int(layer) for layer in row["cells"]["removed layers"]["text"].split()]
-        assert len(set(removed)) == count
-        assert [row["cells"][f"removed {i}"]["reproduced"] for i in range(1, count + 1)] == removed
-        statuses = [row["cells"][f"removed {i}"]["status"] for i in range(1, count + 1)]
-        assert set(statuses) <= {"match", "differs"}
-        assert row["cells"]["places that agree (extension)"]["reproduced"] == statuses.count("match")
-    by_method = {(row["method"], row["sparsity"]): row["cells"]["removed layers"]["text"].split() for row in rows}
-    for metric in set(metrics) - {"CosSim(CL)"}:
-        method = f"{metric} +Prune&Comp"
-        assert by_method[method, "9/32"][:7] == by_method[method, "7/32"]
-    if "PPL" in metrics:
-        assert not {"0", "31"} & set(by_method["PPL +Prune&Comp", "9/32"])  # the official code's protection
