@@ -1,7 +1,7 @@
 """Tiny random models, one for each architecture, and their tokenizer.
 
-Weights have a large spread and the norms are jittered, so that a wrong mask, a wrong position or a forgotten norm changes
-logits visibly.
+Weights have a large spread, norms and biases are jittered, so that a wrong mask, a wrong position or a forgotten norm
+changes logits visibly.
 """
 
 from functools import cache
@@ -98,7 +98,7 @@ def tiny_model(name: str):
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings)).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
-            if "norm" in parameter_name:
+            if "norm" in parameter_name or parameter_name.endswith("bias"):
                 parameter.add_(0.2 * torch.randn_like(parameter))
     return model
 
