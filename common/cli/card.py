@@ -219,6 +219,8 @@ def _compared(evaluation: dict) -> list[tuple[str, str, str, str]]:
         error = f" ± {divergence['kl_stderr']:.4f}" if divergence["kl_stderr"] is not None else ""
         rows.append(("KL divergence from the original (nats per token)", "", "", f"{divergence['kl']:.4f}{error}"))
     for task, changes in evaluation.get("changes", {}).items():
+        if task not in evaluation["after"].get("tasks", {}):  # a subject of a group, in the report alone
+            continue
         rows.append((f"{task}, flips (%)", "", "", f"{100 * changes['flips']:.1f}"))
         change, low, high = (signed(100 * changes[key], "+.1f") for key in ("change", "low", "high"))
         rows.append((f"{task}, change in {changes['metric']} (points)", "", "", f"{change} [{low}, {high}]"))

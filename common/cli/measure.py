@@ -159,11 +159,21 @@ def answers(job: Job, model: nn.Module, whose: str) -> tuple[dict, dict]:
             facts["tasks"] = {
                 name: {metric: value for metric, value in scored[name].items() if value is not None} for name in names
             }
-            items = scored.get("items", {})
+            items = _with_groups(scored.get("items", {}), names)
         except UserError as error:  # the checkpoint is there, and worth more than its scores
             job.notes.append(f"tasks of {whose} were not scored: {error}")
     say(f"texts of {whose}: {SHOWN} tokens after each of three prompts")
     return facts | {"samples": samples(job, model)}, items
+
+
+def _with_groups(items: dict[str, dict], names: list[str]) -> dict[str, dict]:
+    """Return {task: {metric: outcomes by item}} with those of groups such as mmlu, all items of their subjects."""
+    items = dict(items)
+    for group in (name for name in names if name in harness.GROUPS):
+        parts = [items[name] for name in harness.members(group) if name in items]
+        shared = [metric for metric in parts[0] if all(metric in part for part in parts)] if parts else []
+        items[group] = {metric: np.concatenate([part[metric] for part in parts]) for metric in shared}
+    return items
 
 
 def times(job: Job, models: dict[str, nn.Module], rate: float) -> dict:

@@ -1,7 +1,10 @@
 """LinearPatch as a tool: remove layers of a model and patch the pruning interface."""
 
+import torch
+
 from common.calibration.statistics import Statistics
 from common.cli import Job, Method, measure
+from common.hadamard import hadamard_transform
 from common.pruning.pipeline import Context, context_of
 from common.pruning.selection import runs
 from common.utils.errors import UserError
@@ -17,7 +20,8 @@ def check(job: Job) -> None:
     """Refuse options that do not go together, and draw the sequences.
 
     Raises:
-        UserError: a patch without such an estimator or training, or a model with patches.
+        UserError: a patch without such an estimator or training, a width without a Hadamard matrix, or a model with
+            patches.
     """
     options = job.options
     job.refuse_patches("prune the model that they were made for, all layers at once")
@@ -29,6 +33,11 @@ def check(job: Job) -> None:
         raise UserError(f"--distill does not train a patch of kind {options.patch}; use {', '.join(TRAINED)}")
     if options.stream is not None and options.distill is not None:
         raise UserError("--distill trains with the whole model in memory; leave --stream out")
+    if options.patch == "hadamard":
+        try:
+            hadamard_transform(torch.zeros(1, job.config.hidden_size))
+        except UserError as error:
+            raise UserError(f"{error} (--patch diagonal)") from error
     job.sequences  # noqa: B018 - read now
     if options.distill is not None:  # passes over a token: teacher and student forward, student backward
         job.crops(options.distill)

@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from common.cli import measure
+from common.evaluation import harness
 from common.models import checkpoint
 from common.utils import atomic_files
 
@@ -186,6 +187,29 @@ def test_flips_are_items_that_one_model_alone_has_right():
     spread = statistics.stdev(differences) / 5**0.5 * 2.776  # Student's quantile for four degrees of freedom
     ends = {"low": pytest.approx(-0.2 - spread, abs=1e-3), "high": pytest.approx(-0.2 + spread, abs=1e-3)}
     assert changes == {"a": {"metric": "acc", "n": 5, "flips": 0.6, "change": -0.2, **ends}}
+
+
+def test_the_card_compares_a_group_of_tasks_and_the_report_its_subjects_too(prune, monkeypatch):
+    right = [{"one": [1, 0, 0], "two": [1, 1, 1, 0, 0]}, {"one": [1, 0, 1], "two": [1, 0, 0, 0, 0]}]  # result, original
+
+    def evaluate(*unused, **options):
+        outcomes = {f"mmlu_{name}": np.array(values, bool) for name, values in right.pop(0).items()}
+        every = np.concatenate(list(outcomes.values()))
+        scores = {"acc": every.mean(), "acc_stderr": 0.1, "n": 8}
+        return {"mmlu": scores, "items": {name: {"acc": values} for name, values in outcomes.items()}}
+
+    monkeypatch.setattr(harness, "check", lambda tasks: None)
+    monkeypatch.setattr(harness, "members", lambda group: ["mmlu_one", "mmlu_two"])
+    monkeypatch.setattr(harness, "evaluate", evaluate)
+    run = prune("--tasks", "mmlu")
+    changes = run.report["evaluation"]["changes"]
+    assert {name: values["flips"] for name, values in changes.items()} == {
+        "mmlu_one": pytest.approx(1 / 3),
+        "mmlu_two": 2 / 5,
+        "mmlu": 3 / 8,
+    }
+    assert changes["mmlu"]["change"] == pytest.approx(4 / 8 - 3 / 8)
+    assert "| mmlu, flips (%) |  |  | 37.5 |" in run.card and "mmlu_one" not in run.card + run.stdout
 
 
 @pytest.mark.parametrize(("more", "only"), [((), False), (("--no-compensation",), True)])

@@ -239,6 +239,20 @@ def test_reassessing_trains_head_norm_and_last_layers_and_nothing_else(tool, mod
     assert calls == [20, 5]  # 5 batches through 4 layers, then through the last alone
 
 
+def test_a_width_without_a_hadamard_matrix_is_refused_before_weights_are_read(
+    tool, tmp_path, write_checkpoint, monkeypatch
+):
+    """92 is the smallest multiple of four that no construction here reaches."""
+    facts = {"hidden_size": 92, "head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320}
+    config = AutoConfig.for_model("llama", num_hidden_layers=6, intermediate_size=96, **facts)
+    model = write_checkpoint(tmp_path / "model", model=AutoModelForCausalLM.from_config(config))
+    run = tool("linearpatch", "--remove", 2, "--patch", "diagonal", "--no-evaluation", model=model)
+    assert run.status == 0
+    monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the weights are read"))
+    run = tool("linearpatch", "--remove", 2, model=model, out=tmp_path / "other")
+    assert run.status == 2 and "Hadamard matrix of order 92" in run.last_line and "--patch diagonal" in run.last_line
+
+
 def test_layers_that_peft_cannot_adapt_are_refused_before_weights_are_read(
     tool, data, write_checkpoint, tmp_path, monkeypatch
 ):
