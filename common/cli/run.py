@@ -17,7 +17,7 @@ from common.cli import bounded, card, checks, forecast, measure, printable, push
 from common.cli.command import failed
 from common.cli.job import Job, work_folder
 from common.cli.method import Method
-from common.cli.options import ToolOptions
+from common.cli.options import SWEEP, ToolOptions
 from common.console.progress import clock, say
 from common.models import checkpoint
 from common.models.architectures import absent
@@ -62,8 +62,9 @@ def _answered(method: Method, options: ToolOptions) -> tuple[dict | None, int]:
             raise
         return None, failed(MEMORY)
     except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return None, 0
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return None, 0 if _is_complete(options, earlier) else 130
     except Exception as error:
         if not isinstance(error, OSError | SafetensorError) and not is_full_disk(error):
             raise
@@ -106,6 +107,19 @@ def _continues(work: Path) -> bool:
     """Return whether a stopped training or search left more in its folder than it starts from."""
     begun = ("plan.json", "start-0")  # of `common.training.finetuning.state`, as are caches (*.bin)
     return any(path.name not in begun and path.suffix != ".bin" for path in work.glob("*/*"))
+
+
+def _is_complete(options: ToolOptions, earlier: tuple | None) -> bool:
+    """Return whether this run has done all it was to do; ``earlier`` is `_result_at` from before the run."""
+    if options.plan:
+        return True
+    if _result_at(options.out) in (None, earlier):
+        return False
+    try:
+        report = json.loads((options.out / (SWEEP if options.sweep else card.REPORT)).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return not report.get("missing") and not report.get("unmeasured")
 
 
 def _left_behind(options: ToolOptions, earlier: tuple | None) -> str:

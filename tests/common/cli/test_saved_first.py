@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import statistics
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from common.cli import measure
 from common.evaluation import harness
 from common.models import checkpoint
 from common.utils import atomic_files
+from common.utils.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("short")
 
@@ -34,6 +37,22 @@ def at(moment, act, monkeypatch):
         return whole(job, model, when)
 
     monkeypatch.setattr(measure, "perplexity", perplexity)
+
+
+@pytest.mark.parametrize(("progress", "status"), [(subprocess.STDOUT, 130), (subprocess.DEVNULL, 0)])
+def test_a_reader_that_leaves_ends_a_run_only_where_it_reads_the_progress(progress, status, model, text, tmp_path):
+    """As `| head -1` does, with and without `2>&1`: status 0 says that the result is there."""
+    options = ["--model", model, "--text", text, "--out", tmp_path / "out", "--samples", 4, "--length", 32]
+    command = ["-m", "papers.prunecomp", *options, "--test-samples", 4, "--remove", 2, "--quick"]
+    run = subprocess.Popen(
+        [sys.executable, *map(str, command)], cwd=ROOT, stdout=subprocess.PIPE, stderr=progress, text=True
+    )
+    if progress == subprocess.STDOUT:
+        run.stdout.readline()
+    run.stdout.close()
+    assert run.wait(300) == status
+    assert (tmp_path / "out").exists() == (status == 0)
+    assert status or json.loads((tmp_path / "out" / "pruning.json").read_text())["unmeasured"] == ""
 
 
 def test_a_kill_while_the_result_is_measured_leaves_a_checkpoint_that_loads(prune, tmp_path, monkeypatch):
