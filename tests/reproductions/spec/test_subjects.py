@@ -9,23 +9,13 @@ from hub_mirror import saved_llama, write_task, write_wikitext
 from stored_records import put
 
 from common.models import checkpoint, loading
-from common.records.results import Recipe, Store
+from common.records.results import Store
 from common.utils.errors import UserError
 from reproductions.__main__ import main
 from reproductions.render import show
 from reproductions.spec import registry, reported, shared_recipes
 from reproductions.spec import subjects as settings
 from reproductions.spec.statuses import REFUSED, REPORTED, TOO_FEW
-
-
-def test_float32_is_how_recipes_were_spelled_before_there_was_a_type():
-    """The hash of a published record, from the fields that it was written with."""
-    old = {"model": "standin", "profile": "standin", "weights": "w", "selection": {"method": "bi", "count": 2}}
-    plain, half = Recipe(**old), Recipe(**old, dtype="bfloat16")
-    assert "dtype" not in json.loads(plain.canonical_json())
-    assert json.loads(half.canonical_json())["dtype"] == "bfloat16"
-    assert plain.hash == Recipe(**old, dtype="float32").hash != half.hash
-
 
 PRINTED = [table for table in registry.targets().values() if table.number in reported.tables(table.paper)]
 
