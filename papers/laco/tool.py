@@ -4,10 +4,13 @@ from dataclasses import asdict
 from functools import partial
 
 from common.cli import Job, Method, measure
+from common.models import admission
+from common.models.architectures import layer_list
 from common.pruning.selection import runs
 from common.utils.errors import UserError
 from papers.laco import merge_layers
 from papers.laco.algorithm import CollapseSettings, reachable
+from papers.laco.merge import check_alike
 from papers.laco.options import LacoOptions
 from papers.laco.sentences import draw
 from papers.laco.steps import LayerCollapse
@@ -18,8 +21,8 @@ def check(job: Job) -> None:
 
     Raises:
         UserError: C below 2 or above the number of layers to remove plus 1; a number of layers that no merges add up
-            to; layer 0 among the given layers, which has no layer before it; linear attention in some of the layers
-            that would be merged; too few sentences; or a model with patches.
+            to; layer 0 among the given layers, which has no layer before it; layers of several kinds or shapes that
+            would be merged; too few sentences; or a model with patches.
     """
     options = job.options
     options.merge = options.merge or options.fidelity
@@ -28,7 +31,7 @@ def check(job: Job) -> None:
         raise UserError(f"--combine {options.combine}: use 2 to {most}, one more than --remove")
     if job.named_layers is not None and 0 in job.named_layers:
         raise UserError("--layers names layer 0, but LaCo merges layers into the one before: keep layer 0")
-    _refuse_linear(job)
+    _refuse_unlike(job)
     job.refuse_patches("no merged layer could keep them: collapse first and patch afterwards")
     if job.named_layers is None:
         for count in job.counts or [None]:
@@ -36,10 +39,11 @@ def check(job: Job) -> None:
         job.shared["sentences"] = draw(job.documents(options.samples), options.samples, options.seed)
 
 
-def _refuse_linear(job: Job) -> None:
-    """Refuse merges of linear with full attention before any weight is read: a search tries layers of both kinds."""
+def _refuse_unlike(job: Job) -> None:
+    """Refuse merges of layers of several kinds or shapes before any weight is read: a search tries all of them."""
     kinds = getattr(job.config, "layer_types", None) or [""] * job.layers
     given = [range(start - 1, stop) for start, stop in runs(sorted(job.named_layers or ()))]
+    modules = layer_list(admission.built(job.config, job.source))
     for layers in given or [range(job.layers)]:
         linear = [layer for layer in layers if kinds[layer] == "linear_attention"]
         if 0 < len(linear) < len(layers):
@@ -47,6 +51,7 @@ def _refuse_linear(job: Job) -> None:
                 f"LaCo merges layers of one kind, and of these some have linear attention ({linear}), the others full "
                 "attention. Name runs of one kind (--layers), each without its first layer, or use another method"
             )
+        check_alike([modules[layer] for layer in layers])
 
 
 def refuse(job: Job, count: int | None) -> None:

@@ -253,6 +253,16 @@ def test_a_width_without_a_hadamard_matrix_is_refused_before_weights_are_read(
     assert run.status == 2 and "Hadamard matrix of order 92" in run.last_line and "--patch diagonal" in run.last_line
 
 
+def test_laco_refuses_layers_of_several_shapes_before_weights_are_read(tool, tmp_path, write_checkpoint, monkeypatch):
+    """Of six layers the first two have no experts."""
+    model = write_checkpoint(tmp_path / "model", "glm4_moe")
+    assert tool("laco", "--layers", "3-4", "--no-evaluation", model=model).status == 0
+    monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the weights are read"))
+    for which in (["--remove", 2], ["--layers", 2]):
+        run = tool("laco", *which, model=model, out=tmp_path / "other")
+        assert run.status == 2 and "cannot merge layers of different shapes" in run.last_line
+
+
 def test_layers_that_peft_cannot_adapt_are_refused_before_weights_are_read(
     tool, data, write_checkpoint, tmp_path, monkeypatch
 ):
