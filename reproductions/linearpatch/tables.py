@@ -314,7 +314,7 @@ TABLES = [
         (
             Claim(
                 "128-samples-suffice",
-                "from 128 samples on, more change perplexity by less than 0.5 % (our limit)",
+                "from 128 samples on, more change perplexity by less than 0.5 % (limit not from the paper)",
                 comparisons.steady([f"LinearPatch[{n} samples]" for n in (128, 256, 512)], rows.TEXTS, 0.005),
             ),
             Claim(
