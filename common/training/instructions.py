@@ -87,7 +87,8 @@ def from_table(table, *, name: str = "the data", skip_empty: bool = False) -> li
     columns = list(table.column_names) if hasattr(table, "column_names") else sorted({k for row in table for k in row})
     if missing := [column for column in COLUMNS if column not in columns]:
         raise UserError(
-            f"{name} has no column {' and no column '.join(map(repr, missing))}; it has {', '.join(columns)}"
+            f"{name} has no column {' and no column '.join(map(repr, missing))}; it has {', '.join(columns)}. The input of "
+            "an instruction may be an empty text, its output not"
         )
     examples, empty = [], 0
     for number, row in enumerate(table):
