@@ -59,7 +59,7 @@ def test_rows_without_room_for_a_response_are_left_out(tiny_tokenizer):
     cutoff = len(tiny_tokenizer(WITHOUT_INPUT)["input_ids"]) + 5
     both, alone = (instructions.rows(tiny_tokenizer, examples, cutoff) for examples in ([long, short], [short]))
     assert both == alone
-    with pytest.raises(UserError, match="raise the cutoff"):
+    with pytest.raises(UserError, match="shorten the instructions"):
         instructions.rows(tiny_tokenizer, [long], cutoff)
 
 
