@@ -37,9 +37,6 @@ BATCH = 4  # sequences in a step, run one at a time
 # layers. No other width was tried.
 RATE = 0.576
 FITTING = Fitting(final_share=0.1, weight_decay=0.0, warmup_share=0.1, clip=1.0, accumulate=BATCH, save_every=25)
-# Shares of the change that held-out text judges in turn, until one is a gain: a rate too high for a model goes too far in
-# a direction that helps. (Between two sets of weights: Wortsman et al., arXiv 2109.01903.)
-SHARES = (1, 1 / 2, 1 / 4, 1 / 8)
 TRAINED_BYTES = 24  # of a parameter in float32: weight, gradient, two moments and two copies to go back to
 
 
@@ -90,8 +87,8 @@ def distill(
         removed: Layers of ``original`` that ``model`` lacks.
         steps: Optimizer steps.
         following: Layers after each interface that train.
-        held_out: Token ids [samples, tokens]. If their divergence does not fall, the weights go back until it does
-            (`SHARES`). If it never does, the initial weights are restored, as after a step that diverged.
+        held_out: Token ids [samples, tokens]. If their divergence does not fall, the initial weights are restored, as
+            after a step that diverged.
         fitting: Learning rate, schedule and batch size; None: those of `fitting_for`.
         seed: Seed of the order of sequences.
         start: JSON-able origin of the weights of ``model``, if they may differ in their last bits between runs.
@@ -101,8 +98,7 @@ def distill(
 
     Returns:
         The report of `common.training.fitting.fit`, with the trained "layers" (of ``original``), whether their weights
-        were "kept" and, with ``held_out``, its divergence "before" and "after", and the "share" of the change that was
-        kept.
+        were "kept" and, with ``held_out``, its divergence "before" and "after".
 
     Raises:
         UserError: no layer to train, or an error of the checkpoints.
@@ -131,16 +127,8 @@ def distill(
         report = train(task, parameters, fitting, identity=identity, folder=folder, progress=progress)
         report |= {"kept": report["status"] == "finished", "learning_rate": fitting.learning_rate}
         if judge is not None and report["kept"]:
-            trained_values = [parameter.detach().clone() for parameter in parameters.values()]
-            for share in SHARES:
-                with torch.no_grad():
-                    for parameter, value, end in zip(parameters.values(), first, trained_values, strict=True):
-                        parameter.copy_(torch.lerp(value.float(), end, share))  # to the bit ``end`` for 1
-                if (after := judge.mean_loss()) < before:
-                    break
-            kept = after < before
-            report |= {"before": before, "after": after, "kept": kept, "kept_steps": report["steps"]}
-            report |= {"share": share} if kept else {}
+            after = judge.mean_loss()
+            report |= {"before": before, "after": after, "kept": after < before, "kept_steps": report["steps"]}
     if not report["kept"]:
         with torch.no_grad():
             for parameter, value in zip(parameters.values(), first, strict=True):
@@ -178,8 +166,6 @@ def distilled(job: Job, original: nn.Module, removed: Sequence[int]) -> dict:
         outcome += (
             f": divergence from the original {report['before']:.4g} -> {report['after']:.4g} nats on held-out text"
         )
-        if report["kept"] and report["share"] < 1:
-            outcome += f", where {report['share']:g} of the change was kept, since all of it was too much"
     job.notes.append(outcome if report["kept"] else f"{outcome}; the untrained weights were kept")
     return report
 
