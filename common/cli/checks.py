@@ -78,9 +78,9 @@ def checked(method: Method, options: ToolOptions) -> Job:
             try:
                 harness.check(tasks(options))
             except NoData as error:
-                cause = str(error).replace(f"; {hub.REMEDY}", "")  # which is of tables
                 raise UserError(
-                    f"{cause}. Leave --tasks out, name a mirror of the hub in LAYERLAB_HUB, or use a machine with network"
+                    f"{hub.cause(error)}. Leave --tasks out, name a mirror of the hub in LAYERLAB_HUB, or use a machine "
+                    "with network"
                 ) from error
     return job
 

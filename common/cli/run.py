@@ -50,10 +50,9 @@ def _answered(method: Method, options: ToolOptions) -> tuple[dict | None, int]:
     try:
         report = prune(method, options)
     except NoData as error:
-        cause = str(error).replace(f"; {hub.REMEDY}", "")  # which is of tables
         return None, failed(
-            f"{cause}. Use a text of yours with {method.own_text}, a mirror of the hub named in LAYERLAB_HUB, or a machine "
-            "with network"
+            f"{hub.cause(error)}. Use a text of yours with {method.own_text}, a mirror of the hub named in LAYERLAB_HUB, or "
+            "a machine with network"
         )
     except UserError as error:
         return None, failed(error)

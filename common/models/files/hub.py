@@ -23,7 +23,7 @@ from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, Revis
 
 from common.models.files import pickled_weights, renamed_architectures, safetensors_reader
 from common.utils import cache
-from common.utils.errors import UserError, first_line, is_full_disk
+from common.utils.errors import NoData, UserError, first_line, is_full_disk
 
 PROBE_SECONDS = 3.0
 MIRROR_VARIABLE = "LAYERLAB_HUB"
@@ -80,6 +80,11 @@ def _probe() -> str | None:
 def remedy(error: BaseException) -> str:
     """Return a remedy for this error: a full disk needs another one than a network failure."""
     return "free space there, or name a folder on a larger disk in HF_HOME" if is_full_disk(error) else REMEDY
+
+
+def cause(error: NoData) -> str:
+    """Return what a message of missing data says without `REMEDY`, which is of tables, where a tool names its own."""
+    return str(error).replace(f"; {REMEDY}", "")
 
 
 def require_hub(what: str) -> None:
