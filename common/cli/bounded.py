@@ -5,6 +5,7 @@ about log2(layers) prunings, and supposes that perplexity grows with the number 
 """
 
 import math
+from collections.abc import Callable
 
 from common.cli import checks, measure
 from common.cli.job import Job
@@ -24,13 +25,13 @@ def search(job: Job) -> None:
     try:
         job.load()
         checks.check_finite(job.model)
-        before = _perplexity(job)
+        before = _remembered(job, lambda: _perplexity(job))
         fitting, unfit = 0, len(counts)  # counts[:fitting] stay within the bound, counts[unfit:] do not
         while fitting < unfit:
             middle = (fitting + unfit) // 2
-            if trials:
-                job.load()
-            trials.append(_trial(job, counts[middle], before))
+            job.options.remove = counts[middle]
+            increase = _remembered(job, lambda: _increase(job, before))
+            trials.append({"removed": counts[middle], "increase": increase})
             say(f"{plural(counts[middle], 'layer')} removed: {_outcome(trials[-1])} on held-out calibration text")
             if trials[-1]["increase"] <= bound:
                 fitting = middle + 1
@@ -39,6 +40,7 @@ def search(job: Job) -> None:
     finally:
         job.options.no_evaluation = no_evaluation
     if not fitting:
+        job.clear()
         raise UserError(
             f"--max-perplexity-increase {bound:.1%}: removing {plural(counts[0], 'layer')} gives {_outcome(trials[-1])} on "
             "held-out calibration text. Allow more, calibrate on more text, or use another tool"
@@ -64,16 +66,20 @@ def note(job: Job) -> str | None:
     )
 
 
-def _trial(job: Job, count: int, before: float) -> dict:
-    job.options.remove = count
+def _remembered(job: Job, compute: Callable[[], float]) -> float:
+    return job.remembered("bound", (job.count, len(job.held_out_sequences)), compute)
+
+
+def _increase(job: Job, before: float) -> float:
+    job.load()
     try:
         job.method.apply(job)
         measure.round_to(job.model, checks.stored_dtype(job.source))
     except UserError as error:
-        say(f"{plural(count, 'layer')}: {one_line(error)}")
-        return {"removed": count, "increase": math.inf}
+        say(f"{plural(job.count, 'layer')}: {one_line(error)}")
+        return math.inf
     increase = _perplexity(job) / before - 1
-    return {"removed": count, "increase": increase if math.isfinite(increase) else math.inf}
+    return increase if math.isfinite(increase) else math.inf
 
 
 def _perplexity(job: Job) -> float:

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,12 +27,14 @@ from common.models import checkpoint, loading
 from common.models.decoder import Decoder
 from common.models.registry import TOY
 from common.pruning.recipe import MIXED, Calibration, share
+from common.utils import atomic_files
 from common.utils.errors import UserError, UserValueError
 
 # Options that change nothing about what is trained.
 _NO_MATTER = (
     *("out", "force", "plan", "measure", "quick", "sweep", "test_samples", "tasks", "limit", "no_evaluation"),
     *("json", "push_to_hub"),
+    "remove",  # in the folder's name
 )
 SHARE = 0.9  # of a text file, for calibration; the samplers' share too
 MANY = 3  # times that sequences read a text, from which on the card says so
@@ -55,7 +58,6 @@ class Job:
         notes: Lines for card and terminal.
         shared: Values that the runs of a sweep share, and values read before the weights.
         unrepaired: Measurements of the model without the removed layers, before any repair.
-        folders: Folders returned by `folder`.
         apart: Number of last calibration sequences that share no token with the others.
         only_removed: Whether the remaining layers are unchanged.
     """
@@ -71,7 +73,6 @@ class Job:
     shared: dict = field(default_factory=dict)
     unrepaired: dict = field(default_factory=dict)
     removed: list[int] = field(default_factory=list)
-    folders: list[Path] = field(default_factory=list)
     apart: int = 0
     only_removed: bool = False
 
@@ -329,19 +330,57 @@ class Job:
         if (self.source / checkpoint.PATCHES_JSON).exists():
             raise UserError(f"the model carries patches; {remedy}")
 
-    def folder(self, name: str) -> Path:
-        """Return the folder for checkpoints of this run's long work of a kind; another command has another folder."""
+    def folder(self, name: str, count: object = None) -> Path:
+        """Return the folder for checkpoints of this run's long work of a kind; another command has another folder.
+
+        So has every other number of layers to remove; ``count`` names another than this run's.
+        """
         options = {key: str(value) for key, value in vars(self.options).items() if key not in _NO_MATTER}
         digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
-        self.folders.append(self.work / f"{name}-{digest[:8]}")
-        return self.folders[-1]
+        return self.work / f"{name}-{digest[:8]}-{count or self.count or 0}"
+
+    @cached_property
+    def files(self) -> str:
+        """Names, sizes and times of the files that the results come from, in short."""
+        names = (*texts(self.text), *texts(self.test), getattr(self.options, "data", None) or "")
+        files = [*self.source.iterdir(), *(Path(name) for name in names if is_file(name))]
+        facts = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+    def remembered(self, name: str, candidate: Any, compute: Callable[[], Any]) -> Any:
+        """Return the result of one candidate of a search: from a stopped run of this command, else computed and kept.
+
+        Args:
+            name: Name of the search; its `folder` keeps the results until the model is saved. A plan keeps none.
+            candidate: Facts that decide the result, besides options and files.
+            compute: Function that returns the result, which JSON can hold.
+        """
+        if self.options.plan:
+            return compute()
+        digest = hashlib.sha256(repr((self.files, candidate)).encode()).hexdigest()
+        path = self.folder(name) / f"{digest[:16]}.json"
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads(path.read_text())
+        result = compute()
+        with contextlib.suppress(OSError):  # a full disk costs a later run the same work
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_files.whole(path) as file:
+                file.write_text(json.dumps(result))
+        return result
 
     def clear(self) -> None:
-        """Delete the folders that `folder` gave to this run, and nothing else beside them."""
-        for folder in self.folders:
+        """Delete the folders of this command, and say if others stay beside them."""
+        several = self.options.sweep or self.options.max_perplexity_increase is not None
+        for folder in self.work.glob(self.folder("*", "*" if several else None).name):
             shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # not there, or not empty
             self.work.rmdir()
+        if any(path.is_dir() for path in self.work.glob("*")):
+            size = sum(path.stat().st_size for path in self.work.rglob("*") if path.is_file())
+            say(
+                f"{self.work} ({size / 1e6:,.1f} MB) has checkpoints of commands with other options, which were stopped: "
+                "they continue from there, or delete the folder"
+            )
 
     def place(self, replace: bool) -> Path:
         """Return the place of the result: `--out`, or a free name beside it if `--out` may no longer be replaced.

@@ -6,14 +6,13 @@ number without a result says why.
 """
 
 import csv
-import hashlib
 import json
 import time
 from pathlib import Path
 
 from common.cli import card, checks, measure, printable
 from common.cli.forecast import Stages
-from common.cli.job import Job, is_file, texts
+from common.cli.job import Job
 from common.cli.options import SWEEP, stopped_sweep, sweep_options
 from common.console.progress import clock, say, track
 from common.console.text_tables import markdown
@@ -55,7 +54,7 @@ def run(job: Job, stages: Stages) -> dict:
             if len(rows) == len(counts) and all(row["reason"] for row in rows):
                 raise
         report = _report(job, before, sorted(rows, key=lambda row: row["removed"]), time.perf_counter() - started)
-        report |= {"missing": sorted(set(counts).difference(row["removed"] for row in rows)), "of": _digest(job)}
+        report |= {"missing": sorted(set(counts).difference(row["removed"] for row in rows)), "of": job.files}
         if any(row["repaired"] is not None for row in rows):
             try:
                 _write(job, report)
@@ -110,7 +109,7 @@ def _stopped_report(job: Job) -> dict | None:
     report = None if job.options.force else stopped_sweep(job.options)
     if report is None:
         return None
-    if report.get("of") != _digest(job):
+    if report.get("of") != job.files:
         raise UserError(
             f"the sweep in {job.options.out} was stopped, and model or texts have changed since; choose another directory, "
             "or replace it with --force"
@@ -118,13 +117,6 @@ def _stopped_report(job: Job) -> dict | None:
     job.shared["swept"] = job.options.out
     say(f"going on from {job.options.out}: {', '.join(map(str, report['missing']))} left")
     return report
-
-
-def _digest(job: Job) -> str:
-    """Return names, sizes and times of the files that the numbers come from, in short."""
-    files = [*job.source.iterdir(), *(Path(name) for name in (*texts(job.text), *texts(job.test)) if is_file(name))]
-    facts = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def _row(count: int, job: Job, facts: dict, after: dict) -> dict:

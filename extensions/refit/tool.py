@@ -1,6 +1,7 @@
 """The refit as a tool: remove layers of a model and refit the matrices around the pruning interface."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -70,7 +71,7 @@ def apply(job: Job) -> dict:
     else:
         choose, sets = job.options.choose, {}
         if choose != "cosine":
-            sets |= _least_left(job)
+            sets |= job.remembered("choices", "least residual", lambda: _least_left(job))
         if choose == "cosine" or (choose == "best" and len(job.sequences) > 1):
             block = ContiguousBlock(count=job.count, exclude_ends=True, **job.given_options("cosine"))
             sets[BLOCK] = list(block.choose(context_of(job.model, job.tokenizer, job.sequences)))
@@ -136,8 +137,7 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
     tried, notes, perplexity_by_name = [], [], {}
     for layers, names in track(named.items(), "choices of layers", unit="choice", each=True):
         removed = list(layers)
-        model = _refitted(job, distill.sharing(job, removed), removed, sequences).model
-        perplexity = summarise(token_nlls(model, judges))["perplexity"]
+        perplexity = job.remembered("choices", removed, partial(_held_out_perplexity, job, removed, sequences, judges))
         tried.append({"removed": removed, "perplexity": perplexity})
         notes.append(f"{perplexity:.4g} without {_shown(removed)} ({' and '.join(names)})")
         perplexity_by_name |= dict.fromkeys(names, perplexity)
@@ -156,6 +156,11 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
         f"removed{tolerated if perplexity_by_name[best] > min(perplexity_by_name.values()) else ''}"
     )
     return sets[best], tried
+
+
+def _held_out_perplexity(job: Job, removed: list[int], sequences: Tensor, judges: Tensor) -> float:
+    model = _refitted(job, distill.sharing(job, removed), removed, sequences).model
+    return summarise(token_nlls(model, judges))["perplexity"]
 
 
 def _shown(layers: Sequence[int]) -> str:

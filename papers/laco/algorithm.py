@@ -28,6 +28,7 @@ from papers.laco.merge import Merge, check_alike
 from papers.laco.outputs import DEFAULT_COSINE, output_similarity, tokenise
 
 LEAST_LAYERS = 2  # what `common.models.surgery` leaves at least
+Remembered = Callable[[tuple, Callable[[], float]], float]
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ class Collapse:
         trace: Every attempt, in order.
         threshold: The similarity threshold T of the run.
         layers: Number of layers left.
-        layer_executions: Layer calls summed over all sentences, the original model's pass included.
+        layer_executions: Layer calls summed over all sentences, the original model's pass included; without those of
+            attempts that a stopped run had made.
     """
 
     removed: list[int]
@@ -157,6 +159,10 @@ def reachable(layers: int, C: int, I: int) -> list[int]:
     return sorted(left)
 
 
+def _computed(attempt: tuple, compute: Callable[[], float]) -> float:
+    return compute()
+
+
 class _Search:
     """The model as a sequence of accepted merges, undone and redone at will; the layers themselves stay in place.
 
@@ -172,10 +178,11 @@ class _Search:
         settings: CollapseSettings,
         undoable: bool,
         progress: bool = False,
+        remembered: Remembered = _computed,
     ) -> None:
         refuse_patches(model, "LaCo")
         self.bar = track(None, "LaCo", unit="attempt", shown=progress, each=True)
-        self.decoder, self.undoable = Decoder(model), undoable
+        self.decoder, self.undoable, self.remembered = Decoder(model), undoable, remembered
         self.layers = self.decoder.num_layers
         self.settings = settings.within(self.layers)
         check_alike(self.decoder.layers[self.settings.L - 1 :])  # before anything is changed
@@ -210,18 +217,21 @@ class _Search:
     def similarity(self, state: tuple, l: int, K: int) -> float:
         """Return S of line 11 for merging K layers into layer l after the merges `state`; compute each value once."""
         if (state, l) not in self._known:
-            self.go(state)
-            trial = self._merged(l, K)
-            try:
-                order = [l - 1, *self.order[l + K :]]
-                runs = (self.decoder.run(states[l - 1], layers=order) for states in self.inputs)
-                outputs = [self.decoder.norm(hidden)[0] for hidden in runs]
-                s = self._known[state, l] = output_similarity(outputs, self.outputs, self.settings.cosine)
-            finally:
-                trial.undo()
+            s = self._known[state, l] = self.remembered((state, l, K), lambda: self._tried(state, l, K))
             self.bar.note(f"{K} layers merged into {l - 1}: similarity {s:.4f}")
             self.bar.update()
         return self._known[state, l]
+
+    def _tried(self, state: tuple, l: int, K: int) -> float:
+        self.go(state)
+        trial = self._merged(l, K)
+        try:
+            order = [l - 1, *self.order[l + K :]]
+            runs = (self.decoder.run(states[l - 1], layers=order) for states in self.inputs)
+            outputs = [self.decoder.norm(hidden)[0] for hidden in runs]
+            return output_similarity(outputs, self.outputs, self.settings.cosine)
+        finally:
+            trial.undo()
 
     def go(self, state: tuple) -> None:
         """Bring the weights to the accepted merges `state`, keeping what it shares with the present ones."""
@@ -270,6 +280,7 @@ def collapse(
     T: float,
     chosen: Callable[[list[int]], object] | None = None,
     progress: bool = False,
+    remembered: Remembered = _computed,
     **settings,
 ) -> Collapse:
     """Collapse layers by Algorithm 1, in place.
@@ -284,6 +295,8 @@ def collapse(
         chosen: Called with the layers to remove while the model has all its original weights. The search then keeps the
             former weights of every merged layer.
         progress: Show a progress bar.
+        remembered: Function that returns an attempt's similarity, from an earlier search or by calling its second argument.
+            The first is the attempt: the merges accepted before it, l and K.
         settings: Fields of `CollapseSettings`; `C` is required: `collapse(model, tokenizer, sentences, C=4, T=0.65)`.
 
     Returns:
@@ -294,7 +307,9 @@ def collapse(
     """
     if not -1 <= T <= 1:
         raise UserValueError(f"the threshold T = {T} is no cosine; use a number from -1 to 1")
-    search = _Search(model, tokenizer, sentences, CollapseSettings(**settings), chosen is not None, progress)
+    search = _Search(
+        model, tokenizer, sentences, CollapseSettings(**settings), chosen is not None, progress, remembered
+    )
     with search.bar:
         state, trace = search.walk(T)
     return search.finish(state, trace, T, chosen)
@@ -309,6 +324,7 @@ def collapse_to(
     *,
     chosen: Callable[[list[int]], object] | None = None,
     progress: bool = False,
+    remembered: Remembered = _computed,
     **settings,
 ) -> Collapse:
     """Collapse a model to exactly ``layers`` layers, in place (extension; the paper names its absence as a limitation).
@@ -325,6 +341,7 @@ def collapse_to(
         layers: Number of layers to leave, in place of T.
         chosen: See `collapse`.
         progress: Show a progress bar.
+        remembered: See `collapse`.
         settings: See `collapse`.
 
     Returns:
@@ -334,7 +351,7 @@ def collapse_to(
         UserError: as `collapse`; or no threshold leaves ``layers`` layers. The message lists the possible numbers, and
             the model is unchanged.
     """
-    search = _Search(model, tokenizer, sentences, CollapseSettings(**settings), True, progress)
+    search = _Search(model, tokenizer, sentences, CollapseSettings(**settings), True, progress, remembered)
     T, reached = 1.0, set()
     with search.bar:
         while True:

@@ -100,7 +100,12 @@ def apply(job: Job) -> dict:
         C=combined(job, job.count), I=options.interval, merge=options.merge, T=options.threshold, layers=left
     )
     collapsed = step.collapse(
-        job.model, job.tokenizer, sentences, chosen=partial(measure.without_repair, job), progress=True
+        job.model,
+        job.tokenizer,
+        sentences,
+        chosen=partial(measure.without_repair, job),
+        progress=True,
+        remembered=partial(job.remembered, "attempts"),
     )
     if not collapsed.removed:
         best = max((a.similarity for a in collapsed.trace if a.similarity is not None), default=None)

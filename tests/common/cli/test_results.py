@@ -24,7 +24,7 @@ from tools import main, method_of, module_of
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config, Qwen3_5TextConfig
 
 from common.calibration import massive_activations
-from common.cli import Job, measure, sweep
+from common.cli import Job, bounded, measure, sweep
 from common.cli.card import card as card_of
 from common.cli.card import source_facts
 from common.evaluation import significance
@@ -35,9 +35,11 @@ from common.training.finetuning.trainer import TokenTrainer
 from common.utils import atomic_files
 from common.utils.errors import UserError
 from common.utils.signs import signed
+from extensions.refit import tool as refit_tool
 from papers import prunecomp
-from papers.laco import merge_layers
+from papers.laco import algorithm, merge_layers
 from papers.linearpatch import tool as linearpatch_tool
+from papers.prunecomp import tool as prunecomp_tool
 from papers.prunecomp.search import Search
 from tests.tools import TOOLS
 
@@ -554,6 +556,75 @@ def test_a_search_that_was_killed_continues_by_the_same_command(tool, tmp_path, 
     assert expected.pop("layer_executions") and run.report["facts"] == expected  # the last run ran none
     first, second = ((folder / "model.safetensors").read_bytes() for folder in (run.out, whole.out))
     assert first == second
+
+
+@pytest.mark.parametrize(
+    ("paper", "options", "module", "candidate"),
+    [
+        ("laco", ["--remove", 3], algorithm, "output_similarity"),
+        ("refit", ["--remove", 2], refit_tool, "token_nlls"),
+        ("refit", ["--remove", 2], refit_tool, "leftovers"),
+        ("linearpatch", ["--max-perplexity-increase", "50%"], bounded, "token_nlls"),
+        ("laco", ["--max-perplexity-increase", "50%"], algorithm, "output_similarity"),
+    ],
+)
+def test_a_stopped_search_computes_no_candidate_again(
+    paper, options, module, candidate, tool, tmp_path, monkeypatch, undrawn
+):
+    """The whole search tells how many there are; the second of two runs computes the rest, to the same weights."""
+    compute, calls, stop = getattr(module, candidate), [], None
+
+    def counted(*arguments, **named):
+        if len(calls) == stop:
+            raise KeyboardInterrupt
+        calls.append(candidate)
+        return compute(*arguments, **named)
+
+    monkeypatch.setattr(module, candidate, counted)
+    options = [*options, "--no-evaluation"]
+    if paper == "refit":
+        monkeypatch.setattr(refit_tool, "least_set", lambda errors, count: [(2, 4)])
+        monkeypatch.setattr(refit_tool.ContiguousBlock, "choose", lambda self, context: [1, 2])
+    whole = tool(paper, *options, out=tmp_path / "whole")
+    total = len(calls)
+    calls.clear()
+    with monkeypatch.context() as patch:
+        if total > 1:
+            stop = total - 1
+        else:
+            patch.setattr(checkpoint, "save", die)
+        stopped = tool(paper, *options)
+    assert stopped.status == 130 and "has the last checkpoint of the training or search" in stopped.last_line
+    stop = None
+    again = tool(paper, *options)
+    assert again.status == 0 and len(calls) == total
+    first, second = ((run.out / "model.safetensors").read_bytes() for run in (whole, again))
+    assert first == second and not (tmp_path / ".out.work").exists()
+
+
+def test_a_sweep_in_two_runs_leaves_no_checkpoints(tool, tmp_path, monkeypatch, undrawn):
+    """Nor do the numbers of layers that the first run has finished."""
+    options, scores, scored = ["--metric", "ppl", "--sweep", "2-3"], Search.scores, []
+    with monkeypatch.context() as patch:
+        patch.setattr(Search, "scores", lambda *a: scored.append(1) or scores(*a))
+        patch.setattr(prunecomp_tool, "_shorter", lambda job: die() if scored else None)
+        assert tool("prunecomp", *options).status == 130
+    assert scored == [1] * 3 and list((tmp_path / ".out.work").iterdir())
+    assert tool("prunecomp", *options).status == 0 and not (tmp_path / ".out.work").exists()
+
+
+def test_checkpoints_of_a_command_with_other_options_stay_and_are_named(tool, tmp_path, monkeypatch):
+    work = tmp_path / ".out.work"
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", die)
+        assert tool("prunecomp", "--metric", "ppl", "--remove", 3, "--no-evaluation").status == 130
+    (folder,) = work.iterdir()
+    (folder / "large").write_bytes(bytes(2_500_000))
+    run = tool("laco", "--remove", 2, "--no-evaluation")
+    assert run.status == 0 and list(work.iterdir()) == [folder]
+    assert f"{work} (2.5 MB) has checkpoints of commands with other options" in run.stderr
+    finished = tool("prunecomp", "--metric", "ppl", "--remove", 3, "--no-evaluation", "--force")
+    assert finished.status == 0 and "other options" not in finished.stderr and not work.exists()
 
 
 def test_a_model_that_was_pruned_before_says_so(tool, tmp_path):

@@ -354,6 +354,7 @@ def test_the_lowest_perplexity_decides_but_grafting_has_a_twentieth_of_slack(set
     monkeypatch.setattr(tool, "token_nlls", lambda model, judges: model)
     monkeypatch.setattr(tool, "summarise", lambda model: {"perplexity": perplexity[model]})
     job = SimpleNamespace(options=SimpleNamespace(held_out=2), sequences=list(range(8)), notes=[])
+    job.remembered = lambda name, candidate, compute: compute()
     named = dict(zip((tool.PLAIN, tool.COUNTING, tool.BLOCK), (layers[one[0]] for one in sets), strict=False))
     best, tried = tool._best(job, named)
     assert best == layers[taken]
