@@ -136,4 +136,6 @@ def _read_back(value: object) -> object:
         return {key: _read_back(part) for key, part in value.items()}
     if isinstance(value, list):
         return [_read_back(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Unreadable("corrupt", "it has a number that is not finite, such as 1e999")
     return NOT_FINITE.get(value, value) if isinstance(value, str) else value

@@ -126,6 +126,11 @@ DAMAGED = {
     "unknown field": (json.dumps(WHOLE | {"surprise": 2}), "unknown field 'surprise'"),
     "missing field": (json.dumps({k: v for k, v in WHOLE.items() if k != "benchmark"}), "lacks 'benchmark'"),
     "NaN": (json.dumps(WHOLE | {"values": {"acc": math.nan}}), "not valid JSON"),
+    "infinite": (json.dumps(WHOLE).replace("0.5", "1e999"), "has a number that is not finite"),
+    "infinite detail": (
+        json.dumps(WHOLE | {"details": {"losses": [0.25]}}).replace("0.25", "-1e400"),
+        "has a number that is not finite",
+    ),
     "too long": (json.dumps(WHOLE).replace("0.5", "1" * 6000), "not valid JSON"),
     "deep": (json.dumps(WHOLE).replace("0.5", "[" * 990 + "]" * 990), "nested too deeply"),
     "deeper than Python goes": ("[" * 100_000, "nested too deeply"),
