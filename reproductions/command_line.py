@@ -275,7 +275,7 @@ def _run(options: RunCommand) -> int:
         os.environ["HF_HUB_OFFLINE"] = "1"  # nothing of the toy model comes from the hub: ask no network
     work = _work(tables, store, jobs, options.force)
     if options.recipe:
-        work = workers.chosen(work, options.recipe, _work(tables, store, jobs, force=True))
+        work = workers.named_work(work, options.recipe, _work(tables, store, jobs, force=True))
     if options.list_work:
         print(workers.list_work(options, work), end="")
         return 0

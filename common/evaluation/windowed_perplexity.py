@@ -135,11 +135,11 @@ def sequence_count(tokens: int, window: int) -> int:
 def spread(count: int, source: Callable[[Protocol, object], Tensor] = joined_sequences) -> Callable:
     """Return a function that takes ``count`` of a protocol's sequences, evenly spread over the text (all if fewer)."""
 
-    def chosen(protocol: Protocol, tokenizer) -> Tensor:
+    def evenly_spread(protocol: Protocol, tokenizer) -> Tensor:
         sequences = source(protocol, tokenizer)
         return sequences[evenly_spaced(count, len(sequences))]
 
-    return chosen
+    return evenly_spread
 
 
 def c4_crops(protocol: Protocol, tokenizer, count: int = 256, seed: int = 0) -> Tensor:

@@ -67,7 +67,7 @@ def _beats_slices(column: str, lower: bool = False) -> comparisons.Check:
 
     Best is the lowest perplexity. The tool's own selection, with grafting, is one of them.
     """
-    return comparisons.chosen(
+    return comparisons.lowest_beats(
         [
             *(rows.name(selection, rows.REFIT) for selection in rows.selections(1)),
             rows.name(rows.LEAST_RESIDUAL_GRAFTED, rows.GRAFT_REFIT),

@@ -53,7 +53,8 @@ def text_blocks(tokenizer, documents: Sequence[str], *, length: int, tokens: int
     """Cut the first ``tokens`` tokens of shuffled documents into training rows of exactly ``length`` tokens.
 
     The tokenizer's end token, if it has one, precedes each document. The last tokens, which fill no row, are dropped.
-    Rows are views of one array.
+    Rows are views of one array, since Appendix B's text has a billion tokens. `common.training.instructions.blocks` says how
+    its rows differ.
 
     Returns:
         Rows of input_ids and equal labels, so that every token counts in the loss.

@@ -121,7 +121,7 @@ def check(options: SpreadingOptions) -> None:
         slurm_options(options.slurm)
 
 
-def chosen(work: Sequence[Work], recipes: Sequence[str], all_work: Sequence[Work]) -> list[Work]:
+def named_work(work: Sequence[Work], recipes: Sequence[str], all_work: Sequence[Work]) -> list[Work]:
     """Return the work that ``--recipe`` names; ``all_work`` includes recipes that are already measured, which are no error.
 
     Raises:

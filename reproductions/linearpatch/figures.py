@@ -23,7 +23,7 @@ def _observed(counts: dict[str, int] | None = None) -> Callable[[Subject, int | 
     def observed(subject: Subject, limit: int | None = None) -> Iterator[Row]:
         settings = [(*facts, removed[0]) for *facts, removed in models_of(subject)]
         if counts is not None:
-            settings = rows.chosen(subject, counts)
+            settings = rows.model_settings(subject, counts)
         for model, group, layers, count in settings:
             selection = {"method": "observed-window", "count": count, "cosine": "token"}
             fields = {"selection": selection, "calibration": CALIBRATION[subject.profile]}

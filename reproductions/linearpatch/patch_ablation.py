@@ -95,7 +95,7 @@ def _on_other_text(row_recipe: Recipe, profile: str) -> Recipe:
 
 def causes(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows at the block [L] and, on a model that is not printed, at the lowest BI [S]."""
-    for model, group, layers, count in rows.chosen(subject, {"llama-2-7b": 7, "standin": 4}):
+    for model, group, layers, count in rows.model_settings(subject, {"llama-2-7b": 7, "standin": 4}):
         yield Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)
         for variant, selection in rows.variants(subject, count).items():
             choice = {"selection": selection, "calibration": CALIBRATION[subject.profile]}

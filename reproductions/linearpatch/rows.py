@@ -82,7 +82,7 @@ NAMES = (
 )
 
 
-def chosen(subject: Subject, counts: Mapping[str, int]) -> list[tuple[str, str, int, int]]:
+def model_settings(subject: Subject, counts: Mapping[str, int]) -> list[tuple[str, str, int, int]]:
     """Return (registry name, group, layers, number removed) of the models a table shows, one number each.
 
     ``counts`` has the numbers for the paper's models and the toy model; any other model loses the first one's share.
@@ -123,7 +123,7 @@ def post_training(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     Extensions are the matrix, variants that spare massive tokens, and no repair: a rival that is worse than no repair
     shows nothing.
     """
-    for setting in chosen(subject, {"llama-2-7b": 7, "llama-3-8b": 5, "standin": 4}):
+    for setting in model_settings(subject, {"llama-2-7b": 7, "llama-3-8b": 5, "standin": 4}):
         model, group, layers, count = setting
         yield _dense(model, group, layers, subject, limit)
         fields_by_method = {
@@ -140,7 +140,7 @@ def post_training(subject: Subject, limit: int | None = None) -> Iterator[Row]:
 
 def what_is_trained(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows of Table 4: the trained part, its target and its loss."""
-    for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
+    for setting in model_settings(subject, {"llama-2-7b": 9, "standin": 5}):
         yield _dense(*setting[:3], subject, limit)
         for method in trained.METHODS:
             yield _row(setting, subject, limit, method, trained.fields(method, setting[3], subject))
@@ -151,7 +151,7 @@ def ingredients(subject: Subject, limit: int | None = None) -> Iterator[Row]:
 
     The paper's [S] and [L] are the same there. On other models they may differ, so both are shown.
     """
-    for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
+    for setting in model_settings(subject, {"llama-2-7b": 9, "standin": 5}):
         *_, count = setting
         yield _dense(*setting[:3], subject, limit)
         for variant, selection in variants(subject, count).items():
@@ -168,7 +168,7 @@ def ingredients(subject: Subject, limit: int | None = None) -> Iterator[Row]:
 
 def inserted(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows of Table 6: the part that replaces the removed layers, timed where it is inserted."""
-    for model, group, _, count in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
+    for model, group, _, count in model_settings(subject, {"llama-2-7b": 7, "standin": 4}):
         ffn = {"selection": contiguous_block(count), "calibration": CALIBRATION[subject.profile], "repair": trained.FFN}
         for method, fields in {
             "LLM-Streamline(FFN)": ffn,
@@ -186,7 +186,7 @@ def stored(subject: Subject, limit: int | None = None) -> Iterator[Row]:
 
     They follow from the model's width and K alone.
     """
-    for model, group, _, _ in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
+    for model, group, _, _ in model_settings(subject, {"llama-2-7b": 7, "standin": 4}):
         for method, inserted_shape in STORED_SHAPES.items():
             shape = shape_recipes.recipe(model, 0, inserted_shape)
             yield Row(model, group, "", method, shape, shapes=shape)
@@ -217,7 +217,7 @@ def settings(subject: Subject, limit: int | None = None) -> Iterator[Row]:
 
 def calibration_sizes(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return the rows of Table 10, by the number of samples for selection and scales."""
-    for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
+    for setting in model_settings(subject, {"llama-2-7b": 9, "standin": 5}):
         for count in (*FEWER, *SAMPLES):
             fields = without_training("LinearPatch[L]", setting[3], subject.profile)
             fields |= {"calibration": CALIBRATION[subject.profile] | {"count": count}}

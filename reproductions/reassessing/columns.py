@@ -147,7 +147,7 @@ def calibration(table: str) -> Callable[[str], list[Column]]:
     On the toy model they are the perplexity, and all layers in one cell.
     """
 
-    def chosen(profile: str) -> list[Column]:
+    def columns(profile: str) -> list[Column]:
         if profile == "standin":
             return [TOY_PERPLEXITY, REMOVED]
         labels = reported.columns("reassessing", table)
@@ -158,7 +158,7 @@ def calibration(table: str) -> Callable[[str], list[Column]]:
         hidden = [dataclasses.replace(by_id[label], hidden=True) for label in TASKS if label not in labels]
         return [*hidden, *(by_id[label] for label in labels)]
 
-    return chosen
+    return columns
 
 
 def single(label: str, benchmark: str, key: str) -> Callable[[str], list[Column]]:

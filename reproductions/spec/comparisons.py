@@ -264,7 +264,9 @@ def best_of(candidates: Iterable[str], rivals: Iterable[str], column: str, lower
     return check
 
 
-def chosen(candidates: Iterable[str], rivals: Iterable[str], column: str, *, by: str, lower: bool = False) -> Check:
+def lowest_beats(
+    candidates: Iterable[str], rivals: Iterable[str], column: str, *, by: str, lower: bool = False
+) -> Check:
     """Return a check that the one of ``candidates`` that is lowest in column ``by`` is better than each of ``rivals``.
 
     It covers every setting in which that method has a number in ``column``. Use two different columns: the best of

@@ -196,7 +196,7 @@ def test_an_accuracy_is_compared_with_no_repair_of_the_same_layers(mean, error, 
 
 def test_one_of_several_is_chosen_by_another_column_than_the_one_it_is_judged_by():
     numbers = {("[S]", "PPL"): 10, ("[S]", "RP"): 50, ("[L]", "PPL"): 9, ("[L]", "RP"): 40, ("rival", "RP"): 45}
-    check = comparisons.chosen(["[S]", "[L]"], ["rival", "absent"], "RP", by="PPL")
+    check = comparisons.lowest_beats(["[S]", "[L]"], ["rival", "absent"], "RP", by="PPL")
 
     def compared():
         return check(lambda model, sparsity, method, column: numbers.get((method, column)), [("m", "7/30")])

@@ -307,7 +307,7 @@ def test_listed_commands_ask_for_each_cell_once(stub):
         options = parser().parse_args(words[3:])
         assert (options.model, options.limit, options.workers, options.no_show) == (["a b"], 7, None, True)
         assert options.full_test_sets and not options.paper_budget
-        requested += cells(workers.chosen(work, options.recipe, work))
+        requested += cells(workers.named_work(work, options.recipe, work))
     assert sorted(requested) == cells(work)
 
 
@@ -342,10 +342,10 @@ def test_a_recipe_that_no_table_has_is_said():
     every = grid()
     for name in ("nonsense", "0123456789abcdef"):
         with pytest.raises(UserError, match=f"unknown recipe '{name}'"):
-            workers.chosen(every, [name], every)
+            workers.named_work(every, [name], every)
     left = [Work(every[0].recipe, "row 0", ["copa", "boolq"]), *every[2:]]
-    assert workers.chosen(left, [every[1].recipe.hash], every) == []  # measured by now
-    assert workers.chosen(left, [every[3].recipe.hash, every[0].recipe.hash], every) == [left[0], left[2]]
+    assert workers.named_work(left, [every[1].recipe.hash], every) == []  # measured by now
+    assert workers.named_work(left, [every[3].recipe.hash, every[0].recipe.hash], every) == [left[0], left[2]]
 
 
 def test_gpus_and_cores_are_shared_out(monkeypatch):
