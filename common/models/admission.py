@@ -32,6 +32,10 @@ _SCALES = (
 _QUANTISED_BY = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 
 
+class WrapperError(UserError):
+    """A supported language model is one part of the model."""
+
+
 def explained(error: BaseException) -> str:
     """Return an error's text on one line; its type as well where the text alone says nothing."""
     text = " ".join(str(error).split())
@@ -73,6 +77,21 @@ def check_directory(path: Path) -> None:
             f"where each tensor is, is missing. Download it, or give one file the name {WHOLE}"
         )
     _check_generation(path)
+
+
+def check_wrapper(path: Path) -> None:
+    """Refuse a directory that holds no supported language model beside other parts, or a quantised one.
+
+    Raises:
+        UserError: as described.
+    """
+    content = _content(path / "config.json")
+    _check_unquantised(path, content)
+    try:
+        _check_architecture(path, content)
+    except WrapperError:
+        return
+    raise UserError(f"cannot take a language model out of {path}: it holds nothing else. Give it to the tools as it is")
 
 
 def read_config(file: Path):
@@ -177,30 +196,28 @@ def _content(file: Path) -> dict:
 
 def _check_architecture(path: Path, content: dict) -> None:
     """Refuse an architecture that is not supported, unless it turns out to be built as Llama is."""
-    kind, text = content.get("model_type"), content.get("text_config")
+    kind = content.get("model_type")
     if kind in SUPPORTED:
         return
-    if isinstance(text, dict):
-        inner = text.get("model_type")
-        if inner in SUPPORTED:
-            raise UserError(
-                f"cannot load {path}: {kind!r} holds a language model beside other parts, and layers are removed from the "
-                f"language model alone. Take it out first: python -m common.models.language_model {path} NEW-DIRECTORY"
-            )
-        raise UserError(
-            f"cannot load {path}: the language model in {kind!r} has architecture {inner!r}, which is not supported. "
-            f"{LISTED}"
-        )
-    why = ""
-    if kind in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    wrapped = isinstance(text := content.get("text_config"), dict)
+    inner, why = text.get("model_type") if wrapped else kind, ""
+    if inner not in SUPPORTED and inner in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         try:
             config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
         except Exception as error:  # as in `read_config`
             raise UserError(f"cannot load {path}: its config.json is not understood ({explained(error)})") from error
-        if not (differences := unlisted.layout(built(config, path))):
-            return
-        why = f" ({'; '.join(differences)})"
-    raise UserError(f"cannot load {path}: architecture {kind!r} is not supported{why}. {LISTED}")
+        differences = unlisted.layout(built(config.get_text_config(decoder=True) if wrapped else config, path))
+        why = f" ({'; '.join(differences)})" if differences else ""
+    if inner not in SUPPORTED:
+        subject = (
+            f"the language model in {kind!r} has architecture {inner!r}, which" if wrapped else f"architecture {kind!r}"
+        )
+        raise UserError(f"cannot load {path}: {subject} is not supported{why}. {LISTED}")
+    if wrapped:
+        raise WrapperError(
+            f"cannot load {path}: {kind!r} holds a language model beside other parts, and layers are removed from the "
+            f"language model alone. Take it out first: python -m common.models.language_model {path} NEW-DIRECTORY"
+        )
 
 
 def _check_unquantised(path: Path, content: dict) -> None:

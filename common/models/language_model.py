@@ -9,7 +9,6 @@ import transformers
 
 from common.console.command_line import answering, option, parse
 from common.models import admission, checkpoint
-from common.models.architectures import SUPPORTED
 from common.utils.errors import UserError, quiet_logging
 
 
@@ -23,21 +22,19 @@ def extract(source: Path, out: Path) -> Path:
     """
     if out.is_dir() and any(out.iterdir()):  # it may be a pruned model, which `checkpoint.save` would replace
         raise UserError(f"cannot save to {out}: the directory is not empty. Choose another one, or delete it")
+    admission.check_wrapper(source)
     try:
-        whole = transformers.AutoModelForImageTextToText.from_pretrained(
+        whole = transformers.AutoModelForMultimodalLM.from_pretrained(
             source, dtype="auto", use_safetensors=True, local_files_only=True
         ).eval()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise UserError(f"cannot load {source}: {admission.explained(error)}") from error
     config = whole.config.get_text_config(decoder=True)
-    if config.model_type not in SUPPORTED:
-        raise UserError(
-            f"the language model in {source} has architecture {config.model_type!r}, which is not supported"
-        )
-    config.tie_word_embeddings = whole.lm_head.weight is whole.get_input_embeddings().weight
+    head = whole.get_output_embeddings()
+    config.tie_word_embeddings = head.weight is whole.get_input_embeddings().weight
     alone = transformers.AutoModelForCausalLM.from_config(config, dtype=whole.dtype).eval()
-    alone.model.load_state_dict(whole.model.language_model.state_dict())
-    alone.lm_head.load_state_dict(whole.lm_head.state_dict())
+    alone.model.load_state_dict(whole.get_decoder().state_dict())
+    alone.lm_head.load_state_dict(head.state_dict())
     alone.generation_config = whole.generation_config
     ids = torch.arange(3, 15)[None] % config.vocab_size
     if not torch.equal(alone(ids, use_cache=False).logits, whole(input_ids=ids, use_cache=False).logits):

@@ -8,9 +8,9 @@ from common.utils.errors import UserValueError
 def check_count(count: int, layers: int) -> None:
     """Refuse a number of layers to remove outside 1..N-2."""
     if not 1 <= count <= layers - 2:
+        range_ = f"choose 1..{layers - 2}: at least two have to stay" if layers > 2 else "two have to stay"
         raise UserValueError(
-            f"cannot remove {count} of {layers} layers; choose 1..{layers - 2}: at least two have to stay, since most "
-            "methods keep the first and the last"
+            f"cannot remove {count} of {layers} layers; {range_}, since most methods keep the first and the last"
         )
 
 

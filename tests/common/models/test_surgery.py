@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from common.hooks import attach_patch, patches
 from common.models.decoder import Decoder
+from common.models.removal import check_count
 from common.models.surgery import remove_layers, replace_runs, untie_embeddings, without_layers
 from common.utils.errors import UserError
 
@@ -81,6 +82,13 @@ def test_bad_removals_change_nothing(tiny_llama, ids, indices, message):
         with pytest.raises(error, match=message):
             remove_layers(tiny_llama, indices)
     assert torch.equal(tiny_llama(ids).logits, before)
+
+
+def test_two_layers_stay():
+    check_count(1, 3)
+    for layers in (1, 2):
+        with pytest.raises(UserError, match=f"cannot remove 1 of {layers} layers; two have to stay"):
+            check_count(1, layers)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM
 
 from common.models import checkpoint, language_model
 from common.models.architectures import LEARNT, SUPPORTED
@@ -117,3 +117,46 @@ def test_a_wrapper_is_refused_with_the_command_that_takes_its_language_model(
     assert language_model.main([str(tmp_path / "whole"), str(pruned)]) == 2
     assert "the directory is not empty" in capsys.readouterr().err
     assert len(AutoModelForCausalLM.from_pretrained(pruned).model.layers) == 3  # not replaced
+
+
+AUDIO = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("kind", "text", "beside"),
+    [
+        ("mistral3", "ministral3", {"vision_config": {"model_type": "pixtral", **VISION}, "image_token_index": 319}),
+        ("smolvlm", "llama", {"vision_config": VISION}),
+        ("voxtral", "llama", {"audio_config": AUDIO}),
+    ],
+)
+def test_language_models_of_other_wrappers_are_taken_out(kind, text, beside, tmp_path, ids, tiny_tokenizer):
+    """One that is not listed, one that transformers calls text_model, and one beside an audio encoder."""
+    config = AutoConfig.for_model(kind, text_config={**SIZES, "model_type": text}, **beside)
+    torch.manual_seed(0)
+    whole = AutoModelForMultimodalLM.from_config(config).eval()
+    whole.save_pretrained(tmp_path / "whole")
+    tiny_tokenizer.save_pretrained(tmp_path / "whole")
+    with pytest.raises(UserError, match="python -m common.models.language_model .* NEW-DIRECTORY"):
+        checkpoint.load(tmp_path / "whole")
+    assert language_model.main([str(tmp_path / "whole"), str(tmp_path / "text")]) == 0
+    alone, _ = checkpoint.load(tmp_path / "text")
+    assert alone.config.model_type == text and torch.equal(alone(ids).logits, whole(input_ids=ids).logits)
+
+
+def test_no_language_model_is_taken_out_of_others(tmp_path, capsys):
+    saved(tmp_path / "plain", "llama")
+    saved(tmp_path / "quantised", "llama")
+    config = AutoConfig.for_model("mistral3", text_config={**SIZES, "model_type": "mistral"}, vision_config=VISION)
+    config.quantization_config = {"quant_method": "fp8"}
+    config.save_pretrained(tmp_path / "quantised")
+    saved(tmp_path / "hybrid", "llama")
+    AutoConfig.for_model("lfm2_vl", text_config={"model_type": "lfm2"}).save_pretrained(tmp_path / "hybrid")
+    for name, message in {
+        "plain": "it holds nothing else",
+        "quantised": "the model is quantised",
+        "hybrid": "has architecture 'lfm2', which is not supported (",
+    }.items():
+        assert language_model.main([str(tmp_path / name), str(tmp_path / "out")]) == 2
+        assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
