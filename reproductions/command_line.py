@@ -239,7 +239,7 @@ def _named(options: NarrowingOptions, tables: list) -> list[tuple]:
     if remove and not options.model:
         raise UserError("--remove needs a model: say which with --model (make: MODEL=)")
     if paper_models or (profile and not options.model):
-        subjects.insert(0, (settings.subject("paper" if paper_models else profile), tuple(paper_models)))
+        subjects.insert(0, (settings.of_profile("paper" if paper_models else profile), tuple(paper_models)))
     return subjects
 
 

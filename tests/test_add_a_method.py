@@ -21,6 +21,7 @@ from common.records.results import Store
 from reproductions.engine import execute
 from reproductions.render import show
 from reproductions.spec.registry import Column, Row, Table
+from reproductions.spec.subjects import PAPER
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "add-a-method.md"
 
@@ -76,11 +77,11 @@ def test_recipe_record_table_and_checkpoint_know_it(
     table = Table("table9-test", "linearpatch", "9", "", lambda subject, limit: [row], lambda profile: [column])
     store = Store(tmp_path / "records", None)
     monkeypatch.setattr("reproductions.spec.registry._in_type", lambda row, dtype: row)
-    assert measure_missing([table], store, "paper", execute) == 0
+    assert measure_missing([table], store, PAPER, execute) == 0
     record = store.get(recipe, "removed")
     assert record.details["removed"] == [1, 3]
     assert record.recipe["selection"] == {"method": "spaced", "count": 2, "first": 1}
-    assert show.build(table, store, "paper")["rows"][0]["cells"]["n"]["reproduced"] == 2
+    assert show.build(table, store, PAPER)["rows"][0]["cells"]["n"]["reproduced"] == 2
     ids = torch.arange(3, 19)[None]
     checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "saved")
     assert torch.equal(checkpoint.load(tmp_path / "saved")[0](ids).logits, tiny_llama(ids).logits)

@@ -16,7 +16,7 @@ from common.training import instructions
 from common.utils.errors import NoData
 from reproductions import measurements  # noqa: F401 - steps: those that recipes name
 from reproductions.engine.work import Work
-from reproductions.spec import shape_recipes, steps, subjects, subsets  # noqa: F401 - steps: those that recipes name
+from reproductions.spec import shape_recipes, steps, subsets  # noqa: F401 - steps: those that recipes name
 from reproductions.spec.narrowing import choose_rows
 from reproductions.spec.registry import Table
 from reproductions.spec.subjects import PAPER, Subject
@@ -46,7 +46,7 @@ class Lacking:
 
 def fetch(
     table: Table,
-    subject: Subject | str,
+    subject: Subject,
     *,
     models: Sequence[str] = (),
     pattern: str | None = None,
@@ -60,7 +60,6 @@ def fetch(
     Raises:
         UserError: something could not be fetched; earlier downloads are kept and not repeated.
     """
-    subject = subjects.subject(subject)
     rows = [row for row in choose_rows(table, subject, models, pattern, None) if row.recipe]
     rows = [row for row in rows if row.recipe.weights != shape_recipes.SHAPE_ONLY]  # a shape needs nothing
     if subject.toy:

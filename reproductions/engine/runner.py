@@ -18,7 +18,7 @@ from common.utils import locks
 from common.utils.errors import NoData, UserError
 from reproductions.engine.expected_time import TimeLeft
 from reproductions.engine.work import Work
-from reproductions.spec import coverage, narrowing, subjects
+from reproductions.spec import coverage, narrowing
 from reproductions.spec.registry import Row, Table
 from reproductions.spec.subjects import PAPER, Subject
 
@@ -32,9 +32,7 @@ CPU_GROUP, GPU_GROUP = 600.0, 60.0
 PAUSE = 2.0  # seconds between looks at what other processes measure
 
 
-def missing(
-    tables: Sequence[Table], store: Store, subject: Subject | str, *, force: bool = False, **chosen
-) -> list[Work]:
+def missing(tables: Sequence[Table], store: Store, subject: Subject, *, force: bool = False, **chosen) -> list[Work]:
     """Return the cells to measure, grouped by recipe.
 
     Cells that failed or had no data are tried again, and so is a part whose whole was measured anew. ``force`` measures
@@ -54,7 +52,7 @@ def missing(
 def worth_measuring(
     tables: Sequence[Table],
     store: Store,
-    subject: Subject | str,
+    subject: Subject,
     lacking: Callable[[Recipe, str], str | None],
     **chosen,
 ) -> set[tuple[str, str]]:
@@ -87,7 +85,7 @@ def worth_measuring(
 def _cells(
     tables: Sequence[Table],
     store: Store,
-    subject: Subject | str,
+    subject: Subject,
     *,
     models: Sequence[str] = (),
     pattern: str | None = None,
@@ -100,7 +98,6 @@ def _cells(
     Cells of the paper's models that need no weights are part of either profile. columns: patterns of labels or ids; where
     there are any, only the columns that fit one. force: of parts or the whole, what the tables read (`coverage`).
     """
-    subject = subjects.subject(subject)
     for table, rows in narrowing.fitting(tables, subject, models, pattern, limit):
         chosen = narrowing.named_columns(
             coverage.columns(table, store, subject, limit) if force else table.columns_for(subject), columns

@@ -46,7 +46,7 @@ class NotWritten(UserError):
 def build(
     table: Table,
     store: Store,
-    subjects: Subject | str | Sequence[Subject],
+    subjects: Subject | Sequence[Subject],
     *,
     models: Sequence[str] = (),
     pattern: str | None = None,
@@ -58,7 +58,7 @@ def build(
     Each subject has separate rows. models, pattern, limit: see `reproductions.spec.narrowing.choose_rows`. claims: whether
     claims are judged, which takes a fraction of a second.
     """
-    subjects = [settings.subject(s) for s in ([subjects] if isinstance(subjects, Subject | str) else subjects)]
+    subjects = [subjects] if isinstance(subjects, Subject) else subjects
     printed = reported.cells(table.paper, table.number)
     rows, facts, readings = [], [], {}
     for subject in subjects:
@@ -302,7 +302,7 @@ def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -
 def drawn(
     table: Table,
     store: Store,
-    subject: Subject | str,
+    subject: Subject,
     *,
     models: Sequence[str] = (),
     pattern: str | None = None,
@@ -321,7 +321,6 @@ def drawn(
     """
     from figures import style
 
-    subject = settings.subject(subject)
     rows = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
     results = entries(table, store, subject, rows)
     if not results:

@@ -5,14 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from common.utils.errors import UserError, unknown
-from reproductions.spec import subjects
 from reproductions.spec.changes import Changes
 from reproductions.spec.registry import Column, Row, Table
 from reproductions.spec.subjects import Subject
 
 
 def choose_rows(
-    table: Table, subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
+    table: Table, subject: Subject, models: Sequence[str], pattern: str | None, limit: int | None
 ) -> list[Row]:
     """Return the rows of a table that a command names.
 
@@ -21,7 +20,6 @@ def choose_rows(
     Raises:
         UserError: a model that the table does not have, or a pattern that matches no row.
     """
-    subject = subjects.subject(subject)
     rows = table.rows(subject, limit)
     models_here = {row.model for row in rows}
     for model in models:
@@ -40,7 +38,7 @@ def choose_rows(
 
 
 def fitting(
-    tables: Sequence[Table], subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
+    tables: Sequence[Table], subject: Subject, models: Sequence[str], pattern: str | None, limit: int | None
 ) -> list[tuple[Table, list[Row]]]:
     """Return each table with the rows that a command names; of several tables, those without such rows are left out.
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from common.records.results import Recipe
 from common.utils.errors import UserError, unknown
-from reproductions.spec import subjects, subsets
+from reproductions.spec import subsets
 from reproductions.spec.changes import Changes
 from reproductions.spec.statuses import NOT_RUN, Status
 from reproductions.spec.subjects import Subject
@@ -203,12 +203,11 @@ class Table:
         """Return a claim's name among all claims: ``linearpatch/t1/patch-l-beats-cut``."""
         return f"{self.id}/{claim.id}"
 
-    def rows(self, subject: Subject | str, limit: int | None = None) -> list[Row]:
-        """Return the declared rows of a subject (or of a profile's name), without repetition, in its type of numbers.
+    def rows(self, subject: Subject, limit: int | None = None) -> list[Row]:
+        """Return the declared rows of a subject, without repetition, in its type of numbers.
 
         With a user's changes these are the original models' rows, and those whose recipes they change.
         """
-        subject = subjects.subject(subject)
         rows_by_key = {row.key: row for row in self.declared(subject, limit)}
         rows = [_labelled(_in_type(row, subject.dtype), subject) for row in rows_by_key.values()]
         return _changed(rows, subject.changes) if subject.changes else rows

@@ -143,17 +143,15 @@ PAPER = Subject("paper", dtype="float16")
 PROFILES = {"standin": TOY, "paper": PAPER}  # whom a profile's name alone stands for
 
 
-def subject(name_or_subject: Subject | str) -> Subject:
-    """Return a subject unchanged, or the one that a profile's name stands for.
+def of_profile(name: str) -> Subject:
+    """Return the subject that a profile's name stands for.
 
     Raises:
         UserError: an unknown profile.
     """
-    if isinstance(name_or_subject, Subject):
-        return name_or_subject
-    if name_or_subject not in PROFILES:
-        raise unknown("profile", name_or_subject, ["toy", "paper"])
-    return PROFILES[name_or_subject]
+    if name not in PROFILES:
+        raise unknown("profile", name, ["toy", "paper"])
+    return PROFILES[name]
 
 
 def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) -> Subject:

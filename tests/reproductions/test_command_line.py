@@ -26,6 +26,7 @@ from figures import style
 from reproductions.__main__ import main
 from reproductions.engine import execute, runner
 from reproductions.spec import registry, shape_recipes, subjects
+from reproductions.spec.subjects import PAPER, TOY
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
 TASK = "docstring_word@1"  # one of the toy model's
@@ -111,12 +112,12 @@ def store(tmp_path):
 @pytest.fixture
 def measure_toy(table, store):
     """Measure what the table lacks of the toy model, with a fake; return the number of cells that failed."""
-    return lambda fake, **chosen: measure_missing([table], store, "standin", fake, models=["standin"], **chosen)
+    return lambda fake, **chosen: measure_missing([table], store, TOY, fake, models=["standin"], **chosen)
 
 
 def test_each_cell_is_measured_once_and_each_model_prepared_once(table, store, measure_toy):
     first, second = FakeMeasure(), FakeMeasure()
-    assert measure_missing([table, table], store, "standin", first, models=["standin"]) == 0
+    assert measure_missing([table, table], store, TOY, first, models=["standin"]) == 0
     assert len(first.prepared) == len(set(first.prepared)) == 13
     assert len(first.measured) == len(set(first.measured)) == 13 * 10
     assert measure_toy(second) == 0 and second.prepared == []
@@ -126,7 +127,7 @@ def test_each_cell_is_measured_once_and_each_model_prepared_once(table, store, m
 def test_what_was_trained_is_measured_before_the_next_model_is_prepared(store):
     """A kill during the next training loses nothing; the others are held together."""
     fake = FakeMeasure(held_together=execute.held_together)
-    assert measure_missing([registry.get("table2-reassessing")], store, "standin", fake) == 0
+    assert measure_missing([registry.get("table2-reassessing")], store, TOY, fake) == 0
     steps = [("measured" if benchmark else "prepared", bool(recipe.training)) for recipe, benchmark in fake.steps]
     order = [step for step, _ in itertools.groupby(steps)]
     assert order.count(("prepared", False)) < steps.count(("prepared", False))
@@ -290,7 +291,7 @@ def test_a_value_that_a_record_cannot_hold_fails_its_cell_alone(value, reason, t
 
     odd = Odd()
     assert measure_toy(odd, pattern="Dense") == 1
-    recipe = table.rows("standin", None)[0].recipe
+    recipe = table.rows(TOY, None)[0].recipe
     records = {name: store.get(recipe, name) for _, name in odd.measured}
     failed = records.pop(TASK)
     assert (failed.status, failed.reason) == ("failed", reason)
@@ -304,7 +305,7 @@ def test_one_reason_for_many_cells_is_said_once(table, store, measure_toy, caplo
 
     assert measure_toy(Unreachable()) == 130
     assert caplog.text.count("no network") == 1
-    assert store.get(table.rows("standin", None)[0].recipe, "parameters").reason == "could not fetch it: no network"
+    assert store.get(table.rows(TOY, None)[0].recipe, "parameters").reason == "could not fetch it: no network"
 
 
 def test_one_model_is_held_at_a_time(measure_toy):
@@ -460,8 +461,8 @@ def test_pictures_that_cannot_be_written_hide_no_table(capsys, monkeypatch, tmp_
 
 def test_several_targets_may_be_narrowed_to_rows_that_only_some_have(store, capsys):
     both = [registry.get("table1-linearpatch"), registry.get("table5-linearpatch")]
-    work = runner.missing(both, store, "paper", models=["llama-2-13b"])
-    alone = runner.missing(both[:1], store, "paper", models=["llama-2-13b"])
+    work = runner.missing(both, store, PAPER, models=["llama-2-13b"])
+    alone = runner.missing(both[:1], store, PAPER, models=["llama-2-13b"])
     assert [entry.recipe.hash for entry in work] == [entry.recipe.hash for entry in alone]
     shown_for = ["--profile", "paper", "--model", "llama-2-13b"]
     assert main(["show", "table5-linearpatch", "table1-linearpatch", *shown_for]) == 0
@@ -480,14 +481,14 @@ def test_a_paper_model_by_its_hub_id_is_that_model(store, capsys):
 def test_what_only_a_shape_has_is_never_asked_of_weights(store):
     """Table 3's trainable parameters, Table 7's memory, Table D's multiply-adds."""
     for number, benchmark in (("3", "trainable"), ("7", "memory"), ("D", "macs")):
-        work = runner.missing([registry.get(f"table{number}-reassessing")], store, "paper")
+        work = runner.missing([registry.get(f"table{number}-reassessing")], store, PAPER)
         assert {entry.recipe.weights for entry in work if benchmark in entry.benchmarks} == {shape_recipes.SHAPE_ONLY}
         assert any(entry.recipe.weights != shape_recipes.SHAPE_ONLY for entry in work)
 
 
 def test_a_quick_look_never_passes_for_the_whole_measurement(table, store, measure_toy):
     measure_toy(FakeMeasure(), limit=20)
-    whole = table.rows("standin", None)[0].recipe
+    whole = table.rows(TOY, None)[0].recipe
     assert store.get(whole, "parameters") is None
     assert store.get(dataclasses.replace(whole, limit=20), "parameters").recipe["limit"] == 20
 

@@ -7,6 +7,7 @@ import pytest
 from common.models.registry import REGISTRY
 from common.utils.errors import unknown
 from reproductions.spec import registry
+from reproductions.spec.subjects import TOY
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz-0123456789 '\n"
 
@@ -28,7 +29,7 @@ def test_the_nearest_three_or_all_of_a_few(name, names, message):
 
 def test_no_error_is_long():
     rng = random.Random(0)
-    names = [*REGISTRY, *registry.targets(), *(row.method for row in registry.get("grid").rows("standin"))]
+    names = [*REGISTRY, *registry.targets(), *(row.method for row in registry.get("grid").rows(TOY))]
     for kind, choices in (("model", REGISTRY), ("target", registry.targets()), ("row", names), ("few", names[:9])):
         for length in [0, 1, 5, 20, 90, 10_000] * 4:
             text = str(unknown(kind, "".join(rng.choices(LETTERS, k=length)), choices, "`list` prints all"))

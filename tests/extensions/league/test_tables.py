@@ -17,6 +17,7 @@ from extensions.league import rows
 from reproductions import measurements  # noqa: F401 - steps: those that recipes name
 from reproductions.measurements import repair as cost
 from reproductions.spec import comparisons, registry, steps, subjects  # noqa: F401 - steps: those that recipes name
+from reproductions.spec.subjects import TOY
 
 TABLE = registry.get("league")
 
@@ -38,7 +39,7 @@ TABLE = registry.get("league")
 def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, make_tiny):
     """On a tiny model and random tokens, by the row's own steps."""
     ids = torch.randint(3, 320, (8, 24), generator=torch.Generator().manual_seed(7))
-    row = next(row for row in TABLE.rows("standin") if row.method == method and row.sparsity == "2/16")
+    row = next(row for row in TABLE.rows(TOY) if row.method == method and row.sparsity == "2/16")
     context = context_of(make_tiny("llama"), sequences=ids, selection=row.recipe.selection, repair=row.recipe.repair)
     run_recipe(context)
     parts_of_all = row.spec.repair in (rows.SLICEGPT, rows.NBL)

@@ -12,6 +12,7 @@ from common.records.results import ROOT, Store
 from reproductions.documents import findings, readme
 from reproductions.render import claim_verdicts, show
 from reproductions.spec import registry, reported
+from reproductions.spec.subjects import TOY
 
 
 def test_counts_are_those_of_the_shown_table(evidence):
@@ -19,7 +20,7 @@ def test_counts_are_those_of_the_shown_table(evidence):
     store = evidence.store
     counts = readme.counts(table, store)
     assert counts["reported"] == len(reported.numbers("linearpatch", "1"))
-    rows = show.build(table, store, "standin", claims=False)["rows"]
+    rows = show.build(table, store, TOY, claims=False)["rows"]
     pruned = [row for row in rows if row["profile"] == "standin" and not row["dense"]]
     own = [cell for row in pruned for cell in row["cells"].values()]
     assert counts["toy model"] == sum(cell["reproduced"] is not None for cell in own) > 100

@@ -17,6 +17,7 @@ from reproductions.laco.claims import BASELINES, above
 from reproductions.laco.recipes import CODE
 from reproductions.render import show  # noqa: F401 - steps: those recipes name
 from reproductions.spec import registry, reported, steps, subjects  # noqa: F401 - steps: those recipes name
+from reproductions.spec.subjects import PAPER, TOY
 
 FIGURES = ("laco-distances", "laco-outputs", "laco-uncorrelated")
 
@@ -29,7 +30,7 @@ def test_recipes_carry_the_printed_hyperparameters():
             settings.setdefault((model, sparsity if value is None else value), {})[column] = number.value
     checked = 0
     for number in ("1", "2", "4", "5", "6", "7", "10"):
-        for row in registry.get(f"table{number}-laco").rows("paper", None):
+        for row in registry.get(f"table{number}-laco").rows(PAPER, None):
             if row.recipe is None or row.recipe.selection is None or row.method in BASELINES:
                 continue
             main_row = number in "1257" or (row.label, row.sparsity) not in settings
@@ -145,8 +146,8 @@ def test_a_rival_with_as_many_layers_gone_is_the_one_compared_with():
 
 def test_a_training_whose_losses_are_in_no_record_is_not_called_one_that_was_not_run(tmp_path):
     table, store = registry.get("figure3-laco"), Store(tmp_path, None)
-    done, other = table.rows("standin")
+    done, other = table.rows(TOY)
     assert done.recipe != other.recipe
     put(store, done.recipe, "docstring_section@1", {"acc": 0.5}, details={"removed": [1, 2]})
-    cells = [line["cells"]["last loss (mean of ten)"] for line in show.build(table, store, "standin")["rows"]]
+    cells = [line["cells"]["last loss (mean of ten)"] for line in show.build(table, store, TOY)["rows"]]
     assert [cell["status"] for cell in cells[:2]] == ["no record: trained; its loss was not recorded", "not run"]

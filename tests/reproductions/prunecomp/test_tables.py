@@ -18,14 +18,14 @@ from reproductions.measurements import prunecomp as benchmarks
 from reproductions.prunecomp import METRICS, TABLES, recipe, recipes
 from reproductions.render import show
 from reproductions.spec import printed_rows, registry
-from reproductions.spec.subjects import TOY
+from reproductions.spec.subjects import PAPER, TOY
 
 NUMBERS = [table.number for table in TABLES if table.number.lstrip("A").isdigit()]
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_every_printed_row_has_a_recipe_of_its_own_method_and_count(number):
-    rows = registry.get(f"table{number}-prunecomp").rows("paper", None)
+    rows = registry.get(f"table{number}-prunecomp").rows(PAPER, None)
     by_name = {(row.label, row.sparsity, row.method): row for row in rows}
     for printed in printed_rows.rows("prunecomp", number):
         row = by_name[printed.label, printed.sparsity, printed.method]
@@ -61,14 +61,14 @@ def test_printed_lists_are_read_in_order():
 
 def test_a_removed_list_is_held_against_the_printed_one_place_by_place(tmp_path):
     table = registry.get("tableA3-prunecomp")
-    rows = {(row.label, row.method, row.sparsity): row for row in table.rows("paper", None)}
+    rows = {(row.label, row.method, row.sparsity): row for row in table.rows(PAPER, None)}
     recipe = rows["LLaMA-3-8B", "PPL", "5/32"].recipe
     removed = [10, 11, 9, 8, 12]  # printed: 10, 11, 8, 9, 12
     store = Store(tmp_path, published=None)
     context = Context(None, None, recipe, 0, details={"removed": removed, "layers": 32})
     put(store, recipe, "removed", {"count": 5}, details={"removed": removed})
     put(store, recipe, "removed-order@A3", measurements.measure(context, "removed-order@A3")[0])
-    shown = show.build(table, store, "paper", models=["llama-3-8b"])
+    shown = show.build(table, store, PAPER, models=["llama-3-8b"])
     line = next(r for r in shown["rows"] if (r["method"], r["sparsity"]) == ("PPL", "5/32"))
     assert line["cells"]["removed layers"]["text"] == "10 11 9 8 12"
     assert line["cells"]["places that agree (extension)"]["reproduced"] == 3
@@ -91,7 +91,7 @@ def test_a_recipe_is_carried_out_and_a_shorter_one_starts_from_a_longer(tmp_path
 
 def tiny_recipe(name: str, samples: int = 2, length: int = 32):
     """A row of the grid on the toy model, with little text."""
-    row = next(row for row in registry.get("grid").rows("standin", None) if row.method == name)
+    row = next(row for row in registry.get("grid").rows(TOY, None) if row.method == name)
     return replace(row.recipe, calibration=row.recipe.calibration | {"count": samples, "length": length})
 
 

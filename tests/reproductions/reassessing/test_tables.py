@@ -28,7 +28,7 @@ from reproductions.render import show  # noqa: F401 - steps: those that recipes 
 from reproductions.spec import registry, reported, steps, subjects  # noqa: F401 - steps: those that recipes name
 from reproductions.spec.registry import Claim
 from reproductions.spec.statuses import NOT_REPEATED, REPORTED
-from reproductions.spec.subjects import PROFILES
+from reproductions.spec.subjects import PAPER, PROFILES
 
 BY_NUMBER = {table.number: table for table in TABLES}
 
@@ -36,7 +36,7 @@ BY_NUMBER = {table.number: table for table in TABLES}
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.target)
 def test_every_name_in_a_recipe_is_known_and_its_settings_fit(table):
     for profile in PROFILES:
-        for row in table.rows(profile, None):
+        for row in table.rows(PROFILES[profile], None):
             if row.recipe is None:
                 assert row.status in (REPORTED, NOT_REPEATED)
                 continue
@@ -141,7 +141,7 @@ BESIDE = {
 def test_beside_what_the_paper_took_from_others_stands_what_this_repository_makes_of_it():
     methods = set()
     for number, table in BY_NUMBER.items():
-        rows = table.rows("paper", None)
+        rows = table.rows(PAPER, None)
         for before, row in zip(rows, rows[1:]):
             if before.status == REPORTED and row.recipe is not None and row.extension:
                 name = row.method.removesuffix("/ours")

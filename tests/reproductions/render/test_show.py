@@ -12,6 +12,7 @@ from reproductions.linearpatch.trained import FFN_KL
 from reproductions.render import show, tables
 from reproductions.spec import registry, reported
 from reproductions.spec.registry import Column, Row, Table
+from reproductions.spec.subjects import PAPER, PROFILES
 
 DENSE = Recipe(model="llama-2-7b", profile="paper", weights="w", dtype="float16")
 PRUNED = replace(DENSE, selection={"method": "bi", "count": 7})
@@ -41,7 +42,7 @@ def shown(tmp_path, dense: float, *, ratio: float = 0.2102, pruned: bool = True)
     values += [(SHAPE, "parameters", {"ratio": ratio})]
     for recipe, benchmark, value in values:
         put(store, recipe, benchmark, value, dict.fromkeys(value, 0.01))
-    content = show.build(table_of(ROWS, COLUMNS), store, "paper")
+    content = show.build(table_of(ROWS, COLUMNS), store, PAPER)
     by_method = {"Dense": ("LLaMA-2-7B", "0/32", "Dense"), "ShortGPT": ("LLaMA-2-7B", "7/32", "ShortGPT")}
     by_key = {(row["model"], row["sparsity"], row["method"]): row for row in content["rows"]}
     return content | {name: by_key[key] for name, key in by_method.items()}
@@ -96,12 +97,12 @@ def test_a_training_that_diverged_is_shown_as_such(tmp_path):
     verdicts = {}
     for status in ("finished", "diverged"):
         training = {"status": status, "reason": "the loss of step 7 is nan"}
-        for row in table.rows("paper", None):
+        for row in table.rows(PAPER, None):
             details = {"training": training if row.method == FFN_KL else {"status": "finished"}}
             for column in table.columns("paper"):
                 if row.recipe and column.benchmark:
                     put(store, row.recipe, column.benchmark, {column.key: 0.5}, details=details)
-        shown = show.build(table, store, "paper")
+        shown = show.build(table, store, PAPER)
         cells = {row["method"]: row["cells"] for row in shown["rows"]}[FFN_KL]
         claims = {claim["id"]: claim["reproduced"] for claim in shown["claims"]}
         verdicts[status] = claims["linearpatch/t4/ffn-on-logits-diverges"]
@@ -123,7 +124,7 @@ def test_a_value_that_is_not_finite_is_shown_as_diverged(tmp_path, profile):
     columns.append(Column("AVG", derived="average", of=("StdLib", "C4")))
     columns.append(Column("RP", derived="retained", of=("StdLib",)))
     rows = [ROWS[1], replace(ROWS[1], method="Dense", sparsity="0/32", dense=True)]
-    content = show.build(table_of(rows, columns), store, profile)
+    content = show.build(table_of(rows, columns), store, PROFILES[profile])
     cells = content["rows"][0]["cells"]
     diverged = [name for name, cell in cells.items() if cell["status"] == "diverged" and cell["reproduced"] is None]
     assert diverged == ["WIKI-2", "C4", "AVG"]
@@ -145,13 +146,13 @@ def test_averages_leave_out_what_only_the_dense_row_has_run(tmp_path):
                 put(store, recipe, name, {"acc": share}, {"acc": 0.01})
     columns = [Column(name, name, "acc", scale=100) for name in pairs] + [Column("AVG", derived="average")]
     table = table_of(ROWS[:2], columns)
-    content = show.build(table, store, "paper")
+    content = show.build(table, store, PAPER)
     averages = [row["cells"]["AVG"]["reproduced"] for row in content["rows"]]
     assert averages == pytest.approx([60, 50]) and content["subjects"][0]["over"] == {"AVG": 2}
     assert content["subjects"][0]["over_tasks"] == {"AVG": ["one", "two"]}
     assert "Averages on the paper's models: AVG over one and two." in tables.render(content)
     put(store, PRUNED, "three", {"acc": 0.8})
-    averages = [row["cells"]["AVG"]["reproduced"] for row in show.build(table, store, "paper")["rows"]]
+    averages = [row["cells"]["AVG"]["reproduced"] for row in show.build(table, store, PAPER)["rows"]]
     assert averages == pytest.approx([70, 60])
 
 
@@ -167,7 +168,7 @@ def test_a_task_that_few_rows_have_run_yet_takes_no_row_its_average(tmp_path):
     table = table_of(rows, columns)
 
     def averages():
-        return [row["cells"]["AVG"]["reproduced"] for row in show.build(table, store, "paper")["rows"]]
+        return [row["cells"]["AVG"]["reproduced"] for row in show.build(table, store, PAPER)["rows"]]
 
     for number, recipe in enumerate(recipes[:5]):
         put(store, recipe, "long", {"acc": 0.7}, {"acc": 0.01})
@@ -181,7 +182,7 @@ def test_every_reported_number_is_shown(paper):
     for name, table in registry.targets().items():
         if table.paper != paper:
             continue
-        shown = show.build(table, store, "paper", claims=False)["rows"]
+        shown = show.build(table, store, PAPER, claims=False)["rows"]
         cells = [(row, label, cell) for row in shown for label, cell in row["cells"].items()]
         if table.number in reported.tables(table.paper):
             numbers = reported.cells(table.paper, table.number)

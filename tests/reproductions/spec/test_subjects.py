@@ -16,13 +16,14 @@ from reproductions.render import show
 from reproductions.spec import registry, reported, shared_recipes
 from reproductions.spec import subjects as settings
 from reproductions.spec.statuses import REFUSED, REPORTED, TOO_FEW
+from reproductions.spec.subjects import PAPER
 
 PRINTED = [table for table in registry.targets().values() if table.number in reported.tables(table.paper)]
 
 
 @pytest.mark.parametrize("table", PRINTED, ids=lambda table: table.target)
 def test_rows_and_columns_of_the_paper_profile_are_the_printed_ones(table):
-    rows = [row for row in table.rows("paper", None) if not row.extension]
+    rows = [row for row in table.rows(PAPER, None) if not row.extension]
     printed = {key[:3] for key in reported.cells(table.paper, table.number)}
     assert {(row.label, row.sparsity, row.method) for row in rows} == printed and len(rows) == len(printed)
     shown = [column.label for column in table.columns("paper") if not column.hidden]
@@ -35,7 +36,7 @@ def test_rows_and_columns_of_the_paper_profile_are_the_printed_ones(table):
 )
 def test_an_extension_says_so_and_a_row_without_a_recipe_says_why(table, profile):
     printed = {key[2] for number in reported.tables(table.paper) for key in reported.cells(table.paper, number)}
-    for row in table.rows(profile, None):
+    for row in table.rows(settings.PROFILES[profile], None):
         assert row.method in printed or row.extension
         assert not row.extension or "(extension)" in row.name
         assert row.recipe or row.status in (REFUSED, TOO_FEW) or (row.method, row.status.id) == ("Dense", REPORTED.id)
