@@ -359,7 +359,8 @@ def _of_row(given: str, method: str) -> str:
     return shlex.join(words)
 
 
-def _notes(table: dict, given: str) -> list[str]:
+def _notes(table: dict, given: str, marked: Collection[str]) -> list[str]:
+    """Return the notes below a table; marked: subjects with a cell that shows the sign of no result."""
     lines = (table.get("note") or "").splitlines()
     for subject in table["subjects"]:
         lines += averaged(subject) + left_out_at_chance(subject)
@@ -371,7 +372,8 @@ def _notes(table: dict, given: str) -> list[str]:
             name = TOY if subject["profile"] == "standin" else subject["name"]
             model = f"--model {name}" if given or name != TOY else ""
             command = f"`{' '.join(filter(None, ('python -m reproductions run', table['target'], model, narrowed)))}`"
-            lines.append(f"·: no result on {_phrase(subject)}. {command} measures it where its data can be had.")
+            sign = _MARKS["not-run"] if subject["name"] in marked else "Left out above"
+            lines.append(f"{sign}: no result on {_phrase(subject)}. {command} measures it where its data can be had.")
     printed = [cell for row in table["rows"] if row["subject"] == PAPER for cell in row["cells"].values()]
     if any(cell["reproduced"] is not None for cell in printed):
         lines += [table["tolerance"]] if table.get("tolerance") else []
@@ -426,7 +428,7 @@ def _blocks(table: dict, least: float, every_column: bool, given: str) -> Iterat
     """Yield what a table's document has, in order; every_column: those without a result, too."""
     yield "title", table["title"]
     yield from (("text", line) for line in headline(table))
-    folded, parts = False, _parts(table)
+    folded, marked, parts = False, set(), _parts(table)
     if not parts:
         yield "text", "There is no row to show."
     for heading, rows, text in parts:
@@ -435,11 +437,12 @@ def _blocks(table: dict, least: float, every_column: bool, given: str) -> Iterat
         columns, empty = shown or columns, [column for column in columns if shown and column not in shown]
         lines = _grid(rows, columns, text, least, table.get("better", {}))
         folded |= len(lines) < len(rows)
+        marked |= {rows[0]["subject"] for line in lines if _MARKS["not-run"] in line}
         yield "heading", heading
         yield "table", TextTable(_header(table, rows, columns), lines, 3 - _one_model(rows))
         if empty:
             yield "hint", f"Columns without a result are left out: {', '.join(empty)}. --every-row shows them."
-    yield from (("text", note) for note in _notes(table, given))
+    yield from (("text", note) for note in _notes(table, given, marked))
     if folded:
         yield (
             "hint",

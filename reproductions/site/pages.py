@@ -204,6 +204,7 @@ class Site:
             "claims": self.claims[target],
             "first": views.fullest(grids),
             "grids": [views.with_counts(grid) for grid in grids],
+            "lacking": any(c.word == cells.SIGNS["not-run"] for g in grids for line in g.lines for c in line.cells),
             "own": self._own_models([grids]),
             "beside": beside.metrics(grids),
             "tolerance": show.TOLERANCE,

@@ -253,13 +253,22 @@ def test_rows_that_the_paper_does_not_report_are_not_among_its_own(toy):
     assert "6 rows" not in tables.render(toy) and "ours" not in tables.render(toy)
 
 
+@pytest.mark.parametrize("every_row", [False, True])
+def test_the_sign_of_no_result_is_explained_where_a_cell_has_it(toy, every_row):
+    toy["rows"] += [without_number(f"row {n}", "not run") for n in range(9)]
+    *table, notes = tables.render(toy | {"claims": []}, every_row=every_row).partition("A note.")[::2]
+    shown = any("·" in line.split() for line in "".join(table).splitlines())
+    assert shown == every_row == ("·: no result on the toy model." in notes)
+    assert f"{'·' if every_row else 'Left out above'}: no result on the toy model. `python -m repro" in notes
+
+
 def test_what_was_not_run_names_the_command_with_its_target_and_model(toy):
     other = subject("paper") | {"name": "a-model", "label": "A Model"}
     toy |= {"subjects": [subject("standin"), other], "claims": []}
     missing = {"Task": cell(status="not run"), "RP": cell(reproduced=1.0)}
     toy["rows"].append(row("A Model", "paper", "Dense", missing, "not run") | {"subject": "a-model", "dense": True})
     text = tables.render(toy)
-    assert "·: no result on A Model. `python -m reproductions run t --model a-model` measures it" in text
+    assert "Left out above: no result on A Model. `python -m reproductions run t --model a-model` measures it" in text
     assert "no result on standin" not in text
     narrowed = tables.render(toy, given="--row 'x*' --limit 4")  # does not measure the original model
     assert "`python -m reproductions run t --model a-model --row Dense --limit 4` measures it" in narrowed

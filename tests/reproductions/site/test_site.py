@@ -128,6 +128,16 @@ def test_a_row_of_table_1_from_its_files_alone(site):
     assert parsed(site / "targets" / "table1-linearpatch.html").find(string=re.compile("higher is better"))
 
 
+def test_the_sign_of_no_result_is_explained_where_a_table_has_it(site):
+    explained = []
+    for path in (site / "targets").glob("*.html"):
+        page = tree(path)
+        signs = [cell for cell in page.xpath("//section[@data-tab]//td") if "".join(cell.itertext()).strip() == "·"]
+        explained.append("·: not run" in page.text_content())
+        assert explained[-1] == bool(signs), path.name
+    assert len(set(explained)) == 2
+
+
 def test_downloads_are_the_tables_of_the_command_line(site, evidence):
     for target in ("table1-linearpatch", "table6-reassessing"):
         built = show.build(registry.get(target), evidence.store, evidence.subjects[target])
