@@ -97,6 +97,7 @@ def test_options_of_one_name_mean_the_same_in_every_tool():
         (["papers.linearpatch", "--remove", "2"], 2, "--model is missing"),
         (["papers.reassessing", "--help"], 0, "what to remove (give one):"),
         (["papers.laco.posttrain", "--help"], 0, "--checkpoint MODEL"),
+        (["common.toy.train", "--help"], 0, "--out OUT"),
         (["extensions.refit", "--help"], 0, "usage: python -m extensions.refit --model MODEL [options]"),
         (["papers"], 0, "python -m papers.prunecomp"),
         (["extensions"], 0, "python -m extensions.refit"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from killed import raising_at
 
-from common.toy import corpus, tasks, train
+from common.toy import corpus, tasks, train, training
 from common.toy.corpus import Document
 from common.utils.errors import UserError
 
@@ -105,7 +105,7 @@ def test_items_are_the_same_when_built_twice():
 
 
 SIZES = {"layers": 2, "hidden": 32, "heads": 2, "feed_forward": 64, "vocabulary": 300}
-TINY = train.Setting(**SIZES, window=32, batch=2, tokens=32 * 2 * 20, warmup_steps=4)
+TINY = training.Setting(**SIZES, window=32, batch=2, tokens=32 * 2 * 20, warmup_steps=4)
 
 
 @pytest.fixture
@@ -116,25 +116,25 @@ def tiny_corpus(monkeypatch):
 
 def test_a_killed_training_resumes_to_the_same_weights(tiny_corpus, monkeypatch, tmp_path):
     options = {"save_every": 6, "eval_every": 5}
-    whole = train.train(TINY, tmp_path / "whole", **options).state_dict()
+    whole = training.train(TINY, tmp_path / "whole", **options).state_dict()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(train.Windows, "batch", raising_at(10, train.Windows.batch))
-        train.train(TINY, tmp_path / "parts", **options)
-    parts = train.train(TINY, tmp_path / "parts", **options).state_dict()
+        patch.setattr(training.Windows, "batch", raising_at(10, training.Windows.batch))
+        training.train(TINY, tmp_path / "parts", **options)
+    parts = training.train(TINY, tmp_path / "parts", **options).state_dict()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / "log.jsonl").read_text().splitlines()]
     assert steps[-1] == TINY.steps
 
 
 def test_a_run_with_other_settings_is_not_overwritten(tiny_corpus, tmp_path):
-    train.train(TINY, tmp_path, save_every=10, eval_every=10)
+    training.train(TINY, tmp_path, save_every=10, eval_every=10)
     with pytest.raises(UserError, match=re.escape("choose another --out")):
-        other = train.Setting(**{**TINY.__dict__, "layers": 3})
-        train.train(other, tmp_path, save_every=10, eval_every=10)
+        other = training.Setting(**{**TINY.__dict__, "layers": 3})
+        training.train(other, tmp_path, save_every=10, eval_every=10)
 
 
 def test_learning_rate_rises_holds_and_falls_to_zero():
-    setting = train.Setting(tokens=1000 * 8 * 256, warmup_steps=100, decay_share=0.2)
+    setting = training.Setting(tokens=1000 * 8 * 256, warmup_steps=100, decay_share=0.2)
     assert setting.rate(0) == pytest.approx(setting.learning_rate / 100)
     assert setting.rate(500) == setting.learning_rate
     assert setting.rate(900) == pytest.approx(setting.learning_rate / 2)
