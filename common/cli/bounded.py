@@ -32,7 +32,9 @@ def search(job: Job) -> None:
             job.options.remove = counts[middle]
             increase = _remembered(job, lambda: _increase(job, before))
             trials.append({"removed": counts[middle], "increase": increase})
-            say(f"{plural(counts[middle], 'layer')} removed: {_outcome(trials[-1])} on held-out calibration text")
+            say(
+                f"{plural(counts[middle], 'layer')} removed: {_outcome(trials[-1], bound)} on held-out calibration text"
+            )
             if trials[-1]["increase"] <= bound:
                 fitting = middle + 1
             else:
@@ -42,8 +44,8 @@ def search(job: Job) -> None:
     if not fitting:
         job.clear()
         raise UserError(
-            f"--max-perplexity-increase {bound:.1%}: removing {plural(counts[0], 'layer')} gives {_outcome(trials[-1])} on "
-            "held-out calibration text. Allow more, calibrate on more text, or use another tool"
+            f"--max-perplexity-increase {_percent(bound, bound)}: removing {plural(counts[0], 'layer')} gives "
+            f"{_outcome(trials[-1], bound)} on held-out calibration text. Allow more, calibrate on more text, or use another tool"
         )
     job.options.remove = counts[fitting - 1]
     trials.sort(key=lambda trial: trial["removed"])
@@ -59,9 +61,10 @@ def note(job: Job) -> str | None:
     """Return a note on the search's result, for card and terminal; None without a search."""
     if (bound := job.shared.get("bound")) is None:
         return None
-    attempts = ", ".join(f"{trial['removed']}: {_outcome(trial)}" for trial in bound["tried"])
+    increase = bound["increase"]
+    attempts = ", ".join(f"{trial['removed']}: {_outcome(trial, increase)}" for trial in bound["tried"])
     return (
-        f"{plural(job.options.remove, 'layer')} is the most that keeps perplexity within {bound['increase']:.1%} on "
+        f"{plural(job.options.remove, 'layer')} is the most that keeps perplexity within {_percent(increase, increase)} on "
         f"{plural(bound['sequences'], 'sequence')} of held-out calibration text (tried {attempts})"
     )
 
@@ -87,5 +90,13 @@ def _perplexity(job: Job) -> float:
     return summarise(nlls)["perplexity"]
 
 
-def _outcome(trial: dict) -> str:
-    return f"perplexity {trial['increase']:+.1%}" if math.isfinite(trial["increase"]) else "no perplexity"
+def _outcome(trial: dict, bound: float) -> str:
+    if not math.isfinite(trial["increase"]):
+        return "no perplexity"
+    return f"perplexity {_percent(trial['increase'], bound, '+')}"
+
+
+def _percent(share: float, bound: float, sign: str = "") -> str:
+    """Return a share in percent, with so many digits that the bound is not shown as zero."""
+    digits = max(1, math.ceil(-math.log10(100 * bound))) if bound else 1
+    return f"{share:{sign}.{digits}%}"

@@ -151,6 +151,17 @@ def test_a_push_that_fails_leaves_the_result_and_says_how_to_go_on(tool, logged_
     assert run.model.config.num_hidden_layers == 4
 
 
+@pytest.mark.parametrize(
+    ("bound", "rise", "shown"),
+    [("0.001%", 0.00002, "0.001%|+0.002%"), ("0.05%", 0.0004, "0.05%|+0.04%"), ("20%", 0.0004, "20.0%|+0.2%")],
+)
+def test_a_tight_bound_is_shown_with_its_digits(bound, rise, shown, tool, monkeypatch):
+    monkeypatch.setattr(bounded, "_perplexity", lambda job: 20 * (1 + rise * (6 - job.decoder.num_layers)))
+    run = tool("prunecomp", "--max-perplexity-increase", bound, "--no-evaluation")
+    text = run.stderr if run.status else " ".join(run.report["notes"])
+    assert all(part in text for part in shown.split("|")), text
+
+
 def test_without_a_token_nothing_is_begun(tool, logged_in, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     run = tool("linearpatch", "--remove", 2, "--push-to-hub", "me/small")
