@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from extensions.league import rows
 from extensions.league.tables import AVERAGE
 from reproductions.spec import comparisons
-from reproductions.spec.columns import tasks
+from reproductions.spec.columns import perplexity, tasks
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject
 
@@ -48,7 +48,7 @@ def columns(profile: str) -> list[Column]:
     label, protocol = TEXTS[profile]
     scaled, exact = f"scaled@{protocol}", {"compare": "exact"}
     shown = [
-        Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity"),
+        perplexity(label, protocol),
         Column(SCALED.format(label), scaled, "perplexity", compare="perplexity", label=f"{label}, logits scaled"),
         Column(FACTOR.format(label), scaled, "factor", label=f"{label}, best factor", **exact),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from extensions.league import rows
+from reproductions.spec import columns as shared
 from reproductions.spec import comparisons
 from reproductions.spec.columns import RATIO, tasks
 from reproductions.spec.registry import Claim, Column, Table
@@ -21,11 +22,7 @@ _LABELS = tuple(label for texts in _TEXTS.values() for label in texts)
 
 def perplexities(profile: str) -> list[Column]:
     """Return the texts and their average."""
-    texts = [
-        Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity")
-        for label, protocol in _TEXTS[profile].items()
-    ]
-    return [*texts, Column("PPL AVG", derived="average", compare="perplexity", of=tuple(_TEXTS[profile]))]
+    return shared.perplexities(_TEXTS[profile], "PPL AVG")
 
 
 def with_average(profile: str, task_ids: tuple[str, ...], label: str = "AVG of tasks") -> list[Column]:

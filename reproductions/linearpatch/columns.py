@@ -1,5 +1,6 @@
 """The columns of LinearPatch's tables, by profile: the paper's benchmarks, or the toy model's own."""
 
+from reproductions.spec import columns as shared
 from reproductions.spec.columns import RATIO, tasks
 from reproductions.spec.registry import Column
 
@@ -14,10 +15,8 @@ def question_answering(profile: str) -> list[Column]:
     """Return Ratio, the nine tasks, AVG and RP (Tables 1, 2 and 14), for one real model WikiText-2 as well."""
     columns = [RATIO, *tasks(profile), *_summary(tasks(profile), "AVG", "RP")]
     if profile == "paper":
-        text = f"perplexity@{PROTOCOLS[profile]['WIKI-2']}"
-        columns.append(
-            Column("wiki-2", text, "perplexity", compare="perplexity", only="one model", label="WIKI-2 (extension)")
-        )
+        protocol = PROTOCOLS[profile]["WIKI-2"]
+        columns.append(shared.perplexity("wiki-2", protocol, only="one model", label="WIKI-2 (extension)"))
     return columns
 
 
@@ -27,14 +26,7 @@ def perplexities(profile: str, average: str, part: str = "quarter", label: str =
     part: of the toy model's texts: ``quarter``, or ``thin`` (an eighth, where rows are trained); one per table.
     """
     suffix = f"-{part}" if profile == "standin" else ""
-    texts = [
-        Column(label, f"perplexity@{protocol}{suffix}", "perplexity", compare="perplexity")
-        for label, protocol in PROTOCOLS[profile].items()
-    ]
-    return [
-        *texts,
-        Column(average, derived="average", compare="perplexity", of=tuple(c.id for c in texts), label=label),
-    ]
+    return shared.perplexities({text: name + suffix for text, name in PROTOCOLS[profile].items()}, average, label)
 
 
 def text(profile: str, average: str = "PPL AVG", part: str = "quarter") -> list[Column]:

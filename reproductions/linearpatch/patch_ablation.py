@@ -6,6 +6,7 @@ from dataclasses import replace
 from common.records.results import Recipe
 from reproductions.linearpatch import rows
 from reproductions.spec import comparisons, printed_rows
+from reproductions.spec.columns import perplexity
 from reproductions.spec.registry import Claim, Column, Row
 from reproductions.spec.shared_recipes import CALIBRATION, PATCH, PLAIN
 from reproductions.spec.subjects import Subject, recipe
@@ -107,8 +108,7 @@ def causes(subject: Subject, limit: int | None = None) -> Iterator[Row]:
 
 
 def _columns(profile: str) -> list[Column]:
-    label, protocol = _PERPLEXITY[profile]
-    return [Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity")]
+    return [perplexity(*_PERPLEXITY[profile])]
 
 
 _LABELS = tuple(label for label, _ in _PERPLEXITY.values())

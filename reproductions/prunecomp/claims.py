@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from reproductions.prunecomp.columns import PERPLEXITY_LABELS
+from reproductions.prunecomp.columns import PROTOCOLS
 from reproductions.prunecomp.recipes import ABLATION, METRICS, RepairSpec
 from reproductions.spec.comparisons import (
     PERCENT,
@@ -59,7 +59,7 @@ def each_part_helps(column: str, lower: bool) -> Check:
 def sizes_agree(cell: Lookup, setting: tuple[str, str]) -> Iterator[Comparison]:
     """Compare the numbers of all calibration sizes with the lowest; they may differ by 2 %."""
     names = [RepairSpec("CosSim(BI)", "+Prune&Comp", n).method for n in (16, 32, 64, 128, 256)]
-    for column in (*PERPLEXITY_LABELS["paper"], "AVG"):
+    for column in (*PROTOCOLS["paper"], "AVG"):
         if len(measured := numbers(cell, [(*setting, name, column) for name in names])) > 1:
             keys, values = zip(*measured, strict=True)
             lowest = min(range(len(keys)), key=lambda i: np.mean(values[i]))

@@ -3,24 +3,23 @@
 from collections.abc import Callable
 
 from reproductions.spec import reported
-from reproductions.spec.columns import RATIO, tasks
+from reproductions.spec.columns import RATIO, perplexities, tasks
 from reproductions.spec.registry import Column
 
+# Label -> protocol of `common.evaluation.windowed_perplexity`.
 PROTOCOLS = {
-    "paper": ("linearpatch-wikitext2", "linearpatch-c4", "linearpatch-ptb"),
-    "standin": ("standin-standard-library-thin", "standin-numerical-thin", "standin-learning-thin"),
+    "paper": {"WIKI-2": "linearpatch-wikitext2", "C4": "linearpatch-c4", "PTB": "linearpatch-ptb"},
+    "standin": {
+        "StdLib": "standin-standard-library-thin",
+        "Numeric": "standin-numerical-thin",
+        "Learning": "standin-learning-thin",
+    },
 }
-PERPLEXITY_LABELS = {"paper": ("WIKI-2", "C4", "PTB"), "standin": ("StdLib", "Numeric", "Learning")}
 
 
 def perplexity_columns(profile: str) -> list[Column]:
     """Return three texts and their plain average."""
-    labels = PERPLEXITY_LABELS[profile]
-    texts = [
-        Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity")
-        for label, protocol in zip(labels, PROTOCOLS[profile])
-    ]
-    return [*texts, Column("AVG", derived="average", of=labels, compare="perplexity")]
+    return perplexities(PROTOCOLS[profile], "AVG")
 
 
 def qa_columns(profile: str) -> list[Column]:

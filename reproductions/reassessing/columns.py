@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from common.toy.tasks import VERSION as TOY_VERSION
 from reproductions.spec import reported
+from reproductions.spec.columns import perplexity
 from reproductions.spec.registry import Column
 
 # Section 3.2: eight tasks, zero-shot, plain accuracy (the record holds the normalised one too): the printed PIQA of
@@ -31,11 +32,9 @@ TOY_TASKS = {
 }
 AVERAGE = "Avg."
 TOY_TEXT = "perplexity"
-TOY_PERPLEXITY = Column(
-    TOY_TEXT, "perplexity@standin-learning-thin", "perplexity", compare="perplexity", label="PPL (extension)"
-)
+TOY_PERPLEXITY = perplexity(TOY_TEXT, "standin-learning-thin", label="PPL (extension)")
 PERPLEXITIES = [
-    Column(f"PPL on {name}", f"perplexity@reassessing-{corpus}", "perplexity", compare="perplexity")
+    perplexity(f"PPL on {name}", f"reassessing-{corpus}")
     for name, corpus in (("WikiText2", "wikitext2"), ("PTB", "ptb"))
 ]
 TRAINABLE = Column(

@@ -1,6 +1,7 @@
 """Columns that several papers' tables share: the Ratio, nine tasks, MMLU by category, LaCo's suite."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from common.toy.tasks import COLUMNS as TOY_TASKS
 from common.toy.tasks import TASKS as TOY_QUESTIONS
@@ -104,6 +105,17 @@ def chance(benchmarks: Iterable[str]) -> dict[str, float]:
     levels |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in TOY_QUESTIONS.items()}
     levels |= {benchmark: levels["mmlu"] for benchmark, _ in _MMLU.values()}  # the toy model's has four options, too
     return {name: levels[subsets.whole(name)] for name in benchmarks if subsets.whole(name) in levels}
+
+
+def perplexity(column_id: str, protocol: str, **more: Any) -> Column:
+    """Return the column of perplexity by a protocol; ``more``: other fields of `Column`."""
+    return Column(column_id, f"perplexity@{protocol}", "perplexity", compare="perplexity", **more)
+
+
+def perplexities(protocols: Mapping[str, str], average: str, label: str = "") -> list[Column]:
+    """Return the perplexities of texts, given as id -> protocol, and their mean, with its id and label."""
+    texts = [perplexity(*text) for text in protocols.items()]
+    return [*texts, Column(average, derived="average", compare="perplexity", of=tuple(protocols), label=label)]
 
 
 MMLU_NOTE = "A part of MMLU has equally many questions of each subject, so all subjects weigh alike in its averages."
