@@ -17,11 +17,6 @@ from common.utils.errors import UserError
 LINEAR = ("self_attn.o_proj", "mlp.down_proj")
 
 
-@pytest.fixture(scope="module")
-def ids():
-    return torch.randint(5, 300, (4, 12), generator=torch.Generator().manual_seed(0))
-
-
 def seen(model, ids):
     """Streams [N + 1] and the inputs of o_proj and down_proj by layer, from Hugging Face's own forward pass."""
     paths = [(layer, name) for layer in range(len(model.model.layers)) for name in LINEAR]

@@ -12,11 +12,6 @@ from common.pruning.steps import Given
 from common.utils.errors import UserError
 
 
-@pytest.fixture(scope="module")
-def ids():
-    return torch.randint(5, 300, (8, 24), generator=torch.Generator().manual_seed(0))
-
-
 def states(model, ids):
     """X[0] .. X[N - 1] as rows [tokens, channels], float64, from Hugging Face's own forward pass."""
     return [x.flatten(0, 1).double().numpy() for x in streams(model, ids)[:-1]]

@@ -13,11 +13,6 @@ from common.utils.errors import UserError
 
 
 @pytest.fixture
-def crops():
-    return torch.randint(3, 320, (6, 40), generator=torch.Generator().manual_seed(5))
-
-
-@pytest.fixture
 def states(make_tiny, crops):
     """X[1] and X[4] of a tiny model as rows, float64, and its statistics."""
     decoder = Decoder(make_tiny("llama"))

@@ -23,11 +23,6 @@ from papers.linearpatch.patch import KINDS
 VECTORS = ("hadamard", "rotated", "diagonal")
 
 
-@pytest.fixture
-def crops():
-    return torch.randint(3, 320, (4, 40), generator=torch.Generator().manual_seed(7))
-
-
 def values(kind):
     generator = torch.Generator().manual_seed(1)
     if kind == "scalar":
