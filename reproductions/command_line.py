@@ -460,12 +460,9 @@ def _show(options: RunCommand | ShowCommand) -> int:
 
 def _given(options: RunCommand | ShowCommand) -> str:
     """Return the options that narrow a command, but for its models, as typed."""
-    words = []
     narrowing = {field.name for field in fields(NarrowingOptions)} - {"model"} | {"columns"}
-    for field in fields(ShowingOptions):
-        if field.name in narrowing and (value := getattr(options, field.name)) != field.default:
-            words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return shlex.join(words)
+    names = [field.name for field in fields(ShowingOptions) if field.name in narrowing]
+    return shlex.join(command_line.typed({name: getattr(options, name) for name in names}))
 
 
 def _columns_of(options: RunCommand | ShowCommand, shown: Sequence[tuple[str, str, str]]) -> tuple[set[str], set[str]]:

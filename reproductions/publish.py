@@ -14,7 +14,7 @@ from pathlib import Path
 from common.console.command_line import answering, parse
 from common.pruning.recipe import Recipe
 from common.records.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
-from common.utils.errors import UserError, plural, quiet_logging
+from common.utils.errors import UserError, first_of, plural, quiet_logging
 from reproductions.render import cells
 from reproductions.spec import registry
 from reproductions.spec import subjects as settings
@@ -109,9 +109,8 @@ def summary(outcomes: list[Outcome]) -> str:
         lines.append(f"left out: {plural(number, 'result')}, {verdict}")
     refused = [outcome for outcome in outcomes if outcome.refused]
     if refused:
-        names = ", ".join(f"{outcome.record.recipe_hash}/{outcome.record.benchmark}" for outcome in refused[:3])
-        more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
-        lines.append(f"refused: {names}{more}. Commit the code, then measure them again with FORCE=1")
+        names = [f"{outcome.record.recipe_hash}/{outcome.record.benchmark}" for outcome in refused]
+        lines.append(f"refused: {first_of(names, 3)}. Commit the code, then measure them again with FORCE=1")
     return "\n".join(lines or ["there are no results of yours to publish"])
 
 

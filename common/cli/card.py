@@ -15,6 +15,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from common.cli import printable
 from common.cli.measure import REPEATS, perplexity_text
+from common.console.command_line import typed
 from common.console.progress import clock
 from common.console.text_tables import markdown
 from common.models import loading
@@ -282,14 +283,8 @@ def command(report: dict, options: dict | None = None) -> str:
     ``options`` are the options as typed, for the terminal. None: the report's, whose paths are shortened to their last
     part.
     """
-    parts = ["python", "-m", f"{report['package']}.{report['paper']}"]
-    for name, value in (options or report["options"]).items():
-        flag = "--" + name.replace("_", "-")
-        if value is True:
-            parts.append(flag)
-        elif value is not None and value is not False and value != "":  # 0 is a value
-            parts += [flag, str(value)]
-    return shlex.join([*parts, "--out", "DIR"])
+    tool = f"{report['package']}.{report['paper']}"
+    return shlex.join(["python", "-m", tool, *typed(options or report["options"]), "--out", "DIR"])
 
 
 def finite(report: dict) -> dict:

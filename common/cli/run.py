@@ -24,7 +24,7 @@ from common.models.architectures import absent
 from common.models.files import hub
 from common.records import results
 from common.utils import atomic_files
-from common.utils.errors import NoData, UserError, first_of, is_full_disk, one_line, quiet_logging
+from common.utils.errors import NoData, UserError, first_of, is_full_disk, is_out_of_memory, one_line, quiet_logging
 from common.utils.peak_memory import peak_memory_bytes
 
 TERMS = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
@@ -57,7 +57,7 @@ def _answered(method: Method, options: ToolOptions) -> tuple[dict | None, int]:
     except UserError as error:
         return None, failed(error)
     except (MemoryError, RuntimeError) as error:
-        if not _of_memory(error):
+        if not is_out_of_memory(error):
             raise
         return None, failed(MEMORY)
     except BrokenPipeError:  # the reader (head, less) has seen enough
@@ -216,7 +216,7 @@ def _read_back(job: Job, report: dict) -> None:
     try:
         report["broken"] = report["broken"] or read_back.difference(job.model, job.options.out)
     except (MemoryError, RuntimeError) as error:
-        if not _of_memory(error):
+        if not is_out_of_memory(error):
             raise
         job.notes.append("the saved checkpoint was not read back: there was no memory for it")
 
@@ -237,9 +237,9 @@ def _measure(job: Job, report: dict, stages: forecast.Stages) -> None:
             stages.begin("compare", "comparing with the original model")
             _compare(job, evaluation)
     except (UserError, OSError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not _of_memory(error):
+        if isinstance(error, RuntimeError) and not is_out_of_memory(error):
             raise
-        reason = MEMORY if _of_memory(error) else one_line(str(error))
+        reason = MEMORY if is_out_of_memory(error) else one_line(error)
         job.notes.append(f"not all was measured: {reason}")
         say(f"warning: {job.notes[-1]}")
 
@@ -266,11 +266,6 @@ def _compare(job: Job, evaluation: dict) -> None:
         return
     rate = evaluation["after"]["seconds"] / job.test_sequences.numel()
     evaluation["times"] = measure.times(job, {"before": original, "after": model}, rate)
-
-
-def _of_memory(error: BaseException) -> bool:
-    """Return whether memory ran out; the allocator of a CPU raises a plain RuntimeError."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _forecast(job: Job) -> forecast.Forecast | None:

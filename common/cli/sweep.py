@@ -49,7 +49,7 @@ def run(job: Job, stages: Stages) -> dict:
             rows.append(_row(count, job, facts, after))
             steps.note(f"{plural(count, 'layer')}: {measure.perplexity_text(rows[-1]['repaired'])}")
         except UserError as error:
-            rows.append(dict.fromkeys(FIELDS) | {"removed": count, "layers": [], "reason": one_line(str(error))})
+            rows.append(dict.fromkeys(FIELDS) | {"removed": count, "layers": [], "reason": one_line(error)})
             say(f"{plural(count, 'layer')}: {rows[-1]['reason']}")
             if len(rows) == len(counts) and all(row["reason"] for row in rows):
                 raise

@@ -168,6 +168,16 @@ def answering(main: Callable[..., int]) -> Callable[..., int]:
     return answered
 
 
+def typed(values: Mapping[str, Any]) -> list[str]:
+    """Return options, by the names of their fields, as words of a command line; those that are not set are left out."""
+    words = []
+    for name, value in values.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one not in (None, "") and one is not False:
+                words += [f"--{name.replace('_', '-')}", *([] if one is True else [str(one)])]
+    return words
+
+
 def value_in(about: OptionFacts, value: Any) -> str:
     """Return how an option's value violates its range, as the end of an error; '' if it does not."""
     free = (about.least, about.most) == (-math.inf, math.inf)

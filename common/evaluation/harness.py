@@ -21,11 +21,11 @@ import numpy as np
 
 from common.calibration import corpora
 from common.evaluation import human_eval
-from common.evaluation.multiple_choice import SharedContextLM, errors_only
+from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.scores import weighted_mean, weighted_stderr
 from common.models.files import hub
 from common.utils import cache
-from common.utils.errors import NoData, UserError, first_of, unknown
+from common.utils.errors import NoData, UserError, errors_only, first_of, unknown
 
 log = logging.getLogger(__name__)
 

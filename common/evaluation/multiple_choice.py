@@ -16,8 +16,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -37,7 +36,7 @@ from common.forward.parallel_batches import side_by_side
 from common.forward.token_log_probs import target_scores
 from common.models.decoder import SLIDING, Decoder, rope_switch
 from common.utils import cache
-from common.utils.errors import UserError
+from common.utils.errors import UserError, errors_only
 from common.utils.token_ids import open_ended
 
 log = logging.getLogger(__name__)
@@ -387,15 +386,3 @@ def _no_terminal() -> bool:
 def _logged_progress(total: int, disable: bool, **_) -> track:
     """Return progress lines for a log, in place of lm-eval's bar."""
     return track(None, "generating", total=total, unit="answer", shown=not disable)
-
-
-@contextmanager
-def errors_only(logger_name: str) -> Iterator[None]:
-    """Log nothing but errors by this logger while the context is open."""
-    logger = logging.getLogger(logger_name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -145,7 +145,7 @@ def check_shapes(model: nn.Module, stored: Mapping[str, TensorEntry], path: Path
     """
     layers, stored_layers = _layers(name for name, _ in model.named_parameters()), _layers(stored)
     if stored_layers and (missing := sorted(layers - stored_layers)):
-        numbers = f"layer{'s' if len(missing) > 1 else ''} {first_of([str(layer) for layer in missing], 5)}"
+        numbers = f"layer{'s' if len(missing) > 1 else ''} {first_of(missing, 5)}"
         raise UserError(
             f"cannot load {path}: config.json asks for {plural(len(layers), 'layer')}, and the files have no weights of "
             f"{numbers} (layers count from 0). Restore the config.json that was saved with the weights, or download "

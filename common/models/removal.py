@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from common.utils.errors import UserValueError
+from common.utils.errors import UserValueError, first_of
 
 
 def check_count(count: int, layers: int) -> None:
@@ -17,8 +17,7 @@ def check_count(count: int, layers: int) -> None:
 def check_layers(removed: Sequence[int], layers: int, count: int | None = None) -> None:
     """Refuse given layers that are not different ones of a model of ``layers``, or not ``count`` of them."""
     if outside := sorted(layer for layer in removed if not 0 <= layer < layers):
-        shown = ", ".join(map(str, outside[:5])) + (f" and {len(outside) - 5} more" if len(outside) > 5 else "")
-        raise UserValueError(f"cannot remove layers [{shown}]: the model has layers 0 to {layers - 1}")
+        raise UserValueError(f"cannot remove layers [{first_of(outside, 5)}]: the model has layers 0 to {layers - 1}")
     if repeated := sorted({layer for layer in removed if removed.count(layer) > 1}):
         raise UserValueError(f"cannot remove layers {repeated} more than once; list each once")
     if count not in (None, len(removed)):

@@ -58,6 +58,16 @@ def blocks(size: int, block: int = 512) -> int:
     return -(-size // block) * block
 
 
+def held_mib(model: nn.Module, floating: int | None = None) -> float:
+    """Return the size of a model's parameters and buffers in MiB.
+
+    ``floating`` are the bytes that a floating-point number counts; None: as it is loaded. Integers count as they are.
+    """
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}.values()
+    widths = (floating if floating and t.is_floating_point() else t.element_size() for t in tensors)
+    return sum(t.numel() * width for t, width in zip(tensors, widths, strict=True)) / MIB
+
+
 def memory_mib(model: nn.Module, bits: int = 16) -> float:
     """Return the size of the parameters in MiB: ``bits`` in the decoder layers' linear layers, 16 bits in all others.
 

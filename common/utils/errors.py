@@ -5,13 +5,16 @@ import errno
 import logging
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from common.utils.make_names import translated
 
 LONGEST = 500  # characters of an error; more is not read
 _FEW = 12  # so many names are listed in full; lm-eval alone knows fourteen thousand tasks
 _NAME = 80  # characters of a name that are said and compared
+# How allocators of CPU and GPU, and cuBLAS, say that there is not enough memory.
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 # How libraries that have no errno say it: safetensors and tokenizers, huggingface_hub.
 _FULL = re.compile("os error 28|No space left on device|disk space")
 # torchao comes with GPTQ's extra: what it says of kernels that a machine lacks is said at every import
@@ -70,6 +73,11 @@ def is_full_disk(error: BaseException | None) -> bool:
     return False
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out; most allocators raise a plain RuntimeError."""
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY)
+
+
 def quiet_logging(verbose: bool = False) -> None:
     """Log to standard error as the command lines do: this project's warnings, and only the errors of libraries."""
     level, root = logging.DEBUG if verbose else logging.WARNING, logging.getLogger()
@@ -81,6 +89,18 @@ def quiet_logging(verbose: bool = False) -> None:
         if handler not in foreign:
             handler.setFormatter(_AsErrors())
             handler.addFilter(_Once())  # a sweep reads the same model again and again
+
+
+@contextmanager
+def errors_only(logger_name: str, level: int = logging.ERROR) -> Iterator[None]:
+    """Let a library log nothing below a level while the context is open."""
+    logger = logging.getLogger(logger_name)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 class _AsErrors(logging.Formatter):
@@ -137,10 +157,10 @@ def with_sentence(error: UserError, sentence: str) -> UserError:
     return type(error)(f"{error}{stop} {sentence}")
 
 
-def first_of(names: Sequence[str], count: int) -> str:
+def first_of(names: Sequence[object], count: int) -> str:
     """Return the first ``count`` names of a list, and how many more there are."""
     rest = f" and {len(names) - count} more" if len(names) > count else ""
-    return f"{', '.join(names[:count])}{rest}"
+    return f"{', '.join(map(str, names[:count]))}{rest}"
 
 
 def _either(names: list[str]) -> str:

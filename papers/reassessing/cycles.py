@@ -7,7 +7,6 @@ every layer, stay in their cycles' folders, and their cycles are repeated from t
 """
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from torch import nn
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers, untie_embeddings
 from common.training.finetuning.state import TRAINED
+from common.utils import atomic_files
 
 
 class Cycles:
@@ -56,7 +56,6 @@ class Cycles:
             return  # adapters
         self._trained |= {id(parameters[name]) for name in names}
         trained = {name: p.detach().cpu().contiguous() for name, p in parameters.items() if id(p) in self._trained}
-        temporary = self.path.with_suffix(".tmp")
-        save_file(trained, temporary, {"state": json.dumps({"removed": removed, "reports": reports})})
-        os.replace(temporary, self.path)
+        with atomic_files.whole(self.path) as file:
+            save_file(trained, file, {"state": json.dumps({"removed": removed, "reports": reports})})
         shutil.rmtree(cycle, ignore_errors=True)

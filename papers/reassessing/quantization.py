@@ -7,7 +7,6 @@ layers are quantized, embedding and head stay. The paper names no group size, no
 
 import contextlib
 import importlib.util
-import logging
 import os
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from torch import nn
 
 from common.models import checkpoint
 from common.models.architectures import layer_list
-from common.utils.errors import UserError, UserValueError
+from common.utils.errors import UserError, UserValueError, errors_only, first_line
 
 PACKAGES = ("gptqmodel", "optimum")
 
@@ -74,29 +73,14 @@ def quantize(
             with torch.inference_mode():
                 quantized(torch.zeros(1, 1, dtype=torch.long, device=quantized.device), use_cache=False)
         except (ValueError, RuntimeError, NotImplementedError, ImportError, KeyError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UserError(f"GPTQ failed: {reason}") from error
+            raise UserError(f"GPTQ failed: {first_line(error)}") from error
     return quantized
-
-
-def held_mib(model: nn.Module) -> float:
-    """Return the size of a model's tensors in MiB.
-
-    Every floating-point number counts 16 bits; packed integers count as they are.
-    """
-    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}.values()
-    return sum(t.numel() * (2 if t.is_floating_point() else t.element_size()) for t in tensors) / 2**20
 
 
 @contextlib.contextmanager
 def _quiet():
     """Gptqmodel prints banners and progress to standard output, and optimum a line per matrix; results go there alone."""
-    logger = logging.getLogger("optimum")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings(), torch.random.fork_rng():
-            warnings.simplefilter("ignore")
+    with errors_only("optimum"), contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.random.fork_rng():
             yield
-    finally:
-        logger.setLevel(level)

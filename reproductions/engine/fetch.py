@@ -13,7 +13,7 @@ from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.models import checkpoint, loading
 from common.pruning.recipe import Recipe
 from common.training import instructions
-from common.utils.errors import NoData
+from common.utils.errors import NoData, errors_only
 from reproductions import measurements  # noqa: F401 - steps: those that recipes name
 from reproductions.engine.work import Work
 from reproductions.spec import shape_recipes, steps, subsets  # noqa: F401 - steps: those that recipes name
@@ -88,10 +88,7 @@ def lacking(work: Sequence[Work]) -> Lacking:
     names = dict.fromkeys(name for entry in real for name in entry.benchmarks if _readers(name))
     jobs = [("benchmark", name) for name in names] + list(dict.fromkeys(job for jobs in texts.values() for job in jobs))
     absent: dict[tuple[str, str], str] = {}
-    library = logging.getLogger("datasets")
-    before = library.level
-    library.setLevel(logging.CRITICAL)  # the reason is in the error; the library says it in ten lines more
-    try:
+    with errors_only("datasets", logging.CRITICAL):  # the reason is in the error; the library says it in ten lines more
         for kind, name in tqdm(jobs, desc="looking for data", disable=None, leave=False):
             try:
                 _DATA[kind](name)
@@ -99,8 +96,6 @@ def lacking(work: Sequence[Work]) -> Lacking:
                 absent[kind, name] = str(error)
             except Exception as error:  # whatever it is: a cell that runs into it says so
                 log.debug("%s %s: %r", kind, name, error)
-    finally:
-        library.setLevel(before)
     return Lacking(
         benchmarks={name: absent["benchmark", name] for name in names if ("benchmark", name) in absent},
         recipes={

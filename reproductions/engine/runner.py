@@ -15,7 +15,7 @@ from common.console.progress import track
 from common.records import results
 from common.records.results import Recipe, Record, Store
 from common.utils import locks
-from common.utils.errors import NoData, UserError
+from common.utils.errors import NoData, UserError, is_out_of_memory
 from reproductions.engine.expected_time import TimeLeft
 from reproductions.engine.work import Work
 from reproductions.spec import coverage, narrowing
@@ -24,8 +24,6 @@ from reproductions.spec.subjects import PAPER, Subject
 
 log = logging.getLogger(__name__)
 
-# How GPU and CPU allocators, and cuBLAS, say that there is not enough memory.
-_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 # Seconds for which models that are held together are prepared: so long the group's first record waits, and so much a kill
 # loses. A GPU measures many cells in a minute.
 CPU_GROUP, GPU_GROUP = 600.0, 60.0
@@ -124,11 +122,11 @@ def _outdated(record: Record, recipe: Recipe, store: Store) -> bool:
 
 def describe(error: BaseException) -> str:
     """Return one line that says why a cell failed, with the remedy if there is one."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
+    if is_out_of_memory(error):
         return "out of memory; use a larger device, --dtype bfloat16 or --device auto"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left on the disk ({error.filename or 'a temporary file'}); free some, finished work is kept"
+    first = (str(error).strip().splitlines() or [""])[0]
     return first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
 
 

@@ -28,7 +28,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from common.console import startup, threads
-from common.console.command_line import option
+from common.console.command_line import option, typed
 from common.console.progress import track
 from common.models import registry
 from common.pruning.recipe import Recipe
@@ -48,7 +48,8 @@ DEFAULTS = {"time": 24 * 60, "array_parallelism": 64}
 # the locks of a lost node, whose task begins again meanwhile.
 PATIENCE = 120.0
 _NARROWING = (
-    "profile", "remove", "row", "limit", "dtype", "device", "columns", "samples", "seed", "text", "alpha",
+    "profile", "remove", "row", "limit", "dtype", "device", "columns", "samples", "seed", "text", "alpha", "model",
+    "full_test_sets", "paper_budget", "force",
 )  # fmt: skip
 WHERE = "where to measure"  # the group of these options in --help
 LOOK = 2.0  # seconds between two looks at how far the workers are
@@ -137,12 +138,7 @@ def named_work(work: Sequence[Work], recipes: Sequence[str], all_work: Sequence[
 def list_work(options, work: Sequence[Work]) -> str:
     """Return a command for every recipe, the longest first; its output is meant for a log, without tables."""
     command = [sys.executable, "-m", "reproductions", "run", *options.targets, "--no-show"]
-    for name in _NARROWING:
-        value = getattr(options, name)
-        command += [] if value in (None, "") else [f"--{name}", str(value)]
-    command += [part for name in options.model for part in ("--model", name)]
-    flags = ("full-test-sets", "paper-budget", "force")
-    command += [f"--{name}" for name in flags if getattr(options, name.replace("-", "_"))]
+    command += typed({name: getattr(options, name) for name in _NARROWING})
     ordered = dict.fromkeys(entry.recipe.hash for entry in expected_time.longest_first(work, Store()))
     return "".join(f"{shlex.join([*command, '--recipe', key])}\n" for key in ordered)
 

@@ -114,14 +114,19 @@ def _share_kept(key: tuple, value, dense_value: tuple, share: float) -> Comparis
     return Comparison(words, difference, OF_DENSE, (key, dense_value[0]), low=100 * share, closed=True)
 
 
-def again_retains(share: float) -> Check:
-    """Return a check that the model keeps about `share` of the original average when pruned again."""
+def retains(method: str, share: float, half: bool = False) -> Check:
+    """Return a check that a method keeps about `share` of the original average.
+
+    half: only where about half of the layers or more are removed.
+    """
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         compared = []
         for model, sparsity in settings:
-            key, dense_value = (model, sparsity, AGAIN, "Avg."), dense(cell, settings, model, "Avg.")
-            if cell(*key) is not None and dense_value is not None:
+            key, dense_value = (model, sparsity, method, "Avg."), dense(cell, settings, model, "Avg.")
+            layers, every_layer = cell(model, sparsity, method, "layers"), dense(cell, settings, model, "layers")
+            counts = not half or None not in (layers, every_layer) and layers <= 0.56 * every_layer[1]
+            if counts and cell(*key) is not None and dense_value is not None:
                 compared.append(_share_kept(key, cell(*key), dense_value, share))
         return compared
 
@@ -141,22 +146,6 @@ def falls_with_size(cell: Lookup, settings: Pairs) -> list[Comparison]:
         for more, fewer in zip(keys, keys[1:], strict=False):
             compared.append(against(more[:2], (more, cell(*more)), [(fewer, cell(*fewer))]))
     return compared
-
-
-def half_retains(share: float) -> Check:
-    """Return a check that `share` of the original average is kept with about half of the layers removed."""
-
-    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        compared = []
-        for model, sparsity in settings:
-            key, dense_value = (model, sparsity, LACO, "Avg."), dense(cell, settings, model, "Avg.")
-            layers, every_layer = cell(model, sparsity, LACO, "layers"), dense(cell, settings, model, "layers")
-            complete = None not in (layers, every_layer, dense_value) and cell(*key) is not None
-            if complete and layers <= 0.56 * every_layer[1]:
-                compared.append(_share_kept(key, cell(*key), dense_value, share))
-        return compared
-
-    return check
 
 
 def _accepts(cell: Lookup, settings: Pairs) -> list[Comparison]:
@@ -229,7 +218,7 @@ CLAIMS = {
         Claim(
             "pruned-again-keeps-70-percent",
             "pruned again, 55 % of its parameters left, it keeps some 70 % of the dense average (65 % or more)",
-            again_retains(SOME_70),
+            retains(AGAIN, SOME_70),
         ),
         Claim(
             "two-steps-beat-one",
@@ -252,7 +241,7 @@ CLAIMS = {
         Claim(
             "half-keeps-70-percent",
             "near 50 % some 70 % of the performance is kept (65 % or more)",
-            half_retains(SOME_70),
+            retains(LACO, SOME_70, half=True),
         ),
         EQUATION,
     ),

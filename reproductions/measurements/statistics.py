@@ -10,7 +10,6 @@ from common.evaluation.windowed_perplexity import cut
 from common.models import sizes
 from common.pruning.pipeline import Context
 from common.utils.errors import UserError
-from papers.reassessing import quantization
 from reproductions.measurements import benchmark
 from reproductions.measurements.partial_records import held_out_loss, training_cost
 from reproductions.measurements.shape_only import MACS_TOKENS
@@ -25,12 +24,6 @@ def _test_sequences(context: Context, count: int) -> torch.Tensor:
     """Return held-out sequences [count, tokens] of the profile's test text."""
     corpus, length = TEXT[context.recipe.profile]
     return cut(corpora.joined_ids(context.tokenizer, corpus), length)[:count]
-
-
-def _held_mib(model) -> float:
-    """Return the MiB that parameters and buffers take as they are loaded."""
-    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    return sum(t.numel() * t.element_size() for t in tensors.values()) / sizes.MIB
 
 
 @torch.inference_mode()
@@ -59,7 +52,7 @@ def _statistics(context: Context, argument: str) -> tuple[dict, dict, dict]:
     sequences = _test_sequences(context, WINDOWS).to(model.get_input_embeddings().weight.device)
     pass_seconds(model, sequences)
     seconds = [pass_seconds(model, sequences) for _ in range(PASSES)]
-    values = {"parameters": sizes.parameters(model), "memory_mib": _held_mib(model)}
+    values = {"parameters": sizes.parameters(model), "memory_mib": sizes.held_mib(model)}
     values |= {"latency_seconds": statistics.median(seconds)}
     try:
         values["multiply_adds"] = sizes.multiply_adds(model, MACS_TOKENS)
@@ -99,7 +92,7 @@ def _held_out_loss(context: Context, argument: str) -> tuple[dict, dict, dict]:
 @benchmark("held-memory")
 def _memory(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Measure the memory of the model's tensors with 16 bits for every floating-point number."""
-    return {"held_mib": quantization.held_mib(context.model)}, {}, {}
+    return {"held_mib": sizes.held_mib(context.model, floating=2)}, {}, {}
 
 
 @benchmark("removed-each")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.records.results import ROOT
+from common.utils.errors import first_of
 from reproductions.audit.engine import Finding
 from reproductions.site import cells
 from reproductions.spec import registry, subjects
@@ -74,10 +75,7 @@ def with_counts(grid: cells.Grid) -> dict:
                 reasons.setdefault(f"{cell.label}: {cell.why}", []).append(
                     f"{line.sparsity} {line.method} {head.label}"
                 )
-    listed = [
-        f"{', '.join(places[:4])}{f' and {len(places) - 4} more' if len(places) > 4 else ''}: {why}"
-        for why, places in reasons.items()
-    ]
+    listed = [f"{first_of(places, 4)}: {why}" for why, places in reasons.items()]
     first = ranking_column(grid)
     return {
         **grid.__dict__,

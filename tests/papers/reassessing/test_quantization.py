@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from common.models import sizes
 from common.utils.errors import UserError
 from papers.reassessing import quantization
 
@@ -33,7 +34,7 @@ def test_a_group_that_does_not_divide_the_matrices_is_refused(present, tiny_llam
 def test_memory_counts_floats_at_16_bits_and_integers_as_they_are():
     module = nn.Linear(4, 8)
     module.register_buffer("packed", torch.zeros(10, dtype=torch.int32))
-    assert quantization.held_mib(module) * 2**20 == (32 + 8) * 2 + 10 * 4
+    assert sizes.held_mib(module, floating=2) * 2**20 == (32 + 8) * 2 + 10 * 4
 
 
 @pytest.mark.skipif(not installed, reason="optional: make setup-quantization")
@@ -48,7 +49,7 @@ def test_quantized_model_is_close_smaller_and_reloads(tiny_llama, tiny_tokenizer
     error = (after - before).norm() / before.norm()
     assert 0 < error < 0.5
     assert torch.equal(tiny_llama(ids).logits, before)
-    assert quantization.held_mib(quantized) < quantization.held_mib(tiny_llama)
+    assert sizes.held_mib(quantized, floating=2) < sizes.held_mib(tiny_llama, floating=2)
     quantized.save_pretrained(tmp_path)
     torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path, device_map="cpu")(ids).logits, after)
 
