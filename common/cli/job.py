@@ -36,6 +36,7 @@ _NO_MATTER = (
     *("json", "push_to_hub"),
     "remove",  # in the folder's name
 )
+TEST = "wikitext2-test"  # the test text of every model but the toy model
 SHARE = 0.9  # of a text file, for calibration; the samplers' share too
 MANY = 3  # times that sequences read a text, from which on the card says so
 
@@ -176,11 +177,7 @@ class Job:
     @property
     def test(self) -> str:
         """The test text's name; by default the last tenth of calibration files."""
-        if self.options.test:
-            return self.options.test
-        if files := [name for name in texts(self.text) if is_file(name)]:
-            return MIXED.join(files)
-        return "standin-test" if self.toy else "wikitext2-test"
+        return test_text(self.options) or ("standin-test" if self.toy else TEST)
 
     def crops(self, count: int, apart: int = 0) -> Tensor:
         """Draw ``count`` calibration sequences [count, length] from the text.
@@ -416,6 +413,11 @@ def texts(name: str) -> list[str]:
         names.append(next(existing, parts[0]))
         parts = parts[names[-1].count(MIXED) + 1 :]
     return names
+
+
+def test_text(options: ToolOptions) -> str:
+    """Return the test text that the options name, or else their calibration files; '' without any."""
+    return options.test or MIXED.join(name for name in texts(options.text or "") if is_file(name))
 
 
 def _same(name: str, other: str) -> bool:

@@ -8,12 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from common.calibration import corpora
 from common.cli import sweep as sweeping
 from common.evaluation import harness
 from common.models import checkpoint, loading
-from common.models.files import hub
+from common.models.files import gguf_wheels, hub
 from common.utils.errors import NoData, UserError
-from tests.tools import PARAGRAPH
+from tests.tools import PARAGRAPH, main, method_of
 
 
 @pytest.fixture
@@ -153,6 +154,38 @@ def test_tasks_without_their_data_are_to_be_left_out(tool, monkeypatch):
         and "could not fetch dataset baber/piqa: HF_HUB_OFFLINE is set. Leave --tasks out" in run.last_line
     )
     assert "LAYERLAB_HUB" in run.last_line and "reproductions" not in run.last_line
+
+
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        ({}, "Salesforce/wikitext"),
+        ({"--text": "c4-train", "--test": "TEXT"}, "allenai/c4"),
+        ({"--text": "c4-train", "--no-evaluation": None}, "allenai/c4"),
+        ({"--text": "TEXT", "--tasks": "piqa"}, "baber/piqa"),
+        ({"--text": "TEXT"}, None),
+    ],
+)
+def test_missing_data_are_said_before_a_packaged_model_is_converted(
+    options, missing, text, tmp_path, monkeypatch, capsys
+):
+    def absent(hub_id, *_, **__):
+        raise NoData(f"could not fetch dataset {hub_id}; {hub.REMEDY}")
+
+    def fetch(spec):
+        raise UserError("downloading and converting")
+
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
+    monkeypatch.setattr(corpora, "open_dataset", absent)
+    monkeypatch.setattr(harness, "check", lambda names: absent("baber/piqa"))
+    monkeypatch.setattr(gguf_wheels, "fetch", fetch)
+    corpora._texts.cache_clear()
+    arguments = ["--model", "smollm2-135m-instruct", "--remove", "2", "--out", str(tmp_path / "out")]
+    arguments += [str(part).replace("TEXT", str(text)) for pair in options.items() for part in pair if part is not None]
+    assert main(method_of("refit"), arguments) == 2
+    printed = capsys.readouterr().err
+    assert ("downloading and converting" in printed) == (missing is None)
+    assert missing is None or f"could not fetch dataset {missing}" in printed
 
 
 def test_a_result_that_cannot_be_asked_is_saved_and_says_so(tool, monkeypatch):
