@@ -60,17 +60,14 @@ WEIGHTED = [
 ]
 
 
-@pytest.mark.parametrize(("model", "cells", "printed_average", "printed_retained"), LINEARPATCH)
-def test_linearpatch_prints_these_averages(model, cells, printed_average, printed_retained):
+@pytest.mark.parametrize(
+    ("dense", "kind", "cells", "printed_average", "printed_retained"),
+    [*((DENSE[model], "mean-of-ratios", *printed) for model, *printed in LINEARPATCH)]
+    + [(PRUNECOMP_DENSE, "ratio-of-means", *printed) for printed in PRUNECOMP],
+)
+def test_linearpatch_and_prunecomp_print_these_averages(dense, kind, cells, printed_average, printed_retained):
     assert average(row(*cells)) == pytest.approx(printed_average, abs=0.0051)
-    assert retained_performance(row(*cells), DENSE[model]) == pytest.approx(printed_retained, abs=0.0101)
-
-
-@pytest.mark.parametrize(("cells", "printed_average", "printed_retained"), PRUNECOMP)
-def test_prunecomp_prints_these_averages(cells, printed_average, printed_retained):
-    assert average(row(*cells)) == pytest.approx(printed_average, abs=0.0051)
-    retained = retained_performance(row(*cells), PRUNECOMP_DENSE, kind="ratio-of-means")
-    assert retained == pytest.approx(printed_retained, abs=0.0101)
+    assert retained_performance(row(*cells), dense, kind=kind) == pytest.approx(printed_retained, abs=0.0101)
 
 
 @pytest.mark.parametrize("printed", WEIGHTED)

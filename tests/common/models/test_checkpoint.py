@@ -167,18 +167,12 @@ def test_a_link_to_a_directory_stays_a_link(tiny_llama, tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["large-disk", "model"]
 
 
-def test_an_unregistered_patch_says_what_to_import(tiny_llama, make_patch, tmp_path):
-    attach_patch(tiny_llama, 2, make_patch(0.4), kind="somepaper")
+@pytest.mark.parametrize("kind, module", [("somepaper", "the package of its method"), ("test.shift", __name__)])
+def test_an_unregistered_patch_says_what_to_import(kind, module, tiny_llama, make_patch, tmp_path, monkeypatch):
+    attach_patch(tiny_llama, 2, make_patch(0.4), kind=kind)
     checkpoint.save(tiny_llama, None, tmp_path / "model")
-    with pytest.raises(UserError, match="kind 'somepaper'.*; import the package of its method first"):
-        checkpoint.load(tmp_path / "model")
-
-
-def test_a_patch_knows_which_module_rebuilds_it(tiny_llama, make_patch, tmp_path, monkeypatch):
-    attach_patch(tiny_llama, 2, make_patch(0.4))
-    checkpoint.save(tiny_llama, None, tmp_path / "model")
-    monkeypatch.delitem(hooks.PATCH_LOADERS, "test.shift")  # as in a process that has not imported it
-    with pytest.raises(UserError, match=f"kind 'test.shift'.*; import {__name__} first"):
+    monkeypatch.delitem(hooks.PATCH_LOADERS, kind, raising=False)  # as in a process that has not imported it
+    with pytest.raises(UserError, match=f"kind '{kind}'.*; import {module} first"):
         checkpoint.load(tmp_path / "model")
 
 
