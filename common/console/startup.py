@@ -67,6 +67,11 @@ def ended_as_by_ctrl_c() -> AbstractContextManager[None]:
     return _exchanged(signal.SIG_DFL, signal.default_int_handler, ENDING)
 
 
+def without_ctrl_c() -> AbstractContextManager[None]:
+    """Ignore Ctrl-C while the context is open, and for good in processes that start then: who started them ends them."""
+    return _exchanged(signal.default_int_handler, signal.SIG_IGN, (signal.SIGINT,))
+
+
 @contextmanager
 def _exchanged(before, after, numbers: Iterable[signal.Signals]) -> Iterator[None]:
     """Exchange the answers that are `before` while the context is open."""

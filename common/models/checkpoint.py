@@ -46,6 +46,9 @@ FORMAT = 1
 PROBE = "def f(x):\n\treturn 2023 - x  # na\u00efve \u65e5\u672c\u8a9e, don't; 650841823\n\n   \u00c4"
 PATCHES_JSON = "patches.json"
 
+# Numbers of layers that predict further tokens, behind the decoder. transformers reads none, so none is saved.
+_FURTHER_TOKENS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+
 
 def save(
     model: nn.Module,
@@ -188,6 +191,9 @@ def load(
 
 
 def _patched(model: nn.Module, described: list[tuple[dict, dict[str, Tensor]]]) -> nn.Module:
+    for name in _FURTHER_TOKENS:
+        if getattr(model.config, name, None):
+            setattr(model.config, name, 0)
     half_precision.speed_up(model, model.dtype, (offload.of(model) or model).device)
     unlisted.check(model.eval())
     for entry, tensors in described:

@@ -193,7 +193,7 @@ def local(worker: Worker, count: int, folder: Path, ends: float | None = None) -
                 path = folder / f"{os.getpid()}-{worker.since}-{number}.log"
                 arguments = (worker, () if gpus else cores, path)
                 process = multiprocessing.get_context("spawn").Process(target=_begin, args=arguments)
-                with _environment(cores, own_gpus):
+                with _environment(cores, own_gpus), startup.without_ctrl_c():
                     process.start()
                 logs[process] = path
             _watch(worker, logs, ends)

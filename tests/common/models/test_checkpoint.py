@@ -255,3 +255,29 @@ def test_remote_code_does_not_run_unasked(write_checkpoint, tmp_path):
     edit_json(directory / "config.json", lambda c: c.update(model_type="llama"))
     checkpoint.load(directory)  # a supported type uses the library's own code
     assert "evil" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "place"),
+    [
+        ("glm4_moe", "num_nextn_predict_layers", "model.layers.6."),
+        ("qwen3_5_text", "mtp_num_hidden_layers", "mtp.layers.0."),
+    ],
+)
+def test_a_saved_config_asks_for_no_layer_that_is_not_saved(family, name, place, write_checkpoint, tmp_path, ids):
+    """A layer that predicts further tokens: transformers leaves its weights out."""
+    folder = write_checkpoint(tmp_path / "model", family)
+    tensors = load_file(folder / "model.safetensors")
+    extra = {
+        key.replace("model.layers.5.", place): value.clone()
+        for key, value in tensors.items()
+        if "model.layers.5." in key
+    }
+    save_file(tensors | extra, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {name: 1}))
+    model, tokenizer = checkpoint.load(folder)
+    out = checkpoint.save(model, tokenizer, tmp_path / "out", source=folder)
+    assert not any(place in key for key in load_file(out / "model.safetensors"))
+    assert json.loads((out / "config.json").read_text())[name] == 0
+    assert torch.equal(AutoModelForCausalLM.from_pretrained(out).eval()(ids).logits, model(ids).logits)

@@ -294,6 +294,25 @@ def test_a_submitter_that_is_told_to_end_leaves_no_process_behind(stub, number, 
     assert not alive
 
 
+@pytest.mark.slow
+def test_ctrl_c_of_the_terminal_is_the_submitters_business(stub):
+    """It reaches workers that still load their libraries, too: no traceback of theirs beside the submitter's answer."""
+    work = grid(1)
+    first = submitter(stub, work, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    workers_of_first = []
+    wait_until(lambda: workers_of_first.extend(_spawned(first.pid)) or workers_of_first, 60)
+    for process in workers_of_first:
+        process.send_signal(signal.SIGINT)
+    assert not any(line.startswith("Traceback") for line in first.communicate()[1].splitlines())
+    assert_recorded(stub, work)
+
+
+def _spawned(submitter_id):
+    """The workers of a submitter, beside the process that cleans up behind them."""
+    children = psutil.Process(submitter_id).children()
+    return [child for child in children if any("spawn_main" in part for part in child.cmdline())]
+
+
 def test_listed_commands_ask_for_each_cell_once(stub):
     work = grid(5)
     text = ["run", "table1-laco", "--model", "a b", "--workers", "3", "--list-work"]
