@@ -34,6 +34,12 @@ def start(tmp_path, module, *arguments, **options):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, **options)
 
 
+def only_interrupted(text):
+    """One line, besides that of a busy machine."""
+    lines = [line for line in text.splitlines() if not line.startswith("still loading")]
+    return len(lines) == 1 and lines[0].startswith("interrupted")
+
+
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
@@ -50,8 +56,7 @@ def start(tmp_path, module, *arguments, **options):
 def test_ctrl_c_in_an_import_is_one_line(tmp_path, module, arguments):
     # a suite that runs in the background inherits that Ctrl-C is ignored
     done = start(tmp_path, module, *arguments, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    assert done.returncode == 130
-    assert done.stderr.startswith("interrupted") and done.stderr.count("\n") == 1
+    assert done.returncode == 130 and only_interrupted(done.stderr)
     assert not done.stdout and not list(tmp_path.glob("mine/**/*.json"))
 
 
@@ -59,8 +64,7 @@ def test_ctrl_c_in_an_import_is_one_line(tmp_path, module, arguments):
 def test_a_scheduler_that_ends_a_command_gets_the_same_line(tmp_path, monkeypatch, module, tool):
     monkeypatch.setenv("STOP_BY", str(int(signal.SIGTERM)))
     done = start(tmp_path, module, f"papers.{tool}", *PLAN)
-    assert done.returncode == 130
-    assert done.stderr.startswith("interrupted") and done.stderr.count("\n") == 1
+    assert done.returncode == 130 and only_interrupted(done.stderr)
 
 
 def test_where_it_is_ignored_it_stays_so(tmp_path):
