@@ -64,7 +64,7 @@ def card(method, report: dict) -> str:
         times=evaluation.get("times", {}),
         divergence=evaluation.get("divergence", {}),
         samples=list(pairs),
-        same_model=f"With `{MERGEKIT}`, mergekit makes this very model.",
+        same_model=f"With `{MERGEKIT}`, mergekit makes these weights. `config.json` must come from here.",
         prune_layers=prune_layers(removed),
         mergekit=mergekit(report) if removed else "",
         command=command(report),
@@ -256,7 +256,10 @@ def prune_layers(removed: Collection[int]) -> str:
 
 
 def mergekit(report: dict) -> str:
-    """Return the mergekit configuration (YAML) that makes the same model from the original, by a passthrough merge."""
+    """Return the mergekit configuration (YAML) that makes the same weights from the original, by a passthrough merge.
+
+    mergekit writes the new number of layers into the config, and leaves lists with one entry per layer as they were.
+    """
     model = report["source"].get("base_model", report["model"])
     lines = ["merge_method: passthrough", f"dtype: {report['dtype']}", "slices:"]
     for start, stop in runs(set(range(report["layers"]["before"])).difference(report["facts"]["removed"])):
