@@ -101,7 +101,7 @@ class Observed:
         return self._matrix(layer, MLP).weight.float().norm(dim=0).cpu()
 
     @property
-    def carrier(self) -> int | None:
+    def graftable_writer(self) -> int | None:
         """The layer that writes the massive activation, if the layer before it can take its neurons; else None."""
         writer = self.norms.writer
         return writer if writer and self.graft([writer]) is not None else None

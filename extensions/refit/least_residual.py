@@ -4,14 +4,14 @@ UIDL, LLM-Streamline and LinearPatch select the block after which the residual s
 it. A linear repair corrects much of the change, but not equally for all blocks. So here every block is scored by its
 residual error after the repair. For a run [a, b) of layers and the original residual stream X it is
 
-    left(a, b) = min over D of |X[a] + X[a] D - X[b]|^2 / |X[b]|^2     (ridge on D)
+    error(a, b) = min over D of |X[a] + X[a] D - X[b]|^2 / |X[b]|^2     (ridge on D)
 
 by a map of the residual stream, as of Ghosted Layers. It takes one pass over the calibration tokens and sums alone; no
 model is repaired. A block is the run of smallest error. A set is the runs, with kept layers in between, whose errors
 have the smallest sum, found by dynamic programming over all runs. Adding the errors of several runs assumes that
-earlier repairs are exact. `carried` gives the error of runs that begin with the layer which writes the massive
-activation, if its neurons are grafted (`extensions.refit.graft`). NBL (arXiv 2505.21077) ranks single attentions
-similarly, by a bound on the error of a linear map in their place.
+earlier repairs are exact. `residual_errors_assuming_graft` gives the error of runs that begin with the layer which
+writes the massive activation, as if grafting its neurons restored it (`extensions.refit.graft`). NBL (arXiv 2505.21077)
+ranks single attentions similarly, by a bound on the error of a linear map in their place.
 
 Memory: X[a]'X[a] [channels, channels] for every first layer and X[a]'(X[b] - X[a]) [channels, channels] for every run,
 in float64. If that exceeds MOMENT_BYTES it is split into several passes, each over fewer first layers.
@@ -42,11 +42,12 @@ MOMENT_BYTES = 4 * 2**30
 
 @register("least-left")
 @dataclass(frozen=True)
-class LeastLeft(Selection):
+class LeastResidual(Selection):
     """Select the block, or the set of layers, with the smallest residual error after a linear repair.
 
     shape: ``window`` (one block) or ``set``. inputs: of the linear map, only ``stream``. carried: for runs that begin
-    with the layer that writes the massive activation, assume a repair with a graft (`carried`). ridge: see `leftovers`.
+    with the layer that writes the massive activation, take `residual_errors_assuming_graft`. ridge: see
+    `residual_errors`.
     """
 
     count: int
@@ -63,9 +64,9 @@ class LeastLeft(Selection):
         check_count(self.count, layers)
         # One pass for both shapes and every count up to the papers' largest share, as `Context.statistics` does.
         longest = max(self.count, layers // 3)
-        errors = self._lefts(context, longest)
+        errors = self._errors(context, longest)
         if self.carried:
-            errors |= self._lefts(context, longest, graft=True)
+            errors |= self._errors(context, longest, assuming_graft=True)
         if self.shape == "window":
             chosen_runs = [min((run for run in errors if run[1] - run[0] == self.count), key=errors.__getitem__)]
         else:
@@ -73,24 +74,26 @@ class LeastLeft(Selection):
         context.details["left"] = [[*run, round(errors[run], 6)] for run in chosen_runs]
         return [layer for run in chosen_runs for layer in range(*run)]
 
-    def _lefts(self, context: Context, longest: int, graft: bool = False) -> dict[Run, float]:
+    def _errors(self, context: Context, longest: int, assuming_graft: bool = False) -> dict[Run, float]:
         lengths, options = range(1, longest + 1), {"ridge": self.ridge} | context.pass_options
 
         def search() -> list[list]:
             decoder, ids = context.decoder, context.sequences()
-            if graft:
-                errors = carried(decoder, ids, lengths, Observed(decoder, ids).carrier, **options)
+            if assuming_graft:
+                errors = residual_errors_assuming_graft(
+                    decoder, ids, lengths, Observed(decoder, ids).graftable_writer, **options
+                )
             else:
-                errors = leftovers(decoder, ids, lengths, **options)
+                errors = residual_errors(decoder, ids, lengths, **options)
             return [[*run, share] for run, share in errors.items()]
 
         facts = {"calibration": context.recipe.calibration, "ridge": self.ridge, "longest": longest}
-        rows = context.searched("leftovers-carried" if graft else "leftovers", facts, search)
+        rows = context.searched("leftovers-carried" if assuming_graft else "leftovers", facts, search)
         return {(a, b): share for a, b, share in rows}
 
 
 @torch.no_grad()
-def leftovers(
+def residual_errors(
     decoder: Decoder,
     ids: Tensor,
     lengths: Sequence[int],
@@ -99,7 +102,7 @@ def leftovers(
     batch_size: int = 8,
     progress: bool = False,
 ) -> dict[Run, float]:
-    """Compute the residual error left(a, b) of every run of layers (module docstring).
+    """Compute error(a, b) of every run of layers (module docstring).
 
     Runs that contain the first or the last layer are left out.
 
@@ -121,12 +124,12 @@ def leftovers(
         sums = _ResidualSums(part)
         for crossing in crossings(decoder, ids, part, batch_size=batch_size, progress=progress):
             sums.add(crossing)
-        errors |= sums.left(ridge)
+        errors |= sums.errors(ridge)
     return errors
 
 
 @torch.no_grad()
-def carried(
+def residual_errors_assuming_graft(
     decoder: Decoder,
     ids: Tensor,
     lengths: Sequence[int],
@@ -136,10 +139,10 @@ def carried(
     batch_size: int = 8,
     progress: bool = False,
 ) -> dict[Run, float]:
-    """Compute left(a, b) of the runs that begin with the layer that writes the massive activation, assuming a graft.
+    """Compute error(a, b) of the runs that begin with the layer that writes the massive activation, assuming a graft.
 
     First tokens count as repaired by the grafted neurons: they are in |X[b]|^2, but neither in the residual error nor
-    in the fit. ``writer`` is that layer, None for none; the other arguments are those of `leftovers`.
+    in the fit. ``writer`` is that layer, None for none; the other arguments are those of `residual_errors`.
 
     Returns:
         Run -> residual error as a share of |X[b]|^2; {} if there is no such layer, or if it is the first.
@@ -151,13 +154,13 @@ def carried(
     for crossing in crossings(decoder, ids, runs, first=False, batch_size=batch_size, progress=progress):
         sums.add(crossing)
         sums.regressions[crossing.run].target += crossing.after[:, 0].double().square().sum().item()
-    return sums.left(ridge)
+    return sums.errors(ridge)
 
 
 def least_set(errors: Mapping[Run, float], count: int) -> list[Run]:
     """Return runs of ``count`` layers in total whose residual errors have the smallest sum, in ascending order.
 
-    At least one kept layer is between any two runs. The errors are those of `leftovers`.
+    At least one kept layer is between any two runs. The errors are those of `residual_errors`.
     """
     last = max(stop for _, stop in errors)
     # best[stop][n]: (sum, runs) of n layers in runs that end at `stop` or before
@@ -200,7 +203,7 @@ class _ResidualSums:
         before, after = crossing.before, crossing.after
         self.regressions[crossing.run].add(before, after.double() - before.double(), after, crossing.keep)
 
-    def left(self, ridge: float) -> dict[Run, float]:
+    def errors(self, ridge: float) -> dict[Run, float]:
         for run, regression in self.regressions.items():
             regression.share(self.regressions[self.leading[run[0]]])
         return {run: regression.fitted(ridge)[1] / regression.target for run, regression in self.regressions.items()}
@@ -208,7 +211,7 @@ class _ResidualSums:
 
 @register("least-left-refit")
 @dataclass(frozen=True)
-class LeastLeftRefit(Pruning):
+class LeastResidualRefit(Pruning):
     """Remove layers one by one by least residual, with a refit after each.
 
     Every selection is made in the repaired model, towards the original residual stream. following, ridge: of
@@ -238,17 +241,17 @@ def prune(model: nn.Module, ids: Tensor, count: int, **options) -> dict:
         "removed", the layers in order; "left", the residual error of every choice; "refitted", the reports.
     """
     dense, alive = copy.deepcopy(model), list(range(Decoder(model).num_layers))
-    removed, lefts, reports = [], [], []
+    removed, removed_errors, reports = [], [], []
     shared = {name: options[name] for name in ("ridge", "batch_size") if name in options}
     for _ in range(count):
         errors = choices(model, dense, alive, ids, **shared)
         place = min(errors, key=errors.__getitem__)
         layer, matrices = alive[place], refit.refit(model, ids, [place], dense=dense, alive=alive, **options)
-        lefts.append(round(errors[place], 6))
+        removed_errors.append(round(errors[place], 6))
         reports += [{"removed": layer} | matrix for matrix in matrices]
         removed.append(layer)
         alive.remove(layer)
-    return {"removed": removed, "left": lefts, "refitted": reports}
+    return {"removed": removed, "left": removed_errors, "refitted": reports}
 
 
 @torch.no_grad()

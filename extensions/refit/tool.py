@@ -16,16 +16,17 @@ from common.utils.errors import UserError
 from extensions.refit import distill
 from extensions.refit.cost import Cost
 from extensions.refit.graft import Observed
-from extensions.refit.least_residual import carried, least_set, leftovers
+from extensions.refit.least_residual import least_set, residual_errors, residual_errors_assuming_graft
 from extensions.refit.method import LARGE
 from extensions.refit.options import LEAST_RESIDUAL, RefitOptions
 from extensions.refit.steps import Refit
 
 HELD_OUT_OF = 8  # the league's share: 16 of 128 sequences
-WORSE = 1.05  # times the perplexity at which a choice that counts on grafted neurons is left
+WORSE = 1.05  # times the perplexity at which a set chosen as if grafting had restored the massive activation is left
 FEW = 16  # times as many tokens as the residual stream has channels: by what a repair leaves of these the layers are chosen
-# Sets of layers: by least residual, without and with grafting; the block whose ends are most similar.
-PLAIN, COUNTING, BLOCK = "least residual", "least residual with grafting", "contiguous block"
+# Sets of layers: by least residual, also computed as if grafting restored the massive activation; the block whose ends
+# are most similar.
+PLAIN, ASSUMING_GRAFT, BLOCK = "least residual", "least residual with grafting", "contiguous block"
 WIDE = 2048  # channels from which on a CPU takes hours for the sums of that
 
 
@@ -48,8 +49,8 @@ def check(job: Job) -> None:
             f"--choose {options.choose} reads the whole model for every batch. Remove --stream, or use --choose cosine"
         )
     if options.choose is None and job.named_layers is None:
-        dear = options.stream is not None or (options.device == "cpu" and job.config.hidden_size > WIDE)
-        options.choose = "cosine" if dear or options.cosine is not None else "best"
+        too_expensive = options.stream is not None or (options.device == "cpu" and job.config.hidden_size > WIDE)
+        options.choose = "cosine" if too_expensive or options.cosine is not None else "best"
     if options.held_out is None:  # of wide models one H'H is all there is room for
         choose_ridge = options.ridge is None and job.config.intermediate_size < LARGE
         options.held_out = options.samples // HELD_OUT_OF if choose_ridge else 0
@@ -71,7 +72,7 @@ def apply(job: Job) -> dict:
     else:
         choose, sets = job.options.choose, {}
         if choose != "cosine":
-            sets |= job.remembered("choices", "least residual", lambda: _least_left(job))
+            sets |= job.remembered("choices", "least residual", lambda: _least_residual_sets(job))
         if choose == "cosine" or (choose == "best" and len(job.sequences) > 1):
             block = ContiguousBlock(count=job.count, exclude_ends=True, **job.given_options("cosine"))
             sets[BLOCK] = list(block.choose(context_of(job.model, job.tokenizer, job.sequences)))
@@ -123,7 +124,7 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
     Each set is refitted, and judged by its perplexity on held-out sequences. Copies are refitted without them, since what
     chooses a ridge is in the solution, too.
 
-    The lowest perplexity decides. A set that differs because it counts on grafting is kept unless it is worse than the
+    The lowest perplexity decides. A set that differs because it assumes grafting is kept unless it is worse than the
     others by more than WORSE: where they are close by the calibration's own text, another text needs the first token's
     state more.
     """
@@ -141,14 +142,14 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
         tried.append({"removed": removed, "perplexity": perplexity})
         notes.append(f"{perplexity:.4g} without {_shown(removed)} ({' and '.join(names)})")
         perplexity_by_name |= dict.fromkeys(names, perplexity)
-    best = min(perplexity_by_name.keys() - {COUNTING}, key=lambda name: (perplexity_by_name[name], name != PLAIN))
+    best = min(perplexity_by_name.keys() - {ASSUMING_GRAFT}, key=lambda name: (perplexity_by_name[name], name != PLAIN))
     if (
-        sets.get(COUNTING, sets[PLAIN]) != sets[PLAIN]
-        and perplexity_by_name[COUNTING] <= WORSE * perplexity_by_name[best]
+        sets.get(ASSUMING_GRAFT, sets[PLAIN]) != sets[PLAIN]
+        and perplexity_by_name[ASSUMING_GRAFT] <= WORSE * perplexity_by_name[best]
     ):
-        best = COUNTING
+        best = ASSUMING_GRAFT
     tolerated = (
-        f", although not the lowest: counting on grafting may cost up to {WORSE - 1:.0%} here, because other texts need the "
+        f", although not the lowest: with grafting up to {WORSE - 1:.0%} more is accepted here, because other texts need the "
         "grafted neurons more"
     )
     job.notes.append(
@@ -174,21 +175,23 @@ def _writer(job: Job) -> int | None:
     return job.shared["norms"].writer
 
 
-def _least_left(job: Job) -> dict[str, list[int]]:
-    """Return the layers, in runs or alone, of which a map of the residual stream leaves least, without and with grafting.
+def _least_residual_sets(job: Job) -> dict[str, list[int]]:
+    """Return the least-residual set, also computed as if grafting restored the massive activation.
 
     What grafting is worth to a refit is known by refitting alone: of few tokens the sums promise too much. Runs of
     a sweep share what they read.
     """
-    if job.shared.get("left_up_to", 0) < job.count:
-        job.shared["left_up_to"] = max(job.counts)
+    if job.shared.get("residual_errors_up_to", 0) < job.count:
+        job.shared["residual_errors_up_to"] = max(job.counts)
         few = job.sequences[: -(-FEW * job.decoder.hidden_size // job.length)]
         lengths, where = range(1, max(job.counts) + 1), {"batch_size": job.batch_size, "progress": True}
-        errors = leftovers(job.decoder, few, lengths, **where)
-        carrier = None if job.options.no_graft else Observed(job.decoder, few).carrier
-        job.shared["left"] = [errors, errors | carried(job.decoder, few, lengths, carrier, **where)]
-    sets = [[layer for run in least_set(errors, job.count) for layer in range(*run)] for errors in job.shared["left"]]
-    return dict(zip((PLAIN, COUNTING), sets[:1] if len(job.sequences) == 1 else sets, strict=False))
+        errors = residual_errors(job.decoder, few, lengths, **where)
+        writer = None if job.options.no_graft else Observed(job.decoder, few).graftable_writer
+        assuming_graft = residual_errors_assuming_graft(job.decoder, few, lengths, writer, **where)
+        job.shared["residual_errors"] = [errors, errors | assuming_graft]
+    runs_by_set = [least_set(errors, job.count) for errors in job.shared["residual_errors"]]
+    sets = [[layer for run in set_runs for layer in range(*run)] for set_runs in runs_by_set]
+    return dict(zip((PLAIN, ASSUMING_GRAFT), sets[:1] if len(job.sequences) == 1 else sets, strict=False))
 
 
 def _refits(job: Job) -> int:

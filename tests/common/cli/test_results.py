@@ -563,7 +563,7 @@ def test_a_search_that_was_killed_continues_by_the_same_command(tool, tmp_path, 
     [
         ("laco", ["--remove", 3], algorithm, "output_similarity"),
         ("refit", ["--remove", 2], refit_tool, "token_nlls"),
-        ("refit", ["--remove", 2], refit_tool, "leftovers"),
+        ("refit", ["--remove", 2], refit_tool, "residual_errors"),
         ("linearpatch", ["--max-perplexity-increase", "50%"], bounded, "token_nlls"),
         ("laco", ["--max-perplexity-increase", "50%"], algorithm, "output_similarity"),
     ],

@@ -189,8 +189,8 @@ def run_tool(write_checkpoint, tiny_tokenizer, tmp_path):
 
 def test_what_cannot_be_grafted_where_it_would_not_fire_counts_for_no_choice(make_tiny, ids):
     able, unable = (Observed(Decoder(kind(make_tiny("llama"))), ids) for kind in (planted, deaf))
-    assert (able.norms.writer, able.carrier) == (unable.norms.writer, WRITER) == (WRITER, WRITER)
-    assert unable.carrier is None and unable.graft([WRITER]) is None
+    assert (able.norms.writer, able.graftable_writer) == (unable.norms.writer, WRITER) == (WRITER, WRITER)
+    assert unable.graftable_writer is None and unable.graft([WRITER]) is None
     assert Observed(Decoder(deaf(make_tiny("llama"))), ids).graft([WRITER]) is None
     removed = []
     for option in ({}, {"carried": True}):

@@ -31,7 +31,7 @@ def naive(model, ids, a, b, ridge=1e-3):
 )
 def test_every_run_is_scored_by_what_its_repair_leaves(kind, options, ids, make_tiny):
     model = make_tiny(kind)
-    errors = least_residual.leftovers(Decoder(model), ids, [1, 2, 3], batch_size=4, **options)
+    errors = least_residual.residual_errors(Decoder(model), ids, [1, 2, 3], batch_size=4, **options)
     assert sorted(errors) == [(a, a + n) for a in range(1, 5) for n in (1, 2, 3) if a + n < 6]
     for run, left in errors.items():
         assert left == pytest.approx(naive(model, ids, *run, **options), rel=2e-3, abs=1e-7)
@@ -39,10 +39,10 @@ def test_every_run_is_scored_by_what_its_repair_leaves(kind, options, ids, make_
 
 def test_passes_that_hold_less_find_the_same(ids, tiny_llama, monkeypatch):
     decoder = Decoder(tiny_llama)
-    whole = least_residual.leftovers(decoder, ids, [1, 2])
+    whole = least_residual.residual_errors(decoder, ids, [1, 2])
     before = decoder.executions
     monkeypatch.setattr(least_residual, "MOMENT_BYTES", 8 * 64 * 64 * 3)  # one first layer at a time
-    assert least_residual.leftovers(decoder, ids, [1, 2]) == whole
+    assert least_residual.residual_errors(decoder, ids, [1, 2]) == whole
     assert decoder.executions - before == 3 + 4 + 5 + 5  # a pass ends where its last run does
 
 
@@ -56,7 +56,7 @@ def test_the_set_is_the_best_of_all_sets(seed):
 
 
 def test_steps_choose_by_the_scores(ids, make_tiny):
-    scores = least_residual.leftovers(Decoder(make_tiny("llama")), ids, [1, 2, 3])
+    scores = least_residual.residual_errors(Decoder(make_tiny("llama")), ids, [1, 2, 3])
     for shape in ("window", "set"):
         model = make_tiny("llama")
         context = context_of(model, sequences=ids, selection={"method": "least-left", "count": 3, "shape": shape})
@@ -71,7 +71,7 @@ def test_each_time_the_layer_that_leaves_the_least_residual_is_removed_and_the_r
     model, dense = make_tiny("llama"), make_tiny("llama")
     context = context_of(model, sequences=ids, selection={"method": "least-left-refit", "count": 2, "following": 1})
     run_recipe(context)
-    scores = least_residual.leftovers(Decoder(dense), ids, [1])
+    scores = least_residual.residual_errors(Decoder(dense), ids, [1])
     first = min(scores, key=scores.get)
     by_hand, alive = make_tiny("llama"), [layer for layer in range(6) if layer != first[0]]
     refit.refit(by_hand, ids, [first[0]], following=1)
@@ -100,13 +100,16 @@ def test_with_grafting_first_tokens_are_no_part_of_the_fit(ids, make_tiny):
     """Runs that begin with their layer: the map is fitted on the other tokens, and what it leaves is a share of all."""
     model, ids = planted(make_tiny("llama")), ids.clone()
     ids[:, 0] = FIRST
-    errors = least_residual.carried(Decoder(model), ids, [1, 2, 7], WRITER, batch_size=4)
+    errors = least_residual.residual_errors_assuming_graft(Decoder(model), ids, [1, 2, 7], WRITER, batch_size=4)
     x = streams(model, ids)
     assert sorted(errors) == [(WRITER, WRITER + 1), (WRITER, WRITER + 2)]
     for (a, b), left in errors.items():
         h, missing = (value[:, 1:].flatten(0, 1).double() for value in (x[a], x[b] - x[a]))
         assert left == pytest.approx(left_over(h, missing, x[b]), rel=2e-3)
-    assert [least_residual.carried(Decoder(model), ids, [1, 2], none) for none in (None, 0)] == [{}, {}]
+    assert [least_residual.residual_errors_assuming_graft(Decoder(model), ids, [1, 2], none) for none in (None, 0)] == [
+        {},
+        {},
+    ]
 
 
 def test_a_step_selects_with_grafting(ids, make_tiny):
@@ -116,8 +119,8 @@ def test_a_step_selects_with_grafting(ids, make_tiny):
     for option in ({}, {"carried": True}):
         model = planted(make_tiny("llama"))
         decoder = Decoder(model)
-        scores = least_residual.leftovers(decoder, ids, [1, 2])
-        scores |= least_residual.carried(decoder, ids, [1, 2], WRITER) if option else {}
+        scores = least_residual.residual_errors(decoder, ids, [1, 2])
+        scores |= least_residual.residual_errors_assuming_graft(decoder, ids, [1, 2], WRITER) if option else {}
         context = context_of(
             model, sequences=ids, selection={"method": "least-left", "count": 2, "shape": "set"} | option
         )

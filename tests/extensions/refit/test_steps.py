@@ -25,7 +25,7 @@ from common.utils.errors import UserError
 from extensions import refit
 from extensions.refit import tool
 from extensions.refit.cost import Cost
-from extensions.refit.least_residual import leftovers
+from extensions.refit.least_residual import residual_errors
 
 DOWN = "model.layers.1.mlp.down_proj"
 
@@ -219,7 +219,9 @@ def report_of(folder):
 def test_the_tool_removes_what_a_repair_leaves_least_of_if_told_so(write_checkpoint, tmp_path, monkeypatch):
     model = AutoModelForCausalLM.from_pretrained(write_checkpoint(tmp_path / "tiny", "llama"))
     drawn, cosines = [], []
-    monkeypatch.setattr(tool, "leftovers", lambda d, ids, *a, **k: drawn.append(ids) or leftovers(d, ids, *a, **k))
+    monkeypatch.setattr(
+        tool, "residual_errors", lambda d, ids, *a, **k: drawn.append(ids) or residual_errors(d, ids, *a, **k)
+    )
     choose = steps.ContiguousBlock.choose
     monkeypatch.setattr(
         steps.ContiguousBlock, "choose", lambda self, context: cosines.append(self) or choose(self, context)
@@ -228,7 +230,7 @@ def test_the_tool_removes_what_a_repair_leaves_least_of_if_told_so(write_checkpo
     report = report_of(tmp_path)
     width = model.config.hidden_size
     assert len(drawn) == 1 and 0 <= drawn[0].numel() - tool.FEW * width < 32 and cosines == []
-    errors = leftovers(Decoder(model.double()), drawn[0], [1, 2, 3])
+    errors = residual_errors(Decoder(model.double()), drawn[0], [1, 2, 3])
     sets = {layers: runs_of(layers) for layers in itertools.combinations(range(1, 5), 3)}
     best = min(sets, key=lambda layers: sum(errors[run] for run in sets[layers]))
     assert report["facts"]["removed"] == list(best)
@@ -294,7 +296,7 @@ def test_a_choice_that_counts_on_neurons_is_taken_unless_it_is_so_much_worse_on_
     """Of a model this small the two are close: one margin includes the difference, and the other does not."""
     monkeypatch.setattr(tool, "WORSE", worse)
     (dense, drawn), plain, with_graft = calibrated, (2, 4), (3, 5)
-    monkeypatch.setattr(tool, "leftovers", lambda *a, **k: {plain: 0.2, with_graft: 0.3})
+    monkeypatch.setattr(tool, "residual_errors", lambda *a, **k: {plain: 0.2, with_graft: 0.3})
     monkeypatch.setattr(tool, "carried", lambda *a, **k: {with_graft: 0.1})
     assert run_tool(tmp_path, "--remove", "2", "--no-evaluation", "--choose", "least-residual") == 0
     [ids] = drawn
@@ -315,7 +317,7 @@ def test_the_most_similar_block_is_taken_where_it_is_better_on_text_that_no_refi
     block, calibrated, tmp_path, monkeypatch
 ):
     (dense, drawn), least = calibrated, (2, 4)
-    monkeypatch.setattr(tool, "leftovers", lambda *a, **k: {least: 0.2})
+    monkeypatch.setattr(tool, "residual_errors", lambda *a, **k: {least: 0.2})
     monkeypatch.setattr(tool, "carried", lambda *a, **k: {})
     monkeypatch.setattr(steps.ContiguousBlock, "choose", lambda self, context: list(range(*block)))
     assert run_tool(tmp_path, "--remove", "2", "--no-evaluation") == 0
@@ -355,7 +357,7 @@ def test_the_lowest_perplexity_decides_but_grafting_has_a_twentieth_of_slack(set
     monkeypatch.setattr(tool, "summarise", lambda model: {"perplexity": perplexity[model]})
     job = SimpleNamespace(options=SimpleNamespace(held_out=2), sequences=list(range(8)), notes=[])
     job.remembered = lambda name, candidate, compute: compute()
-    named = dict(zip((tool.PLAIN, tool.COUNTING, tool.BLOCK), (layers[one[0]] for one in sets), strict=False))
+    named = dict(zip((tool.PLAIN, tool.ASSUMING_GRAFT, tool.BLOCK), (layers[one[0]] for one in sets), strict=False))
     best, tried = tool._best(job, named)
     assert best == layers[taken]
     assert len(tried) == len(job.notes) * len(set(sets)) == (0 if len(set(sets)) == 1 else len(set(sets)))
@@ -366,6 +368,6 @@ def test_the_lowest_perplexity_decides_but_grafting_has_a_twentieth_of_slack(set
 def test_a_sweep_reads_once_what_a_repair_leaves(write_checkpoint, tmp_path, monkeypatch):
     write_checkpoint(tmp_path / "tiny", "llama")
     read = []
-    monkeypatch.setattr(tool, "leftovers", lambda *a, **k: read.append(a[2]) or leftovers(*a, **k))
+    monkeypatch.setattr(tool, "residual_errors", lambda *a, **k: read.append(a[2]) or residual_errors(*a, **k))
     assert run_tool(tmp_path, "--sweep", "1-3") == 0
     assert read == [range(1, 4)]
