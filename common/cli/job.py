@@ -59,7 +59,7 @@ class Job:
         notes: Lines for card and terminal.
         shared: Values that the runs of a sweep share, and values read before the weights.
         unrepaired: Measurements of the model without the removed layers, before any repair.
-        apart: Number of last calibration sequences that share no token with the others.
+        held_out_count: Number of last calibration sequences that share no token with the others.
         only_removed: Whether the remaining layers are unchanged.
     """
 
@@ -74,7 +74,7 @@ class Job:
     shared: dict = field(default_factory=dict)
     unrepaired: dict = field(default_factory=dict)
     removed: list[int] = field(default_factory=list)
-    apart: int = 0
+    held_out_count: int = 0
     only_removed: bool = False
 
     def load(self) -> None:
@@ -199,7 +199,7 @@ class Job:
     @cached_property
     def sequences(self) -> Tensor:
         """Calibration sequences [samples, length]."""
-        return self.crops(self.options.samples, self.apart)
+        return self.crops(self.options.samples, self.held_out_count)
 
     def read_over(self) -> str | None:
         """Return a note if the calibration sequences read a text many times over, so that fits see little text."""

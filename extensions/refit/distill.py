@@ -145,7 +145,7 @@ def sharing(job: Job, removed: Sequence[int]) -> nn.Module:
 
 def distilled(job: Job, original: nn.Module, removed: Sequence[int]) -> dict:
     """Distil the job's refitted model if requested, and note the outcome; return the report."""
-    options, sequences = job.options, job.sequences[: -job.apart or None]
+    options, sequences = job.options, job.sequences[: -job.held_out_count or None]
     report = distill(
         job.model,
         original,
@@ -153,7 +153,7 @@ def distilled(job: Job, original: nn.Module, removed: Sequence[int]) -> dict:
         removed,
         options.distill,
         following=options.following,
-        held_out=job.sequences[-job.apart :] if job.apart else None,
+        held_out=job.sequences[-job.held_out_count :] if job.held_out_count else None,
         seed=options.seed,
         start={"removed": list(removed)},  # and the folder's name stands for all options
         folder=job.folder("distillation"),
@@ -162,7 +162,7 @@ def distilled(job: Job, original: nn.Module, removed: Sequence[int]) -> dict:
     outcome = f"{len(report['layers'])} layers next to the interface trained for {report['steps']:,} steps"
     if report["status"] != "finished":
         outcome += f": {report['reason']}"
-    elif job.apart:
+    elif job.held_out_count:
         outcome += (
             f": divergence from the original {report['before']:.4g} -> {report['after']:.4g} nats on held-out text"
         )

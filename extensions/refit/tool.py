@@ -61,7 +61,7 @@ def check(job: Job) -> None:
         raise UserError(
             "--distill trains with the model in memory, and --stream reads it from disk. Leave one of them out"
         )
-    job.apart = options.held_out or (options.samples // HELD_OUT_OF if options.distill else 0)
+    job.held_out_count = options.held_out or (options.samples // HELD_OUT_OF if options.distill else 0)
     job.sequences  # noqa: B018 - read now
 
 
@@ -80,7 +80,7 @@ def apply(job: Job) -> dict:
     measure.without_repair(job, removed)
     original = distill.sharing(job, removed) if job.options.distill and not job.options.plan else None
     # a distillation is judged by text that no refit has read
-    sequences = job.sequences if original is None else job.sequences[: -job.apart or None]
+    sequences = job.sequences if original is None else job.sequences[: -job.held_out_count or None]
     context = _refitted(job, job.model, removed, sequences)
     if tried:
         context.details["tried"] = tried
@@ -133,8 +133,8 @@ def _best(job: Job, sets: dict[str, list[int]]) -> tuple[list[int], list[dict]]:
         named.setdefault(tuple(removed), []).append(name)
     if len(named) == 1:
         return list(next(iter(named))), []
-    apart = job.options.held_out or max(1, len(job.sequences) // HELD_OUT_OF)
-    sequences, judges = job.sequences[:-apart], job.sequences[-apart:]
+    held_out_count = job.options.held_out or max(1, len(job.sequences) // HELD_OUT_OF)
+    sequences, judges = job.sequences[:-held_out_count], job.sequences[-held_out_count:]
     tried, notes, perplexity_by_name = [], [], {}
     for layers, names in track(named.items(), "choices of layers", unit="choice", each=True):
         removed = list(layers)
