@@ -15,7 +15,7 @@ from common.console.command_line import answering, parse
 from common.pruning.recipe import Recipe
 from common.records.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
 from common.utils.errors import UserError, first_of, plural, quiet_logging
-from reproductions.render import cells
+from reproductions.render import cells_parquet
 from reproductions.spec import registry
 from reproductions.spec import subjects as settings
 
@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
     quiet_logging(False)
     outcomes = run(user_folder())
     print(summary(outcomes))
-    cells.write(list(cells.rows(Store(NOWHERE))))
+    cells_parquet.write(list(cells_parquet.rows(Store(NOWHERE))))
     return 1 if any(outcome.refused for outcome in outcomes) else 0
 
 

@@ -25,7 +25,7 @@ from reproductions.spec import registry, subjects
 from reproductions.spec.subjects import HEADS
 
 if TYPE_CHECKING:
-    from figures.screen import ClaimLine
+    from figures.claims_overview import ClaimLine
 
 # Pretrained models with published records, and the toy model, which docs alone show.
 SHOWN = (*subjects.PUBLISHED_MODELS, subjects.TOY.name)
@@ -148,7 +148,7 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
         store: Results to judge the claims by. The toy model and the extensions' claims are left out.
         folder: Folder for the picture; None: that of `figures.style`.
     """
-    from figures import screen as picture
+    from figures import claims_overview as picture
     from figures import style
 
     built = _built_for(chain.from_iterable(ABSTRACTS.values()), store)
@@ -158,7 +158,7 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
     }
     sides = {"In print": "the papers' own tables"} | {HEADS[name]: WHAT for name in subjects.PUBLISHED_MODELS}
     sides |= {"Supported": "on measured models"}
-    return style.save(picture.draw(groups, sides), "screen", folder)
+    return style.save(picture.draw(groups, sides), "claims-overview", folder)
 
 
 COUNTED = (
@@ -303,7 +303,7 @@ class JudgedLine:
 
     def boxes(self) -> ClaimLine:
         """Return the line of the summary picture, without the toy model."""
-        from figures.screen import ClaimLine
+        from figures.claims_overview import ClaimLine
 
         sides = (self.printed, *(self.measured[name] for name in subjects.PUBLISHED_MODELS))
         sentence = re.sub(r" \([A-Z]{2}-\d+\)|: [A-Z]{2}-\d+(?=\))", "", self.sentence)  # the audit's numbers

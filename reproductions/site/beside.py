@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from reproductions.site.cells import Cell, Grid, Heading, Line
+from reproductions.site.table_grids import Cell, Grid, Heading, Line
 
 # Ids of columns that are shown first where they are there.
 HEADLINES = ("RP", "Per.", "PPL AVG", "QA RP", "Avg.", "AVG", "Weighted AVG")

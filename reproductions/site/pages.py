@@ -19,7 +19,7 @@ from reproductions.audit.report import summary
 from reproductions.documents import findings
 from reproductions.render import show, tables, value_lists
 from reproductions.render.evidence import Evidence
-from reproductions.site import beside, cells, claims, data, documents, recipes, views
+from reproductions.site import beside, claims, data, documents, recipes, table_grids, views
 from reproductions.site.papers import ABOUT, bibtex, references
 from reproductions.spec import registry, reported
 from reproductions.spec.subjects import PAPER, PUBLISHED_MODELS, TOY
@@ -37,9 +37,9 @@ class Site:
     def __init__(self, evidence: Evidence, source: Path, folder: Path) -> None:
         self.evidence, self.source, self.folder = evidence, source, folder
         self.rows = list(value_lists.rows(evidence))
-        self.grids = {target: cells.grids(evidence, target) for target in registry.targets()}
+        self.grids = {target: table_grids.grids(evidence, target) for target in registry.targets()}
         self.claims = {
-            target: claims.of(target, built, not cells.target_of_shapes(evidence, target))
+            target: claims.of(target, built, not table_grids.target_of_shapes(evidence, target))
             for target, (_, _, built) in evidence.tables.items()
         }
         self.references = references()
@@ -114,9 +114,9 @@ class Site:
             tolerance=show.TOLERANCE,
         )
 
-    def _own_models(self, grids: Iterable[Sequence[cells.Grid]]) -> dict[str, int]:
+    def _own_models(self, grids: Iterable[Sequence[table_grids.Grid]]) -> dict[str, int]:
         """Return how many reported numbers that need weights were measured on the papers' own models, of how many."""
-        measured, printed = zip(*map(cells.own_models, grids), strict=True)
+        measured, printed = zip(*map(table_grids.own_models, grids), strict=True)
         return {"measured": sum(measured), "reported": sum(printed)}
 
     def _summary(self, abstracts: Sequence[dict]) -> dict:
@@ -143,7 +143,7 @@ class Site:
         title = registry.TITLES[paper]
         lines = []
         for target in self._targets(paper):
-            counts = {grid.subject.name: cells.tally(grid) for grid in self.grids[target]}
+            counts = {grid.subject.name: table_grids.tally(grid) for grid in self.grids[target]}
             printed = counts.get(PAPER.name, {})
             line = {"target": target, "title": registry.get(target).title.removeprefix(f"{title}, ")}
             line["measured"] = {
@@ -204,7 +204,9 @@ class Site:
             "claims": self.claims[target],
             "first": views.fullest(grids),
             "grids": [views.with_counts(grid) for grid in grids],
-            "lacking": any(c.word == cells.SIGNS["not-run"] for g in grids for line in g.lines for c in line.cells),
+            "lacking": any(
+                c.word == table_grids.SIGNS["not-run"] for g in grids for line in g.lines for c in line.cells
+            ),
             "own": self._own_models([grids]),
             "beside": beside.metrics(grids),
             "tolerance": show.TOLERANCE,

@@ -15,7 +15,7 @@ from common.records.record_json import write
 from common.records.results import Recipe, Record
 from reproductions.render.evidence import Evidence, Shown
 from reproductions.render.value_lists import described
-from reproductions.site.cells import DOWN, UP, number
+from reproductions.site.table_grids import DOWN, UP, number
 from reproductions.spec import registry
 from reproductions.spec.subjects import TOY
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from common.records.results import ROOT
 from common.utils.errors import first_of
 from reproductions.audit.engine import Finding
-from reproductions.site import cells
+from reproductions.site import table_grids
 from reproductions.spec import registry, subjects
 
 FIGURES = ROOT / "figures" / "rendered"
@@ -47,19 +47,19 @@ def words(draw: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def fullest(grids: list[cells.Grid]) -> int:
+def fullest(grids: list[table_grids.Grid]) -> int:
     """Return the tab to open first: the first model's with most of its cells measured, else the fullest."""
     shares = []
     for grid in grids:
-        counts = cells.tally(grid)
+        counts = table_grids.tally(grid)
         full = sum(counts.get(status, 0) for status in ("measured", "match", "differs"))
         shares.append(full / (full + counts.get("not-run", 0) or 1))
     return next((at for at, share in enumerate(shares) if share >= 0.5), shares.index(max(shares)) if shares else 0)
 
 
-def with_counts(grid: cells.Grid) -> dict:
+def with_counts(grid: table_grids.Grid) -> dict:
     """Return a grid with a description of its content, and the reasons of its cells without a number."""
-    counts = cells.tally(grid)
+    counts = table_grids.tally(grid)
     words = {
         "reported": "reported",
         "match": "match",
@@ -86,7 +86,7 @@ def with_counts(grid: cells.Grid) -> dict:
     }
 
 
-def ranked(grid: cells.Grid) -> cells.Grid:
+def ranked(grid: table_grids.Grid) -> table_grids.Grid:
     """Return a grid with its best rows first, for every number of removed layers, and with its best numbers marked.
 
     `ranking_column` ranks. A row is full if it has a number in each column with a direction that at least half of the
@@ -97,16 +97,16 @@ def ranked(grid: cells.Grid) -> cells.Grid:
     if first is None:
         return grid
 
-    def value(line: cells.Line, at: int) -> float | None:
+    def value(line: table_grids.Line, at: int) -> float | None:
         return float(line.cells[at].sort) if line.cells[at].reproduced else None
 
-    def worse(line: cells.Line, at: int) -> float:
+    def worse(line: table_grids.Line, at: int) -> float:
         number = value(line, at)
-        return math.inf if number is None else number if grid.headings[at].better == cells.DOWN else -number
+        return math.inf if number is None else number if grid.headings[at].better == table_grids.DOWN else -number
 
     measured = [line for line in grid.lines if any(value(line, at) is not None for at in judged)]
     needed = [at for at in judged if 2 * sum(value(line, at) is not None for line in measured) >= len(measured)]
-    groups: dict[str, list[cells.Line]] = {}
+    groups: dict[str, list[table_grids.Line]] = {}
     for line in grid.lines:
         groups.setdefault(line.sparsity, []).append(line)
     lines = []
@@ -122,13 +122,13 @@ def ranked(grid: cells.Grid) -> cells.Grid:
     return replace(grid, lines=tuple(lines))
 
 
-def ranking_column(grid: cells.Grid) -> int | None:
+def ranking_column(grid: table_grids.Grid) -> int | None:
     """Return the index of the column that ranks a grid's rows: average perplexity, or the first with a direction."""
     average, judged = grid.index("PPL AVG"), [at for at, heading in enumerate(grid.headings) if heading.better]
     return average if average in judged else next(iter(judged), None)
 
 
-def fullest_size(grid: cells.Grid) -> str:
+def fullest_size(grid: table_grids.Grid) -> str:
     """Return the n/N with the most full rows, '' if none has any."""
     sizes = Counter(line.sparsity for line in grid.lines if line.full and not line.dense)
     return sizes.most_common(1)[0][0] if sizes else ""

@@ -10,7 +10,7 @@ from stored_records import put
 
 from common.records.results import NOWHERE, PUBLISHED, ROOT, Record, Store
 from reproductions import publish
-from reproductions.render import cells
+from reproductions.render import cells_parquet
 from reproductions.spec import registry, subjects
 
 ROW = registry.get("table1-linearpatch").rows(subjects.TOY)[3]
@@ -68,18 +68,18 @@ def test_what_is_left_out_is_said_with_its_reason(mine, tmp_path, capsys, fields
     assert why in publish.summary(outcomes) and not (tmp_path / "published").exists()
     assert [outcome.refused for outcome in outcomes] == [refused]
     monkeypatch.setenv("LAYERLAB_RESULTS", str(mine.user))
-    monkeypatch.setattr(cells, "write", lambda rows: None)
+    monkeypatch.setattr(cells_parquet, "write", lambda rows: None)
     assert publish.main([]) == int(refused)
     assert why in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
 def table():
-    return parquet.read_table(cells.FILE)
+    return parquet.read_table(cells_parquet.FILE)
 
 
 def test_the_table_of_cells_is_what_the_published_results_give(table, evidence):
-    assert table.to_pylist() == list(cells.rows(evidence.store)), "make publish writes it anew"
+    assert table.to_pylist() == list(cells_parquet.rows(evidence.store)), "make publish writes it anew"
 
 
 def test_a_cell_is_known_by_its_place(table):

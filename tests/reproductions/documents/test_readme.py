@@ -222,7 +222,7 @@ def test_the_picture_has_every_claim_of_the_papers_with_its_verdicts(one_model, 
 
     monkeypatch.setattr(findings, "_built_for", lambda *_: {})
     monkeypatch.setattr(findings, "row", judged)
-    monkeypatch.setattr("figures.screen.draw", lambda groups, sides: drawn.append((groups, sides)) or Figure())
+    monkeypatch.setattr("figures.claims_overview.draw", lambda groups, sides: drawn.append((groups, sides)) or Figure())
     findings.drawn(None, tmp_path)
     ((groups, sides),) = drawn
     shown = [line for group in groups.values() for line in group]

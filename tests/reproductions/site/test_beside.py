@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from reproductions.render import show
-from reproductions.site import beside, cells
-from reproductions.site.cells import Cell, Grid, Heading, Line, ShownNumber
+from reproductions.site import beside, table_grids
+from reproductions.site.table_grids import Cell, Grid, Heading, Line, ShownNumber
 from reproductions.spec import registry, reported
 from reproductions.spec.subjects import PAPER, TOY
 
@@ -23,7 +23,7 @@ def grids(evidence):
         for target in TARGETS
         for table, subjects in [(registry.get(target), evidence.subjects[target])]
     }
-    return {target: cells.grids(shortened, target) for target in TARGETS}
+    return {target: table_grids.grids(shortened, target) for target in TARGETS}
 
 
 def line(method, name, *numbers, spec=None, dense=False, compared=False):
@@ -77,7 +77,7 @@ def test_columns_correspond_by_id_and_shares_are_said():
     grids = two([line("a", "A", "0.5", compared=True)], [line("a", "A", "7", "50")], ("acc",), ("ppl", "acc"))
     measured, printed = grids
     headings = (Heading("ppl", "acc"), Heading("acc", "accuracy of 6", unit="%"))
-    [metric] = beside.metrics([cells.Grid(**vars(measured) | {"headings": headings}), printed])
+    [metric] = beside.metrics([table_grids.Grid(**vars(measured) | {"headings": headings}), printed])
     assert rows(metric) == [("A", (), ["0.5", "50"])] and metric.shares
     assert not beside.metrics(grids)[0].shares
 

@@ -26,7 +26,7 @@ from common.utils.errors import UserError
 from reproductions import audit
 from reproductions.documents import findings
 from reproductions.render import show, tables
-from reproductions.site import cells, data, generator, pages, recipes, views
+from reproductions.site import data, generator, pages, recipes, table_grids, views
 from reproductions.site.__main__ import main
 from reproductions.spec import registry, reported
 from reproductions.spec.subjects import PUBLISHED_MODELS, TOY
@@ -257,7 +257,7 @@ def test_headings_and_pictures_are_described(site):
 
 
 def test_digits_line_up_at_the_point():
-    shown = [cells.number(value, digits, 2) for value, digits in ((12.25, 2), (7.5, 1), (100, 0))]
+    shown = [table_grids.number(value, digits, 2) for value, digits in ((12.25, 2), (7.5, 1), (100, 0))]
     assert [number.text for number in shown] == ["12.25", "7.5", "100"]
     for number in shown:  # digits behind the point, and the room that is left for those that lack
         behind = len(number.text.partition(".")[2]) + number.pad
@@ -401,15 +401,17 @@ def test_reported_and_measured_stand_in_one_row(site):
 def test_a_league_ranks_by_hand():
     def line(method, sparsity, *values, dense=False):
         shown = [
-            cells.Cell(sort="") if value is None else cells.Cell(reproduced=cells.number(value, 1, 1), sort=value)
+            table_grids.Cell(sort="")
+            if value is None
+            else table_grids.Cell(reproduced=table_grids.number(value, 1, 1), sort=value)
             for value in values
         ]
-        return cells.Line("m", sparsity, method, dense, "", "", tuple(shown))
+        return table_grids.Line("m", sparsity, method, dense, "", "", tuple(shown))
 
     headings = (
-        cells.Heading("seconds", "seconds"),
-        cells.Heading("PPL AVG", "PPL AVG", cells.DOWN),
-        cells.Heading("AVG", "AVG", cells.UP),
+        table_grids.Heading("seconds", "seconds"),
+        table_grids.Heading("PPL AVG", "PPL AVG", table_grids.DOWN),
+        table_grids.Heading("AVG", "AVG", table_grids.UP),
     )
     lines = (
         line("Dense", "0/9", None, 1.0, 9.0, dense=True),
@@ -419,7 +421,7 @@ def test_a_league_ranks_by_hand():
         line("d", "3/9", None, 2.0, None),
         line("e", "3/9", 4.0, 7.0, 1.0),
     )
-    grid = views.ranked(cells.Grid(TOY, "t", "published", False, headings, lines))
+    grid = views.ranked(table_grids.Grid(TOY, "t", "published", False, headings, lines))
     assert [grid_line.method for grid_line in grid.lines] == ["Dense", "b", "a", "c", "d", "e"]
     assert {grid_line.method for grid_line in grid.lines if grid_line.full} == {"Dense", "a", "b", "e"}
     best = {(grid_line.method, at) for grid_line in grid.lines for at, cell in enumerate(grid_line.cells) if cell.best}

@@ -5,7 +5,7 @@ from audit_numbers import without_number
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
-from figures import screen, style
+from figures import claims_overview, style
 from reproductions.documents import findings
 from reproductions.render.claim_verdicts import ShownVerdict
 from reproductions.render.evidence import Loaded
@@ -45,7 +45,7 @@ def lines(request):
 @pytest.fixture
 def figure(lines):
     sides = dict.fromkeys(("In print", *findings.subjects.PUBLISHED_MODELS, "Supported"), "on what")
-    figure = screen.draw({"A paper": [line.boxes() for line in lines]}, sides)
+    figure = claims_overview.draw({"A paper": [line.boxes() for line in lines]}, sides)
     yield figure
     style.plt.close(figure)
 
@@ -56,11 +56,11 @@ def test_every_claim_and_verdict_is_drawn(figure, lines):
     shown = [side for line in lines for side in (line.printed, *(line.measured[model] for model in models))]
     assert {without_number(line.sentence) for line in lines} <= set(texts)
     for side in shown:
-        mark = screen.LOOKS[side.verdict][1] if side.tested else ""
+        mark = claims_overview.LOOKS[side.verdict][1] if side.tested else ""
         assert any(mark in text and side.effect in text for text in texts), side
         assert side.tested or side.verdict in texts
     boxes = [to_hex(box.get_facecolor()) for box in figure.axes[0].patches if isinstance(box, FancyBboxPatch)]
-    for verdict, (colour, *_) in screen.LOOKS.items():  # one box more explains the colour
+    for verdict, (colour, *_) in claims_overview.LOOKS.items():  # one box more explains the colour
         assert boxes.count(to_hex(colour)) == 1 + sum(side.verdict == verdict for side in shown)
 
 

@@ -1,4 +1,4 @@
-"""README's screen as a picture: every claim of the papers, in colour what became of it in print and on measured models."""
+"""README's overview of claims as a picture: colours tell what became of each in print and on measured models."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
