@@ -290,14 +290,14 @@ def held_out_perplexity(dense, ids, run):
 
 
 @pytest.mark.parametrize(("worse", "taken"), [(1.2, (3, 5)), (0.5, (2, 4))])
-def test_a_choice_that_counts_on_neurons_is_taken_unless_it_is_so_much_worse_on_text_that_no_refit_read(
+def test_a_set_that_assumes_grafting_is_taken_unless_it_is_so_much_worse_on_text_that_no_refit_read(
     worse, taken, calibrated, tmp_path, monkeypatch
 ):
     """Of a model this small the two are close: one margin includes the difference, and the other does not."""
     monkeypatch.setattr(tool, "WORSE", worse)
     (dense, drawn), plain, with_graft = calibrated, (2, 4), (3, 5)
     monkeypatch.setattr(tool, "residual_errors", lambda *a, **k: {plain: 0.2, with_graft: 0.3})
-    monkeypatch.setattr(tool, "carried", lambda *a, **k: {with_graft: 0.1})
+    monkeypatch.setattr(tool, "residual_errors_assuming_graft", lambda *a, **k: {with_graft: 0.1})
     assert run_tool(tmp_path, "--remove", "2", "--no-evaluation", "--choose", "least-residual") == 0
     [ids] = drawn
     facts = report_of(tmp_path)["facts"]
@@ -318,7 +318,7 @@ def test_the_most_similar_block_is_taken_where_it_is_better_on_text_that_no_refi
 ):
     (dense, drawn), least = calibrated, (2, 4)
     monkeypatch.setattr(tool, "residual_errors", lambda *a, **k: {least: 0.2})
-    monkeypatch.setattr(tool, "carried", lambda *a, **k: {})
+    monkeypatch.setattr(tool, "residual_errors_assuming_graft", lambda *a, **k: {})
     monkeypatch.setattr(steps.ContiguousBlock, "choose", lambda self, context: list(range(*block)))
     assert run_tool(tmp_path, "--remove", "2", "--no-evaluation") == 0
     [ids] = drawn
