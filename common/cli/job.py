@@ -22,7 +22,7 @@ from common.cli.method import Method
 from common.cli.options import ToolOptions, numbers
 from common.cli.texts import read
 from common.console.progress import say
-from common.evaluation.windowed_perplexity import cut
+from common.evaluation.windowed_perplexity import split_into_sequences
 from common.models import checkpoint, loading
 from common.models.decoder import Decoder
 from common.models.registry import TOY
@@ -229,7 +229,7 @@ class Job:
             ids = self._ids(name)
             begin, end = int(len(self._calibration_ids(name)) * SHARE), int(len(ids) * SHARE)
             try:
-                parts.append(cut(ids[begin:end], self.length))
+                parts.append(split_into_sequences(ids[begin:end], self.length))
             except UserValueError as error:
                 raise UserError(
                     f"the text {name} (the part that is held out for --max-perplexity-increase): {error}; use a longer text "
@@ -255,7 +255,7 @@ class Job:
         if name in self.shared_texts:
             ids, part = ids[int(len(ids) * SHARE) :], " (its last tenth, kept for evaluation)"
         try:
-            return cut(ids, self.length)[: self.options.test_samples]
+            return split_into_sequences(ids, self.length)[: self.options.test_samples]
         except UserValueError as error:
             raise UserError(f"the test text {name}{part}: {error}; use a longer text or a smaller --length") from error
 

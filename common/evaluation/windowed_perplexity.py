@@ -30,8 +30,8 @@ from common.utils.errors import UserValueError
 MAX_TOKENS = 2048
 
 
-def cut(tokens: Tensor, window: int) -> Tensor:
-    """Cut `tokens` [T] or [1, T] into non-overlapping sequences [T // window, window]; the last tokens are dropped.
+def split_into_sequences(tokens: Tensor, window: int) -> Tensor:
+    """Split `tokens` [T] or [1, T] into non-overlapping sequences [T // window, window]; the last tokens are dropped.
 
     Raises:
         UserValueError: a sequence without a prediction, or a text shorter than one sequence.
@@ -105,12 +105,12 @@ def perplexity(model, tokens: Tensor, window: int) -> float:
     Raises:
         UserValueError: (a ValueError) a window below 2, or a text shorter than one sequence.
     """
-    return summarise(token_nlls(model, cut(tokens, window)))["perplexity"]
+    return summarise(token_nlls(model, split_into_sequences(tokens, window)))["perplexity"]
 
 
 def joined_sequences(protocol: Protocol, tokenizer) -> Tensor:
-    """Join the corpus, tokenise it once and cut it: [windows, L]."""
-    return cut(corpora.joined_ids(tokenizer, protocol.corpus), protocol.window)
+    """Join the corpus, tokenise it once and split it: [sequences, L]."""
+    return split_into_sequences(corpora.joined_ids(tokenizer, protocol.corpus), protocol.window)
 
 
 def every_nth(step: int) -> Callable:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from common import calibration
 from common.calibration import corpora
-from common.evaluation.windowed_perplexity import cut
+from common.evaluation.windowed_perplexity import split_into_sequences
 from common.pruning.recipe import Calibration
 
 
@@ -41,7 +41,7 @@ def crops(context, entry: Calibration, **usual) -> Tensor:
 @sampler("windows")
 def first_sequences(context, entry: Calibration) -> Tensor:
     """Return the first ``count`` sequences (None: all) of the joined text, which do not overlap."""
-    return cut(_ids(context.tokenizer, entry.corpus), entry.length)[: entry.count]
+    return split_into_sequences(_ids(context.tokenizer, entry.corpus), entry.length)[: entry.count]
 
 
 @sampler("lines")

@@ -6,7 +6,7 @@ import time
 import torch
 
 from common.calibration import corpora, similarity
-from common.evaluation.windowed_perplexity import cut
+from common.evaluation.windowed_perplexity import split_into_sequences
 from common.models import sizes
 from common.pruning.pipeline import Context
 from common.utils.errors import UserError
@@ -23,7 +23,7 @@ TEXT = {"standin": ("standin-test", 256), "paper": ("wikitext2-test", 2048)}
 def _test_sequences(context: Context, count: int) -> torch.Tensor:
     """Return held-out sequences [count, tokens] of the profile's test text."""
     corpus, length = TEXT[context.recipe.profile]
-    return cut(corpora.joined_ids(context.tokenizer, corpus), length)[:count]
+    return split_into_sequences(corpora.joined_ids(context.tokenizer, corpus), length)[:count]
 
 
 @torch.inference_mode()

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from common.evaluation import divergence
-from common.evaluation.windowed_perplexity import cut
+from common.evaluation.windowed_perplexity import split_into_sequences
 
 
 @torch.no_grad()
 def test_divergence_is_that_of_full_logits(tiny, monkeypatch):
     monkeypatch.setattr(divergence, "HEAD_ROWS", 4)
     monkeypatch.setattr(divergence, "ROWS", {"cpu": 3})
-    sequences = cut(torch.randint(3, 320, (60,), generator=torch.Generator().manual_seed(5)), 12)
+    sequences = split_into_sequences(torch.randint(3, 320, (60,), generator=torch.Generator().manual_seed(5)), 12)
     changed = copy.deepcopy(tiny)
     for parameter in changed.parameters():
         parameter.mul_(1.1)

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from common.evaluation import logit_scale
-from common.evaluation.windowed_perplexity import cut, token_nlls
+from common.evaluation.windowed_perplexity import split_into_sequences, token_nlls
 from common.forward import token_log_probs
 
 
 @pytest.fixture
 def sequences():
-    return cut(torch.randint(3, 320, (60,), generator=torch.Generator().manual_seed(5)), 12)
+    return split_into_sequences(torch.randint(3, 320, (60,), generator=torch.Generator().manual_seed(5)), 12)
 
 
 @torch.no_grad()
