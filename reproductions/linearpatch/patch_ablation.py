@@ -11,7 +11,7 @@ from reproductions.spec.registry import Claim, Column, Row
 from reproductions.spec.shared_recipes import CALIBRATION, PATCH, PLAIN
 from reproductions.spec.subjects import Subject, recipe
 
-CUT = "cut"
+NO_REPAIR = "cut"
 A, D = "a", "d"
 ONE, DIAGONAL = "one-factor", "one-factor-diagonal"
 MASSIVE, OTHERS = "a-on-massive-channels", "d-on-massive-channels"
@@ -27,7 +27,7 @@ TEXT = "a-of-another-text"
 SPARED = {"A": "a-spared", "d": "d-spared"}
 FITTED_SPARED, SINK = "a-by-least-squares-spared", "a-on-massive-tokens"
 NAMES = {
-    CUT: "no repair",
+    NO_REPAIR: "no repair",
     A: "A",
     D: "+d",
     ONE: "one factor, mean of d",
@@ -62,7 +62,7 @@ def _repairs(profile: str) -> dict[str, dict | None]:
     """Return row -> repair; the rows of fewer tokens have a calibration of their own."""
     few = CALIBRATION[profile] | _FEWER[profile]
     return {
-        CUT: None,
+        NO_REPAIR: None,
         A: PATCH,
         D: PLAIN,
         ONE: _ONE_RATIO,
@@ -103,7 +103,7 @@ def causes(subject: Subject, limit: int | None = None) -> Iterator[Row]:
             for method, repair in _repairs(subject.profile).items():
                 row_recipe = recipe(model, subject, limit, **choice, **({"repair": repair} if repair else {}))
                 row_recipe = _on_other_text(row_recipe, subject.profile) if method == TEXT else row_recipe
-                labels = {"name": NAMES[method], "extension": method not in (CUT, A, D)}
+                labels = {"name": NAMES[method], "extension": method not in (NO_REPAIR, A, D)}
                 yield rows.of_variant(Row(model, group, f"{count}/{layers}", method, row_recipe, **labels), variant)
 
 
@@ -125,7 +125,7 @@ CAUSES = printed_rows.declare(
     causes,
     _columns,
     claims=(
-        Claim("patch-beats-cut", "the patch lowers perplexity", _below(A, CUT)),
+        Claim("patch-beats-cut", "the patch lowers perplexity", _below(A, NO_REPAIR)),
         Claim(
             "rotated-beats-plain",
             "scales in the rotated basis are better than plain ones (+A against +d)",
@@ -174,7 +174,9 @@ CAUSES = printed_rows.declare(
             _below(FITTED_SPARED, FITTED),
         ),
         Claim(
-            "massive-tokens-alone-beat-cut", "extension: A on massive tokens alone lowers perplexity", _below(SINK, CUT)
+            "massive-tokens-alone-beat-cut",
+            "extension: A on massive tokens alone lowers perplexity",
+            _below(SINK, NO_REPAIR),
         ),
     ),
     note="The layers are those that Table 1 removes. WIKI-2: 48 sequences of 512 tokens, spread over the test text (toy "

@@ -37,7 +37,7 @@ _REPAIRS = {
 }
 
 # Tables 2 and 3.
-MATRIX_L, CUT = "linearpatch-l-least-squares", "cut"
+MATRIX_L, NO_REPAIR = "linearpatch-l-least-squares", "cut"
 
 # Tables 6 and 7: the inserted network alone; nothing is removed.
 INSERTED_SHAPES = {
@@ -75,7 +75,7 @@ NAMES = (
         MATRIX: "least squares: any matrix (extension)",
         ONE_RATIO: "one factor, mean of d (extension)",
         MATRIX_L: "LinearPatch[L], least-squares matrix (extension)",
-        CUT: "the same layers removed, no repair (extension)",
+        NO_REPAIR: "the same layers removed, no repair (extension)",
         QUOTIENT: "FFN / LinearPatch on this CPU (extension)",
         **{f"LinearPatch[{count} samples]": f"LinearPatch[{count} samples] (extension)" for count in FEWER},
     }
@@ -127,7 +127,7 @@ def post_training(subject: Subject, limit: int | None = None) -> Iterator[Row]:
         model, group, layers, count = setting
         yield _dense(model, group, layers, subject, limit)
         fields_by_method = {
-            CUT: without_training("LLM-Streamline(None)", count, subject.profile),
+            NO_REPAIR: without_training("LLM-Streamline(None)", count, subject.profile),
             "LLM-Streamline(FFN) +FT": trained.fields(trained.FFN_MSE, count, subject),
             trained.FFN_SPARED: trained.fields(trained.FFN_SPARED, count, subject),
             "LinearPatch[L]": without_training("LinearPatch[L]", count, subject.profile),

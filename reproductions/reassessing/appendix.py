@@ -4,7 +4,7 @@ from reproductions.reassessing import claims, columns, rows
 from reproductions.reassessing.columns import TOY_TEXT, accuracies, with_more
 from reproductions.reassessing.rows import BASIC, OURS, PRUNER, REVERSE, SEVEN
 from reproductions.reassessing.specs import (
-    AT_CUT,
+    AT_INTERFACE,
     FULL,
     HEAD,
     LAST1,
@@ -212,7 +212,7 @@ TABLES = [
         [(ArmSpec("Taylor", arm), 4) for arm in (None, LORA, QLORA, HEAD, LAST1, LAST2, LAST3)]
         + [
             (ArmSpec("Taylor", arm), 4)
-            for arm in (AT_CUT, Arm("partial", 10, extension=True), again(LORA), again(LAST3))
+            for arm in (AT_INTERFACE, Arm("partial", 10, extension=True), again(LORA), again(LAST3))
         ],
         columns.with_loss("M"),
         claims=(*claims.of_arms("Taylor"), claims.behind_the_interface("Taylor")),

@@ -7,7 +7,19 @@ import numpy as np
 from reproductions.reassessing import neighbours
 from reproductions.reassessing.columns import AVERAGE, HELD_OUT, TOY_TEXT
 from reproductions.reassessing.rows import REVERSE, SEVEN
-from reproductions.reassessing.specs import AT_CUT, HEAD, LAST1, LAST2, LAST3, LORA, QLORA, Arm, again, faster, method
+from reproductions.reassessing.specs import (
+    AT_INTERFACE,
+    HEAD,
+    LAST1,
+    LAST2,
+    LAST3,
+    LORA,
+    QLORA,
+    Arm,
+    again,
+    faster,
+    method,
+)
 from reproductions.spec import reported
 from reproductions.spec.comparisons import (
     PERCENT,
@@ -234,7 +246,7 @@ def behind_the_interface(metric: str) -> Claim:
     return Claim(
         "at-cut-beats-others-by-loss",
         "by held-out loss: lm_head & 3 layers at the pruning interface is below LoRA, QLoRA and lm_head & last 3 (extension)",
-        highest(method(metric, AT_CUT), others, HELD_OUT.id, lower=True),
+        highest(method(metric, AT_INTERFACE), others, HELD_OUT.id, lower=True),
     )
 
 

@@ -98,7 +98,7 @@ def training(arm: Arm, size: str, share: float = 1.0) -> dict:
     settings["method"] = arm.kind
     if arm.kind == "partial":
         settings["last"] = arm.last
-        if arm.at_cut:
+        if arm.at_interface:
             settings["first"] = "cut"
     data = dict(DATA[size])
     if share < 1:

@@ -13,20 +13,20 @@ class Arm:
     """A way to fine-tune.
 
     kind: ``lora``, ``qlora``, ``full``, or ``partial``: the head and a number of layers, the `last` ones or, with
-    `at_cut`, those after the first interface. faster: at ten times the learning rate. again: in another order of rows
+    `at_interface`, those after the first interface. faster: at ten times the learning rate. again: in another order of rows
     and with other adapters. extension: whether the paper does not have it in the table.
     """
 
     kind: str
     last: int = 0
-    at_cut: bool = False
+    at_interface: bool = False
     faster: bool = False
     again: bool = False
     extension: bool = False
 
     def _name(self, place: str) -> str:
         if self.kind == "partial":
-            layers = f" & {self.last} at the {place}" if self.at_cut else f" & last {self.last}" * bool(self.last)
+            layers = f" & {self.last} at the {place}" if self.at_interface else f" & last {self.last}" * bool(self.last)
             return f"+lm_head{layers}"
         return {"lora": "+LoRA", "qlora": "+QLoRA", "full": "+full fine-tuning"}[self.kind]
 
@@ -88,7 +88,7 @@ class ArmSpec:
     def extension(self) -> bool:
         """Return whether the row is an extension."""
         arm = self.arm
-        by_arm = arm is not None and (arm.extension or arm.at_cut or arm.faster or arm.again)
+        by_arm = arm is not None and (arm.extension or arm.at_interface or arm.faster or arm.again)
         return by_arm or self.plain_text or self.variant == "untrained"
 
     def scaled(self, layers: int, of: int) -> ArmSpec:
@@ -101,7 +101,7 @@ class ArmSpec:
 
 LORA, QLORA, FULL, HEAD = Arm("lora"), Arm("qlora"), Arm("full"), Arm("partial")
 LAST1, LAST2, LAST3, LAST10 = (Arm("partial", last) for last in (1, 2, 3, 10))
-AT_CUT = Arm("partial", 3, at_cut=True, extension=True)
+AT_INTERFACE = Arm("partial", 3, at_interface=True, extension=True)
 
 
 def faster(arm: Arm) -> Arm:

@@ -177,12 +177,12 @@ def linearpatch_applying(change):
 def test_a_repair_that_is_worse_than_none_is_said_to_be(factor, tool):
     run = tool(linearpatch_applying(lambda model: model.lm_head.weight.data.mul_(factor)), "--remove", 1)
     assert run.status == 0
-    cut, after, against = (run.report["evaluation"][key] for key in ("cut", "after", "against_cut"))
-    assert (after["perplexity"] > cut["perplexity"]) == (factor > 1)
-    for stage in (cut, after):
+    no_repair, after, against = (run.report["evaluation"][key] for key in ("cut", "after", "against_cut"))
+    assert (after["perplexity"] > no_repair["perplexity"]) == (factor > 1)
+    for stage in (no_repair, after):
         mean = sum(stage["window_nlls"]) / len(stage["window_nlls"])
         assert math.exp(mean) == pytest.approx(stage["perplexity"], rel=1e-4)
-    change = 100 * (after["perplexity"] / cut["perplexity"] - 1)
+    change = 100 * (after["perplexity"] / no_repair["perplexity"] - 1)
     assert against["change"] == pytest.approx(change, abs=0.01) and against["low"] <= against["change"]
     change, low, high = (signed(against[key], "+.1f") for key in ("change", "low", "high"))
     assert f"against no repair: {change} % [{low}, {high}]" in run.card
@@ -224,10 +224,10 @@ def test_removed_layers_that_break_the_pattern_of_attentions_are_noted():
 
 
 def test_a_result_is_called_worse_only_where_the_difference_is_significant():
-    cut, mixed = [2.0, 3.0, 4.0, 5.0], [0.9, -0.3, 0.2, -0.4]
+    no_repair, mixed = [2.0, 3.0, 4.0, 5.0], [0.9, -0.3, 0.2, -0.4]
     for shift, is_worse in (([0.1] * 4, True), (mixed, False), ([-0.1] * 4, False)):
-        after = [a + b for a, b in zip(cut, shift)]
-        against = measure.change_by_repair({"window_nlls": cut}, {"window_nlls": after})
+        after = [a + b for a, b in zip(no_repair, shift)]
+        against = measure.change_by_repair({"window_nlls": no_repair}, {"window_nlls": after})
         assert (measure.worse_than_no_repair(against) is not None) == is_worse
     low, high = scipy.stats.ttest_1samp(mixed, 0).confidence_interval(0.95)
     assert significance.student(mixed) == pytest.approx((low, high))

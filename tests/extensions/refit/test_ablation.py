@@ -28,21 +28,21 @@ def assert_layer_before_unchanged(model, dense):
 @pytest.mark.parametrize("towards", ["old", "zero"])
 def test_branches_ask_the_next_layer_for_the_sums_of_halves_and_nothing_else_changes(towards, pair, ids):
     model, dense = pair
-    cut = copy.deepcopy(dense)
-    del cut.model.layers[2:4]
-    for place, layer in enumerate(cut.model.layers):
+    pruned = copy.deepcopy(dense)
+    del pruned.model.layers[2:4]
+    for place, layer in enumerate(pruned.model.layers):
         layer.self_attn.layer_idx = place
     options = {"target": "branches", "towards": towards, "before": False}
     reports = refit.refit(model, ids, [2, 3], following=1, ridge=1e-2, batch_size=3, **options)
     assert [(report["layer"], report["matrix"]) for report in reports] == [(4, refit.ATTENTION), (4, refit.MLP)]
     for half in (OUT, DOWN):
         target = sum(written for _, written in recorded(dense, ids, *map(half.format, (2, 3, 4))))
-        [(inputs, _)] = recorded(cut, ids, half.format(2))
+        [(inputs, _)] = recorded(pruned, ids, half.format(2))
         old = weight(dense, half.format(4)).T
         fitted = ridge_solution(inputs, target, 1e-2, old if towards == "old" else 0.0).T
         assert_weight(model, half.format(2), fitted)
         with torch.no_grad():  # the second matrix is fitted behind the first
-            cut.get_submodule(half.format(2)).weight.copy_(fitted)
+            pruned.get_submodule(half.format(2)).weight.copy_(fitted)
     assert_layer_before_unchanged(model, dense)
 
 

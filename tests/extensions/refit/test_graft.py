@@ -44,10 +44,10 @@ def norms(model, ids) -> list[float]:
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral"])
 def test_the_pruned_model_has_its_massive_activation_again(kind, make_tiny, ids, reloaded, tiny_tokenizer):
     model = planted(make_tiny(kind))
-    dense, cut = norms(model, ids), copy.deepcopy(model)
-    remove_layers(cut, [WRITER])
+    dense, pruned = norms(model, ids), copy.deepcopy(model)
+    remove_layers(pruned, [WRITER])
     context = repaired(model, [WRITER], ids, tiny_tokenizer)
-    assert dense[WRITER + 1] > 10 * dense[WRITER] and norms(cut, ids)[WRITER] < 2 * dense[WRITER]
+    assert dense[WRITER + 1] > 10 * dense[WRITER] and norms(pruned, ids)[WRITER] < 2 * dense[WRITER]
     assert norms(model, ids)[WRITER] > 0.2 * dense[WRITER + 1]
     report = context.details["graft"]
     assert (report["writer"], report["host"], report["neurons"]) == (WRITER, HOST, sorted(PLANTED))

@@ -19,7 +19,7 @@ from papers.linearpatch.patch import TOKENS, LinearPatch, insert_patch, patch_va
 from papers.linearpatch.probe import PIECES, massive_channels, piece_matrix
 from papers.linearpatch.steps import LinearPatchRepair, Probe
 
-CUT = (2, 4)
+BLOCK = (2, 4)
 ESTIMATORS = ("ratio-of-means", "pooled-l1", "least-squares")
 
 
@@ -37,17 +37,17 @@ def loud(tiny_llama):
 
 
 def statistics(model, crops, **options):
-    return collect(Decoder(model), crops, span=2, moments=[CUT], elementwise=[CUT], **options)
+    return collect(Decoder(model), crops, span=2, moments=[BLOCK], elementwise=[BLOCK], **options)
 
 
 def test_pieces_are_what_they_are_said_to_be(loud, crops):
     collected = statistics(loud, crops)
-    before = streams(loud, crops)[CUT[0]].double()
+    before = streams(loud, crops)[BLOCK[0]].double()
     magnitudes = before.abs().mean((0, 1))
     loud_ones = [k for k in range(64) if magnitudes[k] >= 10 * magnitudes.median()]
-    assert loud_ones == [5, 40] == massive_channels(collected.magnitude(CUT[0])).nonzero().flatten().tolist()
+    assert loud_ones == [5, 40] == massive_channels(collected.magnitude(BLOCK[0])).nonzero().flatten().tolist()
     rotation = hadamard_matrix(64)
-    d, rotated = (patch_values(collected, *CUT, kind=kind) for kind in ("diagonal", "hadamard"))
+    d, rotated = (patch_values(collected, *BLOCK, kind=kind) for kind in ("diagonal", "hadamard"))
     x = torch.randn(3, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     through_a = (x @ rotation * rotated) @ rotation.T
     by_hand = {name: torch.zeros_like(x) for name in PIECES}
@@ -63,11 +63,13 @@ def test_pieces_are_what_they_are_said_to_be(loud, crops):
             by_hand["others"][row] += scaled if k in loud_ones else a
     torch.testing.assert_close(by_hand["A"], through_a)
     for piece in PIECES:
-        torch.testing.assert_close(x @ piece_matrix(collected, *CUT, piece=piece), by_hand[piece], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            x @ piece_matrix(collected, *BLOCK, piece=piece), by_hand[piece], rtol=1e-9, atol=1e-9
+        )
     patch = LinearPatch(rotated)
-    torch.testing.assert_close(piece_matrix(collected, *CUT).float(), patch.weight, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(piece_matrix(collected, *BLOCK).float(), patch.weight, rtol=1e-5, atol=1e-6)
     with pytest.raises(UserError, match="unknown piece of the patch 'massiv'; did you mean 'massive'"):
-        piece_matrix(collected, *CUT, piece="massiv")
+        piece_matrix(collected, *BLOCK, piece="massiv")
 
 
 def test_channels_are_massive_by_the_stream_before_the_cut(tiny_llama, crops):
@@ -82,24 +84,24 @@ def test_channels_are_massive_by_the_stream_before_the_cut(tiny_llama, crops):
         tiny_llama.model.embed_tokens.weight[:, 5] = 5000.0
     tiny_llama.model.layers[2].register_forward_hook(moved)
     collected = statistics(tiny_llama, crops)
-    a, d, massive = (piece_matrix(collected, *CUT, piece=piece) for piece in ("A", "d", "massive"))
+    a, d, massive = (piece_matrix(collected, *BLOCK, piece=piece) for piece in ("A", "d", "massive"))
     assert torch.equal(massive, torch.where(torch.arange(64)[:, None] == 5, a, d))
 
 
 @pytest.mark.parametrize("piece", ["A", "massive"])
 def test_strength_goes_from_nothing_to_the_piece_and_beyond(piece, loud, crops):
     collected = statistics(loud, crops)
-    whole, eye = piece_matrix(collected, *CUT, piece=piece), torch.eye(64, dtype=torch.float64)
-    assert torch.equal(piece_matrix(collected, *CUT, piece=piece, strength=0), eye)
+    whole, eye = piece_matrix(collected, *BLOCK, piece=piece), torch.eye(64, dtype=torch.float64)
+    assert torch.equal(piece_matrix(collected, *BLOCK, piece=piece, strength=0), eye)
     for strength in (0.25, 1.0, 1.5):
         expected = (1 - strength) * eye + strength * whole
-        torch.testing.assert_close(piece_matrix(collected, *CUT, piece=piece, strength=strength), expected)
+        torch.testing.assert_close(piece_matrix(collected, *BLOCK, piece=piece, strength=strength), expected)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_skipped_tokens_count_in_nothing(estimator, loud, crops):
     """Against the states of a plain forward pass without its first tokens."""
-    before, after = (streams(loud, crops)[boundary][:, 1:].double() for boundary in CUT)
+    before, after = (streams(loud, crops)[boundary][:, 1:].double() for boundary in BLOCK)
     collected = statistics(loud, crops, skip=1, batch_size=3)
     assert (collected.samples, collected.tokens, collected.skip) == (4, 4 * 23, 1)
     for rotated in (False, True):
@@ -110,9 +112,9 @@ def test_skipped_tokens_count_in_nothing(estimator, loud, crops):
             "least-squares": (x * y / before.square().sum(-1, keepdim=True)).sum((0, 1))
             / (x * x / before.square().sum(-1, keepdim=True)).sum((0, 1)),
         }[estimator]
-        torch.testing.assert_close(collected.ratio(*CUT, estimator, rotated), expected, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(collected.ratio(*BLOCK, estimator, rotated), expected, rtol=1e-4, atol=1e-6)
     cosines = torch.nn.functional.cosine_similarity(before, after, dim=-1)
-    assert collected.cosine("token", *CUT) == pytest.approx(cosines.mean().item(), rel=1e-5)
+    assert collected.cosine("token", *BLOCK) == pytest.approx(cosines.mean().item(), rel=1e-5)
     assert not collected.holds([], span=2, kinds=("token",)) and collected.holds([], span=2, kinds=("token",), skip=1)
     with pytest.raises(UserError, match="samples of 24 tokens the first 24 cannot be skipped"):
         statistics(loud, crops, skip=24)
@@ -123,7 +125,7 @@ def test_a_streamed_pass_skips_the_same_tokens(write_checkpoint, loud, crops, tm
     streamed, _ = loading.load(str(folder), stream=10_000)
     whole, parts = (statistics(model, crops, skip=2) for model in (loud, streamed))
     for rotated in (False, True):
-        assert torch.equal(whole.ratio(*CUT, rotated=rotated), parts.ratio(*CUT, rotated=rotated))
+        assert torch.equal(whole.ratio(*BLOCK, rotated=rotated), parts.ratio(*BLOCK, rotated=rotated))
 
 
 def test_the_whole_piece_is_the_patch_and_strength_0_the_cut_alone(loud, crops, ids):
@@ -146,7 +148,7 @@ def test_the_whole_piece_is_the_patch_and_strength_0_the_cut_alone(loud, crops, 
 
 
 def test_massive_tokens_stay_as_they_are_or_change_alone(loud, crops, tmp_path, tiny_tokenizer):
-    matrix = piece_matrix(statistics(loud, crops), *CUT)
+    matrix = piece_matrix(statistics(loud, crops), *BLOCK)
     hidden = torch.randn(2, 6, 64, generator=torch.Generator().manual_seed(11))
     hidden[0, 0] *= 40  # 9 times the median norm is not massive, 40 times is
     hidden[1, 3] *= 9 * hidden[1].norm(dim=-1).median() / hidden[1, 3].norm()
@@ -157,7 +159,7 @@ def test_massive_tokens_stay_as_they_are_or_change_alone(loud, crops, tmp_path, 
         patch = LinearPatch(matrix, "matrix", acts_on=acts_on)
         torch.testing.assert_close(patch(hidden), expected[acts_on], rtol=1e-4, atol=1e-3)
         model = copy.deepcopy(loud)
-        insert_patch(model, CUT[0], patch)
+        insert_patch(model, BLOCK[0], patch)
         again, _ = checkpoint.load(checkpoint.save(model, tiny_tokenizer, tmp_path / acts_on))
         assert torch.equal(patches(again)[0].module(hidden), patch(hidden))
     with pytest.raises(UserError, match="unknown tokens of a patch 'odd'"):

@@ -75,9 +75,9 @@ def test_the_sweep_is_the_perplexity_of_models_really_patched(observed, crops, t
     dense = copy.deepcopy(observed.model)
     values, _, details = magnitudes.alpha(observed, "")
     assert len(observed.model.model.layers) == 6
-    cut = copy.deepcopy(dense)
-    remove_layers(cut, range(start, stop))
-    assert values["perplexity_none"] == pytest.approx(perplexity(cut, text), rel=1e-4)
+    pruned = copy.deepcopy(dense)
+    remove_layers(pruned, range(start, stop))
+    assert values["perplexity_none"] == pytest.approx(perplexity(pruned, text), rel=1e-4)
     statistics = collect(Decoder(dense), crops, span=2)
     for name, kind in (("d", "diagonal"), ("A", "hadamard")):
         patched = copy.deepcopy(dense)
@@ -120,10 +120,10 @@ def test_similarity_at_the_end_is_that_of_the_states_of_pruned_models(observed, 
     for row in details["rows"]:
         start, stop = row["window"]
         for factor, unlike in row["unlike"][::4]:
-            cut = copy.deepcopy(observed.model)
-            remove_layers(cut, range(start, stop))
-            with scale_stream(cut, start, factor), torch.no_grad():
-                states = cut.model(crops[:2]).last_hidden_state
+            pruned = copy.deepcopy(observed.model)
+            remove_layers(pruned, range(start, stop))
+            with scale_stream(pruned, start, factor), torch.no_grad():
+                states = pruned.model(crops[:2]).last_hidden_state
             expected = torch.nn.functional.cosine_similarity(states, dense, dim=-1).mean().item()
             assert 1 - unlike == pytest.approx(expected, abs=1e-5)
         _, nearest = min(row["unlike"], key=lambda pair: abs(math.log(pair[0] / row["alike_at_end"])))

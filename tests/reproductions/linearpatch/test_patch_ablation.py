@@ -36,9 +36,9 @@ def test_sequences_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
 def store(tmp_path):
     """Made-up losses of 48 windows: of A always a tenth of a nat less than without repair, of +d a noisy tenth."""
     store, noise = Store(tmp_path, None), np.random.default_rng(0)
-    losses = {declared.CUT: noise.normal(4, 1, 48)}
-    losses[declared.A] = losses[declared.CUT] - 0.1
-    losses[declared.D] = losses[declared.CUT] - noise.normal(0.1, 0.2, 48)
+    losses = {declared.NO_REPAIR: noise.normal(4, 1, 48)}
+    losses[declared.A] = losses[declared.NO_REPAIR] - 0.1
+    losses[declared.D] = losses[declared.NO_REPAIR] - noise.normal(0.1, 0.2, 48)
     (column,) = registry.get(TARGET).columns_for(SMOLLM)
     for row in registry.get(TARGET).rows(SMOLLM):
         if row.method in losses:
@@ -47,17 +47,17 @@ def store(tmp_path):
 
 
 def test_changes_are_paired(store):
-    assert declared.CUT == NO_REPAIR
+    assert declared.NO_REPAIR == NO_REPAIR
     table = registry.get(TARGET)
     changes_ = changes(show.entries(table, store[0], SMOLLM, table.rows(SMOLLM)))
     assert {key[2] for key in changes_} == {declared.A, declared.D} and len(changes_) == 4
     for (_, _, method), (value, low, high) in changes_.items():
-        mean = np.mean(store[1][method] - store[1][declared.CUT])
+        mean = np.mean(store[1][method] - store[1][declared.NO_REPAIR])
         assert value == pytest.approx(100 * math.expm1(mean), abs=1e-3)
         if method != declared.D:  # the same in every window: nothing is left to chance
             assert low == pytest.approx(value, abs=1e-3) == high
         else:
-            error = np.std(store[1][method] - store[1][declared.CUT]) / math.sqrt(48)
+            error = np.std(store[1][method] - store[1][declared.NO_REPAIR]) / math.sqrt(48)
             assert high - low == pytest.approx(2 * 1.96 * 100 * error * math.exp(mean), rel=0.15)
 
 
@@ -67,7 +67,7 @@ def test_the_picture_shows_each_row_that_can_be_compared_and_names_its_model_onc
     (path,) = show.drawn(table, records, SMOLLM)
     content = path.read_text()
     labels = {method: label for methods in GROUPS.values() for method, label in methods.items()}
-    assert labels.keys() == declared.NAMES.keys() - {declared.CUT}
+    assert labels.keys() == declared.NAMES.keys() - {declared.NO_REPAIR}
     assert path.suffix == ".svg" and all(f">{labels[method]}<" in content for method in (declared.A, declared.D))
     title = draw(show.entries(table, records, SMOLLM, table.rows(SMOLLM)), "paper").get_suptitle()
     assert title.count(SMOLLM.label) == 1 and title.endswith(", 7/30 layers removed")
