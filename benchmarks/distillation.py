@@ -24,7 +24,7 @@ from common.utils.ratios import Ratio, hand_over
 from papers.linearpatch import LinearPatch
 
 K, RATE = 100, 1e-3
-STEPS, WARM, TOKENS, REPEATS, WINDOW = 8, 2, 256, 3, (6, 11)
+STEPS, WARM, TOKENS, REPEATS, BLOCK = 8, 2, 256, 3, (6, 11)
 WAYS = ("separate", "shared", "stored")
 BASELINE = "two separate models"
 
@@ -32,8 +32,8 @@ BASELINE = "two separate models"
 def separate(model, patch, sequences):
     """Return the loss of the naive way: a pruned and patched second model; every step runs both from their first layer."""
     student = copy.deepcopy(model).requires_grad_(False)
-    remove_layers(student, range(*WINDOW))
-    attach_patch(student, WINDOW[0], patch, "linearpatch")
+    remove_layers(student, range(*BLOCK))
+    attach_patch(student, BLOCK[0], patch, "linearpatch")
 
     def loss(step: int) -> torch.Tensor:
         ids = sequences[step : step + 1]
@@ -67,7 +67,7 @@ def work(way: str) -> dict:
         if way == "separate":
             loss = separate(model, patch, sequences)
         else:
-            task = Distillation(Decoder(model), {WINDOW: patch}, sequences, k=K, store=store)
+            task = Distillation(Decoder(model), {BLOCK: patch}, sequences, k=K, store=store)
 
             def loss(step: int) -> torch.Tensor:
                 return task.loss([step])

@@ -21,7 +21,7 @@ ADJACENT = {
     ORTHOGONAL: ("if each adds something orthogonal", ORANGE, "-", 5),
     "measured": ("measured", BLUE, "o-", 1.2),
 }
-WINDOWS = {
+BLOCKS = {
     "the code's merge": ("code's merge", BLUE, "-", 5),
     "first layer alone": ("first layer alone", "black", "^--", 1.2),
     "no layer": ("no layer", ORANGE, "x:", 1.2),
@@ -92,7 +92,7 @@ def figure5(entries: list[dict], profile: str) -> plt.Figure:
     if "laco-uncorrelated" in records:
         apart = records["laco-uncorrelated"]["details"]
         adjacent, blocks = adjacent | {ORTHOGONAL: apart["adjacent"]}, blocks | {UNCORRELATED: apart["windows"]}
-    for axes, lines, styles in ((left, adjacent, ADJACENT), (right, blocks, WINDOWS)):
+    for axes, lines, styles in ((left, adjacent, ADJACENT), (right, blocks, BLOCKS)):
         for name, (label, colour, mark, width) in styles.items():
             if name in lines:
                 faint = 0.45 if width > 2 else 1

@@ -194,8 +194,8 @@ def blocks(tokenizer, texts: Sequence[str], *, length: int, count: int, seed: in
         raise UserError(
             f"{len(stream)} tokens of text do not fill {count} blocks of {length}; use fewer or shorter blocks"
         )
-    cut = [stream[start : start + length] for start in range(0, length * count, length)]
-    return [{"input_ids": ids, "labels": list(ids)} for ids in cut]
+    sequences = [stream[start : start + length] for start in range(0, length * count, length)]
+    return [{"input_ids": ids, "labels": list(ids)} for ids in sequences]
 
 
 def digest(rows: Iterable[Mapping]) -> str:

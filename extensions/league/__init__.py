@@ -5,13 +5,13 @@ All rows start from the same original model.
 
 from extensions.league.ablation import ABLATION, DRAWS
 from extensions.league.answers import ANSWERS
+from extensions.league.blocks import BLOCKS
 from extensions.league.distilled import DISTILLED
 from extensions.league.grafts import GRAFTS
 from extensions.league.measures import MEASURES
 from extensions.league.tables import TABLES as _TABLES
 from extensions.league.texts import TEXTS
-from extensions.league.windows import WINDOWS
 
-TABLES = [*_TABLES, ANSWERS, TEXTS, WINDOWS, GRAFTS, DISTILLED, MEASURES, ABLATION, DRAWS]
+TABLES = [*_TABLES, ANSWERS, TEXTS, BLOCKS, GRAFTS, DISTILLED, MEASURES, ABLATION, DRAWS]
 
 __all__ = ["TABLES"]

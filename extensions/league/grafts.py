@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from extensions.league import rows
 from extensions.league.answers import MEASURED_TASKS
+from extensions.league.blocks import SHARES as EVERY
 from extensions.league.tables import AVERAGE, with_average
 from extensions.league.texts import TEST_TASKS
-from extensions.league.windows import SHARES as EVERY
 from reproductions.spec import comparisons
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject

@@ -16,7 +16,7 @@ from common.models.architectures import SUPPORTED
 from common.models.decoder import Decoder
 from common.utils.errors import UserError, UserValueError, unknown
 
-WINDOW_FACTORS = ("direct", "product")
+BLOCK_FACTORS = ("direct", "product")
 
 
 def magnitude_factor(statistics: Statistics, start: int, stop: int | None = None, *, how: str = "direct") -> float:
@@ -36,8 +36,8 @@ def magnitude_factor(statistics: Statistics, start: int, stop: int | None = None
     Raises:
         UserError: an unknown ``how``, or a run longer than the statistics' span.
     """
-    if how not in WINDOW_FACTORS:
-        raise unknown("factor of a block", how, WINDOW_FACTORS)
+    if how not in BLOCK_FACTORS:
+        raise unknown("factor of a block", how, BLOCK_FACTORS)
     stop = start + 1 if stop is None else stop
     if how == "direct":
         return statistics.ratio(start, stop).mean().item()

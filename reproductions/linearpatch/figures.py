@@ -11,7 +11,7 @@ from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.shared_recipes import CALIBRATION
 from reproductions.spec.subjects import Subject, recipe
 
-_WINDOW = [Column("start", "magnitudes", "start", compare="exact"), Column("end", "magnitudes", "end", compare="exact")]
+_BLOCK = [Column("start", "magnitudes", "start", compare="exact"), Column("end", "magnitudes", "end", compare="exact")]
 
 
 def _observed(counts: dict[str, int] | None = None) -> Callable[[Subject, int | None], Iterable[Row]]:
@@ -61,7 +61,7 @@ FIGURES = [
         "1a",
         "magnitudes per channel around the removed block",
         _FIGURE1,
-        [*_WINDOW, _number("mean-ratio", "magnitudes", "ratio_plain", label="mean ratio")],
+        [*_BLOCK, _number("mean-ratio", "magnitudes", "ratio_plain", label="mean ratio")],
         claims=(_LARGER,),
     ),
     _figure(
@@ -69,7 +69,7 @@ FIGURES = [
         "magnitudes after scaling, and perplexity as the scales are varied",
         _FIGURE1,
         [
-            *_WINDOW,
+            *_BLOCK,
             *(
                 _number(f"perplexity-{key}", "alpha", f"perplexity_{key}", label=f"PPL, {name}")
                 for name, key in (("no repair", "none"), ("+d", "d"), ("+A", "A"))
@@ -97,7 +97,7 @@ FIGURES = [
         "magnitudes per token before the rotation",
         _FIGURE1,
         [
-            *_WINDOW,
+            *_BLOCK,
             _number("largest-token", "magnitudes", "peak_plain", label="largest / median token"),
             _number("sigma_d", "magnitudes", "sigma_plain"),
         ],
@@ -115,7 +115,7 @@ FIGURES = [
         "magnitudes per token after the rotation",
         _FIGURE1,
         [
-            *_WINDOW,
+            *_BLOCK,
             _number("largest-token", "magnitudes", "peak_rotated", label="largest / median token"),
             _number("sigma_d", "magnitudes", "sigma_plain"),
             _number("sigma_d, rotated", "magnitudes", "sigma_rotated"),
@@ -136,7 +136,7 @@ FIGURES = [
         "3",
         "magnitudes per layer, the removed ones shaded",
         None,
-        [*_WINDOW, _number("mean-ratio", "magnitudes", "ratio_plain", label="mean ratio")],
+        [*_BLOCK, _number("mean-ratio", "magnitudes", "ratio_plain", label="mean ratio")],
         claims=(_LARGER,),
     ),
     _figure(

@@ -137,7 +137,7 @@ def test_a_choice_is_the_same_where_both_halves_of_the_sequences_select_the_same
         entry = _entry("2/9", rows.LeagueSpec(selection, repair), sequences)
         return entry | {"records": {"perplexity": {"details": {"removed": layers}}}}
 
-    window = after(rows.BLOCK, base + 0.2, [3, 4])
+    block = after(rows.BLOCK, base + 0.2, [3, 4])
     for others, counted in (
         ([after(rows.UIDL, base, [2, 7])], (1, 1)),
         ([after(rows.UIDL, base + every_second, [2, 7])], (1, 0)),  # better on the first half, worse on the second
@@ -145,7 +145,7 @@ def test_a_choice_is_the_same_where_both_halves_of_the_sequences_select_the_same
         ([after(rows.UIDL, base, [2, 7], rows.REPLACEME)], (0, 0)),
         ([after(rows.UIDL, base, [2, 7]), after(rows.LORP, base + every_second - 0.1, [1, 2])], (1, 0)),
     ):
-        assert standings.choices([_entry("0/9", None, base), window, *others]) == counted
+        assert standings.choices([_entry("0/9", None, base), block, *others]) == counted
 
 
 def test_standings_compare_each_repair_after_its_best_selection_with_the_best_baseline():

@@ -262,7 +262,7 @@ def test_the_result_is_a_plain_checkpoint_that_generates_with_and_without_cache(
         assert torch.equal(greedy(again, crops[:1], True), greedy(again, crops[:1], False))
 
 
-def test_cl_removes_the_window_of_highest_cosine_at_once_with_one_factor(tiny_llama, crops):
+def test_cl_removes_the_block_of_highest_cosine_at_once_with_one_factor(tiny_llama, crops):
     states = streams(tiny_llama, crops)
     start = most_similar_block(states, 3, range(4))
     expected, alpha = copy.deepcopy(tiny_llama), magnitude_ratio(states, start, start + 3)

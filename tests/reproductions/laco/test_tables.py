@@ -112,7 +112,7 @@ def test_figures_show_what_the_benchmarks_record(make_tiny, tiny_tokenizer, monk
     expected = {"measured": details["adjacent"], drawing.ORTHOGONAL: apart["adjacent"]}
     assert left == {drawing.ADJACENT[name][0]: values for name, values in expected.items()}
     assert right.pop("Eq. 1 if uncorrelated") == apart["windows"]
-    assert right == {drawing.WINDOWS[name][0]: values for name, values in details["windows"].items()}
+    assert right == {drawing.BLOCKS[name][0]: values for name, values in details["windows"].items()}
     assert records["laco-outputs"]["values"]["norm_uncorrelated"] == pytest.approx(7**0.5)  # m = 3
     trace = records["laco-search"]["details"]["laco"][0]["trace"]
     assert records["laco-search"]["values"]["attempts"] == len(trace)

@@ -35,7 +35,7 @@ def text():
 
 @pytest.fixture
 def observed(tiny_llama, crops, text, monkeypatch, request):
-    """A tiny dense model, looked at around its window of two layers."""
+    """A tiny dense model, looked at around its block of two layers."""
     monkeypatch.setattr(Context, "sequences", lambda self: crops)
     monkeypatch.setattr(magnitudes, "_text", lambda prepared, most=None: text)
     selection = ObservedBlock(2, "token")
@@ -88,8 +88,8 @@ def test_the_sweep_is_the_perplexity_of_models_really_patched(observed, crops, t
 
 def test_magnitudes_are_those_of_the_statistics(observed, crops):
     values, _, details = magnitudes.magnitudes(observed, "")
-    start, stop = details_window = observed.details["window"]
-    statistics = collect(Decoder(observed.model), crops, span=2, elementwise=[tuple(details_window)])
+    start, stop = details_block = observed.details["window"]
+    statistics = collect(Decoder(observed.model), crops, span=2, elementwise=[tuple(details_block)])
     assert details["layers"][start] == pytest.approx(statistics.magnitude(start).mean().item())
     assert values["sigma_rotated"] == pytest.approx(statistics.spread(start, stop, True), rel=1e-6)
     scaled = torch.tensor(details["channels"]["plain"]["scaled"])

@@ -1,4 +1,4 @@
-"""What each window of layers costs: against models that really lost it, and the picture of it."""
+"""What each block of layers costs: against models that really lost it, and the picture of it."""
 
 import copy
 import math
@@ -12,7 +12,7 @@ from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import context_of
 from extensions.refit.graft import Observed
-from figures import windows as picture
+from figures import blocks as picture
 from reproductions import measurements  # noqa: F401 - steps: those that recipes name
 from reproductions.spec import registry, steps, subjects  # noqa: F401 - steps: those that recipes name
 from tests.massive_model import FIRST, WRITER, planted
@@ -40,7 +40,7 @@ def measure(model, ids, monkeypatch):
 
 @pytest.fixture
 def measured(make_tiny, ids, monkeypatch):
-    """The tiny model, the windows that are looked at (every other one), and what is found."""
+    """The tiny model, the sequences that are looked at (every other one), and what is found."""
     model = make_tiny("llama")
     return model, ids[::2], measure(model, ids, monkeypatch)
 
@@ -69,11 +69,11 @@ def test_the_first_tokens_state_is_the_dense_models_where_the_block_ends(measure
     for row, start in zip(details["rows"], STARTS, strict=True):
         pruned, pruned_losses = copy.deepcopy(model), []
         remove_layers(pruned, [start, start + 1])
-        for window, own in zip(looked, states[start + 2], strict=True):
+        for sequence, own in zip(looked, states[start + 2], strict=True):
             hook = pruned.model.layers[start].register_forward_pre_hook(
                 lambda module, args, own=own: (torch.cat([own[None, :1], args[0][:, 1:]], 1), *args[1:])
             )
-            pruned_losses.append(losses(pruned, window[None]))
+            pruned_losses.append(losses(pruned, sequence[None]))
             hook.remove()
         assert row["kept"]["more"] == pytest.approx((torch.cat(pruned_losses) - dense).mean().item(), abs=1e-4)
 

@@ -13,7 +13,7 @@ from reproductions.spec.subjects import Subject
 SHARES = (*rows.SHARES[:-1], (8, 30), rows.SHARES[-1])
 
 
-def windows(subject: Subject, limit: int | None = None) -> Iterator[Row]:
+def blocks(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Yield the original model at each of the league's numbers of layers, and at that of LinearPatch's tables."""
     if subject.printed:
         return
@@ -40,13 +40,13 @@ def columns(profile: str) -> list[Column]:
     return [Column(key, benchmark, key, compare="exact", label=label) for key, label in labels.items()]
 
 
-WINDOWS = Table(
+BLOCKS = Table(
     target="figure-windows-league",
     paper="league",
     number="figure-windows",
     title="Extension: what removing each block of layers costs",
-    declared=windows,
-    draw="figures.windows:draw",
+    declared=blocks,
+    draw="figures.blocks:draw",
     columns=columns,
     note="Measured on eight sequences of 512 tokens of WIKI-2 (toy model: of 256 tokens of its learning docstrings), evenly "
     "spread. First token's state kept: where the layers are left out, the first token's state is the dense model's, that "
