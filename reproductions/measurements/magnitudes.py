@@ -17,7 +17,7 @@ from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.forward.losses import next_token_loss
 from common.hadamard import hadamard_transform
 from common.pruning.pipeline import Context
-from papers.linearpatch import LinearPatch, measures, patch_values  # noqa: F401 - measures: its protocols
+from papers.linearpatch import LinearPatch, evaluation_texts, patch_values  # noqa: F401 - its protocols
 from reproductions.measurements import benchmark
 
 # The text that perplexities of figures are measured on: protocols, and the sequences taken from each.

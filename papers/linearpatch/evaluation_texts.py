@@ -1,4 +1,4 @@
-"""Measure perplexity as LinearPatch does; its tables' dense rows and those of Prune&Comp are the same."""
+"""Register the texts that LinearPatch evaluates on; its tables' dense rows and those of Prune&Comp are the same."""
 
 from common.evaluation.windowed_perplexity import Protocol, c4_crops, register
 

@@ -1,4 +1,4 @@
-"""Measure perplexity as Reassessing does, and provide the beginnings of texts that its Table Q continues."""
+"""Register the texts that Reassessing evaluates on, and the beginnings of texts that its Table Q continues."""
 
 from common.evaluation.generation import PROMPT_SETS, PromptSet
 from common.evaluation.windowed_perplexity import Protocol, register
