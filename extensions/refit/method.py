@@ -171,6 +171,8 @@ def refit(
     if target == BRANCHES:  # the residual streams are followed from where the removed layers begin
         borders = {layer - 1 for layer in removed} - {*plan, *removed}
         plan |= dict.fromkeys(borders, ())
+    if graft is not None:  # its host gets the neurons even if none of its matrices is refitted
+        plan.setdefault(graft.host, ())
     reports: list[dict] = []
     if plan:
         _check_at_hand(decoder, plan)

@@ -109,10 +109,11 @@ def test_nothing_is_grafted_without_a_writer_that_is_removed_and_a_layer_before_
     assert Observed(Decoder(planted(make_tiny("llama"), neurons)), ids).graft(removed) is None
 
 
-def test_a_refit_with_a_graft_is_the_refit_of_a_model_that_has_it_towards_the_dense_one(make_tiny, ids):
+@pytest.mark.parametrize("before", [True, False])
+def test_a_refit_with_a_graft_is_the_refit_of_a_model_that_has_it_towards_the_dense_one(before, make_tiny, ids):
     model = planted(make_tiny("llama"))
     dense, other = copy.deepcopy(model), copy.deepcopy(model)
-    removed, options = [WRITER, WRITER + 1], {"following": 1, "ridge": 1e-2, "batch_size": 4}
+    removed, options = [WRITER, WRITER + 1], {"following": 1, "ridge": 1e-2, "batch_size": 4, "before": before}
     graft = Observed(Decoder(model), ids).graft(removed)
     graft.into(other.model.layers[HOST])
     everywhere = range(model.config.num_hidden_layers)
@@ -126,6 +127,15 @@ def test_a_refit_with_a_graft_is_the_refit_of_a_model_that_has_it_towards_the_de
     assert reports[0]["error"] < 0.9 * plain[0]["error"]
     for name, value in other.state_dict().items():
         assert torch.allclose(model.state_dict()[name], value, rtol=1e-4, atol=1e-5), name
+
+
+def test_a_graft_comes_where_nothing_is_refitted(make_tiny, ids):
+    model = planted(make_tiny("llama"))
+    other, graft = copy.deepcopy(model), Observed(Decoder(model), ids).graft([WRITER])
+    graft.into(other.model.layers[HOST])
+    remove_layers(other, [WRITER])
+    assert refit.refit(model, ids, [WRITER], following=0, before=False, graft=graft) == []
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in other.state_dict().items())
 
 
 def test_a_recipe_refits_with_a_graft(make_tiny, ids):
