@@ -122,6 +122,14 @@ def patch_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for patch in patches(model) for parameter in patch.module.parameters()]
 
 
+def compares_tokens(model: nn.Module) -> bool:
+    """Return whether a patch compares the tokens of a sequence, so that padding would change its effect.
+
+    The module of such a patch has a true attribute `compares_tokens`.
+    """
+    return any(getattr(patch.module, "compares_tokens", False) for patch in patches(model))
+
+
 def refuse_patches(model: nn.Module, what: str) -> None:
     """Refuse a model that carries a patch; ``what`` names the work that needs a model without.
 

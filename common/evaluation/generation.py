@@ -12,11 +12,20 @@ from statistics import stdev
 import numpy as np
 import torch
 
+from common.hooks import compares_tokens
 from common.models.decoder import rope_switch
 from common.utils.errors import UserError
 from common.utils.token_ids import open_ended
 
 BATCH = 16
+
+
+def one_at_a_time(model) -> bool:
+    """Return whether an answer would depend on the longest prompt beside it in a batch.
+
+    It would with two sets of rotary frequencies (`rope_switch`), and with a patch that takes padding for tokens.
+    """
+    return rope_switch(model.config) is not None or compares_tokens(model)
 
 
 @torch.inference_mode()
@@ -30,8 +39,7 @@ def complete(model, tokenizer, prompts: Sequence[str], tokens: int) -> list[str]
     """
     import transformers
 
-    # with two sets of rotary frequencies an answer would depend on the longest prompt beside it
-    batch_size = BATCH if rope_switch(model.config) is None else 1
+    batch_size = 1 if one_at_a_time(model) else BATCH
     room = getattr(model.config, "max_position_embeddings", None)
     if room is not None and room <= tokens:
         raise UserError(f"cannot generate {tokens} tokens after a prompt: the model reads {room} in all")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
 from common.console.progress import track
+from common.evaluation.generation import one_at_a_time
 from common.evaluation.prefix_trees import Tree, cheapest_cuts, grow
 from common.forward import prefix_cache
 from common.forward.parallel_batches import side_by_side
@@ -141,7 +143,8 @@ def _fingerprint(tokenizer) -> str:
     """Return the digest of a tokenizer: equal ones encode alike, whichever model they came with."""
     if tokenizer not in _fingerprints:
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        content = backend.to_str() if backend is not None else str(id(tokenizer))
+        # of one without such a description only itself: an address may be that of another one later
+        content = backend.to_str() if backend is not None else secrets.token_hex()
         _fingerprints[tokenizer] = hashlib.sha256(content.encode()).hexdigest()
     return _fingerprints[tokenizer]
 
@@ -257,8 +260,8 @@ class SharedContextLM(HFLM):
             self.batch_size_per_gpu = generated_together(
                 self.decoder.config, self.model.dtype.itemsize, longest, free, most
             )
-        if rope_switch(self.decoder.config) is not None:
-            self.batch_size_per_gpu = 1  # else an answer depends on the longest prompt beside it
+        if one_at_a_time(self.decoder.model):
+            self.batch_size_per_gpu = 1
         if _no_terminal():
             huggingface.tqdm = _logged_progress
         try:

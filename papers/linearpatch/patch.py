@@ -154,6 +154,11 @@ class LinearPatch(nn.Module):
         """Width of the residual stream that the patch fits."""
         return self.options["channels"]
 
+    @property
+    def compares_tokens(self) -> bool:
+        """Whether the patch tells massive tokens from the others of their sequence."""
+        return self.options.get("acts_on", "all") != "all"
+
     def matrix(self) -> Tensor:
         """Return the patch as a dense matrix [C, C], float32."""
         kind, weight = self.options["kind"], self.weight

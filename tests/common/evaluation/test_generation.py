@@ -1,12 +1,18 @@
 """Greedy generation against a loop over full forward passes, and the stand-in's generation benchmark."""
 
 import pytest
+import torch
 from heads import greedy_text
+from lm_eval.api.instance import Instance
 
 import papers
 from common.evaluation import generation
+from common.evaluation.multiple_choice import SharedContextLM
+from common.hooks import attach_patch
 from common.models.surgery import remove_layers
 from common.utils.errors import UserError
+from papers.linearpatch import LinearPatch
+from tests.massive_model import FIRST, WRITER, planted
 
 papers.load_steps()  # and the papers' prompts
 
@@ -30,6 +36,21 @@ def test_a_long_prompt_is_cut_from_the_left(tiny_llama, tiny_tokenizer):
     assert generation.complete(tiny_llama, tiny_tokenizer, [long], 4) == [
         greedy_text(tiny_llama, tiny_tokenizer, ending, 4)
     ]
+
+
+def test_padding_hides_no_massive_token_from_a_patch(tiny_llama, tiny_tokenizer):
+    model = planted(tiny_llama)
+    [begin] = tiny_tokenizer("q", add_special_tokens=False).input_ids
+    embedding = model.model.embed_tokens.weight.data
+    embedding[[tiny_tokenizer.pad_token_id, begin], 0] = embedding[FIRST, 0]  # padding would be massive, too
+    scales = torch.randn(64, generator=torch.Generator().manual_seed(2))
+    attach_patch(model, WRITER + 1, LinearPatch(scales, "diagonal", acts_on="ordinary"), "linearpatch")
+    prompts = ["q0", "q0 the", "q the layers", "q" + " the layers of a model are removed" * 3]
+    expected = [greedy_text(model, tiny_tokenizer, prompt, 6) for prompt in prompts]
+    assert generation.complete(model, tiny_tokenizer, prompts, 6) == expected
+    options = {"until": ["zebra"], "max_gen_toks": 6}
+    asked = [Instance("generate_until", {}, (prompt, options), i) for i, prompt in enumerate(prompts)]
+    assert SharedContextLM(model, tiny_tokenizer, batch_size=4).generate_until(asked, disable_tqdm=True) == expected
 
 
 def test_what_cannot_be_generated_is_named(tiny_llama, tiny_tokenizer):

@@ -171,6 +171,15 @@ def test_texts_are_encoded_once_for_models_that_are_asked_the_same(tiny_llama, t
     compare(changed, reference(tiny_llama, other, asked))
 
 
+def test_tokenizers_that_nothing_describes_share_nothing_even_at_one_address():
+    class Plain:
+        pass
+
+    assert len({multiple_choice._fingerprint(Plain()) for _ in range(100)}) == 100
+    tokenizer = Plain()
+    assert multiple_choice._fingerprint(tokenizer) == multiple_choice._fingerprint(tokenizer)
+
+
 def test_remembered_texts_are_bounded(tiny_llama, tiny_tokenizer, monkeypatch):
     monkeypatch.setattr(multiple_choice, "REMEMBERED", 60)
     for seed in range(4):
