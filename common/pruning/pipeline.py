@@ -203,11 +203,11 @@ class Context:
     def calibrated_on(self, entry: Calibration | None) -> Context:
         """Return a context of the same model and layer executions, with other calibration tokens.
 
-        None keeps the tokens.
+        None keeps the tokens; an entry replaces them, given ones (`calibration_ids`) too.
         """
         if entry is None:
             return self
-        other = replace(self, recipe=replace(self.recipe, calibration=entry))
+        other = replace(self, recipe=replace(self.recipe, calibration=entry), calibration_ids=None)
         other.decoder = self.decoder
         return other
 

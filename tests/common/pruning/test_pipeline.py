@@ -11,7 +11,7 @@ from common.calibration.statistics import Statistics
 from common.models.decoder import Decoder
 from common.pruning import pipeline
 from common.pruning.pipeline import Context
-from common.pruning.recipe import Recipe
+from common.pruning.recipe import Calibration, Recipe
 
 ENTRY = {"corpus": "counted", "sampler": "counted", "count": 3, "length": 20, "seed": 0}
 
@@ -52,6 +52,13 @@ def same(first, second, span, bases=(False, True)):
     for a, b in calibration.default_pairs(first.layers, span):
         assert first.cosine("token", a, b) == second.cosine("token", a, b)
     assert torch.equal(first.magnitude(2), second.magnitude(2))
+
+
+def test_an_entry_of_a_step_replaces_given_tokens(prepared, crops):
+    given = crops + 1
+    context = prepared(calibration_ids=given)
+    assert torch.equal(context.calibrated_on(None).sequences(), given)
+    assert torch.equal(context.calibrated_on(Calibration(**ENTRY)).sequences(), crops)
 
 
 def test_one_pass_serves_every_count_up_to_a_third_of_the_layers(prepared, passes, crops):
