@@ -145,12 +145,14 @@ report: $(STAMP)  ## write guides, notebooks, API reference and results as one s
 
 METHODS := refit linearpatch prunecomp laco reassessing
 TOOL = $(or $(strip $(METHOD)),refit)
+# The last part of the model's path. make's own functions split a path at spaces, and leave .. as it is.
+NAME = $$($(RUN) -c 'import os, sys; print(os.path.basename(os.path.abspath(sys.argv[1])))' $(call quoted,$(MODEL)))
 prune: $(STAMP)  ## remove layers of your model: MODEL=./my-model REMOVE=8 or LAYERS=21-28; also METHOD=refit OUT=./pruned TEXT= TASKS= PLAN=1 QUICK=1
 	$(if $(strip $(MODEL)),,$(error make prune needs a model. Name one, for instance MODEL=./my-model))
 	$(if $(strip $(REMOVE)$(LAYERS)),,$(error make prune needs the number of layers to remove. Give one, for instance REMOVE=8, or name layers: LAYERS=21-28))
 	$(if $(filter-out $(METHODS),$(TOOL)),$(error unknown METHOD $(TOOL). Use one of $(METHODS)))
 	@LAYERLAB_MAKE=prune $(RUN) -m $(if $(filter refit,$(TOOL)),extensions,papers).$(TOOL) $(call option,--model,$(MODEL)) $(call option,--remove,$(REMOVE)) $(call option,--layers,$(LAYERS)) \
-		--out $(call quoted,$(or $(OUT),$(notdir $(patsubst %/,%,$(MODEL)))-pruned)) $(call option,--text,$(TEXT)) \
+		--out $(if $(OUT),$(call quoted,$(OUT)),"$(NAME)-pruned") $(call option,--text,$(TEXT)) \
 		$(call option,--tasks,$(TASKS)) $(call option,--samples,$(SAMPLES)) $(call option,--seed,$(SEED)) \
 		$(call option,--device,$(DEVICE)) $(call option,--dtype,$(DTYPE)) $(if $(call on,$(PLAN)),--plan) $(if $(call on,$(QUICK)),--quick) \
 		$(if $(call on,$(FORCE)),--force)

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from common.records.results import ROOT
+from common.utils.paths import ROOT
 from reproductions.command_line import parser
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
@@ -152,6 +152,14 @@ def test_each_variable_is_taken_by_each_target_that_reads_it(make, tmp_path):
     [
         (["MODEL=./my-model", "REMOVE=8"], ["--model", "./my-model", "--remove", "8", "--out", "my-model-pruned"]),
         (["MODEL=m", "LAYERS=2-3,5"], ["--model", "m", "--layers", "2-3,5", "--out", "m-pruned"]),
+        (
+            ["MODEL=/data/my models/it's b/", "REMOVE=4"],
+            ["--model", "/data/my models/it's b/", "--remove", "4", "--out", "it's b-pruned"],
+        ),
+        (
+            ["MODEL=/data/llama/a/..", "REMOVE=4"],
+            ["--model", "/data/llama/a/..", "--remove", "4", "--out", "llama-pruned"],
+        ),
         (
             ["MODEL=org/name", "REMOVE=2", "METHOD=laco", "OUT=a b", "TASKS=piqa", "PLAN=1", "QUICK=1"],
             ["--model", "org/name", "--remove", "2", "--out", "a b", "--tasks", "piqa", "--plan", "--quick"],
