@@ -64,9 +64,10 @@ def note(job: Job) -> str | None:
         return None
     increase = bound["increase"]
     attempts = ", ".join(f"{trial['removed']}: {_outcome(trial, increase)}" for trial in bound["tried"])
+    sequences = plural(bound["sequences"], "sequence")
     return (
-        f"{plural(job.options.remove, 'layer')} is the most that keeps perplexity within {_percent(increase, increase)} on "
-        f"{plural(bound['sequences'], 'sequence')} of held-out calibration text (tried {attempts})"
+        f"{plural(job.options.remove, 'layer')} is the most that bisection found to keep perplexity within "
+        f"{_percent(increase, increase)} on {sequences} of held-out calibration text (tried {attempts})"
     )
 
 

@@ -47,7 +47,7 @@ def test_a_bound_takes_the_most_layers_that_stay_below_it(paper, tool, monkeypat
     increases = {trial["removed"]: round(trial["increase"], 6) for trial in report["bound"]["tried"]}
     assert increases == {count: rises[count] for count in increases} and {2, 3} <= set(increases)
     assert read[0] == 6 and len(read) <= 4  # the original, and three by halving
-    assert "2 layers is the most that keeps perplexity within 10.0%" in " ".join(report["notes"])
+    assert "2 layers is the most that bisection found to keep perplexity within 10.0%" in " ".join(report["notes"])
 
 
 def test_the_bound_reads_text_that_neither_calibration_nor_test_reads(tool, text, monkeypatch):
