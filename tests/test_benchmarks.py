@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from common.records.results import ROOT
 from common.utils.errors import UserError
+from common.utils.paths import ROOT
 from common.utils.ratios import Ratio
 
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from common.records.results import ROOT
 from common.training.finetuning.methods import attach
+from common.utils.paths import ROOT
 from reproductions.spec import reported
 
 spec = importlib.util.spec_from_file_location("gpu_shapes", ROOT / "benchmarks" / "gpu_shapes.py")

@@ -12,7 +12,7 @@ from torch import nn
 
 from common.calibration import corpora
 from common.cli import push
-from common.cli.job import TEST, Job, is_file, test_text, texts, work_folder
+from common.cli.job import TEST, Job, is_file, resume_folder, test_text, texts
 from common.cli.method import Method
 from common.cli.options import ToolOptions, tasks
 from common.cli.texts import read
@@ -56,7 +56,7 @@ def checked(method: Method, options: ToolOptions) -> Job:
         )
     if options.target_ratio is not None:
         options.remove = layers_of(options.target_ratio, source, config.num_hidden_layers)
-    job = Job(method, options, source, config, tokenizer, work_folder(options.out))
+    job = Job(method, options, source, config, tokenizer, resume_folder(options.out))
     if job.named_layers is not None:
         check_layers(job.named_layers, job.layers)
     for count in job.counts:

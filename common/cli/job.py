@@ -41,7 +41,7 @@ SHARE = 0.9  # of a text file, for calibration; the samplers' share too
 MANY = 3  # times that sequences read a text, from which on the card says so
 
 
-def work_folder(out: Path | None) -> Path:
+def resume_folder(out: Path | None) -> Path:
     """Return the hidden folder beside the result for checkpoints of long work."""
     out = Path("plan" if out is None else out).resolve()
     return out.parent / f".{out.name}.work"

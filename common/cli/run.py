@@ -15,7 +15,7 @@ from torch import nn
 
 from common.cli import bounded, card, checks, forecast, measure, printable, push, read_back, sweep
 from common.cli.command import failed
-from common.cli.job import Job, work_folder
+from common.cli.job import Job, resume_folder
 from common.cli.method import Method
 from common.cli.options import SWEEP, ToolOptions
 from common.console.progress import clock, say
@@ -70,7 +70,7 @@ def _answered(method: Method, options: ToolOptions) -> tuple[dict | None, int]:
         return None, failed(f"{error}; {_left_behind(options, earlier)}")
     except KeyboardInterrupt:
         print(f"interrupted; {_left_behind(options, earlier)}", file=sys.stderr)
-        if (work := work_folder(options.out)).is_dir():
+        if (work := resume_folder(options.out)).is_dir():
             state = (
                 "has the last checkpoint of the training or search: the same command continues from there"
                 if _continues(work)

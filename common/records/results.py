@@ -28,11 +28,11 @@ from common.records.published import Published, fold
 from common.records.record_json import SCHEMA, Unreadable
 from common.utils import atomic_files
 from common.utils.errors import UserError
+from common.utils.paths import ROOT
 from common.utils.peak_memory import peak_memory_bytes
 
 log = logging.getLogger(__name__)
 
-ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "reproductions" / "results"
 CODE = ("common", "extensions", "figures", "papers", "reproductions")  # the packages, as pyproject.toml has them
 PACKAGES = ("torch", "transformers", "datasets", "lm-eval", "tokenizers", "numpy", "scipy")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from common.console.text_tables import markdown
-from common.records.results import ROOT
+from common.utils.paths import ROOT
 from reproductions.audit import FIELDS, NAMES, key, names
 from reproductions.audit import findings as all_findings
 from reproductions.audit.engine import KINDS, VERDICTS, Finding

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.console.command_line import answering, option, parse
-from common.records.results import ROOT
 from common.utils.errors import unknown
+from common.utils.paths import ROOT
 from reproductions.spec.registry import PAPERS
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from common.console.command_line import answering, parse
 from common.console.text_tables import markdown
 from common.records import record_json
-from common.records.results import ROOT, Store
+from common.records.results import Store
+from common.utils.paths import ROOT
 from extensions.documents import standings
 from reproductions.documents import findings, machine_comparison
 from reproductions.render import chance_levels, show, tables

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from common.console.command_line import answering, option, parse
 from common.console.progress import say
-from common.records.results import ROOT
 from common.utils.errors import quiet_logging
+from common.utils.paths import ROOT
 
 
 @dataclass(kw_only=True)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from common.records.results import ROOT
+from common.utils.paths import ROOT
 from reproductions.site import views
 from reproductions.spec import registry
 

@@ -11,8 +11,8 @@ from markupsafe import Markup, escape
 
 from common.console.progress import track
 from common.records import results
-from common.records.results import ROOT
 from common.utils.errors import UserError
+from common.utils.paths import ROOT
 from reproductions import audit
 from reproductions.audit.engine import KINDS, VERDICTS
 from reproductions.audit.report import summary

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from common.records.results import ROOT
 from common.utils.errors import first_of
+from common.utils.paths import ROOT
 from reproductions.audit.engine import Finding
 from reproductions.site import table_grids
 from reproductions.spec import registry, subjects

@@ -20,8 +20,9 @@ from fake_measure import FakeMeasure
 from tools import measure_missing, status_of
 
 from common.records import results
-from common.records.results import ROOT, Store
+from common.records.results import Store
 from common.utils.errors import UserError
+from common.utils.paths import ROOT
 from figures import style
 from reproductions.__main__ import main
 from reproductions.engine import execute, runner

@@ -8,7 +8,8 @@ import pytest
 from pyarrow import parquet
 from stored_records import put
 
-from common.records.results import NOWHERE, PUBLISHED, ROOT, Record, Store
+from common.records.results import NOWHERE, PUBLISHED, Record, Store
+from common.utils.paths import ROOT
 from reproductions import publish
 from reproductions.render import cells_parquet
 from reproductions.spec import registry, subjects

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from common.console import startup
-from common.records.results import ROOT
+from common.utils.paths import ROOT
 
 CUSTOMIZE = """
 import os, signal, sys

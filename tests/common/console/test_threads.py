@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.console import threads
-from common.records.results import ROOT
+from common.utils.paths import ROOT
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from common.records.results import ROOT
 from common.utils import locks
+from common.utils.paths import ROOT
 
 HOLD = """import sys, time
 from pathlib import Path

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from common.records.results import ROOT
 from common.utils import make_names
 from common.utils.errors import one_line
+from common.utils.paths import ROOT
 
 
 @pytest.mark.parametrize(

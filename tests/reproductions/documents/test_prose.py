@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from common.evaluation.significance import interval
-from common.records.results import NOWHERE, ROOT, Store
+from common.records.results import NOWHERE, Store
+from common.utils.paths import ROOT
 from reproductions import audit
 from reproductions.audit.engine import SLIP
 from reproductions.render import chance_levels, show

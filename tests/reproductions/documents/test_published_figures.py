@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from common.records.results import ROOT
+from common.utils.paths import ROOT
 from figures import style
 from reproductions.command_line import main
 from reproductions.documents import published_figures

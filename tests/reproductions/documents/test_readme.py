@@ -8,7 +8,8 @@ from audit_numbers import without_number
 from matplotlib.figure import Figure
 from tools import status_of
 
-from common.records.results import ROOT, Store
+from common.records.results import Store
+from common.utils.paths import ROOT
 from reproductions.documents import findings, readme
 from reproductions.render import claim_verdicts, show
 from reproductions.spec import registry, reported

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from common.records.results import ROOT, Store
+from common.records.results import Store
+from common.utils.paths import ROOT
 from reproductions.engine import runner, workers
 
 

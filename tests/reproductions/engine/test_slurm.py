@@ -18,8 +18,9 @@ from types import SimpleNamespace
 import pytest
 
 from common.pruning.recipe import Recipe
-from common.records.results import ROOT, Store
+from common.records.results import Store
 from common.utils import locks
+from common.utils.paths import ROOT
 from reproductions.engine import workers
 from reproductions.engine.work import Work
 

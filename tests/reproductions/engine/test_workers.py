@@ -19,9 +19,9 @@ from stored_records import put
 
 from common.console import progress
 from common.pruning.recipe import Recipe
-from common.records.results import ROOT
 from common.utils import locks
 from common.utils.errors import UserError
+from common.utils.paths import ROOT
 from reproductions.command_line import main, parser
 from reproductions.engine import runner, workers
 from reproductions.engine.work import Work

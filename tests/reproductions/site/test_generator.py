@@ -13,8 +13,8 @@ from bs4 import BeautifulSoup
 from site_links import followed
 
 from common.console import progress
-from common.records.results import ROOT
 from common.utils.errors import UserError
+from common.utils.paths import ROOT
 from reproductions.site import generator, pages
 from reproductions.spec import registry
 

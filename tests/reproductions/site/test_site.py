@@ -21,8 +21,9 @@ from stored_records import put
 
 from common.pruning.recipe import SHAPE_ONLY
 from common.records.published import Published
-from common.records.results import NOWHERE, PUBLISHED, ROOT, Recipe, Record, Store
+from common.records.results import NOWHERE, PUBLISHED, Recipe, Record, Store
 from common.utils.errors import UserError
+from common.utils.paths import ROOT
 from reproductions import audit
 from reproductions.documents import findings
 from reproductions.render import show, tables
