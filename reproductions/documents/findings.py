@@ -162,7 +162,8 @@ def drawn(store: Store, folder: Path | None = None) -> list[Path]:
 
 
 COUNTED = (
-    "The table counts what became of each paper's claims, first by the numbers that the paper prints, then as measured here. "
+    "The table counts what became of each paper's claims: whether they agree with the paper's own tables, and whether they "
+    "hold as measured here. "
     "Claims without a number in the paper, or not tested on a model, are not counted."
 )
 
@@ -186,9 +187,10 @@ def sides_of(rows: Sequence[JudgedLine]) -> list[int]:
 
 SHORT_LEGEND = """\
 - "(1 of 4)": one of four comparisons supports the claim. Most claims need all four.
-- Behind it: the least favourable comparison, as the difference of the favoured row from the other [95 % interval].
+- Behind it: the comparison that supports the claim least, as the favoured row minus the other [95 % interval].
+- Of perplexity a difference below zero favours the claim, of accuracy one above zero.
 - Points are of accuracy. In LinearPatch, Prune&Comp and `league` they are of retained accuracy.
-- Limit: how far a number may fall behind, or has to be ahead.
+- Limit: the difference up to which the claim holds; where none is named, it is zero.
 - No number: the paper prints none. –: not measured, or about other models. LP-1 and the like: findings of the audit."""
 
 
@@ -240,8 +242,8 @@ def multiple_comparisons(compared: Mapping[str, Sequence[dict]]) -> str:
     against = sum(comparison["verdict"] == judge.CONTRADICTED for comparison in comparisons)
     return (
         f"Each of the {len(comparisons)} comparisons on measured models has its own 95 % interval, without a correction for "
-        f"their number. {against} of them are significantly against their claim. If all differences were zero, at most about "
-        f"{judge.by_chance(comparisons):.0f} would be so by chance."
+        f"their number. {against} of them are significantly against their claim. If all differences were zero, on average at "
+        f"most about {judge.by_chance(comparisons):.0f} would be so by chance."
     )
 
 

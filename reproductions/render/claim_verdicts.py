@@ -182,7 +182,7 @@ def notes(table: dict, shown: Collection[int]) -> list[str]:
             and set(judged["shares_records_with"]) & set(shown)
         ]
         text = f"On {HEADS.get(name, name)} {plural(chance['comparisons'], 'comparison')} with an interval: were all "
-        text += f"differences 0, at most about {chance['by_chance']:.1f} of them would be contradicted by chance."
+        text += f"differences 0, on average at most about {chance['by_chance']:.1f} of them would be contradicted by chance."
         if chance["others"]:
             text += f" Not counted: {plural(chance['others'], 'comparison')} that a difference of 0 would contradict anyway."
         if shared:
