@@ -11,7 +11,7 @@ from reproductions.spec.registry import Claim, Row, Table
 from reproductions.spec.subjects import Subject
 
 STEPS = 100
-_TRAINING = {"method": "distilled", "steps": STEPS, "following": 3, "held_out": rows.HELD_OUT}
+_TRAINING = {"method": "distilled", "steps": STEPS, "following": 3, "judges": rows.HELD_OUT}
 REPAIRS = {rows.DISTILLED: _TRAINING, rows.DISTILLED_REFIT: _TRAINING | {"first": rows.REPAIRS[rows.REFIT]}}
 ALONE, BOTH = (rows.name(rows.BLOCK, repair, rows.BOTH) for repair in REPAIRS)
 RESIDUAL_BOTH = rows.name(rows.LEAST_RESIDUAL, rows.DISTILLED_REFIT, rows.BOTH)
@@ -87,7 +87,7 @@ DISTILLED = Table(
     ),
     note=f"{STEPS} steps of four sequences train the last layer before the pruning interface and the three after it towards "
     "the original model's next-token probabilities. Text: WikiText-2 and contexts of HellaSwag's items with their right "
-    f"endings in turn (toy model: its own text). Of the 128 sequences {rows.HELD_OUT} judge the training and are not trained "
-    "on; the refit has read them. The rate is the tool's, 1e-3 for SmolLM2: the largest and best of three on held-out text. "
+    f"endings in turn (toy model: its own text). Of the 128 sequences {rows.HELD_OUT} judge the training; neither the refit nor the "
+    "training has read them. The rate is the tool's, chosen on SmolLM2. "
     "No row reads items of the tasks.",
 )

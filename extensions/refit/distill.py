@@ -14,7 +14,7 @@ longer).
 
 import copy
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -32,10 +32,10 @@ from common.utils.errors import UserError
 from extensions.refit.method import FOLLOWING, plan_of
 
 BATCH = 4  # sequences in a step, run one at a time
-# Learning rate times channels: AdamW's best rate falls with the width (Yang et al., arXiv 2203.03466). Chosen at 576
-# channels, as the best and largest of 1e-4, 3e-4 and 1e-3 on held-out text of SmolLM2-135M-Instruct without 7 of its 30
-# layers. At 896 channels (Qwen2.5-Coder-0.5B) it was no gain on text that the refit had read.
-RATE = 0.576
+# Learning rate, as a share of the trained matrices' root mean square: AdamW changes every weight by about the rate, large
+# or small (Shazeer and Stern, arXiv 1804.04235, section 8). Chosen on SmolLM2-135M-Instruct without 7 of its 30 layers: 1e-3
+# was the best and largest of 1e-4, 3e-4 and 1e-3 on held-out text, and its matrices' root mean square is 0.19.
+RATE = 0.005
 FITTING = Fitting(final_share=0.1, weight_decay=0.0, warmup_share=0.1, clip=1.0, accumulate=BATCH, save_every=25)
 TRAINED_BYTES = 24  # of a parameter in float32: weight, gradient, two moments and two copies to go back to
 
@@ -54,13 +54,22 @@ def neighbours(layers: int, removed: Sequence[int], following: int) -> list[int]
     return list(plan_of(layers, removed, following))
 
 
-def fitting_for(channels: int) -> Fitting:
-    """Return the learning rate, schedule and batch size for a model of ``channels`` channels.
+def trained_parameters(model: nn.Module, layers: int, removed: Sequence[int], following: int) -> dict[str, nn.Parameter]:
+    """Return the parameters of the `neighbours` in a pruned ``model`` that had ``layers`` layers."""
+    kept = [layer for layer in range(layers) if layer not in removed]
+    parts = {layer: Decoder(model).layers[kept.index(layer)] for layer in neighbours(layers, removed, following)}
+    return {f"{layer}.{name}": p for layer, part in parts.items() for name, p in part.named_parameters()}
 
-    >>> round(fitting_for(4096).learning_rate, 6)
-    0.000141
+
+def fitting_for(parameters: Iterable[Tensor]) -> Fitting:
+    """Return the learning rate, schedule and batch size for a training of these parameters.
+
+    >>> round(fitting_for([torch.full((2, 3), 0.2), torch.ones(3)]).learning_rate, 6)
+    0.001
     """
-    return replace(FITTING, learning_rate=RATE / channels)
+    matrices = [parameter.detach().float() for parameter in parameters if parameter.ndim > 1]
+    mean_square = sum(m.square().sum().item() for m in matrices) / sum(m.numel() for m in matrices)
+    return replace(FITTING, learning_rate=RATE * mean_square**0.5)
 
 
 def distill(
@@ -104,11 +113,12 @@ def distill(
         UserError: no layer to train, or an error of the checkpoints.
     """
     teacher, student = Decoder(original), Decoder(model)
-    fitting = fitting or fitting_for(teacher.hidden_size)
     kept_layers = [layer for layer in range(teacher.num_layers) if layer not in removed]
     layers = neighbours(teacher.num_layers, removed, following)
     if not layers:
         raise UserError("no layer is next to an interface. Raise following, or distil nothing")
+    parameters = trained_parameters(model, teacher.num_layers, removed, following)
+    fitting = fitting or fitting_for(parameters.values())
     replacements = {
         (a, b): partial(_run_student, student, [kept_layers.index(layer) for layer in range(a, b) if layer in layers])
         for a, b in runs(sorted({*layers, *removed}))
@@ -119,8 +129,6 @@ def distill(
     task = Distillation(teacher, replacements, sequences[torch.cat(orders)[:count]], k=None)
     judge = None if held_out is None else Distillation(teacher, replacements, held_out, k=None)
     identity = {"following": following, "start": model_digest(model) if start is None else dict(start)}
-    trained = {layer: student.layers[kept_layers.index(layer)] for layer in layers}
-    parameters = {f"{layer}.{name}": p for layer, part in trained.items() for name, p in part.named_parameters()}
     first = [parameter.detach().clone() for parameter in parameters.values()]
     with _widened(parameters.values()):
         before = None if judge is None else judge.mean_loss()

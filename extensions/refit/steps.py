@@ -11,7 +11,7 @@ from common.pruning.pipeline import Context
 from common.pruning.recipe import Repair, register
 from common.pruning.trained_repair import TrainedRepair, note_training
 from common.utils.errors import UserError
-from extensions.refit.distill import distill, fitting_for
+from extensions.refit.distill import distill, fitting_for, trained_parameters
 from extensions.refit.graft import Graft, Observed
 from extensions.refit.method import FOLLOWING, RIDGE, check_architecture, refit
 
@@ -87,8 +87,9 @@ class Distilled(TrainedRepair):
     """Repair, then train the layers next to each interface towards the original's logits (`extensions.refit.distill`).
 
     steps: of the optimizer; a recipe's limit cuts them. first: initial repair, one that adds no patch (None: the layers
-    are removed, nothing else). held_out: number of last calibration sequences that judge the training and are not
-    trained on; ``first`` reads them. Of the inherited options those of the optimizer and its batches apply.
+    are removed, nothing else). judges: number of last calibration sequences that judge the training; they share no token
+    with the others, and neither the training nor ``first`` reads them. Of the inherited options those of the optimizer
+    and its batches apply.
 
     Raises:
         UserError: no steps, a repair that adds a patch, or a training that diverged or brought no gain on held-out
@@ -98,7 +99,7 @@ class Distilled(TrainedRepair):
     steps: int = 100
     first: Repair | None = None
     following: int = FOLLOWING
-    held_out: int = 0
+    judges: int = 0
 
     def tokens(self, context: Context) -> int:
         """Return the number of calibration tokens that it reads."""
@@ -108,22 +109,26 @@ class Distilled(TrainedRepair):
         """Remove the layers, repair the model, and train it."""
         if self.steps < 1:
             raise UserError(f"cannot distil for {self.steps} steps. Give 1 or more, or leave the distillation out")
-        sequences, removed = context.sequences(), context.removed
+        sequences, removed, layers = context.sequences(), context.removed, context.decoder.num_layers
+        if self.judges and context.calibration_ids is None:
+            sequences = context.tokens(replace(context.calibration, apart=self.judges))
+        read, judges = sequences[: -self.judges or None], sequences[-self.judges :] if self.judges else None
         original = copy.deepcopy(context.model)
         if self.first is None:
             remove_layers(context.model, removed)
         else:
-            self.first.apply(context)
+            self.first.apply(replace(context, calibration_ids=read))
         refuse_patches(context.model, "distillation of layers")
+        trained = trained_parameters(context.model, layers, removed, self.following)
         report = distill(
             context.model,
             original,
-            sequences[: -self.held_out or None],
+            read,
             removed,
             min(self.steps, context.recipe.limit or self.steps),
             following=self.following,
-            held_out=sequences[-self.held_out :] if self.held_out else None,
-            fitting=self.fitting(fitting_for(context.decoder.hidden_size)),
+            held_out=judges,
+            fitting=self.fitting(fitting_for(trained.values())),
             start={"recipe": context.recipe.hash},
             folder=context.folder,
             progress=context.progress,

@@ -170,12 +170,12 @@ def distil_by_recipe(model, text, monkeypatch, folder, **options):
 
 @pytest.mark.parametrize("first", [{}, {"first": {"method": "refit", "following": 1, "ridge": 0.3}}])
 def test_a_recipe_distils_what_its_first_repair_left(first, original, make_tiny, ids, monkeypatch, tmp_path):
-    """As by hand: refit, then train on all but the last sequences; two of those judge, here the first ones again."""
+    """As by hand: refit and train without the last two sequences, which judge."""
     text, model = torch.cat([ids, ids[:2]]), make_tiny("llama")
-    options = {"steps": 4, "held_out": 2, "learning_rate": 3e-3} | first
+    options = {"steps": 4, "judges": 2, "learning_rate": 3e-3} | first
     done = distil_by_recipe(model, text, monkeypatch, tmp_path, **options).details["training"]
     if first:
-        by_hand = refitted(original, text, following=1, ridge=0.3, batch_size=8)
+        by_hand = refitted(original, ids, following=1, ridge=0.3, batch_size=8)
     else:
         by_hand = copy.deepcopy(original)
         remove_layers(by_hand, REMOVED)
@@ -187,9 +187,17 @@ def test_a_recipe_distils_what_its_first_repair_left(first, original, make_tiny,
         torch.testing.assert_close(model.state_dict()[name], value, atol=1e-5, rtol=1e-4)
 
 
-def test_the_rate_falls_with_the_width(original, model, ids):
+def test_the_rate_is_a_share_of_the_trained_weights_size(original, model, ids):
+    """Its own loop over the two trained layers; biases and norms do not count."""
+    squares = [
+        value.item() ** 2
+        for layer in (model.model.layers[1], model.model.layers[2])
+        for part in layer.modules()
+        if isinstance(part, torch.nn.Linear)
+        for value in part.weight.detach().flatten()
+    ]
     report = distill(model, original, ids, REMOVED, 1, following=1)
-    assert report["learning_rate"] == pytest.approx(1e-3 * 576 / original.config.hidden_size)
+    assert report["learning_rate"] == pytest.approx(0.005 * (sum(squares) / len(squares)) ** 0.5)
 
 
 PATCHED = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
@@ -199,7 +207,7 @@ PATCHED = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-m
     ("options", "match"),
     [
         ({"steps": 0}, "0 steps"),
-        ({"steps": 3, "held_out": 2, "learning_rate": 5.0}, "no gain"),
+        ({"steps": 3, "judges": 2, "learning_rate": 5.0}, "no gain"),
         ({"steps": 1, "first": PATCHED}, "without patches"),
     ],
 )
