@@ -54,7 +54,9 @@ def neighbours(layers: int, removed: Sequence[int], following: int) -> list[int]
     return list(plan_of(layers, removed, following))
 
 
-def trained_parameters(model: nn.Module, layers: int, removed: Sequence[int], following: int) -> dict[str, nn.Parameter]:
+def trained_parameters(
+    model: nn.Module, layers: int, removed: Sequence[int], following: int
+) -> dict[str, nn.Parameter]:
     """Return the parameters of the `neighbours` in a pruned ``model`` that had ``layers`` layers."""
     kept = [layer for layer in range(layers) if layer not in removed]
     parts = {layer: Decoder(model).layers[kept.index(layer)] for layer in neighbours(layers, removed, following)}
