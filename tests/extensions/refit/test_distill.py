@@ -197,7 +197,7 @@ def test_the_rate_is_a_share_of_the_trained_weights_size(original, model, ids):
         for value in part.weight.detach().flatten()
     ]
     report = distill(model, original, ids, REMOVED, 1, following=1)
-    assert report["learning_rate"] == pytest.approx(0.005 * (sum(squares) / len(squares)) ** 0.5)
+    assert report["learning_rate"] == pytest.approx(0.002 * (sum(squares) / len(squares)) ** 0.5)
 
 
 PATCHED = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
