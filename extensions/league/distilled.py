@@ -88,5 +88,5 @@ DISTILLED = Table(
     note=f"{STEPS} steps of four sequences train the last layer before the pruning interface and the three after it towards "
     "the original model's next-token probabilities. Text: WikiText-2 and contexts of HellaSwag's items with their right "
     f"endings in turn (toy model: its own text). Of the 128 sequences {rows.HELD_OUT} judge the training; neither it nor the "
-    "refit has read them. The rate is the tool's, chosen on SmolLM2. No row reads items of the tasks.",
+    "refit has read them. The rate is the tool's. No row reads items of the tasks.",
 )
