@@ -234,10 +234,11 @@ TRAINING_FREE = (*RIVALS, SUBLAYERS, PRUNER, SLICEGPT, COME)
 AFTER_LEAST_LOSS = (NONE, PATCHED, GHOSTED, REPLACEME, REFIT)
 AFTER_WRP = (NONE, GHOSTED, REFIT)
 
-# What else the leaders calibrate on: another text, and other draws from both.
+# What else repairs calibrate on: other draws of the text, and draws of another text.
 OTHER_TEXT = {"paper": "ptb-validation", "standin": "standin-valid"}
 SEEDS = tuple(range(5))
-LEADERS = (GHOSTED, REPLACEME, FACTOR, REFIT)
+FROM_BOTH = (GHOSTED, REPLACEME, FACTOR, REFIT)
+FROM_FIRST = (PATCHED, SHIFT, COME, OVERREP)
 
 
 def selections(count: int) -> dict[str, dict]:
@@ -381,21 +382,39 @@ def league(subject: Subject, limit: int | None = None) -> Iterator[Row]:
 
 
 def seeds(subject: Subject, limit: int | None = None) -> Iterator[Row]:
-    """Yield the rows of the best repairs after the contiguous block, from two texts and five draws of each."""
-    texts = ((FIRST, BUDGET[subject.profile]["corpus"]), (OTHER, OTHER_TEXT[subject.profile]))
+    """Yield repairs after the contiguous block, and CoMe, from five draws of the text; some from another text, too.
+
+    CoMe reads the draw for its choice of pairs, too.
+    """
+    budget = BUDGET[subject.profile]
+    texts = ((FIRST, budget["corpus"]), (OTHER, OTHER_TEXT[subject.profile]))
     yield from original(subject, limit)
-    for count, repair, (text, corpus), seed in product(larger_counts(subject), LEADERS, texts, SEEDS):
-        spec = LeagueSpec(BLOCK, repair, text, seed)
-        yield reading(subject, limit, count, spec, corpus=corpus, seed=seed)
+    for count in larger_counts(subject):
+        for repair, (text, corpus), seed in product(FROM_BOTH, texts, SEEDS):
+            spec = LeagueSpec(BLOCK, repair, text, seed)
+            yield reading(subject, limit, count, spec, corpus=corpus, seed=seed)
+        steps = {spec.repair: fields.get("repair") for spec, fields in recent(count, budget["count"]).items()}
+        for repair, seed in product(FROM_FIRST, SEEDS):
+            if repair == COME:
+                fields = {"selection": {"method": "come", "count": count}, "calibration": budget | {"seed": seed}}
+                yield pruned(subject, limit, count, LeagueSpec(PAIRS, repair, FIRST, seed), **fields)
+            else:
+                spec = LeagueSpec(BLOCK, repair, FIRST, seed)
+                yield reading(subject, limit, count, spec, step=steps.get(repair), seed=seed)
 
 
 def reading(
     subject: Subject, limit: int | None, count: int, spec: LeagueSpec, *, step: dict | None = None, **text
 ) -> Row:
-    """Return a row of [L]'s block, selected on the league's budget, whose repair ``step`` reads another text or draw."""
+    """Return a row of [L]'s block, selected on the league's budget, whose repair ``step`` reads another text or draw.
+
+    The league's own draw gives the recipe of the league's own row, which is measured once.
+    """
     budget = BUDGET[subject.profile]
-    selection = selections(count)[BLOCK] | {"calibration": budget}
-    fields = {"selection": selection, "repair": step or REPAIRS[spec.repair], "calibration": budget | text}
+    calibration, selection = budget | text, selections(count)[BLOCK]
+    if calibration != budget:
+        selection |= {"calibration": budget}
+    fields = {"selection": selection, "repair": step or REPAIRS[spec.repair], "calibration": calibration}
     return pruned(subject, limit, count, spec, **fields)
 
 

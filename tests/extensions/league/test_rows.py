@@ -42,6 +42,13 @@ def test_rows_that_another_table_has_are_measured_once(target, others, repairs, 
     assert rows_of(target, subjects.PAPER) == []
 
 
+def test_the_draw_that_the_league_itself_reads_is_not_measured_again():
+    known, seed = hashes(SMOLLM, "league"), rows.BUDGET["paper"]["seed"]
+    draws = [row for row in rows_of("league-seeds") if not row.dense]
+    again = {(row.spec.repair, row.spec.text, row.spec.seed) for row in draws if row.recipe.hash in known}
+    assert again == {(repair, rows.FIRST, seed) for repair in (*rows.FROM_BOTH, *rows.FROM_FIRST)}
+
+
 def test_each_variant_of_the_refit_changes_one_option_of_the_one_before():
     steps = [Refit(**{k: v for k, v in step.items() if k != "method"}) for _, step in rows.ABLATION.values()]
     defaults = {"target": "stream", "towards": "old", "before": True, "held_out": 0, "following": None, "ridge": None}
