@@ -10,14 +10,20 @@ from reproductions.spec.columns import tasks
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject
 
-REPAIRS = (rows.NONE, rows.FACTOR, rows.PATCHED, rows.REPLACEME, rows.GHOSTED, rows.REFIT)
+NONE, REFIT = (rows.name(rows.BLOCK, repair) for repair in (rows.NONE, rows.REFIT))
+_RIVALS = (rows.FACTOR, rows.PATCHED, rows.REPLACEME, rows.GHOSTED, rows.SHIFT, rows.OVERREP)
+REPAIRED = tuple(rows.name(rows.BLOCK, repair) for repair in _RIVALS)
+BASELINES = (*REPAIRED, rows.name(rows.PAIRS, rows.COME))
 KL, SAME = "kl", "same-top"
 PICKED, WRITTEN = "retained/picked", "retained/written"  # ids: the share of the original model's right answers
 
 
 def measured(subject: Subject, limit: int | None = None) -> Iterator[Row]:
-    """Return the league's rows after the contiguous block, at its larger numbers of layers, and the refit from both texts."""
-    shown = {rows.name(rows.BLOCK, repair) for repair in REPAIRS}
+    """Return the league's rows after the contiguous block, at its larger numbers of layers.
+
+    Also CoMe, which merges other layers, and the refit from both texts.
+    """
+    shown = {NONE, *BASELINES, REFIT}
     spec, both = rows.LeagueSpec(rows.BLOCK, rows.REFIT, rows.BOTH), texts.both(subject.profile)
     return rows.larger(subject, limit, shown, lambda count: [rows.reading(subject, limit, count, spec, corpus=both)])
 
@@ -46,11 +52,9 @@ def columns(profile: str) -> list[Column]:
     ]
 
 
-def _nearer(repairs: tuple[str, ...], others: tuple[str, ...]) -> comparisons.Check:
-    """Compare each repair's divergence from the original model with that of each of the others."""
-    return comparisons.each_beats(
-        ([rows.name(rows.BLOCK, name) for name in (repair, *others)] for repair in repairs), column=KL, lower=True
-    )
+def _nearer(nearer: tuple[str, ...], others: tuple[str, ...]) -> comparisons.Check:
+    """Compare each row's divergence from the original model with that of each of the others."""
+    return comparisons.each_beats(([row, *others] for row in nearer), column=KL, lower=True)
 
 
 MEASURES = Table(
@@ -64,22 +68,22 @@ MEASURES = Table(
         Claim(
             "repairs-nearer-than-none",
             "extension: repairs bring the model nearer to the original: a lower KL divergence than without repair",
-            _nearer(REPAIRS[1:], REPAIRS[:1]),
+            _nearer((*REPAIRED, REFIT), (NONE,)),
         ),
         Claim(
             "refit-nearest",
             "extension: the refit is nearer to the original model than each baseline",
-            _nearer((rows.REFIT,), REPAIRS[1:-1]),
+            _nearer((REFIT,), BASELINES),
         ),
         Claim(
             "written-lost-before-picked",
             "extension: without repair, more of ARC-Easy's right answers are lost if written than if picked",
-            comparisons.column_below(WRITTEN, PICKED, rows.name(rows.BLOCK, rows.NONE)),
+            comparisons.column_below(WRITTEN, PICKED, NONE),
         ),
         Claim(
             "refit-writes-more",
             "extension: the refit writes more of ARC-Easy's answers rightly than no repair",
-            comparisons.beats(rows.name(rows.BLOCK, rows.REFIT), rows.name(rows.BLOCK, rows.NONE), column=WRITTEN),
+            comparisons.beats(REFIT, NONE, column=WRITTEN),
         ),
     ),
     note="The league's rows and, but for the toy model, its refit from WikiText-2 and HellaSwag items. KL: divergence "
