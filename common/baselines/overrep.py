@@ -17,10 +17,15 @@ original stream after layer T + I + 1, from the original residual stream before 
 documents, AdamW, 1e-4 to 1e-5 on a cosine.
 
 Written from these facts, which are in the README, models/ and train/mse.py of github.com/MMAI-Laboratory/OverRep at
-3f15fe7. Deviations: the layers train in float32. Gains have weight decay like matrices. Biases of q, k and v (none in
-its models) are added before D, those of o and down after P. If the second layer is the model's last, the target is the
-stream before the final norm, which is not changed. The league trains it on the league's text and steps, far fewer than
-the paper's.
+3f15fe7. Deviations: the layers train in float32. Gains have weight decay like matrices. The warm-up of the rate begins
+above 0 and need not be whole steps; the official one has no rate in its first step. Norms have the model's e, not 1e-6.
+Biases of q, k and v (none in its models) are added before D, those of o and down after P. If the second layer is the
+model's last, the target is the stream before the final norm, which is not changed. The league trains it on the league's
+text and steps, far fewer than the paper's, and removes the block of the other repairs. In all but one mask of the paper
+the second recovery layer is the model's last.
+
+The MLP of layer T is dropped. If it writes the massive activation, as on SmolLM2-135M-Instruct with layers 12 .. 18
+removed, the training first has to bring that back.
 """
 
 import copy
