@@ -5,8 +5,8 @@ Coupled weights are removed together: a key head with its value head, the query 
 its weights, g the gradient of the loss of one batch. Each layer loses the same share of its heads and of its channels
 ("block-wise", local), in one step, without training; the first four and the last two layers lose nothing.
 
-Rounding is the official code's: of C channels C - int(C (1 - ratio)) are removed, and in attention as many entire heads
-as these contain. So the removed share is below `ratio` if heads are few.
+Rounding is the official code's (github.com/horseee/LLM-Pruner at 128a07d): of C channels C - int(C (1 - ratio)) are
+removed, and in attention as many entire heads as these contain. So the removed share is below `ratio` if heads are few.
 
 Deviations: one head is always left. Gradients exist for one layer at a time (`common.pruning.importance.taylor`), in
 float32. A mixture of experts, which the official code does not know, loses the same number of channels in every expert,

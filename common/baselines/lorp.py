@@ -7,8 +7,9 @@ others of its cluster (Eq. 8). First each cluster, from the front, loses its mos
 are removed, the cluster whose remaining layers are most similar on average (Eq. 10) loses its next. The first and the
 last layer stay.
 
-Written from these formulas. The clustering is scikit-learn's, with k-means of a fixed seed, as in the official code. A
-cluster of fewer than two remaining layers counts as least similar.
+Written from these formulas. The clustering is scikit-learn's, with k-means of a fixed seed, as in the official code
+(github.com/daniel-eai/LoRP-Locality-Aware-Redundancy-Pruning at 234b525), which protects the same layers. A cluster of
+fewer than two remaining layers counts as least similar.
 """
 
 import math

@@ -9,10 +9,11 @@ are not changed. Each sub-layer is run on the actual output of the sliced ones b
 The norms keep dividing by the original width C, as in the paper: x / sqrt(|x|^2 / C + e) is an RMSNorm over w channels
 with e C / w instead of e, times sqrt(C / w), which goes into the readers.
 
-Deviations from the official code, none of which changes the function computed in exact arithmetic but the last two: no
-random rotation within the kept directions; no damping (it moves no direction); the head is not rotated; e is the
-model's, not 1e-5; the mean of the embedding is subtracted only with ``centre``: the paper needs that for LayerNorm, the
-official code does it to RMSNorm models too, which changes them.
+Deviations from the official code (github.com/microsoft/TransformerCompression at 6b12cde), none of which changes the
+function computed in exact arithmetic but the last two: no random rotation within the kept directions; no damping (it
+moves no direction); the head is not rotated; e is the model's, not 1e-5; the mean of the embedding is subtracted only
+with ``centre``: the paper needs that for LayerNorm, the official code does it to RMSNorm models too, which changes
+them.
 
 A sliced model is no plain checkpoint: `common.models.checkpoint` saves and loads it. Norms after attention and MLP
 (Gemma 2) do not commute with rotations, and experts (Mixtral) are not covered: both are refused by name.

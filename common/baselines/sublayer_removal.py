@@ -1,18 +1,20 @@
 """Attention and MLP removed separately: LLM-Drop, BlockPruner, and NBL's linear maps in place of attentions.
 
 LLM-Drop (He et al. 2024; TMLR 2026): remove at once the sub-layers whose output is most similar to their input, cos(x,
-x + f(x)), f with its norm; attentions alone, MLPs alone, or both in one ranking.
+x + f(x)), f with its norm; attentions alone, MLPs alone, or both in one ranking (github.com/CASE-Lab-UMD/LLM-Drop at
+28b5dd1).
 
 BlockPruner (Zhong et al. 2024): remove one at a time, of both kinds, the sub-layer without which perplexity is lowest.
+The paper reads 256 samples of Alpaca.
 
 FinerCut and EntroDrop are in `finercut` and `entrodrop`.
 
 NBL (Erdogan et al. 2025): the attentions nearest to linear become linear maps. The distance from linear is bounded by
 the canonical correlations r of the residual stream x and of x + f(x): sum of (1 - r^2). The map is least squares with
 an intercept, W = C_yx C_xx^+, b = mean(y) - W mean(x), from the attention's normed input to its contribution, in the
-original model. Deviation: the official code maps the residual stream itself and drops the norm; on SmolLM2 the losses
-are similar (3.332 here, 3.329 that way, of held-out text with 4 attentions removed; 3.469, 3.474 with 8; tried once,
-without records).
+original model. Deviation: the official code (github.com/LIONS-EPFL/NBL at 999686d) maps the residual stream itself and
+drops the norm; on SmolLM2 the losses are similar (3.332 here, 3.329 that way, of held-out text with 4 attentions
+removed; 3.469, 3.474 with 8; tried once, without records).
 """
 
 from collections.abc import Callable, Iterator, Sequence
