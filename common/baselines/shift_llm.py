@@ -12,6 +12,10 @@ as in Ghosted Layers (`common.baselines.ghosted`), of which this is the form per
 abstract says that adapters can be factorised, but not how. Here the merged matrix becomes W V V', V the leading
 ``rank`` eigenvectors of W'CW, with C the covariance of X: no other matrix of that rank is closer to the merged adapter
 on the calibration tokens. b then keeps the mean of the residual stream.
+
+Every token counts alike, as in Ghosted Layers. So if a removed layer creates a massive activation, that token alone decides
+the layer's adapter. On SmolLM2 layer 11 is such a layer: there the adapter leaves the other tokens a greater error than no
+adapter. Neither a larger ridge nor conditioning changes that; a fit without the first tokens does.
 """
 
 from collections.abc import Collection
