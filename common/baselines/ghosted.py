@@ -5,8 +5,9 @@ For X before and Y after a run of removed layers (rows, one per token), section 
     M* = argmin |X M - (Y - X)|^2 = (X'X + eps I)^-1 X'(Y - X),   eps = 1e-6 absolute, in float64
 
 and the residual stream becomes X (I + M*). A contiguous block gets one operator. Layers in several places get one
-operator each, from the original model's states before and after that layer, so that adjacent ones compose. Written from
-the formula.
+operator each, from the original model's states before and after that layer, so that adjacent ones compose. Written
+from the formula. On tiny models it agrees with the official code
+(github.com/daniel-eai/ghosted_layers_official_repository at 680c8a7) but for rounding.
 
 The paper: 32 sequences of C4. Deviations: the code keeps states on the host, and here they are summed at once. Here a
 single run gets one operator and several runs get one per layer; the code decides by the selection (layers selected one by

@@ -13,9 +13,11 @@ abstract says that adapters can be factorised, but not how. Here the merged matr
 ``rank`` eigenvectors of W'CW, with C the covariance of X: no other matrix of that rank is closer to the merged adapter
 on the calibration tokens. b then keeps the mean of the residual stream.
 
-Every token counts alike, as in Ghosted Layers. So if a removed layer creates a massive activation, that token alone decides
-the layer's adapter. On SmolLM2 layer 11 is such a layer: there the adapter leaves the other tokens a greater error than no
-adapter. Neither a larger ridge nor conditioning changes that; a fit without the first tokens does.
+Every token counts alike, as in Ghosted Layers. So if a removed layer creates a massive activation, that token alone
+decides the layer's adapter. On SmolLM2 layer 11 is such a layer: there the adapter leaves the other tokens a greater
+error than no adapter. A ridge of 0.001 of the mean eigenvalue does not change that. A fit without the first tokens does:
+after the block of 9 the perplexity is 532, without them 98, and 222 without repair (8 sequences; tried once, without
+records).
 """
 
 from collections.abc import Collection

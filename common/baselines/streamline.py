@@ -7,8 +7,9 @@ example is a ReLU network of width 4C with biases). Layer: one decoder layer, in
 block.
 
 The default training is that of LinearPatch, with which its paper compares: the same data and rates. `OFFICIAL` is that of
-LLM-Streamline's code. The code keeps the weights that do best on held-out text, evaluated after each of its epochs; there
-is one epoch, so these are the last.
+LLM-Streamline's code (github.com/RUCKBReasoning/LLM-Streamline at adf50ba), whose first step has a rate of zero: here all
+rates come one step earlier. The code keeps the weights that do best on held-out text, evaluated after each of its epochs;
+there is one epoch, so these are the last.
 """
 
 from __future__ import annotations
