@@ -10,11 +10,11 @@ So one pass suffices, each sequence has its ranges, and only one histogram is he
 official code's function for it (github.com/SalesforceAIResearch/EntroDrop at 97e5009).
 
 Deviations: what that code calls is the paper's other estimate, by the distance to the 25th nearest neighbour, which is
-not implemented and ranks sub-layers differently. It ranks attentions alone, and keeps the first two layers and the last
-of any model; here the layers before the lowest entropy stay, as the text says. On SmolLM2-135M-Instruct, whose massive
-activation makes entropy lowest at layer 12, that costs perplexity (2,624 with 14 attentions removed; 352 with the
-official code's layers kept, 350 by neighbours, too; tried once on 1,536 tokens of WikiText-2, without records).
-Extensions: MLPs, and both kinds in one ranking.
+not implemented and ranks sub-layers differently. That code ranks attentions alone. The paper's text lets the layers
+before the lowest entropy stay. The code keeps the first two layers and the last of any model (``kept`` "ends", as the
+league's row). On SmolLM2-135M-Instruct, whose massive activation makes entropy lowest at layer 12, the text's rule costs
+perplexity: 2,624 with 14 attentions removed, 352 by the code's (tried once on 1,536 tokens of WikiText-2, without
+records).
 """
 
 from collections.abc import Sequence
@@ -33,6 +33,8 @@ from common.utils.errors import UserValueError, unknown
 BINS = 20
 LAYER = "layer"
 KINDS = (*SUBLAYERS, "both", LAYER)
+FIRST, LAST = 2, 1  # layers that the official code keeps
+LOWEST, ENDS = "lowest", "ends"
 
 
 def binned_entropy(values: Tensor) -> float:
@@ -68,33 +70,40 @@ def entropies(decoder: Decoder, ids: Tensor, *, progress: bool = False) -> list[
 
 
 def least_increase(
-    entropy: Sequence[float], order: Sequence[Part], count: int, kind: str = ATTENTION
+    entropy: Sequence[float], order: Sequence[Part], count: int, kind: str = ATTENTION, kept: str = LOWEST
 ) -> list[Part] | list[int]:
     """Return the ``count`` sub-layers or layers of a `KINDS` with the smallest increase of entropy, smallest first.
 
-    Layers before the one whose input has the lowest entropy stay. ``entropy`` belongs to each sub-layer's input, in
-    the ``order`` of execution, and to the last output.
+    kept: 'lowest', layers before the one whose input has the lowest entropy stay; 'ends', the first `FIRST` and the last
+    `LAST` layers stay (official code). ``entropy`` belongs to each sub-layer's input, in the ``order`` of execution, and
+    to the last output.
 
     Raises:
-        UserError: an unknown kind, or fewer than ``count`` of it from that layer on.
+        UserError: an unknown kind or ``kept``, or fewer than ``count`` of the kind among the other layers.
     """
     if kind not in KINDS:
         raise unknown("kind of blocks", kind, KINDS)
+    if kept not in (LOWEST, ENDS):
+        raise unknown("choice of layers that stay", kept, (LOWEST, ENDS))
     ends: dict[int, list[int]] = {}  # layer -> the places before and after it
     for place, (layer, _) in enumerate(order):
         ends.setdefault(layer, [place, place])[1] = place + 1
     inputs = {layer: entropy[before] for layer, (before, _) in ends.items()} | {max(ends) + 1: entropy[-1]}
-    start = selection.lowest(inputs)
+    start, stop = (selection.lowest(inputs), max(ends) + 1) if kept == LOWEST else (FIRST, max(ends) + 1 - LAST)
     if kind == LAYER:
         check_count(count, len(ends))
-        added = {layer: entropy[after] - entropy[before] for layer, (before, after) in ends.items() if layer >= start}
+        added = {
+            layer: entropy[after] - entropy[before] for layer, (before, after) in ends.items() if start <= layer < stop
+        }
     else:
         candidates = {part: place for place, part in enumerate(order) if kind in ("both", part[1])}
         check_sublayer_count(count, len(candidates))
-        added = {part: entropy[place + 1] - entropy[place] for part, place in candidates.items() if part[0] >= start}
+        gains = {part: entropy[place + 1] - entropy[place] for part, place in candidates.items()}
+        added = {part: gain for part, gain in gains.items() if start <= part[0] < stop}
     if count > len(added):
+        which = "where entropy rises" if kept == LOWEST else "without the last"
         raise UserValueError(
-            f"cannot remove {count}: from layer {start} on, where entropy rises, there are {len(added)} of kind {kind!r}; "
+            f"cannot remove {count}: from layer {start} on, {which}, there are {len(added)} of kind {kind!r}; "
             "choose fewer"
         )
     return sorted(added, key=added.__getitem__)[:count]

@@ -150,12 +150,14 @@ class FinerCut(_Greedy):
 class EntroDrop(Pruning):
     """Remove at once the parts that add least entropy to the residual stream, after its lowest entropy (EntroDrop).
 
-    kind: 'attention' (None), 'mlp', 'both' in one ranking, or 'layer': entire ones. details: `entropies` of every
-    sub-layer's input and of the last output, in nats; `halves` in order of score.
+    kind: 'attention' (None), 'mlp', 'both' in one ranking, or 'layer': entire ones. kept: see
+    `entrodrop.least_increase`. details: `entropies` of every sub-layer's input and of the last output, in nats; `halves`
+    in order of score.
     """
 
     count: int
     kind: str | None = None
+    kept: str | None = None
 
     def apply(self, context: Context) -> None:
         """Select and remove sub-layers or layers."""
@@ -165,7 +167,9 @@ class EntroDrop(Pruning):
             return entrodrop.entropies(context.decoder, context.sequences(), progress=context.progress)
 
         entropies = context.searched("entropies", context.recipe.calibration, search)
-        chosen = entrodrop.least_increase(entropies, present(context.model), self.count, kind)
+        chosen = entrodrop.least_increase(
+            entropies, present(context.model), self.count, kind, self.kept or entrodrop.LOWEST
+        )
         if kind == entrodrop.LAYER:
             remove_layers(context.model, chosen)
             context.details |= {"removed": chosen, "entropies": entropies}

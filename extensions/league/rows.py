@@ -274,7 +274,7 @@ def sublayers(count: int, calibration: dict) -> dict[str, dict]:
     twice, search = {"count": 2 * count}, {"calibration": calibration | {"count": SEARCHED}}
     return {
         DROP: {"method": "llm-drop", "kind": "both"} | twice,
-        ENTRODROP: {"method": "entrodrop", "kind": "both"} | twice,
+        ENTRODROP: {"method": "entrodrop", "kind": "both", "kept": "ends"} | twice,
         BLOCKPRUNER: {"method": "blockpruner"} | twice | search,
         FINERCUT: {"method": "finercut"} | twice | search,
     }

@@ -56,6 +56,18 @@ def test_what_adds_least_is_removed_from_the_lowest_entropy_on():
     assert entrodrop.least_increase(*without, 1, "layer") == [2]
 
 
+def test_the_official_codes_first_two_layers_and_last_stay():
+    order = [(layer, sublayer) for layer in range(6) for sublayer in SUBLAYERS]
+    added = [-9, -9, -9, -9, 3, 1, 1, 2, 2, 5, -9, -9]  # attention and MLP of layers 0 .. 5
+    entropies = np.cumsum([0, *added]).tolist()
+    keep = {"kept": "ends"}
+    assert entrodrop.least_increase(entropies, order, 3, **keep) == [(3, ATTENTION), (4, ATTENTION), (2, ATTENTION)]
+    assert entrodrop.least_increase(entropies, order, 1, MLP, **keep) == [(2, MLP)]
+    assert entrodrop.least_increase(entropies, order, 2, "layer", **keep) == [3, 2]
+    with pytest.raises(UserError, match="there are 3 of kind 'attention'"):
+        entrodrop.least_increase(entropies, order, 4, **keep)
+
+
 @pytest.mark.parametrize(
     ("count", "options", "message"),
     [
