@@ -8,8 +8,10 @@ block.
 
 The default training is that of LinearPatch, with which its paper compares: the same data and rates. `OFFICIAL` is that of
 LLM-Streamline's code (github.com/RUCKBReasoning/LLM-Streamline at adf50ba), whose first step has a rate of zero: here all
-rates come one step earlier. The code keeps the weights that do best on held-out text, evaluated after each of its epochs;
-there is one epoch, so these are the last.
+rates come one step earlier. In the league the layer trains at LinearPatch's rate for small models, 1e-3, which suits it
+better than the code's 2e-4: with 7 layers of SmolLM2 removed the perplexity is 63 and not 71 (64 sequences; tried once,
+without records). The code keeps the weights that do best on held-out text, evaluated after each of its epochs; there is
+one epoch, so these are the last.
 """
 
 from __future__ import annotations
