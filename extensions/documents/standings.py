@@ -18,6 +18,7 @@ from reproductions.spec.subjects import HEADS, Subject
 ACCURACY, FLIPS = "AVG", "flips"
 HEADER = ("Removed", "Repair", "selection", "perplexity / best baseline", "accuracy", "flips")
 HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE = "higher", "lower", "equivalent", "no significant difference"
+ALL_TASKS_ONLY = "*"  # marks a difference that is not significant without the tasks at chance level
 # The short table shows so many numbers of layers, and these repairs: the refit's are the tool's, not the best ones here.
 FEW = 2
 NAMES = {rows.REFIT: "refit", rows.GRAFT_REFIT: "refit with neuron grafting"}  # what the table calls them
@@ -120,7 +121,8 @@ def answers(entry: dict, unrepaired: dict | None) -> str:
     """Compare a row's accuracy with no repair of the same layers; '' if one of them has none.
 
     Significant differences come first; otherwise equivalent, if two one-sided tests place the difference within
-    `MARGIN` points.
+    `MARGIN` points. A significant one is marked (`ALL_TASKS_ONLY`) if it is not so over the tasks that the original model
+    answers above chance level: elsewhere a preference for one of the answers may decide.
     """
     if unrepaired is None or not all(ACCURACY in row["scores"] for row in (entry, unrepaired)):
         return ""
@@ -129,8 +131,19 @@ def answers(entry: dict, unrepaired: dict | None) -> str:
     difference = pair[0] - pair[1]
     low, high = interval(difference)
     if low > 0 or high < 0:
-        return HIGHER if low > 0 else LOWER
+        verdict = HIGHER if low > 0 else LOWER
+        return verdict if _of_known_tasks(entry, unrepaired) == verdict else verdict + ALL_TASKS_ONLY
     return EQUIVALENT if equivalent(difference, MARGIN) else INCONCLUSIVE
+
+
+def _of_known_tasks(entry: dict, unrepaired: dict) -> str:
+    """Return `HIGHER` or `LOWER` by the tasks on which the original model is above chance level; '' if neither."""
+    looked_up, key = entry["replicates"].func, (*entry["replicates"].args, ACCURACY)
+    known = [task.id for _, task in looked_up.sources(key) if task.id not in looked_up.at_chance_level]
+    if not known:
+        return ""
+    low, high = interval(sum(entry["replicates"](task) - unrepaired["replicates"](task) for task in known))
+    return HIGHER if low > 0 else LOWER if high < 0 else ""
 
 
 def _line(entry: dict, repair: str, words: tuple[str, str], texts: Sequence[str]) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ DRAWS = Table(
     claims=tuple(
         Claim(
             f"{repair}-lowers-perplexity",
-            f"extension: from every draw lower perplexity with {LABELS[repair]}",
+            f"extension: from every measured draw lower perplexity with {LABELS[repair]}",
             _each_draw_lower(repair, before),
         )
         for before, repair in COMPARED

@@ -191,7 +191,7 @@ TABLES = [
         claims=tuple(
             Claim(
                 f"refit-beats-{rival}-from-each-draw",
-                f"extension: from every draw the refit has a lower perplexity than {rows.LABELS[rival]}",
+                f"extension: from every measured draw the refit has a lower perplexity than {rows.LABELS[rival]}",
                 _wins_each_draw(rival),
             )
             for rival in (*rows.FROM_BOTH, *rows.FROM_FIRST)

@@ -136,6 +136,8 @@ def parts(store: Store) -> dict[str, str]:
                 chance(compared),
                 f"{TITLE_OF_OURS}:",
                 table([TITLE_OF_OURS], 1 + of_papers, in_print=False),
+                chance(with_interval(subjects.PUBLISHED_MODELS, built, OURS)),
+                DEVELOPED,
             )
         ),
     }
@@ -190,8 +192,15 @@ SHORT_LEGEND = """\
 - Behind it: the comparison that supports the claim least, as the favoured row minus the other [95 % interval].
 - Of perplexity a difference below zero favours the claim, of accuracy one above zero.
 - Points are of accuracy. In LinearPatch, Prune&Comp and `league` they are of retained accuracy.
+- Averages are over the measured tasks, in LaCo over two of 14. Retained accuracy leaves out those at chance level.
 - Limit: the difference up to which the claim holds; where none is named, it is zero.
 - No number: the paper prints none. –: not measured, or about other models. LP-1 and the like: findings of the audit."""
+
+
+DEVELOPED = (
+    "The refit and its variants were developed on SmolLM2 with results of these tables at hand. Intervals do not account "
+    "for that."
+)
 
 
 def every(paper: str, store: Store) -> str:

@@ -180,6 +180,17 @@ def test_standings_compare_each_repair_after_its_best_selection_with_the_best_ba
     assert lines[0][3:5] == [f"{np.exp(text.mean()):.1f}" for text in base]
 
 
+def _answered(repair, replicates, at_chance_level=()):
+    """A row as `standings.answers` reads it; replicates: of each task, and AVG is their mean."""
+
+    def resampled(method, column):
+        return np.mean(list(replicates.values()), 0) if column == "AVG" else replicates[column]
+
+    resampled.sources = lambda key: [(None, SimpleNamespace(id=task)) for task in replicates]
+    resampled.at_chance_level = frozenset(at_chance_level)
+    return {"method": repair, "scores": {"AVG": 50.0}, "replicates": partial(resampled, repair)}
+
+
 @pytest.mark.parametrize(
     ("mean", "error", "verdict"),
     [(1.5, 0.5, "higher"), (-1.5, 0.5, "lower"), (0.2, 0.4, "equivalent"), (0.2, 0.9, "no significant difference")],
@@ -187,12 +198,26 @@ def test_standings_compare_each_repair_after_its_best_selection_with_the_best_ba
 def test_an_accuracy_is_compared_with_no_repair_of_the_same_layers(mean, error, verdict):
     drawn = np.random.default_rng(0).standard_normal(20000)
     entry, alone = (
-        {"method": repair, "scores": {"AVG": 50.0}, "replicates": lambda column, by=by: 50 + by}
+        _answered(repair, {"task": 50 + by})
         for repair, by in ((rows.GHOSTED, mean + error * drawn + drawn), (rows.NONE, drawn))
     )
     assert standings.answers(entry, alone) == verdict
     assert standings.answers(alone, alone) == standings.answers(entry, None) == ""
     assert standings.answers(entry | {"scores": {}}, alone) == ""
+
+
+@pytest.mark.parametrize(
+    ("known", "unknown", "verdict"),
+    [(-3, -3, "lower"), (0, -9, "lower*"), (3, -13, "lower*"), (0, 9, "higher*"), (4, 9, "higher")],
+)
+def test_a_difference_by_tasks_at_chance_level_alone_is_marked(known, unknown, verdict):
+    """Both tasks' differences are normal with error 1: their mean's is .71, and 1.96 errors of either are known."""
+    drawn = np.random.default_rng(0).standard_normal((2, 20000))
+    alone = _answered(rows.NONE, {"ARC-e": np.full(20000, 50.0), "BoolQ": np.full(20000, 50.0)})
+    ours = {"ARC-e": 50 + known + drawn[0], "BoolQ": 50 + unknown + drawn[1]}
+    assert standings.answers(_answered(rows.GHOSTED, ours, ["BoolQ"]), alone) == verdict
+    assert standings.answers(_answered(rows.GHOSTED, ours), alone) == verdict.rstrip("*")
+    assert standings.answers(_answered(rows.GHOSTED, ours, ["BoolQ", "ARC-e"]), alone) == verdict.rstrip("*") + "*"
 
 
 def test_one_of_several_is_chosen_by_another_column_than_the_one_it_is_judged_by():
