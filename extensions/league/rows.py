@@ -266,7 +266,7 @@ def name(selection: str, repair: str, text: str = "", seed: int | None = None) -
 
 
 def sublayers(count: int, calibration: dict) -> dict[str, dict]:
-    """Return selections of sub-layers, attentions and MLPs in one ranking, by id.
+    """Return selections of sub-layers by id: attentions and MLPs in one ranking, or attentions alone (EntroDrop).
 
     ``count`` layers stand for 2 ``count`` sub-layers. Methods that try every sub-layer at every step read only the
     first sequences of the calibration budget, as SLEB reads its lines.
@@ -274,7 +274,7 @@ def sublayers(count: int, calibration: dict) -> dict[str, dict]:
     twice, search = {"count": 2 * count}, {"calibration": calibration | {"count": SEARCHED}}
     return {
         DROP: {"method": "llm-drop", "kind": "both"} | twice,
-        ENTRODROP: {"method": "entrodrop", "kind": "both", "kept": "ends"} | twice,
+        ENTRODROP: {"method": "entrodrop", "kept": "ends"} | twice,  # attentions, as in its code
         BLOCKPRUNER: {"method": "blockpruner"} | twice | search,
         FINERCUT: {"method": "finercut"} | twice | search,
     }
