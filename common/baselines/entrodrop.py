@@ -9,12 +9,12 @@ between its minimum and its maximum, -sum p ln p, summed over channels as if the
 So one pass suffices, each sequence has its ranges, and only one histogram is held. Bins and ranges are those of the
 official code's function for it (github.com/SalesforceAIResearch/EntroDrop at 97e5009).
 
-Deviations: what that code calls is the paper's other estimate, by the distance to the 25th nearest neighbour, which is
-not implemented and ranks sub-layers differently. That code ranks attentions alone. The paper's text lets the layers
-before the lowest entropy stay. The code keeps the first two layers and the last of any model (``kept`` "ends", as the
-league's row). On SmolLM2-135M-Instruct, whose massive activation makes entropy lowest at layer 12, the text's rule costs
-perplexity: 2,624 with 14 attentions removed, 352 by the code's (tried once on 1,536 tokens of WikiText-2, without
-records).
+Deviations: what that code calls is the paper's other estimate, by the distance to the 25th nearest neighbour, which
+is not implemented and ranks sub-layers differently. That code ranks attentions alone; MLPs, and both kinds in one
+ranking, are extensions. The paper's text lets the layers before the lowest entropy stay. The code keeps the first two
+layers and the last of any model (``kept`` "ends", as the league's row). On SmolLM2-135M-Instruct, whose massive
+activation makes entropy lowest at layer 12, the text's rule costs perplexity: 2,624 with 14 attentions removed, 352
+by the code's (tried once on 1,536 tokens of WikiText-2, without records).
 """
 
 from collections.abc import Sequence
