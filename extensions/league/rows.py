@@ -393,14 +393,14 @@ def seeds(subject: Subject, limit: int | None = None) -> Iterator[Row]:
         for repair, (text, corpus), seed in product(FROM_BOTH, texts, SEEDS):
             spec = LeagueSpec(BLOCK, repair, text, seed)
             yield reading(subject, limit, count, spec, corpus=corpus, seed=seed)
-        steps = {spec.repair: fields.get("repair") for spec, fields in recent(count, budget["count"]).items()}
+        known = recent(count, budget["count"])
         for repair, seed in product(FROM_FIRST, SEEDS):
             if repair == COME:
-                fields = {"selection": {"method": "come", "count": count}, "calibration": budget | {"seed": seed}}
-                yield pruned(subject, limit, count, LeagueSpec(PAIRS, repair, FIRST, seed), **fields)
+                fields = known[LeagueSpec(PAIRS, COME)] | {"calibration": budget | {"seed": seed}}
+                yield pruned(subject, limit, count, LeagueSpec(PAIRS, COME, FIRST, seed), **fields)
             else:
-                spec = LeagueSpec(BLOCK, repair, FIRST, seed)
-                yield reading(subject, limit, count, spec, step=steps.get(repair), seed=seed)
+                step = known.get(LeagueSpec(BLOCK, repair), {}).get("repair")  # None: the league's own
+                yield reading(subject, limit, count, LeagueSpec(BLOCK, repair, FIRST, seed), step=step, seed=seed)
 
 
 def reading(
