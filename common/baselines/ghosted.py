@@ -38,13 +38,14 @@ EPS = 1e-6
 @register(KIND)
 @dataclass(frozen=True)
 class GhostedLayers(Repair):
-    """Insert a least-squares matrix of the residual stream per interface, or per removed layer; eps: absolute ridge."""
+    """Insert a least-squares matrix of the residual stream per interface, or per removed layer; options: see `ghost`."""
 
     eps: float = EPS
+    first: bool | None = None
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
-        options = {"eps": self.eps} | context.pass_options
+        options = self.options() | context.pass_options
         context.details["patches"] = ghost(context.model, context.sequences(), context.removed, **options)
 
 
@@ -73,13 +74,14 @@ def ghost(
     removed: Collection[int],
     *,
     eps: float = EPS,
+    first: bool = True,
     batch_size: int = 8,
     progress: bool = False,
 ) -> list[dict]:
     """Replace every maximal run of removed layers by a `Ghost` fitted on ``ids`` [samples, tokens], in place.
 
     A single run is one regression. Of several runs each layer is one, and those of a run are multiplied into one matrix.
-    ``eps`` is the absolute ridge.
+    ``eps`` is the absolute ridge. ``first`` (False: extension) says whether the fit counts a sample's first token.
 
     Returns:
         An entry per run: {"run", "position" in the pruned model, "operators": number of multiplied matrices, "error":
@@ -93,7 +95,7 @@ def ghost(
     blocks = runs(removed)
     spans = {run: [run] if len(blocks) == 1 else [(layer, layer + 1) for layer in range(*run)] for run in blocks}
     regressions = {span: Regression() for parts in spans.values() for span in parts}
-    for crossing in crossings(decoder, ids, list(regressions), batch_size=batch_size, progress=progress):
+    for crossing in crossings(decoder, ids, list(regressions), first=first, batch_size=batch_size, progress=progress):
         x, y = crossing.before.double(), crossing.after.double()
         regressions[crossing.run].add(x, y - x, y, crossing.keep)
     solved = {span: regression.solved(eps, absolute=True) for span, regression in regressions.items()}

@@ -49,6 +49,7 @@ class ReplaceMe(Repair):
 
     objective: str = "least-squares"
     bias: bool | None = None
+    first: bool | None = None
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
@@ -85,6 +86,7 @@ def replace_me(
     objective: str = "least-squares",
     alpha: float = 0.0,
     bias: bool = False,
+    first: bool = True,
     batch_size: int = 8,
     progress: bool = False,
 ) -> list[dict]:
@@ -95,7 +97,7 @@ def replace_me(
 
     ``ids`` are calibration tokens [samples, tokens], ``objective`` one of `OBJECTIVES` (module docstring). ``alpha`` is
     an absolute ridge; the paper's is 0, which needs at least as many tokens as channels. ``bias``: least squares with
-    an intercept.
+    an intercept. ``first`` (False: extension) says whether the fit counts a sample's first token.
 
     Returns:
         An entry per interface: {"run", "layer" whose MLP was changed, "error" before and "left" after, as shares of
@@ -112,7 +114,7 @@ def replace_me(
     _check(decoder, objective, bias)
     blocks, adam = runs(removed), objective.startswith("cosine")
     sums = {run: _RunSums(Regression(intercept=bias)) for run in blocks}
-    for crossing in crossings(decoder, ids, blocks, watch=True, batch_size=batch_size, progress=progress):
+    for crossing in crossings(decoder, ids, blocks, first=first, watch=True, batch_size=batch_size, progress=progress):
         sums[crossing.run].add(crossing, adam)
     solutions: dict[Run, tuple[Tensor, Tensor | None]] = {}
     for run, run_sums in sums.items():

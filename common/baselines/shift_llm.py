@@ -47,10 +47,11 @@ class ShiftLlm(Repair):
     """Insert an affine adapter per block of removed layers, merged from one per layer; options: see `shift`."""
 
     rank: int | None = None
+    first: bool | None = None
 
     def apply(self, context: Context) -> None:
         """Remove the layers and repair the model."""
-        options = {"rank": self.rank} | context.pass_options
+        options = self.options() | context.pass_options
         context.details["patches"] = shift(context.model, context.sequences(), context.removed, **options)
 
 
@@ -91,13 +92,14 @@ def shift(
     removed: Collection[int],
     *,
     rank: int | None = None,
+    first: bool = True,
     batch_size: int = 8,
     progress: bool = False,
 ) -> list[dict]:
     """Remove layers of ``model`` and put an `Adapter` in the place of every block of them, in place.
 
     ``ids`` are calibration tokens [samples, tokens]. ``rank`` is that of each block's adapter; None: as many as there
-    are channels.
+    are channels. ``first`` (False: extension) says whether the fits count a sample's first token.
 
     Returns:
         An entry per block: {"run", "position" in the pruned model, "adapters": how many were merged}.
@@ -110,7 +112,7 @@ def shift(
     if rank is not None and not 1 <= rank <= decoder.hidden_size:
         raise UserValueError(f"The rank is {rank}. An adapter has a rank of 1 to {decoder.hidden_size}. Change rank")
     sums = {(layer, layer + 1): Regression(intercept=True) for layer in removed}
-    for crossing in crossings(decoder, ids, list(sums), batch_size=batch_size, progress=progress):
+    for crossing in crossings(decoder, ids, list(sums), first=first, batch_size=batch_size, progress=progress):
         x, y = crossing.before.double(), crossing.after.double()
         sums[crossing.run].add(x, y - x, y, crossing.keep)
     adapters, reports = {}, []

@@ -83,9 +83,13 @@ VARIANTS = {
     "ablation-rotated": ("rotations in place of a ridge", REPAIRS[REFIT_FIXED_RIDGE] | {"form": "rotation"}),
     "ablation-half": ("half of each change", REPAIRS[REFIT] | {"strength": 0.5}),
 }
-# After [L]: patches that leave massive tokens as they are; the toy model has none.
+# After [L], two remedies where removed layers create massive activations; the toy model has none. Patches that leave
+# massive tokens as they are, and least squares without each sample's first token, which mostly is the massive one.
 SPARE = "{}-spared"
 SPARED = {SPARE.format(repair): REPAIRS[repair] | {"acts_on": "ordinary"} for repair in (PATCHED, LEAST_SQUARES)}
+WITHOUT = "{}-without-first"
+FITTED_WITHOUT = (GHOSTED, REPLACEME, SHIFT)
+WITHOUT_FIRST = {WITHOUT.format(repair): (REPAIRS | RECENT)[repair] | {"first": False} for repair in FITTED_WITHOUT}
 OURS = (GRAFT_REFIT, REFIT, REFIT_FIXED_RIDGE, ATTENTION, SHARED)
 
 LOWEST_BI, BLOCK, UIDL, LORP, SLEB = "s", "l", "uidl", "lorp", "sleb"
@@ -160,6 +164,10 @@ _OF_OURS = {
     GRAFT_REFIT: "neuron grafting, refit, 3 layers, ridge chosen on held-out text (extension)",
     SPARE.format(PATCHED): "LinearPatch's A, massive tokens unchanged (extension)",
     SPARE.format(LEAST_SQUARES): "least-squares matrix, massive tokens unchanged (extension)",
+    **{
+        WITHOUT.format(repair): f"{_OF_PAPERS[repair]}, fitted without first tokens (extension)"
+        for repair in FITTED_WITHOUT
+    },
     DISTILLED: "distilled shortly (extension, trained)",
     DISTILLED_REFIT: "refit, 3 layers, ridge chosen on held-out text, distilled shortly (extension, trained)",
     ONE_BY_ONE: "sequential, refit after each layer (extension)",
@@ -332,7 +340,8 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
     for name, selection in selections(count).items():
         for repair in AFTER_LEAST_LOSS if name == LEAST_LOSS_BLOCK else REPAIRS:
             yield LeagueSpec(name, repair), {"selection": selection, "repair": REPAIRS[repair]}
-    for repair, step in () if subject.toy else SPARED.items():
+    remedies = {} if subject.toy else SPARED | (WITHOUT_FIRST if count in larger_counts(subject) else {})
+    for repair, step in remedies.items():
         yield LeagueSpec(BLOCK, repair), {"selection": selections(count)[BLOCK], "repair": step}
     for repair, step in GRAFTS.items():
         yield LeagueSpec(LEAST_RESIDUAL_GRAFTED, repair), {"selection": grafted_selection(count), "repair": step}

@@ -164,6 +164,31 @@ TABLES = [
                     ("matrix", "the least-squares matrix", rows.LEAST_SQUARES),
                 )
             ),
+            Claim(
+                "fits-without-first-lower-perplexity",
+                "extension: after the contiguous block least-squares repairs have a lower perplexity if first tokens are "
+                "left out of the fit",
+                comparisons.all_of(
+                    *(
+                        comparisons.beats(
+                            *(rows.name(rows.BLOCK, name) for name in (rows.WITHOUT.format(repair), repair)),
+                            column="PPL AVG",
+                            lower=True,
+                        )
+                        for repair in rows.FITTED_WITHOUT
+                    )
+                ),
+            ),
+            Claim(
+                "refit-beats-fits-without-first",
+                "extension: after the contiguous block the refit has a lower perplexity than they have without first tokens",
+                comparisons.beats(
+                    rows.name(rows.BLOCK, rows.REFIT),
+                    *(rows.name(rows.BLOCK, repair) for repair in rows.WITHOUT_FIRST),
+                    column="PPL AVG",
+                    lower=True,
+                ),
+            ),
         ),
         note="A row's name is its selection and its repair.\n"
         "Selections: lowest BI, lowest block influence (ShortGPT); contiguous block, by token cosine; UIDL, by the angle of "

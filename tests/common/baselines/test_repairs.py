@@ -79,6 +79,22 @@ def test_the_first_token_can_be_left_out(tiny_llama, ids):
     assert torch.equal(crossing.keep.flatten(), torch.arange(ids.numel()) % ids.shape[1] > 0)
 
 
+def test_repairs_can_be_fitted_without_the_first_tokens(make_tiny, ids):
+    ordinary = torch.arange(ids.numel()) % ids.shape[1] > 0
+    for repair in (ghost, replace_me):
+        model = make_tiny("llama")
+        x, m = states(model, ids)
+        if repair is ghost:
+            expected = x[2] + x[2] @ lstsq(x[2][ordinary], (x[4] - x[2])[ordinary], EPS)
+        else:
+            expected = x[2] - m[1] + m[1] @ lstsq(m[1][ordinary], (x[4] - x[2] + m[1])[ordinary])
+        [report] = repair(model, ids, [2, 3], first=False)
+        repaired = states(model, ids)[0][2]  # of all tokens
+        torch.testing.assert_close(repaired, expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item())
+        left = pytest.approx(relative_error(expected[ordinary], x[4][ordinary]), rel=1e-3)
+        assert report["left"] == (left if repair is replace_me else [left])
+
+
 @pytest.mark.parametrize("kind", PLAIN)
 def test_replaceme_maps_the_mlps_output_inside_down_proj(kind, make_tiny, ids):
     model = make_tiny(kind)

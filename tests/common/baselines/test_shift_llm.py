@@ -47,6 +47,15 @@ def test_adapters_of_a_block_follow_one_another_as_one(tiny, ids):
     np.testing.assert_allclose(after, expected, rtol=1e-3, atol=2e-3 * np.abs(expected).max())
 
 
+def test_adapters_can_be_fitted_without_the_first_tokens(tiny_llama):
+    ids = torch.randint(5, 300, (12, 24), generator=torch.Generator().manual_seed(0))
+    x, ordinary = states(tiny_llama, ids), np.arange(ids.numel()) % ids.shape[1] > 0
+    expected = through(through(x[2], affine(x[2][ordinary], x[3][ordinary])), affine(x[3][ordinary], x[4][ordinary]))
+    shift(tiny_llama, ids, [2, 3], first=False)
+    _, after = given(tiny_llama, ids)
+    np.testing.assert_allclose(after, expected, rtol=1e-3, atol=2e-3 * np.abs(expected).max())
+
+
 def test_a_rank_is_the_nearest_of_that_rank_and_keeps_the_mean(tiny_llama, ids):
     x = states(tiny_llama, ids)
     fitted = np.c_[x[2], np.ones(len(x[2]))] @ affine(x[2], x[3])
