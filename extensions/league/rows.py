@@ -88,8 +88,10 @@ VARIANTS = {
 SPARE = "{}-spared"
 SPARED = {SPARE.format(repair): REPAIRS[repair] | {"acts_on": "ordinary"} for repair in (PATCHED, LEAST_SQUARES)}
 WITHOUT = "{}-without-first"
-FITTED_WITHOUT = (GHOSTED, REPLACEME, SHIFT)
-WITHOUT_FIRST = {WITHOUT.format(repair): (REPAIRS | RECENT)[repair] | {"first": False} for repair in FITTED_WITHOUT}
+FITTED_WITHOUT = (GHOSTED, REPLACEME, SHIFT)  # and the refit
+WITHOUT_FIRST = {
+    WITHOUT.format(repair): (REPAIRS | RECENT)[repair] | {"first": False} for repair in (*FITTED_WITHOUT, REFIT)
+}
 OURS = (GRAFT_REFIT, REFIT, REFIT_FIXED_RIDGE, ATTENTION, SHARED)
 
 LOWEST_BI, BLOCK, UIDL, LORP, SLEB = "s", "l", "uidl", "lorp", "sleb"
@@ -168,6 +170,7 @@ _OF_OURS = {
         WITHOUT.format(repair): f"{_OF_PAPERS[repair]}, fitted without first tokens (extension)"
         for repair in FITTED_WITHOUT
     },
+    WITHOUT.format(REFIT): "refit, 3 layers, ridge chosen on held-out text, fitted without first tokens (extension)",
     DISTILLED: "distilled shortly (extension, trained)",
     DISTILLED_REFIT: "refit, 3 layers, ridge chosen on held-out text, distilled shortly (extension, trained)",
     ONE_BY_ONE: "sequential, refit after each layer (extension)",

@@ -19,6 +19,8 @@ Options:
     share        refit o_proj before the pruning interface, too, and first: towards its attention's contribution plus this
                  share of X[b] - X[a]
     held_out     choose r for every matrix on sequences that its sums do not include
+    first        False: no sum counts a sample's first token, which mostly is the massive one. In a fit that counts it, it
+                 can outweigh all others
     graft        first graft neurons into the layer before a pruning interface (`extensions.refit.graft`)
 
 Options of the ablation (`make ablation-league`):
@@ -92,6 +94,7 @@ class Fit:
     towards: str = OLD
     form: str = ANY
     strength: float = 1.0
+    first: bool = True
 
     @property
     def plain(self) -> bool:
@@ -114,6 +117,7 @@ def refit(
     matrices: str = "both",
     share: float = 0.0,
     held_out: int = 0,
+    first: bool = True,
     target: str = STREAM,
     towards: str = OLD,
     before: bool = True,
@@ -137,6 +141,7 @@ def refit(
         share: Share of the change across the interface that `o_proj` before it is fitted to; 0: it is not changed.
         held_out: Number of last samples that choose each matrix's ridge among RIDGES, instead of ``ridge``; the matrix
             is then solved on all samples.
+        first: Whether a sample's first token counts in the fits, and in the errors that are reported.
         target: Target of the regression, ``stream`` or ``branches`` (module docstring).
         towards: Weights that the ridge pulls towards: the old ones or zero.
         before: Whether `down_proj` before each interface is refitted.
@@ -164,7 +169,7 @@ def refit(
     check_architecture(decoder.architecture)
     refuse_patches(model, "A refit")
     _check(decoder, ids, following, ridge, held_out)
-    fit = Fit(ridge, share, target, towards, form, strength)
+    fit = Fit(ridge, share, target, towards, form, strength, first)
     _check_names(fit, matrices)
     _check_ablation(fit, removed, following == 1 and not (before or share), held_out)
     plan = plan_of(decoder.num_layers, removed, following, matrices, share, before)
@@ -454,7 +459,8 @@ class _Streams:
                     entered = batch.repaired if name == ATTENTION else batch.middle
                     target = target + entered.to(out.device, torch.float32)
                 read = (batch.read if watched is None else watched.read)[name].to(out.device)
-                sums[batch.judges].add(multiplied(read, name, self.factor), target - out.float(), target)
+                keep = None if self.fit.first else torch.arange(out.shape[1]).expand(out.shape[:2]) > 0
+                sums[batch.judges].add(multiplied(read, name, self.factor), target - out.float(), target, keep)
                 if watched is not None:
                     self._note(batch, name, watched)
         return self._write(layer, name, sums.pop(False), sums.get(True))

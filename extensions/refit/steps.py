@@ -61,6 +61,7 @@ class Refit(Repair):
     matrices: str | None = None
     share: float | None = None
     held_out: int | None = None
+    first: bool | None = None
     apart: bool | None = None
     graft: bool | None = None
     target: str | None = None
