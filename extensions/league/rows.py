@@ -83,8 +83,8 @@ VARIANTS = {
     "ablation-rotated": ("rotations in place of a ridge", REPAIRS[REFIT_FIXED_RIDGE] | {"form": "rotation"}),
     "ablation-half": ("half of each change", REPAIRS[REFIT] | {"strength": 0.5}),
 }
-# After [L], two remedies where removed layers create massive activations; the toy model has none. Patches that leave
-# massive tokens as they are, and least squares without each sample's first token, which mostly is the massive one.
+# Two remedies where removed layers create massive activations; the toy model has none. After [L], patches that leave
+# massive tokens as they are; after two selections, least squares without samples' first tokens, mostly the massive ones.
 SPARE = "{}-spared"
 SPARED = {SPARE.format(repair): REPAIRS[repair] | {"acts_on": "ordinary"} for repair in (PATCHED, LEAST_SQUARES)}
 WITHOUT = "{}-without-first"
@@ -343,9 +343,13 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
     for name, selection in selections(count).items():
         for repair in AFTER_LEAST_LOSS if name == LEAST_LOSS_BLOCK else REPAIRS:
             yield LeagueSpec(name, repair), {"selection": selection, "repair": REPAIRS[repair]}
-    remedies = {} if subject.toy else SPARED | (WITHOUT_FIRST if count in larger_counts(subject) else {})
-    for repair, step in remedies.items():
+    for repair, step in () if subject.toy else SPARED.items():
         yield LeagueSpec(BLOCK, repair), {"selection": selections(count)[BLOCK], "repair": step}
+    larger = count in larger_counts(subject)
+    for name, (repair, step) in product(
+        (LOWEST_BI, BLOCK), WITHOUT_FIRST.items() if larger and not subject.toy else ()
+    ):
+        yield LeagueSpec(name, repair), {"selection": selections(count)[name], "repair": step}
     for repair, step in GRAFTS.items():
         yield LeagueSpec(LEAST_RESIDUAL_GRAFTED, repair), {"selection": grafted_selection(count), "repair": step}
     for name, selection in sublayers(count, BUDGET[subject.profile]).items():
@@ -356,7 +360,7 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
     rate = DISTILLING[subject.size]["learning_rate"]  # as in LinearPatch's tables
     samples = BUDGET[subject.profile]["count"]
     yield from trained(count, samples, rate).items()
-    if count in larger_counts(subject):
+    if larger:
         yield from recent(count, samples).items()
 
 
