@@ -95,6 +95,7 @@ WITHOUT_FIRST = {
 OURS = (GRAFT_REFIT, REFIT, REFIT_FIXED_RIDGE, ATTENTION, SHARED)
 
 LOWEST_BI, BLOCK, UIDL, LORP, SLEB = "s", "l", "uidl", "lorp", "sleb"
+WITHOUT_AFTER = (LOWEST_BI, BLOCK)
 LEAST_RESIDUAL, LEAST_RESIDUAL_BLOCK, LEAST_LOSS_BLOCK = "least-left", "least-left-window", "least-loss-window"
 LEAST_RESIDUAL_GRAFTED = "least-left-with-them"  # with the grafted neurons
 ONE_BY_ONE = "one-by-one"
@@ -346,9 +347,7 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
     for repair, step in () if subject.toy else SPARED.items():
         yield LeagueSpec(BLOCK, repair), {"selection": selections(count)[BLOCK], "repair": step}
     larger = count in larger_counts(subject)
-    for name, (repair, step) in product(
-        (LOWEST_BI, BLOCK), WITHOUT_FIRST.items() if larger and not subject.toy else ()
-    ):
+    for name, (repair, step) in product(WITHOUT_AFTER, WITHOUT_FIRST.items()) if larger and not subject.toy else ():
         yield LeagueSpec(name, repair), {"selection": selections(count)[name], "repair": step}
     for repair, step in GRAFTS.items():
         yield LeagueSpec(LEAST_RESIDUAL_GRAFTED, repair), {"selection": grafted_selection(count), "repair": step}
