@@ -172,6 +172,9 @@ _OF_OURS = {
         for repair in FITTED_WITHOUT
     },
     WITHOUT.format(REFIT): "refit, 3 layers, ridge chosen on held-out text, fitted without first tokens (extension)",
+    WITHOUT.format(
+        GRAFT_REFIT
+    ): "neuron grafting, refit, 3 layers, ridge chosen on held-out text, fitted without first tokens (extension)",
     DISTILLED: "distilled shortly (extension, trained)",
     DISTILLED_REFIT: "refit, 3 layers, ridge chosen on held-out text, distilled shortly (extension, trained)",
     ONE_BY_ONE: "sequential, refit after each layer (extension)",

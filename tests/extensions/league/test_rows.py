@@ -10,6 +10,7 @@ from reproductions.spec import registry, subjects
 
 SMOLLM = subjects.of_model("smollm2-135m-instruct")
 VARIANTS = rows.ABLATION | rows.VARIANTS
+FROM_BOTH_TEXTS = (rows.REFIT, rows.GRAFT_REFIT)
 
 
 def rows_of(target, subject=SMOLLM):
@@ -26,7 +27,7 @@ def hashes(subject, *targets):
     [
         ("league-answers", ["league", "league-texts"], {rows.PATCHED}),
         ("league-measures", ["league", "league-texts"], set()),
-        ("league-texts", ["league"], {rows.REFIT, rows.GRAFT_REFIT}),
+        ("league-texts", ["league"], {*FROM_BOTH_TEXTS, *map(rows.WITHOUT.format, FROM_BOTH_TEXTS)}),
         ("league-distilled", ["league", "league-texts"], set(distilled.REPAIRS)),
         ("ablation-league", ["league"], VARIANTS.keys() - {rows.REFIT_FIXED_RIDGE, rows.REFIT}),
         ("ablation-league-seeds", ["league-seeds"], VARIANTS.keys() - {rows.REFIT}),
