@@ -4,7 +4,7 @@ from figures.answers import alone, difference, ratio
 from figures.style import BLUE, GREEN, GREY, ORANGE, caption, plt, whiskers
 
 PERPLEXITY, AVERAGE = "PPL AVG", "average"
-CHOICE = "l"  # after which all texts are compared
+ROW = ("l", "refit")  # selection and repair with which all texts are compared
 # What a row's repair was calibrated on.
 TEXTS = {
     "items": ("questions", ORANGE, "s"),
@@ -20,7 +20,8 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     """
     by_size: dict[str, list[tuple[dict, dict]]] = {}  # each row with the one without a repair
     for entry in entries:
-        none = alone(entry, entries) if entry["spec"] and entry["spec"].selection == CHOICE else None
+        compared = entry["spec"] and (entry["spec"].selection, entry["spec"].repair) == ROW
+        none = alone(entry, entries) if compared else None
         if none is not None and {PERPLEXITY, AVERAGE} <= entry["scores"].keys() & none["scores"].keys():
             by_size.setdefault(entry["sparsity"], []).append((entry, none))
     if not by_size:

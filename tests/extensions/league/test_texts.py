@@ -19,7 +19,8 @@ def test_the_picture_shows_changes_against_no_repair():
     none = entry(rows.LeagueSpec(rows.BLOCK, rows.NONE), 80.0, 40.0)
     read = (("", 40.0, 39.0), (rows.BOTH, 44.0, 43.0), (rows.ITEMS, 60.0, 44.0))
     refitted = [entry(rows.LeagueSpec(rows.BLOCK, rows.REFIT, text), *numbers) for text, *numbers in read]
-    figure = picture.draw([none, *refitted], "paper")
+    other = entry(rows.LeagueSpec(rows.BLOCK, rows.WITHOUT.format(rows.REFIT), rows.BOTH), 41.0, 45.0)
+    figure = picture.draw([none, *refitted, other], "paper")
     expected = {"plain text": (-50, -1), "both, in turn": (-45, 3), "questions": (-25, 4)}
     assert {bars.get_label() for bars in figure.axes[0].containers} == expected.keys()
     for bars in figure.axes[0].containers:
