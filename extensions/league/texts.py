@@ -54,8 +54,7 @@ def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
     mixed = both(subject.profile)
     for spec, corpus in ((_FROM_ITEMS, TASK_TEXT), (_BOTH, mixed)):
         yield rows.reading(subject, limit, count, spec, corpus=corpus)
-    without = {"step": rows.WITHOUT_FIRST[_WITHOUT]}
-    yield rows.reading(subject, limit, count, _BOTH_WITHOUT, **without, corpus=mixed)
+    yield rows.reading(subject, limit, count, _BOTH_WITHOUT, step=rows.WITHOUT_FIRST[_WITHOUT], corpus=mixed)
     if count == max(subject.counts(*rows.SHARES, toy=rows.TOY_COUNTS)):
         residual = {"selection": rows.selections(count)[rows.LEAST_RESIDUAL]}
         grafted = {"selection": rows.grafted_selection(count)}
