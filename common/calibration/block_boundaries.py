@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from common.calibration.least_squares import counted_tokens
 from common.console.progress import track
 from common.models.decoder import Decoder
 from common.utils.errors import UserValueError
@@ -60,8 +61,7 @@ def crossings(
             "before layer 0 no MLP writes into the residual stream; keep layer 0, or use another repair"
         )
     for batch in track(ids.split(batch_size), "calibration", unit="batch", shown=progress):
-        keep = None if first else torch.arange(batch.shape[1]).expand(batch.shape) > 0
-        hidden, mlp, entering = decoder.embed_tokens(batch), None, {}
+        keep, hidden, mlp, entering = counted_tokens(batch, first), decoder.embed_tokens(batch), None, {}
         for boundary in range(last + 1):
             if watch and boundary in starts:
                 hidden, mlp = _watched(decoder, hidden, boundary - 1)

@@ -51,6 +51,11 @@ def silent(magnitudes: Tensor) -> Tensor:
     return (magnitudes <= SILENCE * mean) & mean.isfinite()
 
 
+def counted_tokens(ids: Tensor, first: bool) -> Tensor | None:
+    """Return a mask [samples, tokens] of the tokens of ``ids`` that count: all (None), or all but each sample's first."""
+    return None if first else torch.arange(ids.shape[1]).expand(ids.shape) > 0
+
+
 @dataclass
 class Moments:
     """Weighted sums over the tokens of one pair of boundaries X[a] and X[b], in float64.

@@ -154,7 +154,7 @@ _OF_PAPERS = {
     SLICEGPT: "SliceGPT",
     NBL: "NBL",
 }
-_WITHOUT_FIRST = "fitted without first tokens (extension)"
+_WITHOUT_LABEL = "fitted without first tokens (extension)"
 _OF_OURS = {
     BIAS: "bias alone (extension)",
     LEAST_SQUARES: "least-squares matrix, weighted tokens (extension)",
@@ -168,9 +168,9 @@ _OF_OURS = {
     GRAFT_REFIT: "neuron grafting, refit, 3 layers, ridge chosen on held-out text (extension)",
     SPARE.format(PATCHED): "LinearPatch's A, massive tokens unchanged (extension)",
     SPARE.format(LEAST_SQUARES): "least-squares matrix, massive tokens unchanged (extension)",
-    **{WITHOUT.format(repair): f"{_OF_PAPERS[repair]}, {_WITHOUT_FIRST}" for repair in FITTED_WITHOUT},
-    WITHOUT.format(REFIT): f"refit, 3 layers, ridge chosen on held-out text, {_WITHOUT_FIRST}",
-    WITHOUT.format(GRAFT_REFIT): f"neuron grafting, refit, 3 layers, ridge chosen on held-out text, {_WITHOUT_FIRST}",
+    **{WITHOUT.format(repair): f"{_OF_PAPERS[repair]}, {_WITHOUT_LABEL}" for repair in FITTED_WITHOUT},
+    WITHOUT.format(REFIT): f"refit, 3 layers, ridge chosen on held-out text, {_WITHOUT_LABEL}",
+    WITHOUT.format(GRAFT_REFIT): f"neuron grafting, refit, 3 layers, ridge chosen on held-out text, {_WITHOUT_LABEL}",
     DISTILLED: "distilled shortly (extension, trained)",
     DISTILLED_REFIT: "refit, 3 layers, ridge chosen on held-out text, distilled shortly (extension, trained)",
     ONE_BY_ONE: "sequential, refit after each layer (extension)",

@@ -56,7 +56,7 @@ import torch
 from torch import Tensor, nn
 
 from common.calibration.layer_inputs import ATTENTION, MLP, Watched, multiplied, paths
-from common.calibration.least_squares import Regression, RowRegression
+from common.calibration.least_squares import Regression, RowRegression, counted_tokens
 from common.console.progress import track
 from common.forward.spill_buffer import Held
 from common.hooks import refuse_patches
@@ -459,7 +459,7 @@ class _Streams:
                     entered = batch.repaired if name == ATTENTION else batch.middle
                     target = target + entered.to(out.device, torch.float32)
                 read = (batch.read if watched is None else watched.read)[name].to(out.device)
-                keep = None if self.fit.first else torch.arange(out.shape[1]).expand(out.shape[:2]) > 0
+                keep = counted_tokens(batch.ids, self.fit.first)
                 sums[batch.judges].add(multiplied(read, name, self.factor), target - out.float(), target, keep)
                 if watched is not None:
                     self._note(batch, name, watched)
