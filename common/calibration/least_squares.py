@@ -52,8 +52,19 @@ def silent(magnitudes: Tensor) -> Tensor:
 
 
 def counted_tokens(ids: Tensor, first: bool) -> Tensor | None:
-    """Return a mask [samples, tokens] of the tokens of ``ids`` that count: all (None), or all but each sample's first."""
-    return None if first else torch.arange(ids.shape[1]).expand(ids.shape) > 0
+    """Return a mask [samples, tokens] of the tokens of ``ids`` that count: all (None), or all but each sample's first.
+
+    Raises:
+        UserError: only first tokens were given, and they do not count.
+    """
+    if first:
+        return None
+    if ids.shape[1] < 2:
+        raise UserError(
+            "No token is left to fit. Each calibration sequence has one token, and first tokens are left out. Give longer "
+            "sequences, or let first tokens count (first=true)"
+        )
+    return torch.arange(ids.shape[1]).expand(ids.shape) > 0
 
 
 @dataclass

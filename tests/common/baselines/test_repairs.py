@@ -79,6 +79,14 @@ def test_the_first_token_can_be_left_out(tiny_llama, ids):
     assert torch.equal(crossing.keep.flatten(), torch.arange(ids.numel()) % ids.shape[1] > 0)
 
 
+def test_no_fit_is_made_when_only_first_tokens_were_given(tiny_llama, ids):
+    before = copy.deepcopy(tiny_llama.state_dict())
+    for repair in (ghost, replace_me):
+        with pytest.raises(UserError, match="Give longer sequences"):
+            repair(tiny_llama, ids[:, :1], [2, 3], first=False)
+    torch.testing.assert_close(tiny_llama.state_dict(), before, rtol=0, atol=0)
+
+
 def test_repairs_can_be_fitted_without_the_first_tokens(make_tiny, ids):
     ordinary = torch.arange(ids.numel()) % ids.shape[1] > 0
     for repair in (ghost, replace_me):
