@@ -192,7 +192,7 @@ table% figure%: $(STAMP)
 
 # Targets without a number: Prune&Comp's grid, and the league's tables.
 UNNUMBERED := grid league league-seeds league-answers league-texts league-graft league-distilled league-measures \
-	ablation-league ablation-league-seeds
+	league-questions ablation-league ablation-league-seeds
 $(UNNUMBERED): $(STAMP)
 	@$(MEASURE)
 

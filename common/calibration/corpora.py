@@ -9,7 +9,7 @@ Splits are part of a corpus's name ('wikitext2-train'), because 'wikitext2' alon
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,6 +34,7 @@ class Corpus:
         hub_id: Data set on the hub; "" for the toy model's text.
         column: Field that holds a document.
         document: Function from a row to a document, instead of ``column``.
+        read: Function that returns all documents, of a data set in several configs.
         after: Number of first rows that are skipped.
         data_file: The only file to read, where naming a split would fetch far more or run a script.
         domain: Domain of the toy model's text; "" for other corpora.
@@ -45,6 +46,7 @@ class Corpus:
     split: str = ""
     column: str = "text"
     document: Callable[[Mapping], str] | None = None
+    read: Callable[[], Iterable[str]] | None = None
     after: int = 0
     data_file: str | None = None
     revision: str | None = None
@@ -53,6 +55,17 @@ class Corpus:
 
 def _right_ending(row: Mapping) -> str:
     return f"{row['ctx']} {row['endings'][int(row['label'])]}"
+
+
+def _answered_questions() -> Iterator[str]:
+    """Yield MMLU's examples for prompts, one of each subject in turn, in the form in which its questions are asked."""
+    from common.evaluation import mmlu  # which reads its questions here
+
+    examination = mmlu.get("hendrycks")
+    by_subject = [(subject, examination.rows(subject, "dev")) for subject in examination.subjects]
+    for place in range(examination.shots):
+        for subject, rows in by_subject:
+            yield (mmlu.header(subject) + mmlu.block(rows[place], examination.answer, answered=True)).rstrip()
 
 
 def _corpora() -> Iterator[Corpus]:
@@ -83,6 +96,7 @@ def _corpora() -> Iterator[Corpus]:
     # contexts with their right endings; of the items that a task asks, none (training split), or none of the first 500
     yield Corpus("hellaswag-train", "Rowan/hellaswag", split="train", document=_right_ending)
     yield Corpus("hellaswag-after-500", "Rowan/hellaswag", split="validation", document=_right_ending, after=500)
+    yield Corpus("mmlu-dev", "cais/mmlu", split="dev", read=_answered_questions)
     # a part of each domain's training docstrings; and held-out docstrings of one domain each
     yield Corpus("standin-calibration", split="train", domain="calibration")
     for domain in ("standard-library", "numerical", "learning"):
@@ -109,6 +123,8 @@ def get(corpus: str | Corpus) -> Corpus:
 def _texts(corpus: Corpus) -> tuple[str, ...]:
     if corpus.domain:
         return _toy_texts(corpus)
+    if corpus.read is not None:
+        return tuple(corpus.read())
     rows = open_dataset(
         corpus.hub_id, corpus.config, corpus.split, data_file=corpus.data_file, revision=corpus.revision
     )

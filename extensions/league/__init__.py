@@ -9,9 +9,10 @@ from extensions.league.blocks import BLOCKS
 from extensions.league.distilled import DISTILLED
 from extensions.league.grafts import GRAFTS
 from extensions.league.measures import MEASURES
+from extensions.league.questions import QUESTIONS
 from extensions.league.tables import TABLES as _TABLES
 from extensions.league.texts import TEXTS
 
-TABLES = [*_TABLES, ANSWERS, TEXTS, BLOCKS, GRAFTS, DISTILLED, MEASURES, ABLATION, DRAWS]
+TABLES = [*_TABLES, ANSWERS, TEXTS, BLOCKS, GRAFTS, DISTILLED, MEASURES, QUESTIONS, ABLATION, DRAWS]
 
 __all__ = ["TABLES"]

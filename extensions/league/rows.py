@@ -112,7 +112,7 @@ PRUNER, SLICEGPT, NBL = "llm-pruner", "slicegpt", "nbl"
 PAIRS, COME = "pairs", "come"  # two neighbouring layers become one
 BATCH = 10  # samples of LLM-Pruner's one batch, as in its paper
 FIRST, OTHER = "first-text", "other-text"  # that `seeds` are drawn from
-ITEMS, BOTH = "items", "both-texts"  # what else a repair is calibrated on
+ITEMS, BOTH, QUESTIONS = "items", "both-texts", "questions"  # what else a repair is calibrated on
 
 # What people read in the place of an id.
 SELECTIONS = {
@@ -180,7 +180,13 @@ _OF_OURS = {
     **{f"graft-{rival}": f"neuron grafting, {_OF_PAPERS[rival]} (extension)" for rival in RIVALS},
 }
 LABELS = _OF_PAPERS | _OF_OURS  # of repairs
-TEXTS = {FIRST: "first text", OTHER: "other text", ITEMS: "from other items of HellaSwag", BOTH: "from both texts"}
+TEXTS = {
+    FIRST: "first text",
+    OTHER: "other text",
+    ITEMS: "from other items of HellaSwag",
+    BOTH: "from both texts",
+    QUESTIONS: "from plain text and MMLU's examples",
+}
 
 
 @dataclass(frozen=True)

@@ -156,3 +156,18 @@ def test_text_of_a_task_leaves_out_the_items_that_are_asked(monkeypatch):
     texts = corpora.texts("hellaswag-after-500")
     assert texts == ["context 500 yes 500", "context 501 yes 501", "context 502 yes 502"]
     assert opened == [("Rowan/hellaswag", None, "validation")]
+
+
+def test_mmlus_examples_are_answered_questions_of_one_subject_after_the_other(monkeypatch):
+    def open_dataset(hub_id, subject, split):
+        assert (hub_id, split) == ("cais/mmlu", "dev")
+        choices = [f"{place} of {subject}" for place in "wxyz"]
+        return [{"question": f"Question {i}?", "choices": choices, "answer": 2} for i in range(5)]
+
+    monkeypatch.setattr(corpora, "open_dataset", open_dataset)
+    texts = corpora.texts("mmlu-dev")
+    assert len(texts) == 5 * 57 == len(set(texts))
+    assert texts[57] == (
+        "The following are multiple choice questions (with answers) about  abstract algebra.\n\nQuestion 1?\n"
+        "A. w of abstract_algebra\nB. x of abstract_algebra\nC. y of abstract_algebra\nD. z of abstract_algebra\nAnswer: C"
+    )

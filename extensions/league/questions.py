@@ -1,0 +1,76 @@
+"""Calibrate a repair on questions like those that pruning makes unanswerable: MMLU's, whose answer is a letter."""
+
+from collections.abc import Iterator
+
+from common.pruning.recipe import MIXED
+from extensions.league import rows
+from extensions.league.tables import perplexities
+from extensions.league.texts import BOTH, PLAIN, both
+from reproductions.spec import comparisons
+from reproductions.spec.columns import laco
+from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.subjects import Subject
+
+CORPUS = "mmlu-dev"
+MMLU = "MMLU"
+_BOTH = rows.LeagueSpec(rows.BLOCK, rows.REFIT, rows.BOTH)
+_READING = {repair: rows.LeagueSpec(rows.BLOCK, repair, rows.QUESTIONS) for repair in (rows.REFIT, rows.GHOSTED)}
+NONE, GHOSTED = (rows.name(rows.BLOCK, repair) for repair in (rows.NONE, rows.GHOSTED))
+REFIT_QUESTIONS, GHOSTED_QUESTIONS = (spec.method for spec in _READING.values())
+
+
+def questions(subject: Subject, limit: int | None = None) -> Iterator[Row]:
+    """Return no repair, two repairs from plain text, the refit from both texts, and two repairs from questions.
+
+    All after the contiguous block, at the league's larger numbers of layers. The toy model has plain text alone.
+    """
+    return rows.larger(subject, limit, (NONE, PLAIN, GHOSTED), lambda count: _others(subject, limit, count))
+
+
+def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
+    yield rows.reading(subject, limit, count, _BOTH, corpus=both(subject.profile))
+    mixed = MIXED.join((rows.BUDGET[subject.profile]["corpus"], CORPUS))
+    for spec in _READING.values():
+        yield rows.reading(subject, limit, count, spec, corpus=mixed)
+
+
+def columns(profile: str) -> list[Column]:
+    """Return the league's texts and MMLU without examples; of the toy model its own examination."""
+    if profile == "standin":
+        return [*perplexities(profile), *(column for column in laco(profile) if column.id == "Exam")]
+    return [*perplexities(profile), Column(MMLU, "mmlu", "acc", scale=100)]
+
+
+QUESTIONS = Table(
+    target="league-questions",
+    paper="league",
+    number="league-questions",
+    title="Extension: MMLU after calibration on questions of its form",
+    declared=questions,
+    columns=columns,
+    claims=(
+        Claim(
+            "questions-beat-cut",
+            "extension: calibrated on plain text and MMLU's examples, the refit answers more of MMLU than no repair",
+            comparisons.beats(REFIT_QUESTIONS, NONE, column=MMLU),
+        ),
+        Claim(
+            "questions-beat-plain-text",
+            "extension: the refit answers more of MMLU if its text has questions of that form",
+            comparisons.beats(REFIT_QUESTIONS, PLAIN, BOTH, column=MMLU),
+        ),
+        Claim(
+            "refit-beats-ghosted-from-questions",
+            "extension: calibrated on MMLU's examples, too, the refit answers more of MMLU than Ghosted Layers",
+            comparisons.beats(REFIT_QUESTIONS, GHOSTED_QUESTIONS, column=MMLU),
+        ),
+        Claim(
+            "questions-keep-perplexity",
+            "extension: from plain text and MMLU's examples the refit's perplexity is as low as from plain text, within 5 %",
+            comparisons.beats(REFIT_QUESTIONS, PLAIN, column="PPL AVG", lower=True, within=0.05),
+        ),
+    ),
+    note="The league's rows, and repairs from as many sequences, of WikiText-2 and of MMLU's development split in turn. That "
+    "split has five answered questions of each subject; none of them is asked. A question is asked without examples, and "
+    "the calibration has the same form. Smaller models than Qwen2.5-Coder-1.5B hardly answer more of MMLU than chance even unpruned.",
+)
