@@ -71,6 +71,6 @@ QUESTIONS = Table(
         ),
     ),
     note="The league's rows, and repairs from as many sequences, of WikiText-2 and of MMLU's development split in turn. That "
-    "split has five answered questions of each subject; none of them is asked. A question is asked without examples, and "
-    "the calibration has the same form. Smaller models than Qwen2.5-Coder-1.5B hardly answer more of MMLU than chance even unpruned.",
+    "split has five answered questions of each subject; none of them is asked. A question is asked without examples, and the "
+    "calibration has the same form. Qwen2.5-Coder-0.5B, unpruned, hardly answers more of MMLU than chance.",
 )
