@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from common.pruning.recipe import MIXED
-from extensions.league import rows
+from extensions.league import distilled, rows
 from extensions.league.tables import perplexities
 from extensions.league.texts import BOTH, PLAIN, both
 from reproductions.spec import comparisons
@@ -14,15 +14,18 @@ from reproductions.spec.subjects import Subject
 CORPUS = "mmlu-dev"
 MMLU = "MMLU"
 _BOTH = rows.LeagueSpec(rows.BLOCK, rows.REFIT, rows.BOTH)
-_READING = {repair: rows.LeagueSpec(rows.BLOCK, repair, rows.QUESTIONS) for repair in (rows.REFIT, rows.GHOSTED)}
+_STEPS = {repair: rows.REPAIRS[repair] for repair in (rows.REFIT, rows.GHOSTED)}
+_STEPS |= {rows.DISTILLED_REFIT: distilled.REPAIRS[rows.DISTILLED_REFIT]}
+_READING = {rows.LeagueSpec(rows.BLOCK, repair, rows.QUESTIONS): step for repair, step in _STEPS.items()}
 NONE, GHOSTED = (rows.name(rows.BLOCK, repair) for repair in (rows.NONE, rows.GHOSTED))
-REFIT_QUESTIONS, GHOSTED_QUESTIONS = (spec.method for spec in _READING.values())
+REFIT_QUESTIONS, GHOSTED_QUESTIONS, DISTILLED_QUESTIONS = (spec.method for spec in _READING)
 
 
 def questions(subject: Subject, limit: int | None = None) -> Iterator[Row]:
-    """Return no repair, two repairs from plain text, the refit from both texts, and two repairs from questions.
+    """Return no repair, repairs from plain text, the refit from both texts, and repairs from questions.
 
-    All after the contiguous block, at the league's larger numbers of layers. The toy model has plain text alone.
+    All after the contiguous block, at the league's larger numbers of layers. The refit from questions also has a short
+    distillation on them. The toy model has plain text alone.
     """
     return rows.larger(subject, limit, (NONE, PLAIN, GHOSTED), lambda count: _others(subject, limit, count))
 
@@ -30,8 +33,8 @@ def questions(subject: Subject, limit: int | None = None) -> Iterator[Row]:
 def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
     yield rows.reading(subject, limit, count, _BOTH, corpus=both(subject.profile))
     mixed = MIXED.join((rows.BUDGET[subject.profile]["corpus"], CORPUS))
-    for spec in _READING.values():
-        yield rows.reading(subject, limit, count, spec, corpus=mixed)
+    for spec, step in _READING.items():
+        yield rows.reading(subject, limit, count, spec, step=step, corpus=mixed)
 
 
 def columns(profile: str) -> list[Column]:
@@ -63,6 +66,11 @@ QUESTIONS = Table(
             "refit-beats-ghosted-from-questions",
             "extension: calibrated on MMLU's examples, too, the refit answers more of MMLU than Ghosted Layers",
             comparisons.beats(REFIT_QUESTIONS, GHOSTED_QUESTIONS, column=MMLU),
+        ),
+        Claim(
+            "distilled-questions-beat-refit",
+            "extension: 100 steps of distillation on the same text answer more of MMLU than the refit alone",
+            comparisons.beats(DISTILLED_QUESTIONS, REFIT_QUESTIONS, column=MMLU),
         ),
         Claim(
             "questions-keep-perplexity",

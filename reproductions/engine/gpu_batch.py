@@ -64,6 +64,7 @@ _OTHERS = (
 _PARTS = ("table5-linearpatch", "figure6-linearpatch")
 _LEADERS = ("Dense", *(f"{block}/{repair}" for block in "ls" for repair in ("none", "ghosted", "refit", "shift-llm")))
 _ACCURACY = ("league-distilled", "league-texts")
+_MMLU = ("league-questions",)
 _READ = ("WIKI-2", "PTB")  # the league's texts
 # The most valuable first. The stages of a group are measured on one model before the next model has its turn.
 STAGES = (
@@ -72,6 +73,10 @@ STAGES = (
     (
         Stage("accuracy after a refit", _ACCURACY, shares=True, most=1e9),
         Stage("accuracy after a short distillation", _ACCURACY, shares=True, trains=True, most=1e9),
+    ),
+    (
+        Stage("MMLU after calibration on its examples", _MMLU, shares=True, most=2e9),
+        Stage("MMLU after a short distillation on them", _MMLU, shares=True, trains=True, most=2e9),
     ),
     (Stage("other tables, nothing trained", _OTHERS),),
     (Stage("parts of the patch", _PARTS),),

@@ -29,7 +29,7 @@ def hashes(subject, *targets):
         ("league-measures", ["league", "league-texts"], set()),
         ("league-texts", ["league"], {*FROM_BOTH_TEXTS, *map(rows.WITHOUT.format, FROM_BOTH_TEXTS)}),
         ("league-distilled", ["league", "league-texts"], set(distilled.REPAIRS)),
-        ("league-questions", ["league", "league-texts"], {rows.REFIT, rows.GHOSTED}),
+        ("league-questions", ["league", "league-texts"], {rows.REFIT, rows.GHOSTED, rows.DISTILLED_REFIT}),
         ("ablation-league", ["league"], VARIANTS.keys() - {rows.REFIT_FIXED_RIDGE, rows.REFIT}),
         ("ablation-league-seeds", ["league-seeds"], VARIANTS.keys() - {rows.REFIT}),
     ],
