@@ -54,22 +54,22 @@ QUESTIONS = Table(
     claims=(
         Claim(
             "questions-beat-cut",
-            "extension: calibrated on plain text and MMLU's examples, the refit answers more of MMLU than no repair",
+            "extension: calibrated on plain text and MMLU's examples, the refit is more accurate on MMLU than no repair",
             comparisons.beats(REFIT_QUESTIONS, NONE, column=MMLU),
         ),
         Claim(
             "questions-beat-plain-text",
-            "extension: the refit answers more of MMLU if its text has questions of that form",
+            "extension: the refit is more accurate on MMLU if its text has questions of that form",
             comparisons.beats(REFIT_QUESTIONS, PLAIN, BOTH, column=MMLU),
         ),
         Claim(
             "refit-beats-ghosted-from-questions",
-            "extension: calibrated on MMLU's examples, too, the refit answers more of MMLU than Ghosted Layers",
+            "extension: calibrated on MMLU's examples, too, the refit is more accurate on MMLU than Ghosted Layers",
             comparisons.beats(REFIT_QUESTIONS, GHOSTED_QUESTIONS, column=MMLU),
         ),
         Claim(
             "distilled-questions-beat-refit",
-            "extension: 100 steps of distillation on the same text answer more of MMLU than the refit alone",
+            "extension: with 100 steps of distillation on the same text the refit is more accurate on MMLU than alone",
             comparisons.beats(DISTILLED_QUESTIONS, REFIT_QUESTIONS, column=MMLU),
         ),
         Claim(
@@ -80,5 +80,5 @@ QUESTIONS = Table(
     ),
     note="The league's rows, and repairs from as many sequences, of WikiText-2 and of MMLU's development split in turn. That "
     "split has five answered questions of each subject; none of them is asked. A question is asked without examples, and the "
-    "calibration has the same form. Qwen2.5-Coder-0.5B, unpruned, hardly answers more of MMLU than chance.",
+    "calibration has the same form. Qwen2.5-Coder-0.5B, unpruned, is near chance level on MMLU.",
 )
