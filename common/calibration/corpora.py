@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from common.calibration import mmlu_questions
 from common.models.files import hub
 from common.utils.errors import NoData, UserError, unknown
 from common.utils.token_ids import open_ended
@@ -59,13 +61,11 @@ def _right_ending(row: Mapping) -> str:
 
 def _answered_questions() -> Iterator[str]:
     """Yield MMLU's examples for prompts, one of each subject in turn, in the form in which its questions are asked."""
-    from common.evaluation import mmlu  # which reads its questions here
-
-    examination = mmlu.get("hendrycks")
-    by_subject = [(subject, examination.rows(subject, "dev")) for subject in examination.subjects]
-    for place in range(examination.shots):
-        for subject, rows in by_subject:
-            yield (mmlu.header(subject) + mmlu.block(rows[place], examination.answer, answered=True)).rstrip()
+    subjects = [subject for category in mmlu_questions.MMLU.values() for subject in category]
+    rows = {subject: open_dataset("cais/mmlu", subject, "dev") for subject in subjects}
+    for place, subject in product(range(5), subjects):
+        question = mmlu_questions.block(rows[subject][place], "letters", answered=True)
+        yield (mmlu_questions.header(subject) + question).rstrip()
 
 
 def _corpora() -> Iterator[Corpus]:

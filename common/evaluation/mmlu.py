@@ -22,12 +22,12 @@ from itertools import chain, islice
 import numpy as np
 
 from common.calibration import corpora
+from common.calibration.mmlu_questions import LETTERS, MMLU, block, header
 from common.evaluation.multiple_choice import SharedContextLM
-from common.evaluation.scores import MMLU, accuracy_stderr, weighted_mean, weighted_stderr
+from common.evaluation.scores import accuracy_stderr, weighted_mean, weighted_stderr
 from common.utils.errors import UserError
 from common.utils.token_ids import open_ended
 
-LETTERS = "ABCD"
 Rows = list[dict]
 
 
@@ -75,19 +75,6 @@ class Question:
     lengths: list[int]
     shots: int
     answer: int
-
-
-def header(subject: str) -> str:
-    """Return the line before the examples; the second space before the subject is the original's."""
-    return f"The following are multiple choice questions (with answers) about  {subject.replace('_', ' ')}.\n\n"
-
-
-def block(row: Mapping, answer: str, answered: bool) -> str:
-    """Format one question; with ``answered``, add its answer and an empty line."""
-    options = [f"\n{letter}. {choice}" for letter, choice in zip(LETTERS, row["choices"], strict=True)]
-    right = LETTERS[row["answer"]] if answer == "letters" else row["choices"][row["answer"]]
-    text = row["question"] + ("".join(options) + "\nAnswer:" if answer == "letters" else "")
-    return f"{text} {right}\n\n" if answered else text
 
 
 def letter_tokens(tokenizer) -> list[list[int]]:

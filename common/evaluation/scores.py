@@ -9,22 +9,15 @@ conservative. If one error is unknown, so is that of the result.
 
 import math
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import numpy as np
 
-from common.utils import csv_rows
+from common.calibration.mmlu_questions import MMLU
 from common.utils.errors import UserError
 
 Cells = Mapping[str, float]
 Errors = Mapping[str, float | None]
 
-# Subjects of MMLU in the categories of Hendrycks et al. (2021), with their numbers of test items. lm-eval puts
-# anatomy in STEM; the papers' weighted columns follow this grouping (design notes: 3018 / 4705 / 3077 / 3242
-# questions).
-MMLU: dict[str, dict[str, int]] = {}
-for _row in csv_rows.read(Path(__file__).with_name("mmlu_subjects.csv")):
-    MMLU.setdefault(_row["category"], {})[_row["subject"]] = int(_row["items"])
 MMLU_QUESTIONS = {category: sum(subjects.values()) for category, subjects in MMLU.items()}
 
 
