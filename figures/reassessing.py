@@ -46,13 +46,13 @@ def theory(entries: list[dict], profile: str) -> plt.Figure:
 
 def _accuracy(records: dict, task: str | None) -> float:
     """Return a task's accuracy in percent; None: the mean over the tasks."""
-    accuracies = {name: record["values"]["acc"] for name, record in records.items() if "acc" in record["values"]}
+    accuracies = {name: record["values"]["acc"] for name, record in records.items()}
     return 100 * (sum(accuracies.values()) / len(accuracies) if task is None else accuracies[task])
 
 
 def _error(records: dict, task: str | None) -> float:
     """Return the standard error of `_accuracy`, tasks taken as independent; NaN, which is not drawn, if a result has none."""
-    task_records = [record for name, record in records.items() if "acc" in record["values"] and task in (None, name)]
+    task_records = [record for name, record in records.items() if task in (None, name)]
     errors = [record.get("stderr", {}).get("acc", math.nan) for record in task_records]
     return 100 * math.hypot(*errors) / len(errors)
 
@@ -64,11 +64,13 @@ def _chance_level(entry: dict, tasks: list[str], task: str | None) -> float | No
 
 
 def rates(entries: list[dict], profile: str) -> plt.Figure:
-    """Draw accuracy against the number of removed layers (Figure A): a panel for each task, then their mean.
+    """Draw accuracy against the number of removed layers (Figure A): a panel for each task of all rows, then their mean.
 
     The original model is at zero. Bars are standard errors; the dotted line is chance level.
     """
-    tasks = [name for name, record in entries[0]["records"].items() if "acc" in record["values"]]
+    scored = [{name for name, record in e["records"].items() if "acc" in record["values"]} for e in entries]
+    tasks = [name for name in entries[0]["records"] if all(name in names for names in scored)]
+    entries = [e | {"records": {task: e["records"][task] for task in tasks}} for e in entries]
     dense = [e for e in entries if e["dense"]]
     names = dict.fromkeys(e["spec"].metric for e in entries if not e["dense"])
     shape = -(-(len(tasks) + 1) // 3), 3

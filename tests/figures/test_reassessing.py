@@ -35,6 +35,14 @@ def test_rates_draw_one_panel_a_task_and_their_mean_from_the_dense_model_on():
     assert panels["task two"].lines[0].get_ydata() == pytest.approx([60, 40, 20])
 
 
+def test_rates_leave_out_a_task_that_one_row_has_not_answered():
+    dense = rate_entry(None, 0, one=0.8, two=0.6)
+    figure = reassessing.rates([dense, rate_entry(ArmSpec("Taylor"), 4, one=0.5)], "standin")
+    panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
+    assert list(panels) == ["one", "mean"]
+    assert panels["mean"].lines[0].get_ydata() == pytest.approx([80, 50])  # of the same task for both
+
+
 def test_rates_have_standard_errors_and_the_chance_level():
     chance = {"chance": {"one": 0.5, "two": 0.25}}
     dense = rate_entry(None, 0, (0.03, 0.04), one=0.8, two=0.6)
