@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 
 import torch
@@ -62,10 +61,11 @@ def _right_ending(row: Mapping) -> str:
 def _answered_questions() -> Iterator[str]:
     """Yield MMLU's examples for prompts, one of each subject in turn, in the form in which its questions are asked."""
     subjects = [subject for category in mmlu_questions.MMLU.values() for subject in category]
-    rows = {subject: open_dataset("cais/mmlu", subject, "dev") for subject in subjects}
-    for place, subject in product(range(5), subjects):
-        question = mmlu_questions.block(rows[subject][place], "letters", answered=True)
-        yield (mmlu_questions.header(subject) + question).rstrip()
+    by_subject = [open_dataset(mmlu_questions.HUB_ID, subject, "dev") for subject in subjects]
+    for rows in zip(*by_subject, strict=True):
+        for subject, row in zip(subjects, rows, strict=True):
+            question = mmlu_questions.block(row, "letters", answered=True)
+            yield (mmlu_questions.header(subject) + question).rstrip()
 
 
 def _corpora() -> Iterator[Corpus]:
@@ -96,7 +96,7 @@ def _corpora() -> Iterator[Corpus]:
     # contexts with their right endings; of the items that a task asks, none (training split), or none of the first 500
     yield Corpus("hellaswag-train", "Rowan/hellaswag", split="train", document=_right_ending)
     yield Corpus("hellaswag-after-500", "Rowan/hellaswag", split="validation", document=_right_ending, after=500)
-    yield Corpus("mmlu-dev", "cais/mmlu", split="dev", read=_answered_questions)
+    yield Corpus("mmlu-dev", mmlu_questions.HUB_ID, split="dev", read=_answered_questions)
     # a part of each domain's training docstrings; and held-out docstrings of one domain each
     yield Corpus("standin-calibration", split="train", domain="calibration")
     for domain in ("standard-library", "numerical", "learning"):

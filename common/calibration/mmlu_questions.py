@@ -8,6 +8,7 @@ from pathlib import Path
 
 from common.utils import csv_rows
 
+HUB_ID = "cais/mmlu"  # a config for each subject
 LETTERS = "ABCD"
 
 # Subjects of MMLU in the categories of Hendrycks et al. (2021), with their numbers of test items. lm-eval puts

@@ -22,7 +22,7 @@ from itertools import chain, islice
 import numpy as np
 
 from common.calibration import corpora
-from common.calibration.mmlu_questions import LETTERS, MMLU, block, header
+from common.calibration.mmlu_questions import HUB_ID, LETTERS, MMLU, block, header
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.scores import accuracy_stderr, weighted_mean, weighted_stderr
 from common.utils.errors import UserError
@@ -188,7 +188,7 @@ def _hendrycks() -> Examination:
         "other_harness": tuple(subject for subject in categories["other"] if subject != "anatomy"),
     }
     return Examination(
-        "hendrycks", categories, lambda *named: list(corpora.open_dataset("cais/mmlu", *named)), regrouped=regrouped
+        "hendrycks", categories, lambda *named: list(corpora.open_dataset(HUB_ID, *named)), regrouped=regrouped
     )
 
 
