@@ -18,9 +18,13 @@ read them where key heads are fewer; here each goes with its own. That favours C
 perplexity of 119, and 1,034 with the code's query heads (8 sequences; tried once, without records). The residual stream
 after the last layer is taken before the final norm. Once the last two layers are merged, the code stops with an error,
 and here the next pair follows. The code joins 256 lines and cuts them into sequences of 2,048 tokens, so its angles are
-those of few last tokens; here the recipe says how many sequences are read. The code's second method, concat_merge_P, is
-left out: it tries 21 shares of each pair and takes the one of the lowest loss on the calibration text. The hierarchical
-distillation that follows in the paper is left out: these are its rows without training.
+those of few last tokens; here the recipe says how many sequences are read. The hierarchical distillation that follows in
+the paper is left out: these are its rows without training.
+
+CoMe-P (Algorithm 2; methods/concat_merge_P.py) tries p = 0, 0.05, .. 1 for each pair, and takes the one of the lowest
+loss on the calibration text; its angle is the mean over all tokens. The public code stops with an error before the first
+trial, because it stores a share that is not assigned yet. Here the first ``tried`` sequences are read for the losses, not
+all.
 """
 
 import math
@@ -35,6 +39,7 @@ from torch.nn import functional as F
 from common.baselines.llm_pruner import highest
 from common.calibration.layer_inputs import ATTENTION, MLP, Watched
 from common.console.progress import track
+from common.forward.losses import next_token_loss
 from common.models import offload
 from common.models.decoder import Decoder
 from common.models.layers.widths import channels, key_heads
@@ -45,13 +50,20 @@ from common.pruning.pipeline import Context
 from common.pruning.recipe import Pruning, register
 from common.utils.errors import UserError
 
+SHARES = tuple(step / 20 for step in range(21))  # of the first layer, which CoMe-P tries
+
 
 @register("come")
 @dataclass(frozen=True)
 class CoMe(Pruning):
-    """Merge pairs of layers by CoMe, without its distillation; the details get ``merged``, an entry per pair."""
+    """Merge pairs of layers by CoMe, without its distillation; the details get ``merged``, an entry per pair.
+
+    count: number of layers to remove.
+    tried: for CoMe-P, the number of first calibration sequences on which shares are tried; None is CoMe.
+    """
 
     count: int
+    tried: int | None = None
 
     def apply(self, context: Context) -> None:
         """Select pairs of layers and merge them."""
@@ -60,12 +72,20 @@ class CoMe(Pruning):
 
         def search(begun: list[dict] | None, keep: Callable[[list[dict]], object]) -> list[dict]:
             merges[:] = come(
-                context.model, sequences, self.count, begun=begun or (), after=keep, **context.pass_options
+                context.model,
+                sequences,
+                self.count,
+                tried=self.tried,
+                begun=begun or (),
+                after=keep,
+                **context.pass_options,
             )
             return merges
 
         # The merges of fewer layers are the first ones of more; those of an earlier search are repeated without a pass.
-        earlier = context.searched("come", context.recipe.calibration, search, count=self.count, onward=True)
+        text = context.recipe.calibration
+        facts = {"calibration": text, "tried": self.tried} if self.tried else text
+        earlier = context.searched("come", facts, search, count=self.count, onward=True)
         merges = merges or come(context.model, sequences, self.count, begun=earlier)
         seconds = round(time.perf_counter() - started, 2)
         context.details["repair"] = {"calibration_tokens": sequences.numel(), "seconds": seconds}
@@ -97,6 +117,7 @@ def come(
     ids: Tensor,
     count: int,
     *,
+    tried: int | None = None,
     begun: Sequence[dict] = (),
     after: Callable[[list[dict]], object] = lambda merges: None,
     batch_size: int = 8,
@@ -104,8 +125,8 @@ def come(
 ) -> list[dict]:
     """Merge ``count`` pairs of layers of ``model``, in place; each step passes once over ``ids`` [samples, tokens].
 
-    ``begun`` are merges of an earlier run, which are repeated without a pass. ``after`` is called with all merges so
-    far after each new one.
+    ``tried`` is the number of first samples on which CoMe-P tries shares; None is CoMe. ``begun`` are merges of an earlier
+    run, which are repeated without a pass. ``after`` is called with all merges so far after each new one.
 
     Returns:
         An entry per merge: {"pair": the layers (original indices; a merged layer has its first one's), "shares", and of
@@ -128,7 +149,8 @@ def come(
             merges.append(begun[step])
         else:
             excluded = {entry["pair"][0] for entry in merges}
-            merges.append(choose(decoder, ids, alive, excluded, batch_size=batch_size))
+            options = {"tried": tried, "batch_size": batch_size, "progress": progress}
+            merges.append(choose(decoder, ids, alive, excluded, **options))
             after(merges)
         first = alive.index(merges[-1]["pair"][0])
         merge(decoder.layers[first], decoder.layers[first + 1], merges[-1])
@@ -138,53 +160,102 @@ def come(
 
 
 def choose(
-    decoder: Decoder, ids: Tensor, alive: Sequence[int], excluded: Collection[int] = (), *, batch_size: int = 8
+    decoder: Decoder,
+    ids: Tensor,
+    alive: Sequence[int],
+    excluded: Collection[int] = (),
+    *,
+    tried: int | None = None,
+    batch_size: int = 8,
+    progress: bool = False,
 ) -> dict:
-    """Select the next merge by ``ids`` [samples, tokens]; ``alive`` and ``excluded`` hold original indices of layers."""
+    """Select the next merge by ``ids`` [samples, tokens]; ``alive`` and ``excluded`` hold original indices of layers.
+
+    ``tried`` is as in `come`.
+    """
     places = [i for i in range(len(alive) - 1) if not {*alive[i : i + 2]} & set(excluded)]
     if not places:
         raise UserError(f"No pair of {len(alive)} layers is left to be merged. Remove fewer layers")
-    statistics = observe(decoder, ids, batch_size=batch_size)
+    statistics = observe(decoder, ids, last=not tried, batch_size=batch_size)
     first = selection.lowest({i: statistics.angle[i].item() for i in places})
-    influence = statistics.influence[first : first + 2]
-    shares = (influence / influence.sum()).tolist()
-    positions: dict[str, list] = {"heads": [], "channels": []}
-    for place in (0, 1):
-        layer, inputs = decoder.layers[first + place], statistics.inputs[first + place]
-        groups, inner = key_heads(layer), channels(layer)
-        by_head = _sensitivity(layer.self_attn.o_proj, inputs[ATTENTION]).view(groups, -1).mean(1)
-        by_channel = _sensitivity(layer.mlp.down_proj, inputs[MLP])
-        positions["heads"].append(highest(by_head, _split(groups, shares)[place]).tolist())
-        positions["channels"].append(highest(by_channel, _split(inner, shares)[place]).tolist())
-    return {"pair": list(alive[first : first + 2]), "shares": [round(share, 6) for share in shares]} | positions
+
+    def merged(shares: list[float]) -> dict:
+        kept: dict[str, list] = {"heads": [], "channels": []}
+        for place in (0, 1):
+            layer, inputs = decoder.layers[first + place], statistics.inputs[first + place]
+            groups, inner = key_heads(layer), channels(layer)
+            by_head = _sensitivity(layer.self_attn.o_proj, inputs[ATTENTION]).view(groups, -1).mean(1)
+            by_channel = _sensitivity(layer.mlp.down_proj, inputs[MLP])
+            kept["heads"].append(highest(by_head, _split(groups, shares)[place]).tolist())
+            kept["channels"].append(highest(by_channel, _split(inner, shares)[place]).tolist())
+        return {"pair": list(alive[first : first + 2]), "shares": [round(share, 6) for share in shares]} | kept
+
+    if not tried:
+        influence = statistics.influence[first : first + 2]
+        return merged((influence / influence.sum()).tolist())
+    trials = [merged([share, 1 - share]) for share in SHARES]
+    losses = losses_of_merges(decoder, ids[:tried], first, trials, batch_size=batch_size, progress=progress)
+    return trials[losses.index(min(losses))]
 
 
-def observe(decoder: Decoder, ids: Tensor, *, batch_size: int = 8) -> Pass:
-    """Collect the statistics of every layer in one pass over ``ids`` [samples, tokens]."""
+@torch.no_grad()
+def losses_of_merges(
+    decoder: Decoder,
+    ids: Tensor,
+    first: int,
+    trials: Sequence[Mapping],
+    *,
+    batch_size: int = 8,
+    progress: bool = False,
+) -> list[float]:
+    """Compute the mean next-token loss on ``ids`` [samples, tokens], in nats, with each merge of one pair of layers.
+
+    ``first`` is the place of the pair's first layer, ``trials`` are entries of `come`. The model is left as it was.
+    """
+    layer, second = decoder.layers[first], decoder.layers[first + 1]
+    original = {name: value.clone() for name, value in layer.state_dict().items()}
+    batches = ids.split(batch_size)
+    entering = [decoder.run(decoder.embed_tokens(batch), 0, first) for batch in batches]
+    order = [first, *range(first + 2, decoder.num_layers)]
+    losses = []
+    for trial in track(trials, "trial losses", unit="trial", leave=False, shown=progress):
+        merge(layer, second, trial)
+        leaving = (decoder.run(hidden, layers=order) for hidden in entering)
+        total = sum(next_token_loss(decoder, *pair).sum().item() for pair in zip(leaving, batches, strict=True))
+        losses.append(total / len(ids))
+        layer.load_state_dict(original)
+    return losses
+
+
+def observe(decoder: Decoder, ids: Tensor, *, last: bool = True, batch_size: int = 8) -> Pass:
+    """Collect the statistics of every layer in one pass over ``ids`` [samples, tokens].
+
+    ``last`` takes the angles of each sample's last token, otherwise those of all tokens.
+    """
     layers = decoder.num_layers
     statistics = Pass(torch.zeros(layers, dtype=torch.float64), torch.zeros(layers - 1, dtype=torch.float64), [])
     statistics.inputs = [{ATTENTION: 0.0, MLP: 0.0} for _ in range(layers)]
+    tokens = slice(-1 if last else 0, None)
     for batch in ids.split(batch_size):
-        hidden, last = decoder.embed_tokens(batch), []
+        hidden = decoder.embed_tokens(batch)
+        recent = [hidden[:, tokens]]  # before the layer and before the one that precedes it
         for layer in range(layers):
-            last.append(hidden[:, -1].float().cpu())
             with Watched(decoder, layer) as watched:
                 after = decoder.run(hidden, layer, layer + 1)
-            cosine = F.cosine_similarity(hidden.float(), after.to(hidden.device).float(), dim=-1).clamp(0, 1)
-            statistics.influence[layer] += (1 - cosine).double().sum().item() / ids.numel()
+            statistics.influence[layer] += (1 - _cosine(hidden, after)).double().sum().item() / ids.numel()
             for name in (ATTENTION, MLP):
                 statistics.inputs[layer][name] += watched.inputs[name].abs().double().sum((0, 1)) / ids.numel()
+            recent.append(after[:, tokens])
+            if layer:
+                angles = _cosine(recent.pop(0), after[:, tokens]).arccos()
+                statistics.angle[layer - 1] += angles.double().sum().item() / (math.pi * len(ids) * angles.shape[1])
             hidden = after
-        last.append(hidden[:, -1].float().cpu())
-        for layer in range(layers - 1):
-            cosine = F.cosine_similarity(last[layer], last[layer + 2], dim=-1).clamp(0, 1)
-            statistics.angle[layer] += cosine.arccos().double().sum().item() / (math.pi * len(ids))
     return statistics
 
 
 def merge(first: nn.Module, second: nn.Module, chosen: Mapping) -> None:
     """Write the merge of two layers into ``first``; ``chosen`` is an entry of `come`."""
-    size, places = first.self_attn.head_dim, [torch.tensor(indices) for indices in chosen["channels"]]
+    size, places = first.self_attn.head_dim, [torch.tensor(indices, dtype=torch.long) for indices in chosen["channels"]]
     queries = size * first.self_attn.num_key_value_groups
     heads = [torch.tensor(indices, dtype=torch.long)[:, None] for indices in chosen["heads"]]
     spread = {
@@ -212,6 +283,11 @@ def _split(total: int, shares: list[float]) -> list[int]:
     sizes = [int(total * share) for share in shares]
     sizes[most] = total - sizes[1 - most]
     return sizes
+
+
+def _cosine(first: Tensor, second: Tensor) -> Tensor:
+    """Return max(0, cos) of each token of two streams [batch, tokens, channels], float32 [batch, tokens]."""
+    return F.cosine_similarity(first.to(second.device).float(), second.float(), dim=-1).clamp(0, 1)
 
 
 def _sensitivity(linear: nn.Linear, inputs: Tensor) -> Tensor:

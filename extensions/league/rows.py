@@ -103,13 +103,13 @@ WRP = "wrp"
 TRAINED_PATCH, TRAINED_LAYER, OVERREP = "linearpatch-trained", "streamline-layer-trained", "overrep"
 DROP, ENTRODROP, BLOCKPRUNER, FINERCUT = "llm-drop", "entrodrop", "blockpruner", "finercut"
 SUBLAYERS = "halves"  # in the place of a repair
-TRIED = 8  # sequences on which every block of layers is tried
+TRIED = 8  # sequences on which every block of layers is tried, and CoMe-P's shares
 SEARCHED = 4  # sequences that a search by removing reads: about as many tokens as SLEB's lines of small models
 
 # What takes no whole layers: as many parameters out of layers that stay, and attentions that become linear maps.
 SLICES, MAPS = "slices", "attentions"
 PRUNER, SLICEGPT, NBL = "llm-pruner", "slicegpt", "nbl"
-PAIRS, COME = "pairs", "come"  # two neighbouring layers become one
+PAIRS, COME, COME_P = "pairs", "come", "come-p"  # two neighbouring layers become one
 BATCH = 10  # samples of LLM-Pruner's one batch, as in its paper
 FIRST, OTHER = "first-text", "other-text"  # that `seeds` are drawn from
 ITEMS, BOTH, QUESTIONS = "items", "both-texts", "questions"  # what else a repair is calibrated on
@@ -146,6 +146,7 @@ _OF_PAPERS = {
     SHIFT: "SHIFT-LLM",
     SHIFT_RANK: f"SHIFT-LLM, rank {RANK}",
     COME: "CoMe",
+    COME_P: "CoMe-P",
     TRAINED_PATCH: "LinearPatch +FT (trained)",
     TRAINED_LAYER: "LLM-Streamline(layer) +FT (trained)",
     OVERREP: "OverRep (trained)",
@@ -246,7 +247,7 @@ class LeagueSpec:
 
 
 # What a repair is measured against: as many parameters removed, no training.
-TRAINING_FREE = (*RIVALS, SUBLAYERS, PRUNER, SLICEGPT, COME)
+TRAINING_FREE = (*RIVALS, SUBLAYERS, PRUNER, SLICEGPT, COME, COME_P)
 
 AFTER_LEAST_LOSS = (NONE, PATCHED, GHOSTED, REPLACEME, REFIT)
 AFTER_WRP = (NONE, GHOSTED, REFIT)
@@ -339,7 +340,9 @@ def recent(count: int, samples: int) -> dict[LeagueSpec, dict]:
         for name, selection in ((LOWEST_BI, lowest_bi(count)), (BLOCK, block))
         for repair, step in RECENT.items()
     }
-    fields[LeagueSpec(PAIRS, COME)] = {"selection": {"method": "come", "count": count}}
+    pairs = {"method": "come", "count": count}
+    fields[LeagueSpec(PAIRS, COME)] = {"selection": pairs}
+    fields[LeagueSpec(PAIRS, COME_P)] = {"selection": pairs | {"tried": TRIED}}
     fields |= {LeagueSpec(WRP, repair): {"selection": wrp, "repair": REPAIRS[repair]} for repair in AFTER_WRP}
     overrep = {"method": "overrep", "samples": samples, "batch_size": 1, "epochs": 1}
     return fields | {LeagueSpec(BLOCK, OVERREP): {"selection": block, "repair": overrep}}

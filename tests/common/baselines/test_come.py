@@ -9,8 +9,9 @@ from heads import streams as streams_of
 from least_squares import recorded
 from weights import changed_weights, weights
 
-from common.baselines.come import come, observe
+from common.baselines.come import SHARES, choose, come, losses_of_merges, merge, observe
 from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
 from common.pruning.pipeline import context_of, run_recipe
 from common.utils.errors import UserError
 
@@ -33,8 +34,8 @@ def influence(streams, layer):
     return 1 - cosines(streams[layer], streams[layer + 1]).mean().item()
 
 
-def angle(streams, layer):
-    return cosines(streams[layer], streams[layer + 2])[:, -1].acos().mean().item() / math.pi
+def angle(streams, layer, tokens=slice(-1, None)):
+    return cosines(streams[layer], streams[layer + 2])[:, tokens].acos().mean().item() / math.pi
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral"])
@@ -48,6 +49,8 @@ def test_a_pass_gives_influences_angles_and_mean_magnitudes(kind, make_tiny, ids
             expected = inputs[layer, name].abs().mean(0)
             torch.testing.assert_close(statistics.inputs[layer][name], expected, rtol=1e-4, atol=1e-6)
     assert statistics.angle.tolist() == pytest.approx([angle(streams, layer) for layer in range(5)], abs=1e-4)
+    of_all = observe(Decoder(model), ids, last=False, batch_size=3).angle.tolist()
+    assert of_all == pytest.approx([angle(streams, layer, slice(None)) for layer in range(5)], abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
@@ -96,6 +99,55 @@ def test_a_merge_keeps_the_most_sensitive_channels_and_whole_groups_of_heads(kin
             torch.testing.assert_close(value, (both[0] + both[1]) / 2)
         elif "_norm" in name:
             torch.testing.assert_close(value, share[0] * both[0] + share[1] * both[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_come_p_takes_the_share_of_the_lowest_loss_of_saved_merges(kind, make_tiny, ids):
+    model = make_tiny(kind)
+    dense, streams, tried = weights(model), seen(model, ids)[0], ids[:5]
+    pair = min(range(5), key=lambda layer: angle(streams, layer, slice(None)))
+    chosen = choose(Decoder(model), ids, range(6), tried=len(tried), batch_size=2)
+    assert chosen["pair"] == [pair, pair + 1] and not changed_weights(model, dense)  # trials leave no trace
+
+    def split(total, share):
+        fewer = int(total * min(share, 1 - share))
+        return [fewer, total - fewer] if share < 1 - share else [total - fewer, fewer]
+
+    statistics, trials, losses = observe(Decoder(model), ids), [], []
+    for share in (step / 20 for step in range(21)):
+        entry = {"pair": [pair, pair + 1], "shares": [share, 1 - share], "heads": [], "channels": []}
+        for place, layer in enumerate(model.model.layers[pair : pair + 2]):
+            inputs = statistics.inputs[pair + place]
+            by_head = (
+                (inputs["self_attn.o_proj"] * layer.self_attn.o_proj.weight.abs().double().sum(0)).view(2, -1).mean(1)
+            )
+            by_channel = inputs["mlp.down_proj"] * layer.mlp.down_proj.weight.abs().double().sum(0)
+            for name, scores in (("heads", by_head), ("channels", by_channel)):
+                best = scores.argsort(descending=True)[: split(len(scores), share)[place]]
+                entry[name].append(best.sort().values.tolist())
+        whole = copy.deepcopy(model)
+        with torch.no_grad():
+            merge(whole.model.layers[pair], whole.model.layers[pair + 1], entry)
+        remove_layers(whole, [pair + 1])
+        losses.append(whole(tried, labels=tried, use_cache=False).loss.item())
+        trials.append(entry)
+    best = losses.index(min(losses))
+    assert chosen["shares"] == pytest.approx(trials[best]["shares"])
+    assert chosen["heads"] == trials[best]["heads"] and chosen["channels"] == trials[best]["channels"]
+    assert losses_of_merges(Decoder(model), tried, pair, trials) == pytest.approx(losses, rel=1e-5)
+
+
+def test_a_recipe_of_come_p_keeps_its_search_apart_from_that_of_come(make_tiny, ids, tmp_path):
+    shares, counts = {}, []
+    for tried in (None, 4):
+        model = make_tiny("llama")
+        steps = {"method": "come", "count": 2} | ({"tried": tried} if tried else {})
+        context = context_of(model, sequences=ids, selection=steps, search_folder=tmp_path)
+        run_recipe(context)
+        shares[tried] = [entry["shares"] for entry in context.details["merged"]]
+        counts.append(len(model.model.layers))
+    assert counts == [4, 4] and shares[None] != shares[4]
+    assert all(share[0] in SHARES for share in shares[4]) and not any(share[0] in SHARES for share in shares[None])
 
 
 def test_merged_layers_are_spared_and_the_result_is_a_plain_model(make_tiny, ids, reloaded):
