@@ -17,7 +17,7 @@ from typing import ClassVar
 from common.console import command_line, startup
 from common.console.command_line import HIDDEN, Parser, option
 from common.pruning.recipe import MIXED
-from common.utils.errors import UserError, one_line, plural, quiet_logging, unknown
+from common.utils.errors import UserError, one_line, quiet_logging, unknown
 from reproductions.engine import workers
 from reproductions.spec.changes import Changes
 
@@ -354,26 +354,24 @@ def _measure(options: RunCommand, tables: list, store, jobs: list, work: list) -
     lacking = fetch.lacking(work)
     every = _work(tables, store, jobs, force=True)
     untouched = sum(len(e.benchmarks) for e in work) == sum(len(e.benchmarks) for e in every)
-    alone, pattern = 0, ""
-    if not options.recipe:
-        work, alone, pattern = _compared(work, tables, store, jobs, lacking, options.force)
-    if lacking.everything(work) and untouched:  # where there are records, the rest is as good as it gets
+    originals = {} if options.recipe else _originals(tables, jobs)
+    others = [entry for entry in work if entry.recipe.hash not in originals]
+    # where there are records, the rest is as good as it gets; without other rows the original model has none to be
+    # compared with
+    if lacking.everything(others or work) and untouched:
         why = fetch.summary(lacking, tables).replace("fetch TARGET", f"fetch {tables[0].target}")
         mirror = (
             ""
             if os.environ.get("LAYERLAB_HUB") or "LAYERLAB_HUB" in why
             else "; a mirror of the hub can be named in LAYERLAB_HUB"
         )
-        original = f". --row '{pattern}' measures the original model alone" if alone else ""
+        names = {originals[entry.recipe.hash] for entry in work if entry.recipe.hash in originals} if others else set()
+        # as a pattern LaCo's Dense* is the others' Dense, too
+        original = f". --row '{max(names, key=len)}' measures the original model alone" if names else ""
         raise UserError(f"nothing can be measured: {why}{mirror}{original}")
     if lacking.benchmarks or lacking.recipes:
         why = fetch.summary(lacking, tables).replace("fetch TARGET", f"fetch {tables[0].target}")
         print(one_line(f"warning: {why}"), file=sys.stderr)
-    if alone:
-        left_out = (
-            f"{plural(alone, 'cell')} of the original model left out: no other row here can be compared with them"
-        )
-        print(one_line(f"{left_out}. --row '{pattern}' measures them"), file=sys.stderr)
     at_hand = [part for entry in work for part in entry.where(lambda *cell: lacking.why(*cell) is None)]
     print(expected_time.summary(at_hand, store), file=sys.stderr)
     if options.workers or options.slurm is not None:
@@ -382,31 +380,21 @@ def _measure(options: RunCommand, tables: list, store, jobs: list, work: list) -
     return runner.measured(work, store, execute, device=device, force=options.force, lacking=lacking.why)
 
 
-def _compared(work: list, tables: list, store, jobs: list, lacking, force: bool) -> tuple[list, int, str]:
-    """Leave out the original model's cells that no other row can be compared with.
-
-    Cells without data stay: their records say why they are empty.
-
-    Returns:
-        The work that stays, the number of cells left out, and the name of their row ('' without any).
-    """
-    from reproductions.engine import runner
+def _originals(tables: list, jobs: list) -> dict[str, str]:
+    """Return the names of the original models' rows, by recipe's hash."""
     from reproductions.spec import narrowing
 
-    worth, originals = set(), {}
-    for subject, chosen in jobs:
-        worth |= runner.worth_measuring(tables, store, subject, lacking.why, force=force, **chosen)
-        named = narrowing.fitting(tables, subject, *(chosen[key] for key in ("models", "pattern", "limit")))
-        originals |= {row.recipe.hash: row.name for _, rows in named for row in rows if row.dense and row.recipe}
-
-    def stays(recipe, benchmark: str) -> bool:
-        return (recipe.hash, benchmark) in worth or lacking.why(recipe, benchmark) is not None
-
-    remaining = [part for entry in work for part in entry.where(stays)]
-    left = {entry.recipe.hash: len(entry.benchmarks) for entry in remaining}
-    names = {originals[e.recipe.hash] for e in work if len(e.benchmarks) > left.get(e.recipe.hash, 0)}
-    count = sum(len(entry.benchmarks) for entry in work) - sum(left.values())
-    return remaining, count, max(names, key=len, default="")  # as a pattern LaCo's Dense* is the others' Dense, too
+    named = [
+        narrowing.fitting(tables, subject, *(chosen[key] for key in ("models", "pattern", "limit")))
+        for subject, chosen in jobs
+    ]
+    return {
+        row.recipe.hash: row.name
+        for fitting in named
+        for _, rows in fitting
+        for row in rows
+        if row.dense and row.recipe
+    }
 
 
 def _show(options: RunCommand | ShowCommand) -> int:

@@ -47,39 +47,6 @@ def missing(tables: Sequence[Table], store: Store, subject: Subject, *, force: b
     return list(work.values())
 
 
-def worth_measuring(
-    tables: Sequence[Table],
-    store: Store,
-    subject: Subject,
-    lacking: Callable[[Recipe, str], str | None],
-    **chosen,
-) -> set[tuple[str, str]]:
-    """Return the chosen cells, by recipe's hash and benchmark, that are worth measuring.
-
-    The original model's values are there for comparison. If a table has other rows of the model, a benchmark is worth
-    measuring on it if one of these rows has a value, or data to get one. ``chosen``: see `_cells`.
-    """
-    cells: dict[str, list] = {}
-    for table, row, recipe, benchmark in _cells(tables, store, subject, **chosen):
-        cells.setdefault(table.target, []).append((row, recipe, benchmark))
-    cells_worth = set()
-    for cells_of_table in cells.values():
-        pruned = [cell for cell in cells_of_table if not cell[0].dense]
-        models_with_pruned = {row.model for row, _, _ in pruned}
-        compared = {
-            (row.model, benchmark)
-            for row, recipe, benchmark in pruned
-            if lacking(recipe, benchmark) is None
-            or ((record := store.get(recipe, benchmark)) is not None and record.status == "ok")
-        }
-        cells_worth |= {
-            (recipe.hash, benchmark)
-            for row, recipe, benchmark in cells_of_table
-            if not row.dense or row.model not in models_with_pruned or (row.model, benchmark) in compared
-        }
-    return cells_worth
-
-
 def _cells(
     tables: Sequence[Table],
     store: Store,

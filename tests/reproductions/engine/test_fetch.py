@@ -105,19 +105,6 @@ def test_where_no_other_row_can_be_measured_the_original_model_is_not_either(
     assert set(measured.prepared) == {dense_hash(rows)} and measured.measured
 
 
-def test_the_original_model_is_measured_on_what_other_rows_have_values_of(measured, data, capsys):
-    """One command measures two columns of a row; then its text is missing, and the original model lacks all columns."""
-    (absent, _), rows = data, measurable_rows()
-    dense = dense_hash(rows)
-    assert main([*COMMAND, "--row", "SLEB", "--columns", "PIQA,WG"]) == 0
-    assert dense not in measured.prepared
-    absent.update(texts_of(rows))
-    measured.steps.clear()
-    assert main(COMMAND) == 0
-    assert measured.measured == [(dense, "piqa"), (dense, "winogrande")]
-    assert "of the original model left out" in capsys.readouterr().err
-
-
 def test_where_nothing_can_be_measured_one_line_says_why(measured, tmp_path, capsys):
     """The tests have neither hub nor mirror."""
     assert main(COMMAND) == 2
