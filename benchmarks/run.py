@@ -84,7 +84,6 @@ ENTRIES = (
         "half_products", "What do half-precision products through float32 save on a CPU without instructions for them?"
     ),
     Entry("threads", "Do threads by free cores help on a loaded machine, and cost nothing on an idle one?"),
-    Entry("cluster", "How near to the ideal do many workers finish?"),
     Entry("larger_than_memory", "Are the forecasts for models larger than memory right?"),
     Entry(
         "seven_billion",
@@ -94,7 +93,6 @@ ENTRIES = (
         script="larger_than_memory.py",
     ),
     Entry("gpu_shapes", "Which times and memories do the papers' shapes take on a GPU?", usual=False, needs="cuda"),
-    Entry("scoring_host", "What does scoring take beside the forward passes, next to lm-eval's own way?"),
 )
 
 

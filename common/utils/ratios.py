@@ -37,17 +37,15 @@ class Ratio:
         return (self.most is None or self.ratio <= self.most) and (self.least is None or self.ratio >= self.least)
 
 
-def in_turns(
-    ways: Mapping[str, Callable[[], object]], repeats: int = 3, clock: Callable[[], float] = time.perf_counter
-) -> tuple[dict[str, float], dict[str, object]]:
+def in_turns(ways: Mapping[str, Callable[[], object]], repeats: int = 3) -> tuple[dict[str, float], dict[str, object]]:
     """Return the median seconds of each way, and its last return value; the ways take turns, after one warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     returned: dict[str, object] = {}
     for _ in range(repeats + 1):
         for name, way in ways.items():
-            started = clock()
+            started = time.perf_counter()
             returned[name] = way()
-            seconds[name].append(clock() - started)
+            seconds[name].append(time.perf_counter() - started)
     return {name: statistics.median(values[1:]) for name, values in seconds.items()}, returned
 
 
