@@ -11,7 +11,7 @@ from common.records import record_json
 from common.records.results import Store
 from common.utils.paths import ROOT
 from extensions.documents import standings
-from reproductions.documents import findings, machine_comparison
+from reproductions.documents import findings
 from reproductions.render import chance_levels, show, tables
 from reproductions.render.evidence import Loaded
 from reproductions.spec import registry, reported, subjects
@@ -23,7 +23,6 @@ DOCUMENTS = (
     "docs/tables.md",
     "docs/league.md",
     "docs/chance-level.md",
-    "docs/comparing.md",
 )
 FILES = tuple(ROOT / name for name in DOCUMENTS)
 
@@ -122,8 +121,6 @@ def parts(names: Iterable[str]) -> dict[str, str]:
         contents |= findings.parts(store)
     if "chance-level" in names:
         contents["chance-level"] = chance_levels.summary()
-    if "machines" in names:
-        contents["machines"] = machine_comparison.text(store)
     if "tables" in names:
         contents["tables"] = overview(by_paper(store))
     if "standings" in names:
