@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import psutil
@@ -32,7 +30,7 @@ from torch import Tensor
 
 from common.console.progress import track
 from common.evaluation.generation import one_at_a_time
-from common.evaluation.prefix_trees import Tree, cheapest_cuts, grow
+from common.evaluation.prefix_trees import Tree, grow
 from common.forward import prefix_cache
 from common.forward.parallel_batches import side_by_side
 from common.forward.token_log_probs import target_scores
@@ -46,8 +44,6 @@ log = logging.getLogger(__name__)
 # Tokens of one forward pass, padding included: bounds the logits at this many times the vocabulary. On a CPU small
 # passes are faster: activations stay in its cache, and less is padded.
 MAX_TOKENS = {"cpu": 768, "other": 4096}
-# What one pass costs besides its tokens, in tokens: SmolLM2-135M on one core, and as much as keeps a GPU busy.
-PASS = {"cpu": 25, "other": 1024}
 
 Request = tuple[tuple[str, str], list[int], list[int]]
 
@@ -63,10 +59,6 @@ def generated_together(config, itemsize: int, longest: int, free: int, most: int
     return max(1, min(most, int(GENERATION_SHARE * free / (token * longest))))
 
 
-# Texts whose tokens a process remembers: models that are measured one after another are asked the same. About 100 MB.
-REMEMBERED = 100_000
-_remembered: dict[tuple, tuple[list[str], list[list[int]]]] = {}
-_fingerprints: WeakKeyDictionary = WeakKeyDictionary()
 # Bytes of batches that a process remembers, most of them masks: the next model is asked the same questions. On a GPU building
 # them anew took longer than the forward passes.
 REMEMBERED_BYTES = min(2**32, psutil.virtual_memory().available // 16)
@@ -139,16 +131,6 @@ class Batch:
         return needed, places[order], targets[order], order
 
 
-def _fingerprint(tokenizer) -> str:
-    """Return the digest of a tokenizer: equal ones encode alike, whichever model they came with."""
-    if tokenizer not in _fingerprints:
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        # of one without such a description only itself: an address may be that of another one later
-        content = backend.to_str() if backend is not None else secrets.token_hex()
-        _fingerprints[tokenizer] = hashlib.sha256(content.encode()).hexdigest()
-    return _fingerprints[tokenizer]
-
-
 def _padded(rows: Sequence[Sequence[int]], length: int) -> Tensor:
     """Return [rows, length] integers: each row followed by copies of its last one."""
     padded = np.empty((len(rows), length), np.int64)
@@ -208,15 +190,7 @@ class SharedContextLM(HFLM):
         texts = {text for context, rest in pairs if context for text in (context.rstrip(), context + rest)}
         plain = sorted(text for text in texts if not text.startswith(first))
         options = {} if self.add_bos_token is None else {"add_special_tokens": self.add_bos_token}
-        if not plain:
-            return {}
-        key = (_fingerprint(self.tokenizer), tuple(options.items()), hash(tuple(plain)), len(plain))
-        remembered, ids = _remembered.get(key, ([], []))
-        if remembered != plain:  # unknown, or other texts of the same hash
-            ids = self._token_ids(plain, **options)
-            _remembered[key] = (plain, ids)
-            cache.forget(_remembered, lambda entry: len(entry[0]), REMEMBERED)
-        return dict(zip(plain, ids, strict=True))
+        return dict(zip(plain, self._token_ids(plain, **options), strict=True)) if plain else {}
 
     def _token_ids(self, texts: list[str], add_special_tokens: bool = True) -> list[list[int]]:
         """Return the ids of each text; without offsets and masks, which take most of the time on a machine of many cores."""
@@ -299,7 +273,7 @@ class SharedContextLM(HFLM):
         digest = hashlib.blake2b(tokens.tobytes() + lengths.tobytes(), digest_size=16).digest()
         kind = self.device.type if self.device.type in MAX_TOKENS else "other"
         switch = rope_switch(self.decoder.config)
-        key = (digest, MAX_TOKENS[kind], PASS[kind], int(self.batch_size), switch)
+        key = (digest, MAX_TOKENS[kind], int(self.batch_size), switch)
         if key not in _planned:
             groups = [
                 [Batch(part, {i: endings[i] for tree in part for i in tree.paths}) for part in self._batches(trees)]
@@ -340,9 +314,13 @@ class SharedContextLM(HFLM):
 
     def _batches(self, trees: list[Tree]) -> list[list[Tree]]:
         """Group trees of similar length; the longest first, so that running out of memory happens at once."""
-        kind = self.device.type if self.device.type in MAX_TOKENS else "other"
-        cuts = cheapest_cuts([len(tree) for tree in trees], MAX_TOKENS[kind], int(self.batch_size), PASS[kind])
-        return [trees[start:stop] for start, stop in zip([0, *cuts], cuts, strict=False)]
+        most = MAX_TOKENS[self.device.type if self.device.type in MAX_TOKENS else "other"]
+        batches, start = [], 0
+        while start < len(trees):
+            stop = start + max(1, min(int(self.batch_size), most // len(trees[start])))
+            batches.append(trees[start:stop])
+            start = stop
+        return batches
 
     @torch.inference_mode()
     def _score(self, batch: Batch) -> list[tuple[float, bool]]:

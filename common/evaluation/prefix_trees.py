@@ -1,4 +1,4 @@
-"""Pack requests that begin alike into one sequence, and such sequences into batches."""
+"""Pack requests that begin alike into one sequence."""
 
 import os.path
 from collections.abc import Sequence
@@ -81,29 +81,3 @@ def grow(sequences: Sequence[Sequence[int]], *, min_shared: float = MIN_SHARED, 
         path = trees[-1].attach(index, sequence, path[:shared])
         before = sequence
     return sorted(trees, key=len, reverse=True)
-
-
-def cheapest_cuts(lengths: Sequence[int], tokens: int, most: int, pass_cost: int) -> list[int]:
-    """Split sequences, the longest first, into batches with the lowest cost: padded tokens plus `pass_cost` per batch.
-
-    A batch has at most `most` sequences and `tokens` padded tokens, or one sequence.
-
-    Returns:
-        The ends of the batches.
-    """
-    cost, begin = [0], [0]  # of the first so many sequences: the fewest tokens, and where their last batch begins
-    for stop in range(1, len(lengths) + 1):
-        choices = []
-        for start in range(stop - 1, max(-1, stop - 1 - most), -1):
-            padded = (stop - start) * lengths[start]
-            if padded > tokens and start < stop - 1:
-                break
-            choices.append((cost[start] + padded + pass_cost, start))
-        best, start = min(choices)
-        cost.append(best)
-        begin.append(start)
-    cuts, stop = [], len(lengths)
-    while stop:
-        cuts.append(stop)
-        stop = begin[stop]
-    return cuts[::-1]

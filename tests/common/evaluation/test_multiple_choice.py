@@ -1,7 +1,5 @@
 """The shared-context scorer against lm-eval's own HFLM, on every architecture."""
 
-import copy
-import itertools
 import math
 import random
 
@@ -9,13 +7,12 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from tokenizers import normalizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.console import progress
 from common.evaluation import multiple_choice
 from common.evaluation.multiple_choice import SharedContextLM
-from common.evaluation.prefix_trees import cheapest_cuts, grow
+from common.evaluation.prefix_trees import grow
 from common.hooks import attach_patch
 from common.models import loading, registry
 from common.models.files import gguf_wheels
@@ -150,44 +147,6 @@ def test_texts_encoded_together_are_lm_evals_tokens(tiny_llama, tiny_tokenizer, 
     assert set(calls) <= {"<s>the layers", "<s>the layers of", "zebra"}
 
 
-def test_texts_are_encoded_once_for_models_that_are_asked_the_same(tiny_llama, tiny_tokenizer, monkeypatch):
-    """Of one tokenizer and of an equal one; another tokenizer, and other texts, are encoded by themselves."""
-    asked = requests(7)
-    expected = SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(asked, disable_tqdm=True)
-    calls, encode = [], SharedContextLM._token_ids
-
-    def counted(self, texts, **options):
-        calls.append(texts)
-        return encode(self, texts, **options)
-
-    monkeypatch.setattr(SharedContextLM, "_token_ids", counted)
-    equal, other = copy.deepcopy(tiny_tokenizer), copy.deepcopy(tiny_tokenizer)
-    for tokenizer in (tiny_tokenizer, equal):
-        assert SharedContextLM(tiny_llama, tokenizer).loglikelihood(asked, disable_tqdm=True) == expected
-    assert not calls
-    other.backend_tokenizer.normalizer = normalizers.Replace("model", "zebra")
-    changed = SharedContextLM(tiny_llama, other).loglikelihood(asked, disable_tqdm=True)
-    assert calls and changed != expected
-    compare(changed, reference(tiny_llama, other, asked))
-
-
-def test_tokenizers_that_nothing_describes_share_nothing_even_at_one_address():
-    class Plain:
-        pass
-
-    assert len({multiple_choice._fingerprint(Plain()) for _ in range(100)}) == 100
-    tokenizer = Plain()
-    assert multiple_choice._fingerprint(tokenizer) == multiple_choice._fingerprint(tokenizer)
-
-
-def test_remembered_texts_are_bounded(tiny_llama, tiny_tokenizer, monkeypatch):
-    monkeypatch.setattr(multiple_choice, "REMEMBERED", 60)
-    for seed in range(4):
-        SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(requests(seed), disable_tqdm=True)
-    held = [len(texts) for texts, _ in multiple_choice._remembered.values()]
-    assert sum(held) <= 60 or len(held) == 1
-
-
 def test_every_distinct_prefix_is_run_once(tiny_llama, tiny_tokenizer):
     context = list(range(10, 30))
     choices = [[40, 41, 42], [40, 41, 43], [50], [51]]
@@ -211,26 +170,13 @@ def test_the_same_input_twice_is_read_once_however_long_it_is():
     assert paths_by_size == {30: [0, 2, 3], 2: [1]}
 
 
-def test_batches_are_the_cheapest_of_all_ways_to_cut():
-    rng = random.Random(1)
-    for _ in range(60):
-        lengths = sorted((rng.randrange(1, 20) for _ in range(rng.randrange(1, 9))), reverse=True)
-        most, tokens, pass_cost = rng.randrange(1, 6), rng.randrange(8, 60), rng.randrange(12)
-
-        def cost(cuts, lengths=lengths, most=most, tokens=tokens, pass_cost=pass_cost):
-            total = 0
-            for start, stop in itertools.pairwise((0, *cuts)):
-                padded = (stop - start) * lengths[start]
-                if stop - start > 1 and (stop - start > most or padded > tokens):
-                    return math.inf
-                total += padded + pass_cost
-            return total
-
-        inner = range(1, len(lengths))
-        ways = (c for size in range(len(lengths)) for c in itertools.combinations(inner, size))
-        best = min(cost((*way, len(lengths))) for way in ways)
-        assert cost(cheapest_cuts(lengths, tokens, most, pass_cost)) == best
-    assert cheapest_cuts([], 10, 2, 1) == []
+def test_batches_hold_every_tree_once_and_no_more_tokens_than_allowed(tiny_llama, tiny_tokenizer, monkeypatch):
+    monkeypatch.setattr(multiple_choice, "MAX_TOKENS", {"cpu": 40})
+    lm = SharedContextLM(tiny_llama, tiny_tokenizer, batch_size=3)
+    trees = grow([[first] * length for first, length in enumerate([60, 18, 17, 12, 9, 9, 9, 9, 2])])
+    batches = lm._batches(trees)
+    assert [tree for batch in batches for tree in batch] == trees
+    assert [[len(tree) for tree in batch] for batch in batches] == [[60], [18, 17], [12, 9, 9], [9, 9, 2]]
 
 
 def test_linear_attention_is_scored_as_hflm_does(tiny_llama, tiny_tokenizer, monkeypatch):
