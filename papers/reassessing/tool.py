@@ -4,11 +4,9 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from common.cli import Job, Method, measure
-from common.cli.checks import stored_dtype
 from common.cli.job import is_file
 from common.cli.method import OWN_TEXT
 from common.models import admission
@@ -103,10 +101,7 @@ def apply(job: Job) -> dict:
         return facts
     train, valid = job.shared["rows"]
     settings = _settings(job, len(train), tied=job.decoder.tied).at(removed)
-    # of cached outputs of frozen layers: float16 could not hold them, massive activations go beyond its range
-    store_dtype = torch.bfloat16 if stored_dtype(job.source) == torch.bfloat16 else None
-    where = {"folder": job.folder("training"), "store_dtype": store_dtype, "progress": True}
-    _, report = finetune(job.model, job.tokenizer, train, valid, settings, **where)
+    _, report = finetune(job.model, job.tokenizer, train, valid, settings, folder=job.folder("training"), progress=True)
     if report["status"] != "ok":
         raise UserError(f"the training diverged ({report.get('reason', 'no reason given')}); lower --learning-rate")
     layers = (

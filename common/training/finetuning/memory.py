@@ -81,17 +81,13 @@ def _optimizer(settings: Settings) -> int:
 def on_disk(trained: int, settings: Settings) -> int:
     """Return the largest number of bytes that a training of ``trained`` parameters keeps in its folder at a time.
 
-    These are the start and three checkpoints: the best, the last and the one being written. Cached outputs of frozen
-    layers take a share of the remaining free space (`common.training.finetuning.prefix`).
+    These are the start and three checkpoints: the best, the last and the one being written.
     """
     return trained * (4 + 3 * (4 + _optimizer(settings)))
 
 
-def check_disk(folder: Path, trained: int, settings: Settings) -> int:
+def check_disk(folder: Path, trained: int, settings: Settings) -> None:
     """Refuse a training whose checkpoints do not fit on the disk, counting those already in its folder.
-
-    Returns:
-        The bytes that its checkpoints will take.
 
     Raises:
         UserError: the disk has less free space; the message says what takes less.
@@ -103,7 +99,6 @@ def check_disk(folder: Path, trained: int, settings: Settings) -> int:
             f"cannot keep a training's checkpoints in {folder}: up to {needed / 2**20:,.0f} MiB more are needed and "
             f"{free / 2**20:,.0f} MiB are free; free space, choose another folder, or train fewer layers or adapters (LoRA)"
         )
-    return max(needed, 0)
 
 
 def _sides(facts: dict, target: str) -> int:

@@ -17,7 +17,7 @@ CHOICES = {
     "autocast": ("float16", "bfloat16", "float32"),
     "compute": ("float16", "bfloat16", "float32"),
     "keep": ("best", "last"),
-    "store": ("auto", "memory", "disk", "off"),
+    "store": ("auto", "off"),
 }
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -48,8 +48,8 @@ class Settings:
         save_every: Optimizer steps between checkpoints; long steps have more of them, which ``keep`` does not consider.
         keep: 'best' keeps the state with the lowest validation loss among those at multiples of ``save_every`` and the
             last, 'last' the last; None: 'best', for QLoRA 'last'.
-        store: Place for the outputs of the layers that `partial` leaves frozen, between epochs; 'auto' takes memory,
-            else disk, else computes them again.
+        store: 'auto' keeps the outputs of the layers that `partial` leaves frozen in memory, between epochs, if they
+            fit; 'off' computes them again.
         seed: Seed of the order of rows and of initial adapters.
         untie: `partial` gives a tied head a separate copy of the embedding and trains it. False: such a head stays tied
             and frozen, and the model does not grow.

@@ -117,11 +117,9 @@ def finish(folder: Path, trained: Mapping[str, Tensor], report: Mapping) -> None
 
 
 def clear(folder: Path) -> None:
-    """Delete the start, checkpoints and caches."""
+    """Delete the start and checkpoints."""
     for path in (folder / START, *folder.glob("checkpoint-*")):
         shutil.rmtree(path, ignore_errors=True)
-    for path in folder.glob("*.bin"):
-        path.unlink()
 
 
 def _write(path: Path, content: Mapping) -> None:

@@ -20,7 +20,7 @@ from common.training.finetuning import state
 from common.training.finetuning.learner import Learner, checked, collate
 from common.training.finetuning.memory import check_disk, sized
 from common.training.finetuning.methods import attach, check_tuned_layers
-from common.training.finetuning.prefix import CachedRows
+from common.training.finetuning.prefix import with_states
 from common.training.finetuning.settings import Settings
 from common.training.finetuning.trainer import Diverged, TimedCheckpoints, TokenTrainer, arguments
 from common.utils.peak_memory import peak_memory_bytes
@@ -36,13 +36,11 @@ def finetune(
     settings: Settings | None = None,
     folder: Path | str | None = None,
     progress: bool = False,
-    store_dtype: torch.dtype | None = None,
 ) -> tuple[nn.Module, dict]:
     """Fine-tune a model in place by LoRA, QLoRA, partial or full training.
 
     ``train`` and the held-out ``valid`` are rows of input_ids and labels. ``folder`` is for checkpoints: an interrupted
-    training continues there, a finished one is loaded. None keeps nothing. ``store_dtype`` is the type of the frozen
-    layers' outputs between epochs; None: as computed.
+    training continues there, a finished one is loaded. None keeps nothing.
 
     Returns:
         The model, plain and in eval mode, and a JSON-able report: status ('ok' or 'diverged', then with a reason and
@@ -57,7 +55,7 @@ def finetune(
     settings = settings or Settings()
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="finetuning-") as temporary:
-            return finetune(model, tokenizer, train, valid, settings, temporary, progress, store_dtype)
+            return finetune(model, tokenizer, train, valid, settings, temporary, progress)
     folder = Path(folder)
     vocabulary = model.get_input_embeddings().weight.shape[0]
     train = checked(train, "training", vocabulary)
@@ -77,7 +75,7 @@ def finetune(
             settings = sized(settings, parameters)
             rows = {"training": train, "validation": valid}
             with _checkpointed(model, settings):
-                report = _train(learner, tokenizer, rows, settings, folder, progress, store_dtype)
+                report = _train(learner, tokenizer, rows, settings, folder, progress)
             report["parameters"] = parameters
             state.finish(folder, learner.state_dict(), report)
     finally:
@@ -101,17 +99,15 @@ def _checkpointed(model: nn.Module, settings: Settings) -> Iterator[None]:
             model.activation_checkpointing_disable()
 
 
-def _train(learner: Learner, tokenizer, rows: dict, settings: Settings, folder: Path, progress, dtype) -> dict:
+def _train(learner: Learner, tokenizer, rows: dict, settings: Settings, folder: Path, progress) -> dict:
     """Train from the folder's last checkpoint to the end and leave the kept state in the model; returns the report."""
     started, device = time.perf_counter(), learner.decoder.device
     trainable = sum(parameter.numel() for parameter in learner.trained.values())
     args = arguments(settings, folder, device, validated=len(rows["validation"]) > 0)
-    for cache in folder.glob("*.bin"):  # a killed process's
-        cache.unlink()
-    reserved = check_disk(folder, trainable, settings)
+    check_disk(folder, trainable, settings)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    data, executions = _data(learner, rows, settings, args, folder, dtype=dtype, reserved=reserved, progress=progress)
+    data, executions, stored = _data(learner, rows, settings, args, progress)
     trainer = TokenTrainer(
         f"fine-tuning ({settings.method})",
         progress,
@@ -140,7 +136,6 @@ def _train(learner: Learner, tokenizer, rows: dict, settings: Settings, folder: 
     if result["status"] == "diverged" and not chosen.exists():
         chosen = state.last_checkpoint(folder) or folder / state.START
     learner.load_state_dict(state.weights(chosen))
-    stores = [part.store for part in data.values() if isinstance(part, CachedRows)]
     return result | {
         "kept_step": state.step_of(chosen),
         "method": settings.method,
@@ -148,17 +143,14 @@ def _train(learner: Learner, tokenizer, rows: dict, settings: Settings, folder: 
         "trainable": trainable,
         **trainer.summary(executions),
         "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory_bytes(),
-        "store": {
-            "kind": stores[0]["kind"] if stores else "off",
-            "bytes": sum(store["bytes"] for store in stores),
-        },
+        "store": {"kind": "memory" if stored else "off", "bytes": stored},
     }
 
 
-def _data(learner: Learner, rows: dict, settings: Settings, args, folder: Path, **options) -> tuple[dict, int]:
-    """Return the parts of the data, and the layer executions that the cache of the training data took.
+def _data(learner: Learner, rows: dict, settings: Settings, args, progress: bool) -> tuple[dict, int, int]:
+    """Return the parts of the data; the layer executions that the training data's states took; the bytes of all states.
 
-    Parts that are needed more than once come with cached outputs of the frozen layers.
+    Parts that are needed more than once come with the outputs of the frozen layers, where they fit into memory.
     """
     steps = math.ceil(len(rows["training"]) / settings.batch)
     epochs = settings.epochs if settings.max_steps is None else settings.max_steps / steps
@@ -172,12 +164,12 @@ def _data(learner: Learner, rows: dict, settings: Settings, args, folder: Path, 
             return learner.prefix(batch["input_ids"].to(device), None if mask.all() else mask.to(device))
 
     learner.eval()
-    parts, executions, before = {}, 0, learner.decoder.executions
+    parts, executions, stored, before = {}, 0, 0, learner.decoder.executions
     for name, part in rows.items():
         if learner.boundary and settings.store != "off" and len(part) and times[name] > 1:
-            file = folder / f"{name}.bin"
-            part = CachedRows(part, run, settings.store, file, batch=settings.micro_batch, **options)
+            part, size = with_states(part, run, batch=settings.micro_batch, progress=progress)
+            stored += size
         parts[name] = part
         if name == "training":
             executions = learner.decoder.executions - before
-    return parts, executions
+    return parts, executions, stored

@@ -89,28 +89,22 @@ def test_the_peak_rate_is_that_of_the_steps_taken(make_tiny):
         assert report["steps"] == 4 and report["peak_rate"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("kind", ["memory", "disk"])
-def test_a_store_in_half_the_bytes_gives_every_epoch_the_same(make_tiny, tmp_path, kind, monkeypatch):
+def test_every_epoch_has_the_same_states(make_tiny, monkeypatch):
     seen, run = {}, Learner.forward
 
     def watch(learner, labels, attention_mask, hidden, **options):
-        assert hidden.dtype == torch.float32 and torch.equal(hidden, hidden.bfloat16().float())
         seen.setdefault(tuple(labels.flatten().tolist()), []).append(hidden.clone())
         return run(learner, labels, attention_mask, hidden=hidden, **options)
 
     monkeypatch.setattr(Learner, "forward", watch)
-    settings = Settings(method="partial", last=2, epochs=3, store=kind, **QUICK | {"batch": 4, "micro_batch": 1})
-    options = {"settings": settings, "folder": tmp_path, "store_dtype": torch.bfloat16}
-    _, report = finetune(make_tiny(), None, rows(4), **options)
-    tokens = sum(len(row["input_ids"]) for row in rows(4))
-    assert report["store"] == {"kind": kind, "bytes": tokens * 64 * 2}
+    settings = Settings(method="partial", last=2, epochs=3, **QUICK | {"batch": 4, "micro_batch": 1})
+    finetune(make_tiny(), None, rows(4), settings=settings)
     assert len(seen) == 4
-    model = make_tiny()
+    decoder = Decoder(make_tiny())
     for row in rows(4):
-        first, *others = seen[(-100, *row["labels"][1:])]
-        assert len(others) == 2 and all(torch.equal(first, other) for other in others)
-        expected = Decoder(model).run(Decoder(model).embed_tokens(torch.tensor([row["input_ids"]])), 0, 4)
-        assert torch.equal(first, expected.bfloat16().float())
+        states = seen[(-100, *row["labels"][1:])]
+        expected = decoder.run(decoder.embed_tokens(torch.tensor([row["input_ids"]])), 0, 4)
+        assert len(states) == 3 and all(torch.equal(state, expected) for state in states)
 
 
 @pytest.mark.parametrize("method", ["partial", "full"])
@@ -163,39 +157,25 @@ def test_plain_text_rows_learn_every_token_but_the_first(tiny_llama):
         assert learner(tiny_llama)(**batch)["loss"].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["memory", "disk"])
-def test_the_prefix_store_changes_cost_and_not_the_losses(make_tiny, tmp_path, kind):
+def test_the_kept_prefix_changes_cost_and_not_the_losses(make_tiny, tmp_path):
     train, valid, shared = rows(8), rows(4, seed=1), {"method": "partial", "last": 2, "epochs": 3, **QUICK}
     anew, without = finetune(make_tiny(), None, train, valid, Settings(**shared, store="off"))
-    trained_model, report = finetune(make_tiny(), None, train, valid, Settings(**shared, store=kind), tmp_path)
+    trained_model, report = finetune(make_tiny(), None, train, valid, Settings(**shared), tmp_path)
     assert report["losses"] == pytest.approx(without["losses"], rel=1e-5)
     assert [loss for _, loss in report["validation"]] == pytest.approx([x for _, x in without["validation"]], rel=1e-5)
     torch.testing.assert_close(trained_model.state_dict(), anew.state_dict(), atol=1e-5, rtol=1e-4)
     assert [epoch["layer_executions"] for epoch in without["epochs"]] == [24, 24, 24]  # 4 micro-batches of 6 layers
     assert [epoch["layer_executions"] for epoch in report["epochs"]] == [24, 8, 8]  # then 2 layers each
     tokens = sum(len(row["input_ids"]) for row in train + valid)
-    assert report["store"] == {"kind": kind, "bytes": tokens * 64 * 4}
-    assert not list(tmp_path.glob("*.bin"))
+    assert report["store"] == {"kind": "memory", "bytes": tokens * 64 * 4}
 
 
 def test_without_room_the_prefix_is_computed_anew_and_that_is_said(make_tiny, monkeypatch, caplog):
-    monkeypatch.setattr(prefix, "free_bytes", lambda kind, folder: 1000 if kind == "memory" else 2000)
+    monkeypatch.setattr(prefix, "SHARE", 0)
     _, report = finetune(make_tiny(), None, rows(4), settings=Settings(method="partial", last=1, epochs=2, **QUICK))
     assert [epoch["layer_executions"] for epoch in report["epochs"]] == [5 + 12, 12]  # one batch showed the size
     assert report["store"] == {"kind": "off", "bytes": 0} and "do not fit" in caplog.text
     assert "computed anew in every epoch" in caplog.text
-
-
-@pytest.mark.parametrize("spare", [0, -(2**14)])
-def test_a_store_on_disk_leaves_the_checkpoints_their_room(make_tiny, tmp_path, monkeypatch, spare):
-    settings = Settings(method="partial", last=1, epochs=2, store="disk", **QUICK)
-    train = rows(4)
-    parameters = sum(p.numel() for p in methods.attach(make_tiny(), settings).parameters.values())
-    needed = sum(len(row["input_ids"]) for row in train) * 64 * 4
-    free = memory.on_disk(parameters, settings) + 2 * needed + spare
-    monkeypatch.setattr(prefix, "free_bytes", lambda kind, folder: free)
-    _, report = finetune(make_tiny(), None, train, settings=settings, folder=tmp_path)
-    assert report["store"]["kind"] == ("off" if spare else "disk")
 
 
 def test_lora_trains_its_adapters_alone_and_merges_them_exactly(make_tiny, architecture, tmp_path, ids, caplog):
@@ -279,9 +259,7 @@ def test_long_steps_have_a_checkpoint_each_and_give_the_same_result(make_tiny, t
 
 def test_a_training_killed_at_any_use_of_the_disk_ends_as_if_uninterrupted(make_tiny, tmp_path):
     train, valid = rows(4), rows(2, seed=1)
-    settings = Settings(
-        method="partial", last=1, epochs=2, store="disk", **QUICK | {"save_every": 1, "evaluate_every": 1}
-    )
+    settings = Settings(method="partial", last=1, epochs=2, **QUICK | {"save_every": 1, "evaluate_every": 1})
     model, report = finetune(make_tiny(), None, train, valid, settings)
     for moment in itertools.count(3, 11):
         folder = tmp_path / str(moment)
@@ -346,7 +324,6 @@ def test_the_disk_that_is_foretold_is_the_most_that_a_training_held(make_tiny, t
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=foretold - 2**14))
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "prefix.bin").write_bytes(b"0" * 2**20)  # a killed training's, which it does not use again
     with pytest.raises(UserError, match="MiB more are needed and .* MiB are free; free space, choose another folder"):
         finetune(make_tiny(), None, rows(32), (), settings, tmp_path / "other")
 
