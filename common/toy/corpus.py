@@ -8,7 +8,6 @@ nearly repeat a training document are dropped, so perplexity and tasks are measu
 import ast
 import hashlib
 import json
-import logging
 import os
 import re
 import sys
@@ -23,10 +22,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from common.utils import atomic_files, cache, locks
+from common.utils import cache
 from common.utils.errors import UserError
-
-log = logging.getLogger(__name__)
 
 STANDARD_LIBRARY = "standard-library"
 # import name -> (distribution, domain). "tools" is trained on but is no held-out domain of its own.
@@ -58,6 +55,7 @@ SHINGLE_WORDS = 8
 # A held-out document with more than this share of its shingles in the training split is a near-duplicate.
 MAX_SEEN_SHARE = 0.25
 FORMAT_VERSION = 3
+FILE = "documents.jsonl"
 DOMAIN_CHARACTERS = 400_000
 
 
@@ -207,35 +205,14 @@ def documents() -> tuple[Document, ...]:
     """
     stamp = {"format": FORMAT_VERSION, "sources": sources()}
     key = hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()[:12]
-    path = cache.folder() / f"docstrings-{key}.jsonl"
-    if (corpus := _cached(path)) is not None:
-        return corpus
-    with locks.locked(path.with_suffix(".lock")):  # several processes would each read every package
-        if (corpus := _cached(path)) is None:
-            corpus = tuple(_extract())
-            _write(path, corpus)
-    return corpus
+    folder = cache.once(cache.folder() / f"docstrings-{key}", _write, "the toy model's text")
+    rows = map(json.loads, (folder / FILE).read_text(encoding="utf-8").splitlines())
+    return tuple(Document(**row | {"parameters": tuple(row["parameters"])}) for row in rows)
 
 
-def _cached(path: Path) -> tuple[Document, ...] | None:
-    if not path.exists():
-        return None
-    try:
-        rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        return tuple(Document(**row | {"parameters": tuple(row["parameters"])}) for row in rows)
-    except (ValueError, TypeError):
-        log.warning("%s is damaged and is built again", path)
-        return None
-
-
-def _write(path: Path, documents: Iterable[Document]) -> None:
-    # A cache that cannot be written costs time, nothing else.
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_files.whole(path) as file:
-            file.write_text("".join(json.dumps(asdict(document)) + "\n" for document in documents), encoding="utf-8")
-    except OSError as error:
-        log.warning("the docstrings are not cached (%s); they will be read again next time", error)
+def _write(_: Path, result: Path) -> None:
+    lines = "".join(json.dumps(asdict(document)) + "\n" for document in _extract())
+    (result / FILE).write_text(lines, encoding="utf-8")
 
 
 def split_documents(split: str, domain: str | None = None) -> list[Document]:
