@@ -68,6 +68,18 @@ def _answered_questions() -> Iterator[str]:
             yield (mmlu_questions.header(subject) + question).rstrip()
 
 
+def _lettered_questions() -> Iterator[str]:
+    """Yield ARC's training questions with four options in MMLU's form, from its two levels in turn."""
+    levels = (open_dataset("allenai/ai2_arc", level, "train") for level in ("ARC-Easy", "ARC-Challenge"))
+    for rows in zip(*levels, strict=False):
+        for row in rows:
+            labels, options = row["choices"]["label"], row["choices"]["text"]
+            if len(options) == len(mmlu_questions.LETTERS):
+                asked = {"question": row["question"], "choices": options, "answer": labels.index(row["answerKey"])}
+                question = mmlu_questions.block(asked, "letters", answered=True)
+                yield (mmlu_questions.header("science") + question).rstrip()
+
+
 def _corpora() -> Iterator[Corpus]:
     for split in ("train", "validation", "test"):
         yield Corpus(f"wikitext2-{split}", "Salesforce/wikitext", "wikitext-2-raw-v1", split)
@@ -97,6 +109,7 @@ def _corpora() -> Iterator[Corpus]:
     yield Corpus("hellaswag-train", "Rowan/hellaswag", split="train", document=_right_ending)
     yield Corpus("hellaswag-after-500", "Rowan/hellaswag", split="validation", document=_right_ending, after=500)
     yield Corpus("mmlu-dev", mmlu_questions.HUB_ID, split="dev", read=_answered_questions)
+    yield Corpus("arc-lettered", "allenai/ai2_arc", split="train", read=_lettered_questions)
     # a part of each domain's training docstrings; and held-out docstrings of one domain each
     yield Corpus("standin-calibration", split="train", domain="calibration")
     for domain in ("standard-library", "numerical", "learning"):

@@ -112,7 +112,7 @@ PRUNER, SLICEGPT, NBL = "llm-pruner", "slicegpt", "nbl"
 PAIRS, COME, COME_P = "pairs", "come", "come-p"  # two neighbouring layers become one
 BATCH = 10  # samples of LLM-Pruner's one batch, as in its paper
 FIRST, OTHER = "first-text", "other-text"  # that `seeds` are drawn from
-ITEMS, BOTH, QUESTIONS = "items", "both-texts", "questions"  # what else a repair is calibrated on
+ITEMS, BOTH, QUESTIONS, ARC = "items", "both-texts", "questions", "arc"  # what else a repair is calibrated on
 
 # What people read in the place of an id.
 SELECTIONS = {
@@ -187,6 +187,7 @@ TEXTS = {
     ITEMS: "from other items of HellaSwag",
     BOTH: "from both texts",
     QUESTIONS: "from plain text and MMLU's examples",
+    ARC: "from plain text and ARC's questions in MMLU's form",
 }
 
 

@@ -158,6 +158,28 @@ def test_text_of_a_task_leaves_out_the_items_that_are_asked(monkeypatch):
     assert opened == [("Rowan/hellaswag", None, "validation")]
 
 
+def test_arcs_training_questions_are_asked_as_mmlus(monkeypatch):
+    def row(name, answer, labels="ABCD"):
+        choices = {"label": list(labels), "text": [f"{name} {label}" for label in labels]}
+        return {"question": f"Which {name}?", "choices": choices, "answerKey": answer}
+
+    easy = [row("star", "B"), row("rock", "3", "1234"), row("leaf", "A", "ABC"), row("fish", "A")]
+    hard = [row("atom", "D"), row("gene", "E", "ABCDE"), row("wind", "C")]
+
+    def opened(hub_id, level, split):
+        assert (hub_id, split) == ("allenai/ai2_arc", "train")
+        return {"ARC-Easy": easy, "ARC-Challenge": hard}[level]
+
+    monkeypatch.setattr(corpora, "open_dataset", opened)
+    texts = corpora.texts("arc-lettered")
+    assert texts[0] == (
+        "The following are multiple choice questions (with answers) about  science.\n\n"
+        "Which star?\nA. star A\nB. star B\nC. star C\nD. star D\nAnswer: B"
+    )
+    asked = [(text.splitlines()[2], text[-1]) for text in texts]
+    assert asked == [("Which star?", "B"), ("Which atom?", "D"), ("Which rock?", "C"), ("Which wind?", "C")]
+
+
 def test_mmlus_examples_are_answered_questions_of_one_subject_after_the_other(monkeypatch):
     def open_dataset(hub_id, subject, split):
         assert (hub_id, split) == ("cais/mmlu", "dev")
