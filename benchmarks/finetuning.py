@@ -36,6 +36,7 @@ def main() -> None:
         def train(store: str, last=last, epochs=epochs) -> None:
             settings = Settings(method="partial", last=last, store=store, **OPTIONS)
             report = finetune(copy.deepcopy(model), tokenizer, rows, settings=settings)[1]
+            assert report["store"]["kind"] == ("off" if store == "off" else "memory")
             epochs[store].append(report["epochs"][-1])
 
         in_turns({store: lambda store=store: train(store) for store in epochs}, REPEATS)  # noqa: B023

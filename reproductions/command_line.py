@@ -353,31 +353,40 @@ def _measure(options: RunCommand, tables: list, store, jobs: list, work: list) -
     device = options.device if options.slurm else execute.device_for(options.device, options.dtype, work)
     lacking = fetch.lacking(work)
     every = _work(tables, store, jobs, force=True)
-    untouched = sum(len(e.benchmarks) for e in work) == sum(len(e.benchmarks) for e in every)
+    untouched = _cells(work) == _cells(every)
     originals = {} if options.recipe else _originals(tables, jobs)
-    others = [entry for entry in work if entry.recipe.hash not in originals]
-    # where there are records, the rest is as good as it gets; without other rows the original model has none to be
-    # compared with
-    if lacking.everything(others or work) and untouched:
+    others, all_others = ([e for e in entries if e.recipe.hash not in originals] for entries in (work, every))
+    left_out = []
+    if others and lacking.everything(others) and _cells(others) == _cells(all_others):
+        # no other row has a value, or data to get one: the original model would have nothing to be compared with
+        left_out = [e for e in work if e.recipe.hash in originals and not lacking.everything([e])]
+        work = others
+    # as a pattern LaCo's Dense* is the others' Dense, too
+    name = max((originals[entry.recipe.hash] for entry in left_out), key=len, default="")
+    if lacking.everything(work) and untouched:  # where there are records, the rest is as good as it gets
         why = fetch.summary(lacking, tables).replace("fetch TARGET", f"fetch {tables[0].target}")
         mirror = (
             ""
             if os.environ.get("LAYERLAB_HUB") or "LAYERLAB_HUB" in why
             else "; a mirror of the hub can be named in LAYERLAB_HUB"
         )
-        names = {originals[entry.recipe.hash] for entry in work if entry.recipe.hash in originals} if others else set()
-        # as a pattern LaCo's Dense* is the others' Dense, too
-        original = f". --row '{max(names, key=len)}' measures the original model alone" if names else ""
+        original = f". --row '{name}' measures the original model alone" if name else ""
         raise UserError(f"nothing can be measured: {why}{mirror}{original}")
     if lacking.benchmarks or lacking.recipes:
         why = fetch.summary(lacking, tables).replace("fetch TARGET", f"fetch {tables[0].target}")
         print(one_line(f"warning: {why}"), file=sys.stderr)
+    if name:
+        print(f"the original model is left out. --row '{name}' measures it alone", file=sys.stderr)
     at_hand = [part for entry in work for part in entry.where(lambda *cell: lacking.why(*cell) is None)]
     print(expected_time.summary(at_hand, store), file=sys.stderr)
     if options.workers or options.slurm is not None:
         return workers.spread(options, store, work, lacking.why)
     store.check_writable()
     return runner.measured(work, store, execute, device=device, force=options.force, lacking=lacking.why)
+
+
+def _cells(work: list) -> int:
+    return sum(len(entry.benchmarks) for entry in work)
 
 
 def _originals(tables: list, jobs: list) -> dict[str, str]:

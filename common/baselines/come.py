@@ -21,10 +21,10 @@ and here the next pair follows. The code joins 256 lines and cuts them into sequ
 those of few last tokens; here the recipe says how many sequences are read. The hierarchical distillation that follows in
 the paper is left out: these are its rows without training.
 
-CoMe-P (Algorithm 2; methods/concat_merge_P.py) tries p = 0, 0.05, .. 1 for each pair, and takes the one of the lowest
-loss on the calibration text; its angle is the mean over all tokens. The public code stops with an error before the first
-trial, because it stores a share that is not assigned yet. Here the first ``tried`` sequences are read for the losses, not
-all.
+CoMe-P (methods/concat_merge_P.py) selects the pair by the mean angle over all tokens. In place of BI's share it tries
+p = 0, 0.05, .. 1 of the pair's first layer, and takes the p of the lowest loss on the calibration text. The public code
+stops with an error before the first trial, because it stores a share that is not assigned yet. Here the losses are those
+of the first ``tried`` sequences, not of all.
 """
 
 import math
@@ -42,15 +42,15 @@ from common.console.progress import track
 from common.forward.losses import next_token_loss
 from common.models import offload
 from common.models.decoder import Decoder
-from common.models.layers.widths import channels, key_heads
+from common.models.layers.widths import key_heads
 from common.models.removal import check_count
 from common.models.surgery import remove_layers
 from common.pruning import selection
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Pruning, register
-from common.utils.errors import UserError
+from common.utils.errors import UserError, UserValueError
 
-SHARES = tuple(step / 20 for step in range(21))  # of the first layer, which CoMe-P tries
+SHARES = tuple(0.05 * step for step in range(21))  # of the first layer, which CoMe-P tries
 
 
 @register("come")
@@ -64,6 +64,10 @@ class CoMe(Pruning):
 
     count: int
     tried: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.tried is not None and self.tried < 1:
+            raise UserValueError(f"CoMe-P with {self.tried} sequences to try shares on: use at least one")
 
     def apply(self, context: Context) -> None:
         """Select pairs of layers and merge them."""
@@ -179,15 +183,17 @@ def choose(
     statistics = observe(decoder, ids, last=not tried, batch_size=batch_size)
     first = selection.lowest({i: statistics.angle[i].item() for i in places})
 
+    scores: dict[str, list[Tensor]] = {"heads": [], "channels": []}
+    for layer, inputs in zip(decoder.layers[first : first + 2], statistics.inputs[first : first + 2], strict=True):
+        by_head = _sensitivity(layer.self_attn.o_proj, inputs[ATTENTION]).view(key_heads(layer), -1).mean(1)
+        scores["heads"].append(by_head)
+        scores["channels"].append(_sensitivity(layer.mlp.down_proj, inputs[MLP]))
+
     def merged(shares: list[float]) -> dict:
-        kept: dict[str, list] = {"heads": [], "channels": []}
-        for place in (0, 1):
-            layer, inputs = decoder.layers[first + place], statistics.inputs[first + place]
-            groups, inner = key_heads(layer), channels(layer)
-            by_head = _sensitivity(layer.self_attn.o_proj, inputs[ATTENTION]).view(groups, -1).mean(1)
-            by_channel = _sensitivity(layer.mlp.down_proj, inputs[MLP])
-            kept["heads"].append(highest(by_head, _split(groups, shares)[place]).tolist())
-            kept["channels"].append(highest(by_channel, _split(inner, shares)[place]).tolist())
+        kept = {
+            name: [highest(c, size).tolist() for c, size in zip(pair, _split(len(pair[0]), shares), strict=True)]
+            for name, pair in scores.items()
+        }
         return {"pair": list(alive[first : first + 2]), "shares": [round(share, 6) for share in shares]} | kept
 
     if not tried:
@@ -218,11 +224,14 @@ def losses_of_merges(
     entering = [decoder.run(decoder.embed_tokens(batch), 0, first) for batch in batches]
     order = [first, *range(first + 2, decoder.num_layers)]
     losses = []
-    for trial in track(trials, "trial losses", unit="trial", leave=False, shown=progress):
-        merge(layer, second, trial)
-        leaving = (decoder.run(hidden, layers=order) for hidden in entering)
-        total = sum(next_token_loss(decoder, *pair).sum().item() for pair in zip(leaving, batches, strict=True))
-        losses.append(total / len(ids))
+    try:
+        for trial in track(trials, "trial losses", unit="trial", leave=False, shown=progress):
+            merge(layer, second, trial)
+            leaving = (decoder.run(hidden, layers=order) for hidden in entering)
+            total = sum(next_token_loss(decoder, *pair).sum().item() for pair in zip(leaving, batches, strict=True))
+            losses.append(total / len(ids))
+            layer.load_state_dict(original)
+    finally:
         layer.load_state_dict(original)
     return losses
 

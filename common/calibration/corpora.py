@@ -69,7 +69,7 @@ def _answered_questions() -> Iterator[str]:
 
 
 def _lettered_questions() -> Iterator[str]:
-    """Yield ARC's training questions with four options in MMLU's form, from its two levels in turn."""
+    """Yield ARC's training questions with four options in MMLU's form, from its two levels in turn until one ends."""
     levels = (open_dataset("allenai/ai2_arc", level, "train") for level in ("ARC-Easy", "ARC-Challenge"))
     for rows in zip(*levels, strict=False):
         for row in rows:

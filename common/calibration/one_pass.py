@@ -15,11 +15,11 @@ from torch import Tensor
 from common.calibration.least_squares import Moments, silent
 from common.calibration.statistics import COSINES, Cosine, Statistics, magnitude_ratios
 from common.console.progress import track
+from common.forward.spill_buffer import Held
 from common.hadamard import hadamard_transform
 from common.models.decoder import Decoder
 from common.utils import cache
 from common.utils.errors import UserValueError, unknown
-from common.utils.spill_buffer import Held
 
 
 def default_pairs(layers: int, span: int) -> list[tuple[int, int]]:

@@ -104,8 +104,8 @@ def _result_at(out: Path | None) -> tuple | None:
 
 def _continues(work: Path) -> bool:
     """Return whether a stopped training or search left more in its folder than it starts from."""
-    begun = ("plan.json", "start-0")  # of `common.training.finetuning.state`, as are caches (*.bin)
-    return any(path.name not in begun and path.suffix != ".bin" for path in work.glob("*/*"))
+    begun = ("plan.json", "start-0")  # of `common.training.finetuning.state`
+    return any(path.name not in begun for path in work.glob("*/*"))
 
 
 def _is_complete(options: ToolOptions, earlier: tuple | None) -> bool:

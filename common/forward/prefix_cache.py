@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from common.forward.hidden_state_files import StateFiles
 from common.forward.parallel_batches import side_by_side
+from common.forward.spill_buffer import Held
 from common.models.decoder import Decoder
 from common.utils import cache
-from common.utils.spill_buffer import Held
 
 # Larger models are not digested: their states would hardly fit, and reading all weights is not free.
 MAX_WEIGHTS = 8_000_000_000

@@ -6,9 +6,9 @@ and passes work as on any other model; code that changes parts of layers or need
 
 The order of work makes it usable. A pass that takes batch after batch through all layers reads the entire model for
 each batch. The passes of this repository take all batches through one part, then through the next, and so read it once
-(`Decoder.streamed` tells them). The states of all batches wait in a `common.utils.spill_buffer.Held`.
+(`Decoder.streamed` tells them). The states of all batches wait in a `common.forward.spill_buffer.Held`.
 
-A part that was changed in memory (a factor fused into its weights, a matrix refitted) is written to a temporary file
+A part that was changed in memory (a factor fused into its weights, a matrix refitted) is written to a temporary folder
 before it is dropped, and read from there afterwards. `save` copies part by part.
 
 accelerate's disk offload reads every layer again for every batch, keeps no changes, and was therefore not used.
@@ -19,6 +19,9 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import shutil
+import socket
+import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,19 +32,20 @@ from threading import RLock
 
 import torch
 from accelerate import init_empty_weights
+from filelock import BaseFileLock
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from common.models.architectures import LEARNT, SUPPORTED, absent, at_hand
-from common.models.files.safetensors_reader import DTYPES, INDEX, TensorEntry, entries, prevailing_dtype
-from common.utils import cache
+from common.models.files.safetensors_reader import DTYPES, INDEX, TensorEntry, entries, header, prevailing_dtype
+from common.utils import cache, locks
 from common.utils.errors import UserError, first_of
-from common.utils.spill_buffer import Held
 
 log = logging.getLogger(__name__)
 
 LAYERS = "model.layers."
+_CHANGED, _OWNER = "changed-layers-", "owner.lock"  # a folder's name, and in it the lock of who made it
 EDGES = _EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
 _ROWS = 4096  # of embedding and head that are compared at a time: 2 x 128 MB where they have 8192 channels in float32
 
@@ -135,7 +139,7 @@ class Streamed:
         self._meta: dict[nn.Module, dict[str, nn.Parameter]] = {}
         self._sources: dict[nn.Module, dict[str, Callable[[], Tensor]]] = {}
         self._marks: dict[nn.Module, dict[str, tuple]] = {}  # of the weights as they were read
-        self._changed = Held(cache.folder(), limit=0)
+        self._changed: Path | None = None
         self._tied = model.config.tie_word_embeddings and self._same_head()
         for index, layer in enumerate(model.model.layers):
             self._add(layer, self._source(f"{LAYERS}{index}.", layer))
@@ -270,13 +274,13 @@ class Streamed:
 
     def _keep(self, layer: nn.Module, names: list[str]) -> None:
         """Write changed weights where they are read from after this."""
-        for name in names:
-            kept = self._changed.keep(layer.get_parameter(name))
-            self._sources[layer][name] = lambda kept=kept: self._read_again(kept)
-
-    def _read_again(self, kept: Tensor) -> Tensor:
-        self.bytes_read += kept.nbytes
-        return kept.to(self.dtype, copy=True)
+        if self._changed is None:
+            self._changed, self._owner = _folder_of_changes()
+            weakref.finalize(self, shutil.rmtree, self._changed, True)
+        file = self._changed / f"{len(list(self._changed.iterdir()))}.safetensors"
+        save_file({name: layer.get_parameter(name).detach().cpu().contiguous() for name in names}, file)
+        for name, entry in header(file).items():
+            self._sources[layer][name] = lambda entry=entry: self._read(entry)
 
     def _source(self, prefix: str, layer: nn.Module) -> dict[str, Callable[[], Tensor]]:
         """Return {parameter: how to read it}."""
@@ -370,6 +374,19 @@ def _as_stored(kind: str, prefix: str, part: nn.Module) -> dict[str, Tensor]:
         for row, matrix in zip(rows, value, strict=True):
             tensors |= {part: piece.clone() for part, piece in zip(row, matrix.chunk(len(row)), strict=True)}
     return tensors
+
+
+def _folder_of_changes() -> tuple[Path, BaseFileLock | None]:
+    """Make a folder for layers that were changed, with its lock; delete those of this host's processes that were killed."""
+    folder = cache.folder()
+    prefix = f"{_CHANGED}{socket.gethostname()}-"  # another host's lock may not be seen here
+    with locks.locked(folder / f".{_CHANGED}{_OWNER}"):
+        for old in folder.glob(f"{prefix}*/{_OWNER}"):
+            if (lock := locks.take(old)) is not None:
+                shutil.rmtree(old.parent, ignore_errors=True)
+                lock.release()
+        own = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+        return own, locks.take(own / _OWNER)
 
 
 def _parent(module: nn.Module, name: str) -> tuple[nn.Module, str]:

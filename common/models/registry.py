@@ -108,12 +108,12 @@ _ENTRIES = [
     ModelSpec("llama-3.1-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct", facts=_SHAPES["llama-3.1-8b"]),
     ModelSpec("qwen1.5-7b", "Qwen/Qwen1.5-7B", facts=_SHAPES["qwen1.5-7b"]),
     ModelSpec("codeqwen1.5-7b-chat", "Qwen/CodeQwen1.5-7B-Chat", facts=_SHAPES["codeqwen1.5-7b"]),
-    # the hybrid model; dense scores fit it, not Qwen3-8B-Base
+    # The hybrid model: dense scores fit it, not Qwen3-8B-Base.
     ModelSpec("qwen3-8b", "Qwen/Qwen3-8B", facts=_SHAPES["qwen3-8b"]),
     ModelSpec("baichuan2-7b", "baichuan-inc/Baichuan2-7B-Base", facts=_SHAPES["baichuan2-7b"]),
     ModelSpec("baichuan2-13b", "baichuan-inc/Baichuan2-13B-Base", facts=_SHAPES["baichuan2-13b"], refused=ALIBI),
     ModelSpec("gemma-2-2b-it", "google/gemma-2-2b-it", facts=_SHAPES["gemma-2-2b"]),
-    # the paper does not say which checkpoint
+    # The paper does not say which checkpoint.
     ModelSpec("tinyllama-1.1b", "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", facts=_SHAPES["tinyllama-1.1b"]),
     ModelSpec("gemma-7b", "google/gemma-7b", facts=_SHAPES["gemma-7b"]),
     ModelSpec("chatglm2-6b", "THUDM/chatglm2-6b", facts=_SHAPES["chatglm2-6b"]),

@@ -201,13 +201,16 @@ def documents() -> tuple[Document, ...]:
     """Return every document, in a fixed order. Read once per set of installed versions, then from the cache folder.
 
     Raises:
-        UserError: a pinned package is missing.
+        UserError: a pinned package is missing, or the cache folder cannot be written or holds a damaged file.
     """
     stamp = {"format": FORMAT_VERSION, "sources": sources()}
     key = hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()[:12]
     folder = cache.once(cache.folder() / f"docstrings-{key}", _write, "the toy model's text")
-    rows = map(json.loads, (folder / FILE).read_text(encoding="utf-8").splitlines())
-    return tuple(Document(**row | {"parameters": tuple(row["parameters"])}) for row in rows)
+    try:
+        rows = [json.loads(line) for line in (folder / FILE).read_text(encoding="utf-8").splitlines()]
+        return tuple(Document(**row | {"parameters": tuple(row["parameters"])}) for row in rows)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {folder / FILE}: {error}. Delete {folder}, and it is made again") from error
 
 
 def _write(_: Path, result: Path) -> None:

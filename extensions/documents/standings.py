@@ -23,7 +23,7 @@ ALL_TASKS_ONLY = "*"  # marks a difference that is not significant without the t
 FEW = 2
 NAMES = {rows.REFIT: "refit", rows.GRAFT_REFIT: "refit with neuron grafting"}  # what the table calls them
 SHORT = (*NAMES, rows.NONE, rows.PATCHED, rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
-SHORT += (rows.SHIFT, rows.COME, rows.OVERREP, rows.TRAINED_PATCH, rows.TRAINED_LAYER)
+SHORT += (rows.SHIFT, rows.COME, rows.COME_P, rows.OVERREP, rows.TRAINED_PATCH, rows.TRAINED_LAYER)
 
 
 def entries(store: Store, subject: Subject, target: str = "league") -> list[dict]:

@@ -11,7 +11,7 @@ from reproductions.spec.columns import laco
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject
 
-TEXTS = {rows.QUESTIONS: "mmlu-dev", rows.ARC: "arc-lettered"}
+CORPORA = {rows.QUESTIONS: "mmlu-dev", rows.ARC: "arc-lettered"}
 MMLU = "MMLU"
 _BOTH = rows.LeagueSpec(rows.BLOCK, rows.REFIT, rows.BOTH)
 _STEPS = {repair: rows.REPAIRS[repair] for repair in (rows.REFIT, rows.GHOSTED)}
@@ -25,8 +25,8 @@ REFIT_QUESTIONS, GHOSTED_QUESTIONS, DISTILLED_QUESTIONS, REFIT_ARC = (spec.metho
 def questions(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return no repair, repairs from plain text, the refit from both texts, and repairs from questions.
 
-    All after the contiguous block, at the league's larger numbers of layers. The refit from questions also has a short
-    distillation on them, and is fitted to questions of another data set. The toy model has plain text alone.
+    All after the contiguous block, at the league's larger numbers of layers. The refit from MMLU's examples also has a short
+    distillation on them. Another refit reads ARC's questions. The toy model has plain text alone.
     """
     return rows.larger(subject, limit, (NONE, PLAIN, GHOSTED), lambda count: _others(subject, limit, count))
 
@@ -34,7 +34,7 @@ def questions(subject: Subject, limit: int | None = None) -> Iterator[Row]:
 def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
     yield rows.reading(subject, limit, count, _BOTH, corpus=both(subject.profile))
     for spec, step in _READING.items():
-        mixed = MIXED.join((rows.BUDGET[subject.profile]["corpus"], TEXTS[spec.text]))
+        mixed = MIXED.join((rows.BUDGET[subject.profile]["corpus"], CORPORA[spec.text]))
         yield rows.reading(subject, limit, count, spec, step=step, corpus=mixed)
 
 

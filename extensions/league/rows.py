@@ -331,7 +331,7 @@ def trained(count: int, samples: int, learning_rate: float) -> dict[LeagueSpec, 
 
 
 def recent(count: int, samples: int) -> dict[LeagueSpec, dict]:
-    """Return selection and repair of rows for methods of 2026 and for CoMe.
+    """Return selection and repair of rows for methods of 2026, and for CoMe and CoMe-P.
 
     OverRep has the text and the steps of the other trained rows, and its own rate, decay and clipping.
     """

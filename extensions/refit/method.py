@@ -39,7 +39,7 @@ Options of the ablation (`make ablation-league`):
 No parameter is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Attention and MLP of
 a layer run separately. On a CPU, if half of the memory for states has room, the inputs of a refitted matrix are kept;
 then only the matrix runs again. Five states of all tokens are kept at a time, in memory up to a bound, and beyond it
-on disk (`common.utils.spill_buffer`). Only sums grow with the model. If a matrix has more inputs than there are
+on disk (`common.forward.spill_buffer`). Only sums grow with the model. If a matrix has more inputs than there are
 tokens, the tokens' rows replace the sums.
 
 Sources: ReplaceMe (arXiv 2505.02819) maps the last kept MLP's output by one C x C matrix, fused into `down_proj`,
@@ -58,6 +58,7 @@ from torch import Tensor, nn
 from common.calibration.layer_inputs import ATTENTION, MLP, Watched, multiplied, paths
 from common.calibration.least_squares import Regression, RowRegression, counted_tokens
 from common.console.progress import track
+from common.forward.spill_buffer import Held
 from common.hooks import refuse_patches
 from common.models.architectures import SUPPORTED, at_hand
 from common.models.decoder import Decoder
@@ -67,7 +68,6 @@ from common.pruning.pipeline import work_folder
 from common.pruning.selection import lowest
 from common.utils import cache
 from common.utils.errors import UserError, UserValueError, unknown
-from common.utils.spill_buffer import Held
 from extensions.refit.graft import Graft
 
 FOLLOWING = 3

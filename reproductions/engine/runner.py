@@ -37,7 +37,7 @@ def missing(tables: Sequence[Table], store: Store, subject: Subject, *, force: b
     all cells again, as the tables read them (`coverage.columns`). ``chosen``: see `_cells`.
     """
     work: dict[str, Work] = {}
-    for _, row, recipe, benchmark in _cells(tables, store, subject, force=force, **chosen):
+    for row, recipe, benchmark in _cells(tables, store, subject, force=force, **chosen):
         record = None if force else store.get(recipe, benchmark)
         if record is not None and record.status == "ok" and not _outdated(record, recipe, store):
             continue
@@ -57,8 +57,8 @@ def _cells(
     limit: int | None = None,
     columns: Sequence[str] = (),
     force: bool = False,
-) -> Iterator[tuple[Table, Row, Recipe, str]]:
-    """Yield the cells that a command names, each as its table, row, recipe and benchmark.
+) -> Iterator[tuple[Row, Recipe, str]]:
+    """Yield the cells that a command names, each as its row, recipe and benchmark.
 
     Cells of the paper's models that need no weights are part of either profile. columns: patterns of labels or ids; where
     there are any, only the columns that fit one. force: of parts or the whole, what the tables read (`coverage`).
@@ -70,13 +70,13 @@ def _cells(
         for row in rows:
             for column in chosen if row.recipe is not None else ():
                 if not column.shape_only or row.recipe == row.shapes:
-                    yield table, row, row.recipe, column.benchmark
+                    yield row, row.recipe, column.benchmark
         shapes = (subject.toy or subject.printed) and not subject.changes
         for row in table.rows(PAPER, None) if shapes else []:
             if row.shapes is not None and narrowing.fits(row, models, pattern):
                 for column in narrowing.named_columns(table.columns_for(PAPER), columns):
                     if column.weight_free:
-                        yield table, row, row.shapes, column.benchmark
+                        yield row, row.shapes, column.benchmark
 
 
 def _outdated(record: Record, recipe: Recipe, store: Store) -> bool:

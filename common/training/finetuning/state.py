@@ -3,7 +3,6 @@
 plan.json             what is trained, with what, on what: another training is refused here
 start-0/              the trained parameters before the first step
 checkpoint-N/         Trainer's checkpoints; one that cannot be read (a kill, a full disk) does not count
-*.bin                 cached outputs of frozen layers, made anew in every process
 trained.safetensors, report.json   the result; a finished training is loaded from these
 """
 

@@ -137,6 +137,11 @@ def test_come_p_takes_the_share_of_the_lowest_loss_of_saved_merges(kind, make_ti
     assert losses_of_merges(Decoder(model), tried, pair, trials) == pytest.approx(losses, rel=1e-5)
 
 
+def test_come_p_needs_sequences_to_try_shares_on(make_tiny):
+    with pytest.raises(UserError, match="CoMe-P with 0 sequences to try shares on: use at least one"):
+        run_recipe(context_of(make_tiny(), selection={"method": "come", "count": 1, "tried": 0}))
+
+
 def test_a_recipe_of_come_p_keeps_its_search_apart_from_that_of_come(make_tiny, ids, tmp_path):
     shares, counts = {}, []
     for tried in (None, 4):

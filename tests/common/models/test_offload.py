@@ -1,6 +1,8 @@
 """A streamed model does to the last bit what the same model in memory does, with two of its parts there at a time."""
 
 import json
+import multiprocessing
+import time
 
 import pytest
 import torch
@@ -234,17 +236,32 @@ def changed(folder):
     return model
 
 
-def test_changed_layers_leave_no_file_with_a_name(write_checkpoint, tmp_path, monkeypatch):
-    """So a killed process leaves none."""
-    folder, cached = write_checkpoint(tmp_path / "model", "llama"), tmp_path / "cache"
-    monkeypatch.setenv("LAYERLAB_CACHE", str(cached))
-    model = changed(folder)
-    assert model.streamed._changed.files > 0 and [path for path in cached.rglob("*") if path.is_file()] == []
-
-
-def test_a_full_disk_is_one_line(write_checkpoint, tmp_path, monkeypatch):
+def test_changed_layers_of_a_killed_process_are_swept_and_a_living_ones_stay(write_checkpoint, tmp_path, monkeypatch):
     folder = write_checkpoint(tmp_path / "model", "llama")
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(UserError, match="^cannot keep tensors in [^\n]*; free space there, or name another folder"):
-        changed(folder)
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    forked = multiprocessing.get_context("fork")
+
+    def change(done):
+        model = changed(folder)
+        done.set()
+        time.sleep(600)
+        del model
+
+    done = [forked.Event() for _ in range(2)]
+    processes = [forked.Process(target=change, args=(event,)) for event in done]
+    try:
+        for process in processes:
+            process.start()
+        assert all(event.wait(120) for event in done)
+        there = set((tmp_path / "cache").glob("changed-layers-*"))
+        assert len(there) == 2
+        processes[0].kill()
+        processes[0].join()
+        model = changed(folder)
+        left = set((tmp_path / "cache").glob("changed-layers-*"))
+        assert len(left) == 2 and len(left & there) == 1
+        del model
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()

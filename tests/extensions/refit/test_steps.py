@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM
 
 from common.cli import Job
 from common.cli.options import tool_parser
+from common.forward import spill_buffer  # noqa: F401 - steps: those that recipes name
 from common.models import checkpoint, loading  # noqa: F401 - steps: those that recipes name
 from common.models.decoder import Decoder
 from common.pruning import steps  # noqa: F401 - steps: those that recipes name
 from common.pruning.pipeline import context_of, run_recipe
 from common.pruning.selection import runs as runs_of
-from common.utils import spill_buffer  # noqa: F401 - steps: those that recipes name
 from common.utils.errors import UserError
 from extensions import refit
 from extensions.refit import tool

@@ -101,8 +101,21 @@ def test_where_no_other_row_can_be_measured_the_original_model_is_not_either(
     assert error.startswith("error: nothing can be measured: no data for the rows that read ")
     assert error.rstrip().endswith(f"--row '{dense_row}' measures the original model alone")
     assert not measured.prepared and not records(tmp_path)
-    assert main([*command, "--row", dense_row]) == 0
-    assert set(measured.prepared) == {dense_hash(rows)} and measured.measured
+    assert main([*command, "--row", dense_row, "--columns", "PIQA"]) == 0
+    assert set(measured.prepared) == {dense_hash(rows)} and len(measured.measured) == 1
+    capsys.readouterr()
+    assert main(command) == 0  # nor where some of it was measured alone
+    assert len(measured.measured) == 1
+    assert f"the original model is left out. --row '{dense_row}' measures it alone" in capsys.readouterr().err
+
+
+def test_the_original_model_is_measured_where_another_row_has_a_value(measured, data, tmp_path):
+    (absent, _), rows = data, measurable_rows()
+    assert main([*COMMAND, "--row", "SLEB", "--columns", "PIQA"]) == 0
+    absent.update(texts_of(rows))
+    measured.prepared.clear()
+    assert main(COMMAND) == 0
+    assert dense_hash(rows) in measured.prepared
 
 
 def test_where_nothing_can_be_measured_one_line_says_why(measured, tmp_path, capsys):
@@ -112,6 +125,7 @@ def test_where_nothing_can_be_measured_one_line_says_why(measured, tmp_path, cap
     assert error.startswith("error: nothing can be measured: no data for ARC-c, ARC-e, BoolQ")
     assert error.count("\n") == 1
     assert "could not fetch dataset" in error and "LAYERLAB_HUB" in error and len(error) <= 600
+    assert "measures the original model alone" not in error  # which lacks its data, too
     assert not measured.prepared and not records(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Tensors that are needed again, as batches of hidden states: in host memory up to a bound, beyond it in temporary files."""
+"""Batches of hidden states that are needed again: in host memory up to a bound, beyond it in temporary files."""
 
 import tempfile
 import weakref
@@ -50,7 +50,7 @@ class Held:
                 mapped = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
         except OSError as error:
             raise UserError(
-                f"cannot keep tensors in {self.folder}: {error.strerror or error}; free space there, or name another "
+                f"cannot keep hidden states in {self.folder}: {error.strerror or error}; free space there, or name another "
                 "folder in LAYERLAB_CACHE (reproductions without --stream: LAYERLAB_WORK)"
             ) from error
         return mapped.view(tensor.shape)
