@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -68,10 +69,13 @@ def _answered_questions() -> Iterator[str]:
             yield (mmlu_questions.header(subject) + question).rstrip()
 
 
-def _lettered_questions() -> Iterator[str]:
-    """Yield ARC's training questions with four options in MMLU's form, from its two levels in turn until one ends."""
-    levels = (open_dataset("allenai/ai2_arc", level, "train") for level in ("ARC-Easy", "ARC-Challenge"))
-    for rows in zip(*levels, strict=False):
+def _lettered_questions(split: str, after: int = 0) -> Iterator[str]:
+    """Yield ARC's questions with four options in MMLU's form, from its two levels in turn until one ends.
+
+    ``after`` is the number of first questions of each level that are skipped.
+    """
+    levels = (open_dataset("allenai/ai2_arc", level, split) for level in ("ARC-Easy", "ARC-Challenge"))
+    for rows in islice(zip(*levels, strict=False), after, None):
         for row in rows:
             labels, options = row["choices"]["label"], row["choices"]["text"]
             if len(options) == len(mmlu_questions.LETTERS):
@@ -109,7 +113,9 @@ def _corpora() -> Iterator[Corpus]:
     yield Corpus("hellaswag-train", "Rowan/hellaswag", split="train", document=_right_ending)
     yield Corpus("hellaswag-after-500", "Rowan/hellaswag", split="validation", document=_right_ending, after=500)
     yield Corpus("mmlu-dev", mmlu_questions.HUB_ID, split="dev", read=_answered_questions)
-    yield Corpus("arc-lettered", "allenai/ai2_arc", split="train", read=_lettered_questions)
+    for name, split, after in (("arc-lettered-train", "train", 0), ("arc-lettered-after-500", "test", 500)):
+        read = partial(_lettered_questions, split, after)
+        yield Corpus(name, "allenai/ai2_arc", split=split, read=read, after=after)
     # a part of each domain's training docstrings; and held-out docstrings of one domain each
     yield Corpus("standin-calibration", split="train", domain="calibration")
     for domain in ("standard-library", "numerical", "learning"):

@@ -11,7 +11,7 @@ from reproductions.spec.columns import laco
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject
 
-CORPORA = {rows.QUESTIONS: "mmlu-dev", rows.ARC: "arc-lettered"}
+CORPORA = {rows.QUESTIONS: "mmlu-dev", rows.ARC: "arc-lettered-after-500"}
 MMLU = "MMLU"
 _BOTH = rows.LeagueSpec(rows.BLOCK, rows.REFIT, rows.BOTH)
 _STEPS = {repair: rows.REPAIRS[repair] for repair in (rows.REFIT, rows.GHOSTED)}
@@ -86,7 +86,7 @@ QUESTIONS = Table(
         ),
     ),
     note="The league's rows, and repairs from as many sequences, of WikiText-2 and of questions in turn. MMLU's are its "
-    "development split, five answered questions of each subject; none of them is asked. ARC's are training questions of "
-    "both levels. A question is asked without examples, and the calibration has the same form. Qwen2.5-Coder-0.5B, "
-    "unpruned, is near chance level on MMLU.",
+    "development split, five answered questions of each subject; none of them is asked. ARC's are test questions of both "
+    "levels, after the first 500; no column here asks ARC. A question is asked without examples, and the calibration has the "
+    "same form. Qwen2.5-Coder-0.5B, unpruned, is near chance level on MMLU.",
 )

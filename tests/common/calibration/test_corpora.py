@@ -158,7 +158,7 @@ def test_text_of_a_task_leaves_out_the_items_that_are_asked(monkeypatch):
     assert opened == [("Rowan/hellaswag", None, "validation")]
 
 
-def test_arcs_training_questions_are_asked_as_mmlus(monkeypatch):
+def test_arcs_questions_are_asked_as_mmlus(monkeypatch):
     def row(name, answer, labels="ABCD"):
         choices = {"label": list(labels), "text": [f"{name} {label}" for label in labels]}
         return {"question": f"Which {name}?", "choices": choices, "answerKey": answer}
@@ -167,11 +167,13 @@ def test_arcs_training_questions_are_asked_as_mmlus(monkeypatch):
     hard = [row("atom", "D"), row("gene", "E", "ABCDE"), row("wind", "C")]
 
     def opened(hub_id, level, split):
-        assert (hub_id, split) == ("allenai/ai2_arc", "train")
-        return {"ARC-Easy": easy, "ARC-Challenge": hard}[level]
+        assert hub_id == "allenai/ai2_arc"
+        skipped = {"train": [], "test": [row("first", "A")] * 500}[split]
+        return skipped + {"ARC-Easy": easy, "ARC-Challenge": hard}[level]
 
     monkeypatch.setattr(corpora, "open_dataset", opened)
-    texts = corpora.texts("arc-lettered")
+    texts = corpora.texts("arc-lettered-train")
+    assert corpora.texts("arc-lettered-after-500") == texts
     assert texts[0] == (
         "The following are multiple choice questions (with answers) about  science.\n\n"
         "Which star?\nA. star A\nB. star B\nC. star C\nD. star D\nAnswer: B"
