@@ -11,6 +11,7 @@ from itertools import chain, permutations, product
 import numpy as np
 import pytest
 
+from common.calibration.mmlu_questions import MMLU
 from common.evaluation.significance import interval
 from common.records.results import NOWHERE, Store
 from common.utils.paths import ROOT
@@ -54,6 +55,7 @@ OTHERWISE = {
     "league": {"1,536": "neurons", "37.5": "chance level"}
     | dict.fromkeys(("0.001", "0.01"), "a ridge")
     | dict.fromkeys(("2.5", "5.8"), "the original's less no repair's")
+    | dict.fromkeys(("23.9", "46.2", "23.5", "29.0"), "a category of MMLU, see below")
     | dict.fromkeys(("2017", "2022", "2025", "2026"), "a year"),
 }
 
@@ -320,3 +322,16 @@ def _is(entry, count, layers, repair):
     label = getattr(entry["spec"], "repaired", entry["method"])
     repaired = "refit" in label if repair == "refit" else label in ("no repair", "LLM-Streamline(None)")
     return entry["sparsity"] == f"{count}/{layers}" and repaired
+
+
+def test_the_categories_of_mmlu_on_the_page_about_accuracy_are_the_records():
+    shares = {}
+    for row in registry.get("league-questions").rows(LARGER):
+        record = STORE.get(row.recipe, "mmlu@first-500") if row.recipe else None
+        subjects_of_row = record.details["subjects"] if record is not None and row.sparsity == "7/28" else {}
+        for category, names in MMLU.items() if subjects_of_row else ():
+            shares[row.method, category] = 100 * np.mean([subjects_of_row[f"mmlu_{name}"]["acc"] for name in names])
+    page = re.sub(r"\s+", " ", (ROOT / "docs/accuracy.md").read_text())
+    for words, category in (("in the humanities, ", "Humanities"), ("In STEM they gain less, ", "STEM")):
+        before, after = shares["l/none", category], shares["l/refit/arc", category]
+        assert f"{words}from {before:.1f} to {after:.1f} %" in page
