@@ -224,15 +224,14 @@ def losses_of_merges(
     entering = [decoder.run(decoder.embed_tokens(batch), 0, first) for batch in batches]
     order = [first, *range(first + 2, decoder.num_layers)]
     losses = []
-    try:
-        for trial in track(trials, "trial losses", unit="trial", leave=False, shown=progress):
+    for trial in track(trials, "trial losses", unit="trial", leave=False, shown=progress):
+        try:
             merge(layer, second, trial)
             leaving = (decoder.run(hidden, layers=order) for hidden in entering)
             total = sum(next_token_loss(decoder, *pair).sum().item() for pair in zip(leaving, batches, strict=True))
-            losses.append(total / len(ids))
+        finally:
             layer.load_state_dict(original)
-    finally:
-        layer.load_state_dict(original)
+        losses.append(total / len(ids))
     return losses
 
 

@@ -25,6 +25,7 @@ from common.utils.errors import NoData, UserError, unknown
 from common.utils.token_ids import open_ended
 
 SEPARATOR = "\n\n"  # of documents in the joined text
+_ARC = "allenai/ai2_arc"
 _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".json.gz": "json", ".jsonl.gz": "json"}
 
 
@@ -65,8 +66,7 @@ def _answered_questions() -> Iterator[str]:
     by_subject = [open_dataset(mmlu_questions.HUB_ID, subject, "dev") for subject in subjects]
     for rows in zip(*by_subject, strict=True):
         for subject, row in zip(subjects, rows, strict=True):
-            question = mmlu_questions.block(row, "letters", answered=True)
-            yield (mmlu_questions.header(subject) + question).rstrip()
+            yield _answered(subject, row)
 
 
 def _lettered_questions(split: str, after: int = 0) -> Iterator[str]:
@@ -74,14 +74,18 @@ def _lettered_questions(split: str, after: int = 0) -> Iterator[str]:
 
     ``after`` is the number of first questions of each level that are skipped.
     """
-    levels = (open_dataset("allenai/ai2_arc", level, split) for level in ("ARC-Easy", "ARC-Challenge"))
+    levels = (open_dataset(_ARC, level, split) for level in ("ARC-Easy", "ARC-Challenge"))
     for rows in islice(zip(*levels, strict=False), after, None):
         for row in rows:
             labels, options = row["choices"]["label"], row["choices"]["text"]
             if len(options) == len(mmlu_questions.LETTERS):
                 asked = {"question": row["question"], "choices": options, "answer": labels.index(row["answerKey"])}
-                question = mmlu_questions.block(asked, "letters", answered=True)
-                yield (mmlu_questions.header("science") + question).rstrip()
+                yield _answered("science", asked)
+
+
+def _answered(subject: str, row: Mapping) -> str:
+    """Return a question with its answer, in the form in which MMLU's are asked."""
+    return (mmlu_questions.header(subject) + mmlu_questions.block(row, "letters", answered=True)).rstrip()
 
 
 def _corpora() -> Iterator[Corpus]:
@@ -115,7 +119,7 @@ def _corpora() -> Iterator[Corpus]:
     yield Corpus("mmlu-dev", mmlu_questions.HUB_ID, split="dev", read=_answered_questions)
     for name, split, after in (("arc-lettered-train", "train", 0), ("arc-lettered-after-500", "test", 500)):
         read = partial(_lettered_questions, split, after)
-        yield Corpus(name, "allenai/ai2_arc", split=split, read=read, after=after)
+        yield Corpus(name, _ARC, split=split, read=read, after=after)
     # a part of each domain's training docstrings; and held-out docstrings of one domain each
     yield Corpus("standin-calibration", split="train", domain="calibration")
     for domain in ("standard-library", "numerical", "learning"):

@@ -271,9 +271,8 @@ class SharedContextLM(HFLM):
         tokens = np.fromiter(chain.from_iterable(chain(inputs, endings)), np.int64)
         lengths = np.fromiter(map(len, chain(inputs, endings)), np.int64)
         digest = hashlib.blake2b(tokens.tobytes() + lengths.tobytes(), digest_size=16).digest()
-        kind = self.device.type if self.device.type in MAX_TOKENS else "other"
         switch = rope_switch(self.decoder.config)
-        key = (digest, MAX_TOKENS[kind], int(self.batch_size), switch)
+        key = (digest, self._max_tokens, int(self.batch_size), switch)
         if key not in _planned:
             groups = [
                 [Batch(part, {i: endings[i] for tree in part for i in tree.paths}) for part in self._batches(trees)]
@@ -312,12 +311,16 @@ class SharedContextLM(HFLM):
             )
         return [*context_ids, *continuation_ids][-(self.max_length + 1) :][:-1]
 
+    @property
+    def _max_tokens(self) -> int:
+        """Return the tokens of one pass at most, padding included."""
+        return MAX_TOKENS[self.device.type if self.device.type in MAX_TOKENS else "other"]
+
     def _batches(self, trees: list[Tree]) -> list[list[Tree]]:
         """Group trees of similar length; the longest first, so that running out of memory happens at once."""
-        most = MAX_TOKENS[self.device.type if self.device.type in MAX_TOKENS else "other"]
         batches, start = [], 0
         while start < len(trees):
-            stop = start + max(1, min(int(self.batch_size), most // len(trees[start])))
+            stop = start + max(1, min(int(self.batch_size), self._max_tokens // len(trees[start])))
             batches.append(trees[start:stop])
             start = stop
         return batches

@@ -30,8 +30,8 @@ def with_states(
     for start in track(range(0, len(rows), batch), "frozen layers", unit="batch", shown=progress):
         part = [rows[number] for number in range(start, min(start + batch, len(rows)))]
         hidden = run(collate(part)).cpu()
-        size, free = tokens * hidden.shape[-1] * hidden.itemsize, psutil.virtual_memory().available
-        if not kept and size > SHARE * free:
+        size = tokens * hidden.shape[-1] * hidden.itemsize
+        if not kept and size > SHARE * (free := psutil.virtual_memory().available):
             reason = (
                 f"{size / 2**20:,.0f} MiB do not fit ({free / 2**20:,.0f} MiB free in memory; at most half is used)"
             )
