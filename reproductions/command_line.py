@@ -19,6 +19,7 @@ from common.console.command_line import HIDDEN, Parser, option
 from common.pruning.recipe import MIXED
 from common.utils.errors import UserError, one_line, quiet_logging, unknown
 from reproductions.engine import workers
+from reproductions.engine.work import count_cells
 from reproductions.spec.changes import Changes
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -353,11 +354,11 @@ def _measure(options: RunCommand, tables: list, store, jobs: list, work: list) -
     device = options.device if options.slurm else execute.device_for(options.device, options.dtype, work)
     lacking = fetch.lacking(work)
     every = _work(tables, store, jobs, force=True)
-    untouched = _cells(work) == _cells(every)
+    untouched = count_cells(work) == count_cells(every)
     originals = {} if options.recipe else _originals(tables, jobs)
     others, all_others = ([e for e in entries if e.recipe.hash not in originals] for entries in (work, every))
     left_out = []
-    if others and lacking.everything(others) and _cells(others) == _cells(all_others):
+    if others and lacking.everything(others) and count_cells(others) == count_cells(all_others):
         # no other row has a value, or data to get one: the original model would have nothing to be compared with
         left_out = [e for e in work if e.recipe.hash in originals and not lacking.everything([e])]
         work = others
@@ -383,10 +384,6 @@ def _measure(options: RunCommand, tables: list, store, jobs: list, work: list) -
         return workers.spread(options, store, work, lacking.why)
     store.check_writable()
     return runner.measured(work, store, execute, device=device, force=options.force, lacking=lacking.why)
-
-
-def _cells(work: list) -> int:
-    return sum(len(entry.benchmarks) for entry in work)
 
 
 def _originals(tables: list, jobs: list) -> dict[str, str]:

@@ -10,7 +10,7 @@ from common.console.progress import clock
 from common.models import registry
 from common.records.results import Store
 from common.utils.errors import plural
-from reproductions.engine.work import Work
+from reproductions.engine.work import Work, count_cells
 from reproductions.spec.subjects import PUBLISHED_MODELS, TOY
 
 # Running a model over text takes as long as this benchmark does, for as many tokens.
@@ -103,7 +103,7 @@ def summary(work: Sequence[Work], store: Store) -> str:
     if not work:
         return "nothing is left to measure"
     seconds, unknown = expected(work, store)
-    cells = plural(sum(len(entry.benchmarks) for entry in work), "cell")
+    cells = plural(count_cells(work), "cell")
     if not seconds:
         return f"{cells} to measure; nothing is known of their time"
     rest = f", and {unknown} of unknown time" if unknown else ""

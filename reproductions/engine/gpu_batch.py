@@ -18,6 +18,7 @@ from common.console import startup, threads
 from common.console.command_line import answering, option, parse
 from common.records.results import Store
 from common.utils.errors import plural, quiet_logging
+from reproductions.engine.work import count_cells
 
 if __name__ == "__main__":
     startup.guard()
@@ -107,7 +108,7 @@ class Planned:
     @property
     def cells(self) -> int:
         """Return the number of missing results."""
-        return sum(len(entry.benchmarks) for entry in self.work)
+        return count_cells(self.work)
 
 
 def plan(models: Sequence[str], store: Store, *, limit: int | None = None) -> list[Planned]:
@@ -176,7 +177,7 @@ def timed(planned: Iterable[Planned], store: Store, speed: float, lacking: Calla
     for stage in planned:
         work = [part for entry in stage.work for part in entry.where(lambda *cell: lacking(*cell) is None)]
         seconds, unknown = expected_time.expected(work, store)
-        absent = stage.cells - sum(len(entry.benchmarks) for entry in work)
+        absent = stage.cells - count_cells(work)
         stages.append(replace(stage, seconds=seconds / speed, unknown=unknown, lacking=absent))
     return stages
 

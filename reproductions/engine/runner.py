@@ -17,7 +17,7 @@ from common.records.results import Recipe, Record, Store
 from common.utils import locks
 from common.utils.errors import NoData, UserError, is_out_of_memory
 from reproductions.engine.expected_time import TimeLeft
-from reproductions.engine.work import Work
+from reproductions.engine.work import Work, count_cells
 from reproductions.spec import coverage, narrowing
 from reproductions.spec.registry import Row, Table
 from reproductions.spec.subjects import PAPER, Subject
@@ -133,7 +133,7 @@ def measured(
     shared_request = since is not None
     request = Request(store, time.time_ns() if since is None else since, force)
     work = _without(work if force else _unknown(work, store), store, lacking, provenance, shared_request)
-    total = sum(len(w.benchmarks) for w in work)
+    total = count_cells(work)
     logged: set[str] = set()  # one reason can stop every cell of a model: say it once
     failed, idle = 0, None
     time_left = TimeLeft(work, store)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from common.records.results import Recipe
@@ -24,3 +24,8 @@ class Work:
     def where(self, keep: Callable[[Recipe, str], bool]) -> list[Work]:
         """Return this work with the benchmarks of the cells to keep; [] if none is left."""
         return self.without([benchmark for benchmark in self.benchmarks if not keep(self.recipe, benchmark)])
+
+
+def count_cells(work: Iterable[Work]) -> int:
+    """Return the number of missing results."""
+    return sum(len(entry.benchmarks) for entry in work)
