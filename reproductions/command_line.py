@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import ClassVar
 
 from common.console import command_line, startup
@@ -390,25 +391,23 @@ def _originals(tables: list, jobs: list) -> dict[str, str]:
     """Return the names of the original models' rows, by recipe's hash."""
     from reproductions.spec import narrowing
 
-    named = [
-        narrowing.fitting(tables, subject, *(chosen[key] for key in ("models", "pattern", "limit")))
+    rows = [
+        row
         for subject, chosen in jobs
+        for _, _, fitting in narrowing.fitting(
+            [(table, subject, chosen["models"]) for table in tables], chosen["pattern"], chosen["limit"]
+        )
+        for row in fitting
     ]
-    return {
-        row.recipe.hash: row.name
-        for fitting in named
-        for _, rows in fitting
-        for row in rows
-        if row.dense and row.recipe
-    }
+    return {row.recipe.hash: row.name for row in rows if row.dense and row.recipe}
 
 
 def _show(options: RunCommand | ShowCommand) -> int:
     from common.console import text_tables
+    from common.models.registry import alias
     from common.records.results import Store
     from reproductions.render import show, tables
     from reproductions.spec import narrowing, registry
-    from reproductions.spec import subjects as settings
 
     _check(options)
     tables_named = [registry.get(target, options.also.split()) for target in options.targets]
@@ -416,16 +415,27 @@ def _show(options: RunCommand | ShowCommand) -> int:
     named = _subjects(options, tables_named)
     models = [model for _, of_paper in named for model in of_paper]
     chosen = {"pattern": options.row, "limit": options.limit}
-    first = named[0] if named else (settings.TOY, ())
-    tables_shown = [table for table, _ in narrowing.fitting(tables_named, first[0], first[1], *chosen.values())]
+    asked = [
+        (table, subject, of_paper)
+        for table in tables_named
+        for subject, of_paper in named or [(subject, ()) for subject in show.published(table, store, options.limit)]
+    ]
+    subjects_of: dict[str, list] = {table.target: [] for table in tables_named}
+    for table, subject, _ in narrowing.fitting(asked, **chosen):
+        subjects_of[table.target].append(subject)
+    tables_shown = [table for table in tables_named if subjects_of[table.target]]
     terminal = {}
     if options.format == "terminal":
         terminal = {"width": text_tables.terminal_width(), "colours": text_tables.coloured()}
-    if first[0].changes:
-        pairs = [(table, c) for table in tables_shown for subject, _ in named for c in table.columns_for(subject)]
+    if named and named[0][0].changes:
+        pairs = [(table, c) for table in tables_shown for s in subjects_of[table.target] for c in table.columns_for(s)]
         columns, without = _columns_of(options, [(table.target, c.label, c.id) for table, c in pairs if not c.hidden])
         tables_shown = [table for table in tables_shown if table.target not in without]
-        contents = [show.changed(table, store, *asked, **chosen) for table in tables_shown for asked in named]
+        contents = [
+            show.changed(table, store, subject, models if subject.printed else (), **chosen)
+            for table in tables_shown
+            for subject in subjects_of[table.target]
+        ]
         for content in contents if columns else ():
             content["rows"] = [row for row in content["rows"] if row["column"] in columns]
         for table, content in zip(tables_shown, contents) if not options.model else ():
@@ -434,7 +444,7 @@ def _show(options: RunCommand | ShowCommand) -> int:
         return 0
     built, pictures = [], []
     for table in tables_shown:
-        subjects = [subject for subject, _ in named] or show.published(table, store, options.limit)
+        subjects = subjects_of[table.target]
         built.append(show.build(table, store, subjects, models=models, **chosen))
         pictures += [(table, subject) for subject in subjects if table.draw]
     ids = [(content["target"], *label_and_id) for content in built for label_and_id in content["column_ids"].items()]
@@ -445,6 +455,7 @@ def _show(options: RunCommand | ShowCommand) -> int:
     content = built if len(tables_named) > 1 else built[0]
     named_models = bool(options.model)  # who names a model asks for its numbers alone
     how = {"every_row": options.every_row, "reported": not named_models, "given": _given(options)}
+    how["typed"] = {alias(Path(name)): name for name in options.model}
     rendered = tables.render(content, options.format, **how, **terminal)
     print(rendered, end="")
     if options.format == "terminal":  # another form is asked for by a program

@@ -71,6 +71,8 @@ def judge(record: Record, recipe: Recipe, earlier: Record | None, shown: set[str
         return Outcome(record, "of a row or a model that no table publishes")
     if earlier is not None and mark(earlier) == mark(record):
         return Outcome(record, UNCHANGED)
+    if earlier is not None and earlier.provenance.get("measured_at", "") > code.get("measured_at", ""):
+        return Outcome(record, "older than the published one")  # another clone may have measured it again
     if code.get("commit") is None or code.get("dirty") is not False:
         why = "local changes" if code.get("dirty") else "no known commit"
         return Outcome(record, f"measured by code with {why}", refused=True)

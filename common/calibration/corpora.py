@@ -20,11 +20,13 @@ import torch
 from torch import Tensor
 
 from common.calibration import mmlu_questions
+from common.console.progress import track
 from common.models.files import hub
 from common.utils.errors import NoData, UserError, unknown
 from common.utils.token_ids import open_ended
 
 SEPARATOR = "\n\n"  # of documents in the joined text
+LARGE = 64_000_000  # characters
 _ARC = "allenai/ai2_arc"
 _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".json.gz": "json", ".jsonl.gz": "json"}
 
@@ -66,26 +68,24 @@ def _answered_questions() -> Iterator[str]:
     by_subject = [open_dataset(mmlu_questions.HUB_ID, subject, "dev") for subject in subjects]
     for rows in zip(*by_subject, strict=True):
         for subject, row in zip(subjects, rows, strict=True):
-            yield _answered(subject, row)
+            question = mmlu_questions.block(row, "letters", answered=True)
+            yield (mmlu_questions.header(subject) + question).rstrip()
 
 
-def _lettered_questions(split: str, after: int = 0) -> Iterator[str]:
-    """Yield ARC's questions with four options in MMLU's form, from its two levels in turn until one ends.
+def _science_questions(split: str, after: int, answer: str) -> Iterator[str]:
+    """Yield ARC's answered questions that have four options, from its two levels in turn until one ends.
 
-    ``after`` is the number of first questions of each level that are skipped.
+    ``after`` is the number of first questions of each level that are skipped. With the ``answer`` 'letters' they have MMLU's
+    form, with 'text' a question is followed by its right option alone.
     """
+    before = mmlu_questions.header("science") if answer == "letters" else ""
     levels = (open_dataset(_ARC, level, split) for level in ("ARC-Easy", "ARC-Challenge"))
     for rows in islice(zip(*levels, strict=False), after, None):
         for row in rows:
             labels, options = row["choices"]["label"], row["choices"]["text"]
             if len(options) == len(mmlu_questions.LETTERS):
                 asked = {"question": row["question"], "choices": options, "answer": labels.index(row["answerKey"])}
-                yield _answered("science", asked)
-
-
-def _answered(subject: str, row: Mapping) -> str:
-    """Return a question with its answer, in the form in which MMLU's are asked."""
-    return (mmlu_questions.header(subject) + mmlu_questions.block(row, "letters", answered=True)).rstrip()
+                yield (before + mmlu_questions.block(asked, answer, answered=True)).rstrip()
 
 
 def _corpora() -> Iterator[Corpus]:
@@ -117,9 +117,10 @@ def _corpora() -> Iterator[Corpus]:
     yield Corpus("hellaswag-train", "Rowan/hellaswag", split="train", document=_right_ending)
     yield Corpus("hellaswag-after-500", "Rowan/hellaswag", split="validation", document=_right_ending, after=500)
     yield Corpus("mmlu-dev", mmlu_questions.HUB_ID, split="dev", read=_answered_questions)
-    for name, split, after in (("arc-lettered-train", "train", 0), ("arc-lettered-after-500", "test", 500)):
-        read = partial(_lettered_questions, split, after)
-        yield Corpus(name, _ARC, split=split, read=read, after=after)
+    for split, name, after in (("train", "train", 0), ("test", "after-500", 500)):
+        for kind, answer in (("arc-lettered", "letters"), ("arc", "text")):
+            read = partial(_science_questions, split, after, answer)
+            yield Corpus(f"{kind}-{name}", _ARC, split=split, read=read, after=after)
     # a part of each domain's training docstrings; and held-out docstrings of one domain each
     yield Corpus("standin-calibration", split="train", domain="calibration")
     for domain in ("standard-library", "numerical", "learning"):
@@ -185,18 +186,40 @@ def digest(corpus: str | Corpus) -> str:
     return total.hexdigest()
 
 
-def encode(tokenizer, text: str) -> Tensor:
-    """Return the token ids [tokens] of a text of any length, with the special tokens that the tokenizer puts before it.
+def encode(tokenizer, text: str, special: bool = True) -> Tensor:
+    """Return the token ids [tokens] of a text of any length, with the ``special`` tokens that the tokenizer puts before it.
 
     The tokenizer's warning about texts longer than the model's context is suppressed, because callers cut the text up.
     """
-    return torch.tensor(open_ended(tokenizer)(text, verbose=False)["input_ids"], dtype=torch.long)
+    ids = open_ended(tokenizer)(text, verbose=False, add_special_tokens=special)["input_ids"]
+    return torch.tensor(ids, dtype=torch.long)
 
 
 def joined_ids(tokenizer, corpus: str | Corpus) -> Tensor:
-    """Return the token ids [T] of the joined text, tokenised once: special tokens stand at its very ends only."""
-    corpus = get(corpus)
-    return encode(tokenizer, SEPARATOR.join(_texts(corpus)))
+    """Return the token ids [T] of the joined text, tokenised once: special tokens stand at its very ends only.
+
+    A text of more than ``LARGE`` characters is tokenised in parts of whole documents, because that takes more than a hundred
+    times the memory of the text.
+    """
+    texts = _texts(get(corpus))
+    if sum(map(len, texts)) <= LARGE:
+        return encode(tokenizer, SEPARATOR.join(texts))
+    parts = list(_parts(texts))
+    steps = track(parts, "tokenising the text", unit="part")
+    return torch.cat([encode(tokenizer, part, special=not number) for number, part in enumerate(steps)])
+
+
+def _parts(texts: Iterable[str]) -> Iterator[str]:
+    """Yield pieces of the joined text that end between documents, each about an eighth of ``LARGE``."""
+    part, size = [], 0
+    for text in texts:
+        part.append(text)
+        size += len(text)
+        if size > LARGE // 8:
+            yield SEPARATOR.join(part)
+            part, size = [""], 0  # so that the next begins with the separator
+    if part != [""]:
+        yield SEPARATOR.join(part)
 
 
 def open_dataset(

@@ -286,8 +286,11 @@ def command(report: dict, options: dict | None = None) -> str:
     ``options`` are the options as typed, for the terminal. None: the report's, whose paths are shortened to their last
     part.
     """
-    tool = f"{report['package']}.{report['paper']}"
-    return shlex.join(["python", "-m", tool, *typed(options or report["options"]), "--out", "DIR"])
+    tool, values = f"{report['package']}.{report['paper']}", dict(options or report["options"])
+    for name in ("target_ratio", "max_perplexity_increase"):
+        if values.get(name) is not None:  # 100 % and more is only read with the sign
+            values[name] = f"{100 * values[name]:.12g}%"
+    return shlex.join(["python", "-m", tool, *typed(values), "--out", "DIR"])
 
 
 def finite(report: dict) -> dict:

@@ -17,7 +17,7 @@ from common.cli.method import Method
 from common.cli.options import ToolOptions, tasks
 from common.cli.texts import read
 from common.models import checkpoint, loading, offload, registry
-from common.models.admission import built, check_shapes
+from common.models.admission import built, check_shapes, layer_of
 from common.models.architectures import SUPPORTED, absent, at_hand
 from common.models.files import gguf_wheels, hub
 from common.models.files.safetensors_reader import DTYPES, entries, prevailing_dtype
@@ -130,9 +130,8 @@ def layers_of(share: float, source: Path, layers: int) -> int:
     Raises:
         UserError: all removable layers together hold less.
     """
-    tensors = entries(source)
-    sizes = {name: math.prod(entry.shape) for name, entry in tensors.items()}
-    layer = sum(size for name, size in sizes.items() if name.startswith(offload.LAYERS)) / layers
+    sizes = {name: math.prod(entry.shape) for name, entry in entries(source).items()}
+    layer = sum(size for name, size in sizes.items() if _of_decoder(name, layers)) / layers
     total = sum(sizes.values())
     count = math.ceil(share * total / layer - 1e-9)
     if count > layers - 2:
@@ -155,11 +154,17 @@ def stored_bytes(source: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def saved_bytes(source: Path, share: float) -> int:
-    """Return the bytes of a checkpoint's weight files without this share of its decoder layers."""
-    stored = entries(source)
-    in_layers = sum(entry.end - entry.begin for name, entry in stored.items() if name.startswith(offload.LAYERS))
-    return int(stored_bytes(source) - in_layers * share)
+def saved_bytes(source: Path, removed: int, layers: int) -> int:
+    """Return the bytes of a checkpoint's weight files without some of its decoder layers."""
+    stored = entries(source).items()
+    in_layers = sum(entry.end - entry.begin for name, entry in stored if _of_decoder(name, layers))
+    return int(stored_bytes(source) - in_layers * removed / layers)
+
+
+def _of_decoder(name: str, layers: int) -> bool:
+    """Return whether a tensor belongs to a decoder layer; those that predict several tokens come after them."""
+    layer = layer_of(name)
+    return layer is not None and layer < layers
 
 
 def rounded(source: Path, most: torch.dtype | None) -> str | None:
@@ -260,7 +265,7 @@ def _check_room(job: Job) -> None:
     except OSError as error:
         raise UserError(f"cannot save to {out}: {error.strerror or error}; choose another directory") from error
     # beside an earlier one, which goes only when the new one is there
-    needed = 0 if job.options.sweep else saved_bytes(job.source, (job.count or 0) / job.layers) + _BESIDE
+    needed = 0 if job.options.sweep else saved_bytes(job.source, job.count or 0, job.layers) + _BESIDE
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(

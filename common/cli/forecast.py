@@ -173,7 +173,7 @@ def forecast(job: Job) -> Forecast:
     searched = job.counts if options.max_perplexity_increase is not None else []
     layers, count, requested = job.layers, max(job.counts, default=0), options.remove
     tests = 0 if options.no_evaluation else job.test_sequences.numel()
-    stored, result = checks.stored_bytes(job.source), checks.saved_bytes(job.source, count / layers)
+    stored, result = checks.stored_bytes(job.source), checks.saved_bytes(job.source, count, layers)
     try:
         if options.sweep or searched:
             options.remove = count  # methods read it

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from common import calibration
 from common.calibration import corpora
 from common.cli.method import Method
-from common.cli.options import ToolOptions, numbers
+from common.cli.options import ToolOptions, numbers, sweep_options
 from common.cli.texts import read
 from common.console.progress import say
 from common.evaluation.windowed_perplexity import split_into_sequences
@@ -61,6 +61,7 @@ class Job:
         unrepaired: Measurements of the model without the removed layers, before any repair.
         held_out_count: Number of last calibration sequences that share no token with the others.
         only_removed: Whether the remaining layers are unchanged.
+        asked: The options of a sweep as they were given: methods fill in others.
     """
 
     method: Method
@@ -76,6 +77,10 @@ class Job:
     removed: list[int] = field(default_factory=list)
     held_out_count: int = 0
     only_removed: bool = False
+    asked: dict = field(init=False)
+
+    def __post_init__(self):
+        self.asked = sweep_options(self.options)
 
     def load(self) -> None:
         """Read the weights; every run of a sweep reads them again."""

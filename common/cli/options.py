@@ -314,7 +314,7 @@ def _check_out(options: ToolOptions) -> None:
         sweeps = ((out / SWEEP).exists(), options.sweep is not None)
         present, requested = ("a sweep" if is_sweep else "a checkpoint" for is_sweep in sweeps)
         if not options.force:
-            if all(sweeps) and stopped_sweep(options):
+            if all(sweeps) and stopped_sweep(out, sweep_options(options)):
                 return
             raise UserError(f"--out {out} holds {present}; choose another directory, or replace it with --force")
         if present != requested:
@@ -350,13 +350,13 @@ def tasks(options: ToolOptions) -> list[str]:
     return list(dict.fromkeys(task.strip() for task in options.tasks.split(",") if task.strip()))
 
 
-def stopped_sweep(options: ToolOptions) -> dict | None:
-    """Return the report in `--out` of an interrupted sweep with these options; None if there is none."""
+def stopped_sweep(out: Path, requested: dict) -> dict | None:
+    """Return the report in a directory of an interrupted sweep with these `sweep_options`; None if there is none."""
     try:
-        report = json.loads((options.out / SWEEP).read_text(encoding="utf-8"))
+        report = json.loads((out / SWEEP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    requested = json.loads(json.dumps(sweep_options(options)))
+    requested = json.loads(json.dumps(requested))
     return report if isinstance(report, dict) and report.get("missing") and report.get("options") == requested else None
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import huggingface_hub
-from huggingface_hub.errors import HfHubHTTPError
 
 from common.models.files import hub
 from common.utils.errors import UserError, one_line
@@ -24,7 +23,7 @@ def check(repo: str) -> None:
         )
     try:
         huggingface_hub.whoami()
-    except (HfHubHTTPError, OSError) as error:
+    except Exception as error:  # HfHubHTTPError, OSError, httpx2.TransportError: no common base
         raise UserError(
             f"--push-to-hub {repo}: the hub does not accept the token ({one_line(error)}). Log in again with `hf auth login`"
         ) from error
@@ -40,7 +39,7 @@ def push(repo: str, folder: Path) -> str:
     try:
         created = api.create_repo(repo, private=True, exist_ok=True)
         api.upload_folder(repo_id=created.repo_id, folder_path=folder, commit_message=f"Add {folder.name}")
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except Exception as error:  # ValueError, too, and whatever the upload's own library raises
         raise UserError(
             f"cannot push to {repo}: {one_line(error)}. The result is complete in {folder}. Check the name and the token's "
             f"rights, then run `hf upload {repo} {folder}`"

@@ -13,7 +13,7 @@ from pathlib import Path
 from common.cli import card, checks, measure, printable
 from common.cli.forecast import Stages
 from common.cli.job import Job
-from common.cli.options import SWEEP, stopped_sweep, sweep_options
+from common.cli.options import SWEEP, stopped_sweep
 from common.console.progress import clock, say, track
 from common.console.text_tables import markdown
 from common.records import results
@@ -76,7 +76,7 @@ def _report(job: Job, before: dict, rows: list[dict], seconds: float) -> dict:
         "paper": job.method.paper,
         "title": job.method.title,
         "model": printable.public(job.options.model),
-        "options": sweep_options(job.options),
+        "options": job.asked,
         "text": {"calibration": printable.public(job.text), "test": printable.public(job.test), "window": job.length},
         "dense": before,
         "rows": rows,
@@ -106,7 +106,7 @@ def _stopped_report(job: Job) -> dict | None:
     Raises:
         UserError: model or texts have changed since.
     """
-    report = None if job.options.force else stopped_sweep(job.options)
+    report = None if job.options.force else stopped_sweep(job.options.out, job.asked)
     if report is None:
         return None
     if report.get("of") != job.files:

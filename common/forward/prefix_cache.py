@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from common.forward.hidden_state_files import StateFiles
 from common.forward.parallel_batches import side_by_side
 from common.forward.spill_buffer import Held
+from common.models import half_precision
 from common.models.decoder import Decoder
 from common.utils import cache
 
@@ -145,7 +146,7 @@ def _key(ids: Tensor, positions: Tensor | None, facts: Sequence[Tensor]) -> str:
 def _plain(module: nn.Module) -> bool:
     """Return whether the modules' parameters and text say all about what it computes."""
     return all(
-        type(part).__module__.startswith(("torch.nn.", "transformers."))
+        type(part).__module__.startswith(("torch.nn.", "transformers.", half_precision.__name__))
         and not part._forward_hooks
         and not part._forward_pre_hooks
         and "forward" not in vars(part)

@@ -165,9 +165,14 @@ def check_shapes(model: nn.Module, stored: Mapping[str, TensorEntry], path: Path
         )
 
 
+def layer_of(name: str) -> int | None:
+    """Return the index of the layer that a checkpoint's tensor of this name belongs to; None if it belongs to none."""
+    return int(match[1]) if (match := _OF_LAYER.search(name)) else None
+
+
 def _layers(names: Iterable[str]) -> set[int]:
     """Return the indices of the decoder layers that tensors of these names belong to."""
-    return {int(match[1]) for name in names if (match := _OF_LAYER.search(name))}
+    return set(map(layer_of, names)) - {None}
 
 
 def _shape(sizes: tuple[int, ...]) -> str:

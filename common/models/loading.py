@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from common.models import checkpoint
 from common.models.admission import built, read_config
 from common.models.files import gguf_wheels, hub, pickled_weights, renamed_architectures
-from common.models.registry import REGISTRY, TOY_ID, ModelSpec, find, get
+from common.models.registry import REGISTRY, TOY_ID, ModelSpec, alias, find, get
 from common.toy import WEIGHTS as TOY_WEIGHTS
 from common.utils.errors import UserError, unknown
 
@@ -109,7 +109,7 @@ def _converted(path: Path) -> Path:
     """Return a directory, or what is made of it where transformers has its architecture under another name."""
     if pickled_weights.only(path):  # never read unasked
         return path
-    return renamed_architectures.convert(path, f"local/{path.resolve().name}")
+    return renamed_architectures.convert(path, alias(path))
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,7 @@ class Description:
     parameters: int
 
 
-# Directories that were described, by the name that stands for them in recipes (a path says nothing on another machine) and
-# the digest of their weights.
+# Directories that were described, by their alias (`common.models.registry.alias`) and the digest of their weights.
 _DIRECTORIES: dict[str, dict[str, Path]] = {}
 
 
@@ -158,11 +157,10 @@ def describe(name: str) -> Description:
     config = read_config(path / "config.json")
     count = _parameters(config, path)
     digest = checkpoint.digest(path)
-    path = path.resolve()
-    alias = f"local/{path.name}"
-    same_name = {weights: where for weights, where in _DIRECTORIES.get(alias, {}).items() if where != path}
-    _DIRECTORIES[alias] = same_name | {digest: path}
-    return Description(alias, path.name, config.num_hidden_layers, digest, count)
+    path, name = path.resolve(), alias(path)
+    same_name = {weights: where for weights, where in _DIRECTORIES.get(name, {}).items() if where != path}
+    _DIRECTORIES[name] = same_name | {digest: path}
+    return Description(name, path.name, config.num_hidden_layers, digest, count)
 
 
 def parameters(name: str) -> int:

@@ -136,6 +136,11 @@ def find(name: str) -> ModelSpec | None:
     return REGISTRY.get(TOY_ID if name == TOY else name) or _BY_HUB_ID.get(name)
 
 
+def alias(directory: Path) -> str:
+    """Return the name that stands for a directory in records: its path says nothing on another machine."""
+    return f"local/{directory.resolve().name}"
+
+
 def names() -> list[str]:
     """Return the short names of all models, as people write them."""
     return [TOY if name == TOY_ID else name for name in REGISTRY]

@@ -11,22 +11,25 @@ from reproductions.spec.columns import laco
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject
 
-CORPORA = {rows.QUESTIONS: "mmlu-dev", rows.ARC: "arc-lettered-after-500"}
+CORPORA = {rows.QUESTIONS: "mmlu-dev", rows.ARC: "arc-lettered-after-500", rows.ARC_ANSWERS: "arc-after-500"}
 MMLU = "MMLU"
 _BOTH = rows.LeagueSpec(rows.BLOCK, rows.REFIT, rows.BOTH)
 _STEPS = {repair: rows.REPAIRS[repair] for repair in (rows.REFIT, rows.GHOSTED)}
 _STEPS |= {rows.DISTILLED_REFIT: distilled.REPAIRS[rows.DISTILLED_REFIT]}
 _READING = {rows.LeagueSpec(rows.BLOCK, repair, rows.QUESTIONS): step for repair, step in _STEPS.items()}
-_READING |= {rows.LeagueSpec(rows.BLOCK, rows.REFIT, rows.ARC): _STEPS[rows.REFIT]}
+_READING |= {rows.LeagueSpec(rows.BLOCK, rows.REFIT, text): _STEPS[rows.REFIT] for text in (rows.ARC, rows.ARC_ANSWERS)}
 NONE, GHOSTED = (rows.name(rows.BLOCK, repair) for repair in (rows.NONE, rows.GHOSTED))
-REFIT_QUESTIONS, GHOSTED_QUESTIONS, DISTILLED_QUESTIONS, REFIT_ARC = (spec.method for spec in _READING)
+REFIT_QUESTIONS, GHOSTED_QUESTIONS, DISTILLED_QUESTIONS, REFIT_ARC, REFIT_ARC_ANSWERS = (
+    spec.method for spec in _READING
+)
 
 
 def questions(subject: Subject, limit: int | None = None) -> Iterator[Row]:
     """Return no repair, repairs from plain text, the refit from both texts, and repairs from questions.
 
     All after the contiguous block, at the league's larger numbers of layers. The refit from MMLU's examples also has a short
-    distillation on them. Another refit reads ARC's questions. The toy model has plain text alone.
+    distillation on them. Two other refits read ARC's questions, in MMLU's form and with the right option alone. The toy
+    model has plain text alone.
     """
     return rows.larger(subject, limit, (NONE, PLAIN, GHOSTED), lambda count: _others(subject, limit, count))
 
@@ -70,6 +73,12 @@ QUESTIONS = Table(
             comparisons.beats(REFIT_ARC, NONE, column=MMLU),
         ),
         Claim(
+            "form-beats-right-options",
+            "extension: from ARC's questions in MMLU's form the refit is more accurate on MMLU than from the same questions "
+            "with their right options alone",
+            comparisons.beats(REFIT_ARC, REFIT_ARC_ANSWERS, column=MMLU),
+        ),
+        Claim(
             "refit-beats-ghosted-from-questions",
             "extension: calibrated on MMLU's examples, too, the refit is more accurate on MMLU than Ghosted Layers",
             comparisons.beats(REFIT_QUESTIONS, GHOSTED_QUESTIONS, column=MMLU),
@@ -87,6 +96,7 @@ QUESTIONS = Table(
     ),
     note="The league's rows, and repairs from as many sequences, of WikiText-2 and of questions in turn. MMLU's are its "
     "development split, five answered questions of each subject; none of them is asked. ARC's are test questions of both "
-    "levels, after the first 500; no column here asks ARC. A question is asked without examples, and the calibration has the "
-    "same form. Qwen2.5-Coder-0.5B, unpruned, is near chance level on MMLU.",
+    "levels, after the first 500, in MMLU's form or followed by the right option alone; no column here asks ARC. MMLU's "
+    "questions are asked without examples, in the form of the calibration. "
+    "Qwen2.5-Coder-0.5B, unpruned, is near chance level on MMLU.",
 )

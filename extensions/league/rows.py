@@ -112,7 +112,8 @@ PRUNER, SLICEGPT, NBL = "llm-pruner", "slicegpt", "nbl"
 PAIRS, COME, COME_P = "pairs", "come", "come-p"  # two neighbouring layers become one
 BATCH = 10  # samples of LLM-Pruner's one batch, as in its paper
 FIRST, OTHER = "first-text", "other-text"  # that `seeds` are drawn from
-ITEMS, BOTH, QUESTIONS, ARC = "items", "both-texts", "questions", "arc"  # what else a repair is calibrated on
+ITEMS, BOTH, QUESTIONS = "items", "both-texts", "questions"  # what else a repair is calibrated on
+ARC, ARC_ANSWERS = "arc", "arc-answers"
 
 # What people read in the place of an id.
 SELECTIONS = {
@@ -188,6 +189,7 @@ TEXTS = {
     BOTH: "from both texts",
     QUESTIONS: "from plain text and MMLU's examples",
     ARC: "from plain text and ARC's questions in MMLU's form",
+    ARC_ANSWERS: "from plain text and ARC's questions with their right options alone",
 }
 
 

@@ -63,7 +63,7 @@ def _cells(
     Cells of the paper's models that need no weights are part of either profile. columns: patterns of labels or ids; where
     there are any, only the columns that fit one. force: of parts or the whole, what the tables read (`coverage`).
     """
-    for table, rows in narrowing.fitting(tables, subject, models, pattern, limit):
+    for table, _, rows in narrowing.fitting([(table, subject, models) for table in tables], pattern, limit):
         chosen = narrowing.named_columns(
             coverage.columns(table, store, subject, limit) if force else table.columns_for(subject), columns
         )

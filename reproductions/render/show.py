@@ -55,17 +55,15 @@ def build(
 ) -> dict:
     """Build the JSON form of a table (docs/comparing.md: how reported and reproduced are compared).
 
-    Each subject has separate rows. models, pattern, limit: see `reproductions.spec.narrowing.choose_rows`. claims: whether
-    claims are judged, which takes a fraction of a second.
+    Each subject has separate rows. models (of the paper's own), pattern, limit: see
+    `reproductions.spec.narrowing.choose_rows`. claims: whether claims are judged, which takes a fraction of a second.
     """
     subjects = [subjects] if isinstance(subjects, Subject) else subjects
     printed = reported.cells(table.paper, table.number)
     rows, facts, readings = [], [], {}
     for subject in subjects:
         origins: set[str] = set()
-        chosen = choose_rows(table, subject, models=models, pattern=None, limit=limit)
-        if pattern is not None:  # refused where it fits no row
-            choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
+        chosen = choose_rows(table, subject, models if subject.printed else (), pattern=None, limit=limit)
         columns = coverage.columns(table, store, subject, limit)
         scored_rows, over = _scored_rows(columns, subject, store, chosen, origins)
         rows += scored_rows
@@ -89,7 +87,7 @@ def build(
     judged = verdicts.claims(table, lines, printed, subjects, readings) if claims else {"claims": [], "chance": {}}
     # What follows from other rows than the named ones stays what it is; the original model is there to compare with.
     named = [
-        pattern is None or fits(row, models, pattern) or (row.dense and subject in subjects) for row, subject, _ in rows
+        pattern is None or fits(row, (), pattern) or (row.dense and subject in subjects) for row, subject, _ in rows
     ]
     first = subjects[0]
     return {

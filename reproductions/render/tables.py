@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from types import MappingProxyType
 
 from common.console import text_tables
 from common.console.text_tables import Styled, TextTable
@@ -40,6 +41,7 @@ def render(
     every_row: bool = False,
     reported: bool = True,
     given: str = "",
+    typed: Mapping[str, str] = MappingProxyType({}),
     colours: bool = False,
 ) -> str:
     """Render a table in one of the FORMATS, ending in a line break; several tables give one document.
@@ -55,6 +57,7 @@ def render(
             without a result; otherwise FOLDED such rows or more are counted in one line. JSON and CSV have them all.
         reported: Whether the paper's numbers are shown in a table of another model. JSON and CSV have them all.
         given: Options that the command which measures the same must have, as typed.
+        typed: What its models are called there, by subject, where that is not the subject's name.
         colours: Whether the terminal's text has escape sequences for its styles.
 
     Raises:
@@ -71,7 +74,7 @@ def render(
         tables = list(map(_without_reported, tables))
     every_column = every_row or form not in ("terminal", "latex")
     return "\n".join(
-        _rendered(_blocks(content, least, every_column, given), form, width, colours) for content in tables
+        _rendered(_blocks(content, least, every_column, given, typed), form, width, colours) for content in tables
     )
 
 
@@ -359,7 +362,7 @@ def _of_row(given: str, method: str) -> str:
     return shlex.join(words)
 
 
-def _notes(table: dict, given: str, marked: Collection[str]) -> list[str]:
+def _notes(table: dict, given: str, typed: Mapping[str, str], marked: Collection[str]) -> list[str]:
     """Return the notes below a table; marked: subjects with a cell that shows the sign of no result."""
     lines = (table.get("note") or "").splitlines()
     for subject in table["subjects"]:
@@ -369,8 +372,8 @@ def _notes(table: dict, given: str, marked: Collection[str]) -> list[str]:
         lacking = [row for row in own_rows if any(cell["status_id"] == "not-run" for cell in row["cells"].values())]
         if lacking:
             narrowed = _of_row(given, lacking[0]["method"]) if all(row.get("dense") for row in lacking) else given
-            name = TOY if subject["profile"] == "standin" else subject["name"]
-            model = f"--model {name}" if given or name != TOY else ""
+            name = TOY if subject["profile"] == "standin" else typed.get(subject["name"], subject["name"])
+            model = f"--model {shlex.quote(name)}" if given or name != TOY else ""
             command = f"`{' '.join(filter(None, ('python -m reproductions run', table['target'], model, narrowed)))}`"
             sign = _MARKS["not-run"] if subject["name"] in marked else "Left out above"
             lines.append(f"{sign}: no result on {_phrase(subject)}. {command} measures it where its data can be had.")
@@ -424,7 +427,7 @@ def left_out_at_chance(subject: dict) -> list[str]:
     ]
 
 
-def _blocks(table: dict, least: float, every_column: bool, given: str) -> Iterator[Block]:
+def _blocks(table: dict, least: float, every_column: bool, given: str, typed: Mapping[str, str]) -> Iterator[Block]:
     """Yield what a table's document has, in order; every_column: those without a result, too."""
     yield "title", table["title"]
     yield from (("text", line) for line in headline(table))
@@ -442,7 +445,7 @@ def _blocks(table: dict, least: float, every_column: bool, given: str) -> Iterat
         yield "table", TextTable(_header(table, rows, columns), lines, 3 - _one_model(rows))
         if empty:
             yield "hint", f"Columns without a result are left out: {', '.join(empty)}. --every-row shows them."
-    yield from (("text", note) for note in _notes(table, given, marked))
+    yield from (("text", note) for note in _notes(table, given, typed, marked))
     if folded:
         yield (
             "hint",

@@ -38,22 +38,24 @@ def choose_rows(
 
 
 def fitting(
-    tables: Sequence[Table], subject: Subject, models: Sequence[str], pattern: str | None, limit: int | None
-) -> list[tuple[Table, list[Row]]]:
-    """Return each table with the rows that a command names; of several tables, those without such rows are left out.
+    asked: Iterable[tuple[Table, Subject, Sequence[str]]], pattern: str | None, limit: int | None
+) -> list[tuple[Table, Subject, list[Row]]]:
+    """Return tables of subjects with the rows that a command names; of several, those without such rows are left out.
+
+    asked: each table and subject, with the paper's models to narrow it to.
 
     Raises:
-        UserError: no table has such rows; the message explains it for the first.
+        UserError: none has such rows; the message explains it for the first.
     """
-    rows_by_table, problems = [], []
-    for table in tables:
+    found, problems = [], []
+    for table, subject, models in asked:
         try:
-            rows_by_table.append((table, choose_rows(table, subject, models, pattern, limit)))
+            found.append((table, subject, choose_rows(table, subject, models, pattern, limit)))
         except UserError as error:
             problems.append(error)
-    if problems and not rows_by_table:
+    if problems and not found:
         raise problems[0]
-    return rows_by_table
+    return found
 
 
 def fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:

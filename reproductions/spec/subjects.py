@@ -25,7 +25,7 @@ _TEXTS = dict.fromkeys(
 _INSTRUCTIONS = "standin"
 _VALIDATION = "ptb-validation"  # what a training is validated on there
 # Texts that can be had for every model, and are meant where a recipe names them.
-_AT_HAND = (_VALIDATION, "hellaswag-after-500", "mmlu-dev", "arc-lettered-after-500")
+_AT_HAND = (_VALIDATION, "hellaswag-after-500", "mmlu-dev", "arc-lettered-after-500", "arc-after-500")
 # Of a model with more parameters every table reads a part of test sets and texts, those included that ask all of a smaller
 # one (`full` of a table in `reproductions.spec.registry`): a row of whole test sets takes two cores half an
 # hour with 135 million.

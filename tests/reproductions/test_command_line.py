@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import weakref
@@ -21,6 +22,7 @@ from tools import measure_missing, status_of
 
 from common.records import results
 from common.records.results import Store
+from common.toy import WEIGHTS
 from common.utils.errors import UserError
 from common.utils.paths import ROOT
 from figures import style
@@ -225,6 +227,34 @@ def test_a_column_that_one_of_two_models_has_is_measured_there(capsys):
     capsys.readouterr()
     assert main([*command, "Form"]) == 0
     assert {line.partition("--model ")[2].split()[0] for line in capsys.readouterr().out.splitlines()} == {"toy"}
+
+
+def test_one_command_shows_the_papers_own_models_and_others(capsys):
+    models = ["--model", "llama-2-7b", "--model", "smollm2-135m-instruct"]
+    assert main(["show", "table1-linearpatch", *models, "--row", "SLEB", "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {row["subject"] for row in shown["rows"] if not row["dense"]} == {"paper", "smollm2-135m-instruct"}
+    assert {row["model"] for row in shown["rows"] if row["subject"] == "paper"} == {"LLaMA-2-7B"}
+
+
+@pytest.mark.parametrize(
+    ("target", "pattern"),
+    [("tableN-reassessing", "Taylor?1:1:15*"), ("league-measures", "*from?both?texts")],
+)
+def test_a_row_is_shown_of_every_model_that_has_it(capsys, target, pattern):
+    assert main(["show", target, "--row", pattern, "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    with_rows = {row["subject"] for row in shown["rows"] if not row["dense"]}
+    assert with_rows == {subject["name"] for subject in shown["subjects"]} and "smollm2-135m-instruct" in with_rows
+
+
+def test_the_command_under_a_table_names_a_directory_as_it_was_typed(capsys, tmp_path):
+    folder = tmp_path / "my model"
+    shutil.copytree(WEIGHTS, folder)
+    asked = ["table1-linearpatch", "--model", str(folder), "--remove", "3", "--row", "SLEB"]
+    assert main(["show", *asked]) == 0
+    (command,) = re.findall(r"`python -m reproductions (.*?)`", " ".join(capsys.readouterr().out.split()))
+    assert shlex.split(command)[shlex.split(command).index("--model") + 1] == str(folder)
 
 
 def test_the_command_under_a_table_measures_the_same_part(capsys):

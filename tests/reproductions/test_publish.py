@@ -47,6 +47,8 @@ def test_a_result_is_added_then_known_then_replaced(mine, tmp_path):
     assert Store(NOWHERE, folder).get(ROW.recipe, "b") == first
     second = measured(mine, value=0.25, provenance=CLEAN | {"measured_at": "3"})
     assert told(mine, folder) == ["b replaced"]
+    measured(mine)
+    assert told(mine, folder) == ["b older than the published one"]  # a clone where it was not measured again
     store = Store(NOWHERE, folder)
     assert store.get(ROW.recipe, "b") == second
     assert np.array_equal(store.items(ROW.recipe, "b")["acc"], [True, False, False, False])

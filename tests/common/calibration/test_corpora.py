@@ -138,6 +138,28 @@ def test_joined_ids_are_tokenised_once_and_without_warning(mirror, tiny_tokenize
     assert "longer than" not in caplog.text + capfd.readouterr().err
 
 
+def test_a_large_text_is_tokenised_in_parts_to_the_same_text(mirror, tiny_tokenizer, monkeypatch):
+    documents = [f"the model has {n} layers" for n in range(40)]
+    rows("text", "", *documents, "", "").to_parquet(mirror("Salesforce/wikitext") / "test.parquet")
+    whole, asked = corpora.joined_ids(tiny_tokenizer, "wikitext2-test"), []
+    monkeypatch.setattr(corpora, "LARGE", 800)
+    encode = corpora.encode
+    monkeypatch.setattr(corpora, "encode", lambda *given, **more: asked.append(len(given[1])) or encode(*given, **more))
+    ids = corpora.joined_ids(tiny_tokenizer, "wikitext2-test")
+    assert tiny_tokenizer.decode(ids) == tiny_tokenizer.decode(whole) == "\n\n".join(["", *documents, "", ""])
+    assert len(asked) >= 8 and max(asked) < 200
+    assert abs(len(ids) - len(whole)) <= len(asked)
+    monkeypatch.setattr(corpora, "encode", encode)
+    start = [7]  # as a tokenizer that begins each text with a special token
+    monkeypatch.setattr(
+        corpora,
+        "open_ended",
+        lambda _: lambda text, verbose, add_special_tokens: {"input_ids": start * add_special_tokens + [len(text)]},
+    )
+    assert corpora.joined_ids(None, "wikitext2-test").tolist()[0] == 7
+    assert corpora.joined_ids(None, "wikitext2-test").tolist().count(7) == 1
+
+
 @pytest.mark.slow
 def test_toy_corpora_need_no_hub(no_hub):
     assert len(corpora.texts("standin-train")) > len(corpora.texts("standin-test")) > 100
@@ -180,6 +202,8 @@ def test_arcs_questions_are_asked_as_mmlus(monkeypatch):
     )
     asked = [(text.splitlines()[2], text[-1]) for text in texts]
     assert asked == [("Which star?", "B"), ("Which atom?", "D"), ("Which rock?", "C"), ("Which wind?", "C")]
+    alone = ["Which star? star B", "Which atom? atom D", "Which rock? rock 3", "Which wind? wind C"]
+    assert corpora.texts("arc-train") == corpora.texts("arc-after-500") == alone
 
 
 def test_mmlus_examples_are_answered_questions_of_one_subject_after_the_other(monkeypatch):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from tools import main
 
-from common.cli import forecast
+from common.cli import checks, forecast
 from common.cli.options import QUICK, parsed
 from common.models import loading
 from common.models.architectures import layer_list
@@ -97,7 +97,7 @@ def test_a_search_for_the_number_of_layers_is_forecast_by_its_trials(seconds, to
     assert expected["search"] == pytest.approx(held_out + 3 * (expected["read"] + pruning + held_out))
     plan = tool("linearpatch", *options, "--plan")
     assert "(starting " in plan.stdout and "searching for the number of layers" in plan.stdout
-    assert "--max-perplexity-increase 0.1" in plan.stdout and "--remove" not in plan.stdout
+    assert "--max-perplexity-increase 10%" in plan.stdout and "--remove" not in plan.stdout
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,16 @@ def test_the_memory_of_a_layer_counts_experts_that_the_measured_token_does_not_u
     job = SimpleNamespace(config=model.config, layers=LAYERS, length=16, options=options)
     size = sum(p.numel() * 4 for p in layer_list(model)[LAYERS // 2].parameters())
     assert forecast.rates(job).layer_bytes == size
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_neox", "opt"])
+def test_a_share_of_parameters_counts_layers_whatever_the_checkpoint_calls_them(name, tmp_path):
+    model = tiny_model(name)
+    model.save_pretrained(tmp_path)
+    size, whole = (sum(p.numel() for p in part.parameters()) for part in (layer_list(model)[0], model))
+    assert [checks.layers_of(n * size / whole, tmp_path, LAYERS) for n in (0.5, 1, 1.5)] == [1, 1, 2]
+    weights = tmp_path / "model.safetensors"
+    assert checks.saved_bytes(tmp_path, 2, LAYERS) == weights.stat().st_size - 2 * 4 * size
 
 
 def test_the_time_left_follows_what_the_stages_took(monkeypatch, capsys):

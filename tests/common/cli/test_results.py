@@ -38,6 +38,7 @@ from common.utils.signs import signed
 from extensions.refit import tool as refit_tool
 from papers import prunecomp
 from papers.laco import algorithm, merge_layers
+from papers.laco import tool as laco_tool
 from papers.linearpatch import tool as linearpatch_tool
 from papers.prunecomp import tool as prunecomp_tool
 from papers.prunecomp.search import Search
@@ -354,7 +355,8 @@ def test_a_sweep_keeps_what_it_measured_whatever_stops_it(tool, tmp_path):
     assert run.status == 2 and not run.out.exists()
 
 
-def test_a_sweep_that_was_stopped_continues_by_the_same_command(tool, text, tmp_path, undrawn):
+@pytest.mark.parametrize("method", [LINEARPATCH, refit_tool.METHOD, laco_tool.METHOD], ids=lambda method: method.paper)
+def test_a_sweep_that_was_stopped_continues_by_the_same_command(method, tool, text, tmp_path, undrawn):
     """To the numbers of one that was not; nothing is measured twice, and not from what changed since."""
     applied, stop = [], 3
 
@@ -362,13 +364,13 @@ def test_a_sweep_that_was_stopped_continues_by_the_same_command(tool, text, tmp_
         applied.append(job.count)
         if job.count == stop:
             raise KeyboardInterrupt
-        return LINEARPATCH.apply(job)
+        return method.apply(job)
 
     own_text = tmp_path / "text.txt"
     own_text.write_text(text.read_text())
 
     def run(out, *more):
-        return tool(replace(LINEARPATCH, apply=counted), "--sweep", "2-4", *more, text=own_text, out=tmp_path / out)
+        return tool(replace(method, apply=counted), "--sweep", "2-4", *more, text=own_text, out=tmp_path / out)
 
     assert run("stopped").status == 130 and applied == [4, 3]
     assert "Not measured yet: 2, 3. The same command continues" in (tmp_path / "stopped" / "sweep.md").read_text()

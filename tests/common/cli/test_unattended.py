@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import httpx2
 import huggingface_hub
 import pytest
 import torch
@@ -29,7 +30,7 @@ def test_a_share_of_the_parameters_takes_the_fewest_layers_that_hold_it(ratio, t
     layer = (whole - parameters(run.out)) / removed
     share = float(ratio.removesuffix("%")) / (100 if "%" in ratio else 1)
     assert removed * layer / whole >= share > (removed - 1) * layer / whole
-    assert f"--target-ratio {share}" in run.card and "--remove" not in run.card
+    assert f"--target-ratio {100 * share:g}%" in run.card and "--remove" not in run.card
 
 
 @pytest.mark.parametrize("paper", TOOLS)
@@ -142,11 +143,14 @@ def test_a_plan_says_where_it_would_go_and_asks_no_hub(tool, monkeypatch):
     assert "would upload the result to me/small, a private repository if it is new" in run.stdout
 
 
-def test_a_push_that_fails_leaves_the_result_and_says_how_to_go_on(tool, logged_in, monkeypatch):
-    response = SimpleNamespace(headers={}, request=None, status_code=403, text="")
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: Hub(HfHubHTTPError("403 Forbidden", response=response)))
+REFUSED = HfHubHTTPError("403 Forbidden", response=SimpleNamespace(headers={}, request=None, status_code=403, text=""))
+
+
+@pytest.mark.parametrize("error", [REFUSED, httpx2.ConnectError("connection lost")], ids=["refused", "broken"])
+def test_a_push_that_fails_leaves_the_result_and_says_how_to_go_on(error, tool, logged_in, monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: Hub(error))
     run = tool("linearpatch", "--remove", 2, "--push-to-hub", "them/small", "--no-evaluation")
-    assert run.status == 1 and "cannot push to them/small: 403 Forbidden" in run.last_line
+    assert run.status == 1 and f"cannot push to them/small: {error}" in run.last_line
     assert f"`hf upload them/small {run.out}`" in run.last_line
     assert run.model.config.num_hidden_layers == 4
 
