@@ -214,6 +214,8 @@ def check(options: ToolOptions) -> None:
     if (tasks(options) or options.limit is not None) and (options.no_evaluation or options.sweep):
         without = "--no-evaluation leaves" if options.no_evaluation else "--sweep, which measures perplexity, leaves"
         raise UserError(f"{without} --tasks and --limit out; give one of the two")
+    if options.limit is not None and not tasks(options):
+        raise UserError("--limit has no effect without --tasks. Name tasks, or remove --limit")
     idle = [f"--{name}" for name in options.CHOOSES if getattr(options, name) != getattr(type(options), name)]
     if options.layers is not None and idle:
         raise UserError(f"{' and '.join(idle)} would choose layers, which --layers names; give one of the two")

@@ -64,10 +64,10 @@ def train(options: PostTrainingCommand) -> None:
     """
     import torch
     from transformers import Trainer
-    from transformers.trainer_utils import get_last_checkpoint
 
     from common.calibration import corpora
     from common.models import checkpoint, loading
+    from common.training.finetuning import state
     from common.training.finetuning.trainer import arguments
 
     corpora.get(options.corpus)  # before the model is read
@@ -85,8 +85,7 @@ def train(options: PostTrainingCommand) -> None:
         tokenizer, corpora.texts(options.corpus), length=options.length, tokens=options.tokens, seed=settings.seed
     )
     trainer = Trainer(model, args=args, train_dataset=blocks, data_collator=stacked)
-    newest = get_last_checkpoint(str(options.out)) if options.out.is_dir() else None
-    trainer.train(resume_from_checkpoint=newest)
+    trainer.train(resume_from_checkpoint=state.last_checkpoint(options.out))
     if trainer.is_world_process_zero():
         checkpoint.save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, options.out / "model")
 

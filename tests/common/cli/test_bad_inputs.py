@@ -238,6 +238,7 @@ COMMON = [
     (["--seed", "-1"], "--seed -1: use 0 to 4,294,967,295"),
     (["--seed", "99999999999999999999"], "--seed 99999999999999999999"),
     (["--limit", "1"], "--limit 1: 1 item leaves no standard error; use 2 or more"),
+    (["--limit", "8"], "--limit has no effect without --tasks. Name tasks, or remove --limit"),
     (["--limit", "-3"], "--limit -3"),
     (["--tasks", "piqa arc_easy"], "'piqa arc_easy' is no task's name; separate names by commas"),
     (["--tasks", "../secrets"], "is no task's name"),

@@ -189,6 +189,8 @@ def test_posttraining_learns_and_continues(write_checkpoint, tmp_path, monkeypat
     first = (tmp_path / "out" / "model" / "model.safetensors").read_bytes()
     for folder in ("checkpoint-6", "model"):  # as if it had been killed after the third of six steps
         shutil.rmtree(tmp_path / "out" / folder)
+    (tmp_path / "out" / "checkpoint-5").mkdir()  # while it wrote one
+    (tmp_path / "out" / "checkpoint-5" / "model.safetensors").write_bytes(first[:100])
     assert posttrain.main([*common, "--tokens", "384"]) == 0
     assert (tmp_path / "out" / "model" / "model.safetensors").read_bytes() == first
 
