@@ -111,6 +111,15 @@ def read_config(file: Path):
             config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
     except Exception as error:  # whatever a config may do to its class: there is no common base
         raise UserError(f"cannot load {path}: its config.json is not understood ({explained(error)})") from error
+    if config.model_type == "opt" and (
+        config.word_embed_proj_dim != config.hidden_size
+        or not config.do_layer_norm_before
+        or config._remove_final_layer_norm
+    ):
+        raise UserError(
+            f"cannot load {path}: this OPT projects its embeddings, or has no final norm (as OPT-350m), which is not "
+            "supported. Take another size"
+        )
     text = config.get_text_config(decoder=True)
     pad, rows = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
     if isinstance(pad, int) and isinstance(rows, int) and not -rows <= pad < rows:

@@ -67,8 +67,15 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
     dtype = dtype or stored
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    with suppress(OSError):  # none there, or damaged: then the model's config says it all, as in `from_pretrained`
-        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    for file in (
+        "generation_config.json",
+        "config.json",
+    ):  # as `from_pretrained`: older models have it all in the second
+        with suppress(OSError):
+            model.generation_config = GenerationConfig.from_pretrained(
+                folder, config_file_name=file, local_files_only=True, _from_model_config=file == "config.json"
+            )
+            break
     model.eval().requires_grad_(False)
     parameters = {name for name, _ in model.named_parameters()}
     if buffers := [name for name in model.state_dict() if name.startswith(LAYERS) and name not in parameters]:

@@ -11,6 +11,7 @@ huggingface_hub's switch turns the hub off (HF_HUB_OFFLINE, which counts here). 
 the hub answers, and takes a cache with a missing weight file for complete; these are the reasons for this module.
 """
 
+import fnmatch
 import os
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, get_session
 
 from common.models.files import pickled_weights, renamed_architectures, safetensors_reader
+from common.models.files.older_transformers import VOCABULARIES
 from common.utils import cache
 from common.utils.errors import NoData, UserError, first_line, is_full_disk
 
@@ -31,7 +33,6 @@ REMEDY = "`python -m reproductions fetch TARGET` on a machine with network, or u
 _IGNORED = ["original/*", "consolidated*", "*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.msgpack", "*.h5", "*.py"]
 # Who proposes conversions, and how the hub's conversion service titles them.
 _BOT, _BOT_TITLE = "SFconvertbot", "Adding `safetensors` variant of this model"
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 def mirror(kind: str, hub_id: str) -> Path | None:
@@ -74,7 +75,8 @@ def _probe() -> str | None:
         status = get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS).status_code
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here means one thing: not reachable
         return f"{constants.ENDPOINT} cannot be reached ({type(error).__name__})"
-    return None if status < 400 else f"{constants.ENDPOINT} answered {status}"
+    # a proxy may refuse its root and have the models; what the hub itself refuses the client explains
+    return None if status < 500 else f"{constants.ENDPOINT} answered {status}"
 
 
 def remedy(error: BaseException) -> str:
@@ -130,12 +132,17 @@ def _as_safetensors(path: Path, hub_id: str) -> Path:
 def _download(hub_id: str, revision: str | None, convert_weights: bool) -> Path:
     require_hub(hub_id)
     with _explained(hub_id, revision):
-        if _has_safetensors(hub_id, revision):
+        if _has_file(hub_id, revision, "*.safetensors"):
             return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=_IGNORED))
         if revision is None and (proposed := _proposed_conversion(hub_id)):
             path = Path(huggingface_hub.snapshot_download(hub_id, revision=proposed, ignore_patterns=_IGNORED))
             _remember_conversion(hub_id, path.name)
             return path
+        if not _has_file(hub_id, revision, "pytorch_model*.bin"):
+            raise UserError(
+                f"could not load {hub_id}: it has neither safetensors nor pickled weights, and no other kind is read, such "
+                "as GGUF. Name the repository that it was made from"
+            )
         if not convert_weights:
             raise pickled_weights.refusal(hub_id)
         ignored = [pattern for pattern in _IGNORED if pattern != "*.bin"]
@@ -182,9 +189,10 @@ def _explained(hub_id: str, revision: str | None = None) -> Iterator[None]:
         raise UserError(f"could not fetch {hub_id}: {first_line(error)}; {remedy(error)}") from error
 
 
-def _has_safetensors(hub_id: str, revision: str | None) -> bool:
+def _has_file(hub_id: str, revision: str | None, pattern: str) -> bool:
+    """Return whether a repository has such a file outside its folders."""
     files = huggingface_hub.HfApi().model_info(hub_id, revision=revision).siblings
-    return any(file.rfilename.endswith(".safetensors") and "/" not in file.rfilename for file in files)
+    return any(fnmatch.fnmatchcase(file.rfilename, pattern) and "/" not in file.rfilename for file in files)
 
 
 def _proposed_conversion(hub_id: str) -> str | None:
@@ -197,7 +205,7 @@ def _proposed_conversion(hub_id: str) -> str | None:
     )
     for proposal in proposals:
         by_the_bot = proposal.author == _BOT and proposal.title == _BOT_TITLE
-        if by_the_bot and _has_safetensors(hub_id, proposal.git_reference):
+        if by_the_bot and _has_file(hub_id, proposal.git_reference, "*.safetensors"):
             return proposal.git_reference
     return None
 
@@ -234,4 +242,4 @@ def _cached(hub_id: str, revision: str | None) -> Path | None:
         return None
     complete = pickled_weights.only(path) or (weights and all((path / name).exists() for name in weights))
     complete = complete and (path / "config.json").exists()
-    return path if complete and any((path / name).exists() for name in _TOKENIZERS) else None
+    return path if complete and any((path / name).exists() for name in VOCABULARIES) else None

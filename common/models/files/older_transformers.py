@@ -19,17 +19,14 @@ from pathlib import Path
 import transformers
 
 CONFIG = "config.json"
-# Without any of these there is no tokenizer.
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
-# With these, all that makes numbers of a text. A chat template's own file does not: no text here goes through one.
-TOKENS = (
-    *TOKENIZER_FILES,
-    "merges.txt",
-    "added_tokens.json",
-    "special_tokens_map.json",
-    "tekken.json",
-    "tiktoken.model",
+# Files of which each holds a vocabulary; without any of these and tokenizer_config.json there is no tokenizer.
+VOCABULARIES = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model"),
+    *("tekken.json", "tiktoken.model"),
 )
+TOKENIZER_FILES = (*VOCABULARIES, "tokenizer_config.json")
+# With these, all that makes numbers of a text. A chat template's own file does not: no text here goes through one.
+TOKENS = (*TOKENIZER_FILES, "merges.txt", "added_tokens.json", "special_tokens_map.json")
 _BESIDE = ("chat_template.jinja", "chat_template.json")
 _NEW_CLASS, _OLD_CLASS = "TokenizersBackend", "PreTrainedTokenizerFast"
 _CODE = "auto_map"
@@ -46,10 +43,15 @@ def rewrite(directory: Path, source: Path | None = None) -> None:
     written = _read(directory / CONFIG)
     written.pop(_CODE, None)
     if written.get("model_type") in transformers.CONFIG_MAPPING:
-        config = older_names(_changed(written, source) if source else written)
-        config.pop(_CODE, None)
-        if _understood(config) == _understood(written):
-            (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        target, merged = _understood(written), _changed(written, source) if source else written
+        # transformers drops some names, as sliding_window_pattern, only where it derives the layers' types from them
+        extra = _understood(merged).keys() - target.keys()
+        for content in (merged, {name: value for name, value in merged.items() if name not in extra}, written):
+            config = older_names(content)
+            config.pop(_CODE, None)
+            if _understood(config) == target:
+                (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+                break
     if (directory / "tokenizer_config.json").exists():
         _tokenizer(directory, source)
 
@@ -89,7 +91,8 @@ def _understood(config: dict) -> dict:
 
 
 def _tokenizer(directory: Path, source: Path | None) -> None:
-    if source and (source / "tokenizer_config.json").exists():
+    # a vocabulary under another name, which some class knows, would be lost
+    if source and any((source / name).exists() for name in VOCABULARIES):
         for name in (*TOKENS, *_BESIDE):
             if (source / name).exists():
                 shutil.copyfile(source / name, directory / name)

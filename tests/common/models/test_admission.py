@@ -92,6 +92,14 @@ def test_refused_by_the_tables(damaged, capsys):
     assert printed.startswith("error: cannot load") and printed.count("\n") == 1
 
 
+@pytest.mark.parametrize("changed", [{"word_embed_proj_dim": 32}, {"do_layer_norm_before": False}])
+def test_an_opt_of_another_form_is_refused(changed, write_checkpoint, tmp_path):
+    folder = write_checkpoint(tmp_path / "model", "opt")
+    edited_config(**changed)(folder)
+    with pytest.raises(UserError, match=r"\(as OPT-350m\), which is not supported"):
+        models.load(folder)
+
+
 def test_stacked_experts_are_compared_too(write_checkpoint, tmp_path):
     folder = write_checkpoint(tmp_path / "model", "mixtral")
     edited_config(intermediate_size=104)(folder)

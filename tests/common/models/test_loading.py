@@ -2,6 +2,7 @@
 
 import re
 import time
+from types import SimpleNamespace
 
 import httpx2
 import huggingface_hub
@@ -167,6 +168,14 @@ def test_a_hanging_name_server_does_not_hang_us(monkeypatch):
 def test_offline_switch(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE is set" in refused_within(1)
+
+
+@pytest.mark.parametrize(("status", "reason"), [(200, None), (404, None), (403, None), (502, "answered 502")])
+def test_a_proxy_that_refuses_its_root_is_asked_for_models(status, reason, monkeypatch):
+    session = SimpleNamespace(head=lambda *_, **__: SimpleNamespace(status_code=status))
+    monkeypatch.setattr(hub, "get_session", lambda: session)
+    answer = hub._probe()
+    assert answer is None if reason is None else answer.endswith(reason)
 
 
 def http_error(kind, status):

@@ -137,6 +137,11 @@ def test_how_the_model_is_to_generate_is_kept(write_checkpoint, tmp_path):
     files = [tmp_path / name / "generation_config.json" for name in ("whole", "streamed")]
     first, second = (json.loads(file.read_text()) for file in files)
     assert first == second and settings.items() <= second.items()
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"temperature": 0.7, "do_sample": True, "max_length": 96}))
+    whole, streamed, _ = opened(folder)  # of older models it is in the config
+    assert streamed.generation_config == whole.generation_config and streamed.generation_config.temperature == 0.7
     (folder / "generation_config.json").write_text("{")  # which transformers goes without
     whole, streamed, _ = opened(folder)
     assert streamed.generation_config.eos_token_id == whole.generation_config.eos_token_id == 2

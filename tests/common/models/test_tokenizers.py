@@ -3,6 +3,7 @@
 import json
 import logging
 
+import pytest
 import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
@@ -44,19 +45,29 @@ def test_a_tokenizer_that_is_read_as_its_file_says_stays_what_it_is(write_checkp
     assert not caplog.text
 
 
-def test_a_sentencepiece_model_alone_is_read(write_checkpoint, tmp_path):
-    """Vicuna has a tokenizer.model and no tokenizer.json."""
+@pytest.mark.parametrize(
+    ("name", "kind", "pieces", "size"),
+    [("tokenizer.model", "LlamaTokenizer", "bpe", 60), ("spiece.model", "T5Tokenizer", "unigram", 28)],
+)
+def test_a_sentencepiece_model_alone_is_read_and_saved(name, kind, pieces, size, write_checkpoint, tmp_path):
+    """Vicuna has a tokenizer.model and no tokenizer.json; some models of GPT-NeoX have a spiece.model."""
     path = write_checkpoint(tmp_path / "model")
     for file in path.glob("*token*"):
         file.unlink()
     (tmp_path / "text.txt").write_text("\n".join(TEXT * 20))
     sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text.txt"), model_prefix=str(path / "tokenizer"), model_type="bpe", vocab_size=60,
+        input=str(tmp_path / "text.txt"), model_prefix=str(path / "tokenizer"), model_type=pieces, vocab_size=size,
         byte_fallback=False, minloglevel=2,
     )  # fmt: skip
     (path / "tokenizer.vocab").unlink()
-    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer", "legacy": True}))
-    ours = checkpoint.load_tokenizer(path)
-    original = sentencepiece.SentencePieceProcessor(model_file=str(path / "tokenizer.model"))
+    (path / "tokenizer.model").rename(path / name)
+    settings = {"tokenizer_class": kind, "legacy": True, "extra_ids": 0}
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+    digest, (model, ours) = checkpoint.digest(path), checkpoint.load(path)
+    saved = checkpoint.load_tokenizer(checkpoint.save(model, ours, tmp_path / "saved", source=path))
+    original = sentencepiece.SentencePieceProcessor(model_file=str(path / name))
     for text in TEXT:
-        assert ours(text, add_special_tokens=False).input_ids == original.encode(text)
+        for tokenizer in (ours, saved):
+            assert tokenizer(text, add_special_tokens=False).input_ids == original.encode(text)
+    (path / name).write_bytes((path / name).read_bytes()[:-1])
+    assert checkpoint.digest(path) != digest

@@ -35,6 +35,12 @@ def test_the_texts_alone_are_read(rows, name, tmp_path):
         assert read(write(tmp_path, content, name)) == expected
 
 
+@pytest.mark.parametrize("first", ["[1]", "[]", "[2024]", "[1, 2]"])
+def test_a_text_that_begins_with_a_bracketed_number_is_a_text(first, tmp_path):
+    content = f"{first}\nA text with a footnote.\n"
+    assert read(write(tmp_path, content, "notes.txt")) == content
+
+
 @pytest.mark.parametrize("name", ["data.jsonl", "data.txt"])
 @pytest.mark.parametrize(
     ("content", "message"),

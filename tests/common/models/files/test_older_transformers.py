@@ -55,6 +55,25 @@ def test_a_pruned_model_keeps_the_words_of_what_it_was_read_from(of_old, ids, tm
         assert torch.equal(AutoModelForCausalLM.from_pretrained(saved)(ids).logits, model(ids).logits)
 
 
+def test_a_pattern_of_layers_that_fits_no_longer_goes_and_the_other_names_stay(tmp_path):
+    """Of Command R7B: transformers derives layer_types from its sliding_window_pattern."""
+    source = tmp_path / "source"
+    source.mkdir()
+    old = {"model_type": "cohere2", "num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 4}
+    old |= {"rope_theta": 50000, "sliding_window_pattern": 4, "torch_dtype": "bfloat16", "sliding_window": 8}
+    (source / "config.json").write_text(json.dumps(old))
+    config = AutoConfig.from_pretrained(source)
+    config.layer_types = [kind for index, kind in enumerate(config.layer_types) if index not in (1, 2)]
+    config.num_hidden_layers = 6
+    config.save_pretrained(tmp_path / "saved")
+    kept = understood(tmp_path / "saved")
+    older_transformers.rewrite(tmp_path / "saved", source)
+    assert understood(tmp_path / "saved") == kept
+    saved = read(tmp_path / "saved" / "config.json")
+    assert saved["rope_theta"] == 50000 and saved["torch_dtype"] == "bfloat16"
+    assert saved["layer_types"] == config.layer_types and "sliding_window_pattern" not in saved
+
+
 def test_another_type_is_said_by_the_name_that_the_source_has(of_old, tmp_path):
     model, tokenizer = checkpoint.load(of_old, dtype="bfloat16")
     saved = checkpoint.save(model, tokenizer, tmp_path / "saved", source=of_old)

@@ -170,6 +170,16 @@ def test_without_a_conversion_on_the_hub(write_pickled, tmp_path, serve, cut_off
     assert loaded.source["revision"] == MAIN
 
 
+def test_a_repository_of_other_weights_is_not_offered_a_conversion(write_pickled, tmp_path, serve):
+    write_pickled(tmp_path / "main")
+    for file in (tmp_path / "main").glob("*.bin*"):
+        file.rename(file.with_suffix(".gguf"))
+    served = serve(Hub({"main": (MAIN, tmp_path / "main")}))
+    message = refused()
+    assert "neither safetensors nor pickled weights" in message and "--convert-weights" not in message
+    assert served.downloads == []
+
+
 def test_pickled_weights_in_the_cache_are_not_read_without_network_either(write_pickled, tmp_path, serve, cut_off):
     model = write_pickled(tmp_path / "main")
     serve(Hub({"main": (MAIN, tmp_path / "main")})).snapshot_download(HUB_ID)
