@@ -278,13 +278,13 @@ def _run(options: RunCommand) -> int:
     work = _work(tables, store, jobs, options.force)
     if options.recipe:
         work = workers.named_work(work, options.recipe, _work(tables, store, jobs, force=True))
+    if not work:
+        labels = ", ".join(dict.fromkeys(subject.phrase for subject, _ in jobs))
+        print(f"every cell on {labels} has a result; nothing to measure", file=sys.stderr)
     if options.list_work:
         print(workers.list_work(options, work), end="")
         return 0
     failed = _measure(options, tables, store, jobs, work) if work else 0
-    if not work:
-        labels = ", ".join(dict.fromkeys(subject.phrase for subject, _ in jobs))
-        print(f"every cell on {labels} has a result; nothing to measure", file=sys.stderr)
     if failed:
         cells = "1 cell" if failed == 1 else f"{failed} cells"
         again = "the reasons are recorded and the next run tries again"

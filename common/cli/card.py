@@ -110,7 +110,11 @@ def summary(report: dict) -> str:
 def _quick_run_size(report: dict) -> str:
     """Return how little a quick run has read."""
     options, length = report["options"], report["text"]["window"]
-    return f"{options['samples']} calibration sequences and {options['test_samples']} test sequences of {length} tokens"
+    calibration, test = (
+        plural(options["samples"], "calibration sample"),
+        plural(options["test_samples"], "test sequence"),
+    )
+    return f"{calibration} and {test} of {length} tokens"
 
 
 def source_facts(name: str, source: Path) -> dict:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from common import calibration
 from common.calibration import corpora
 from common.cli.method import Method
-from common.cli.options import ToolOptions, numbers, sweep_options
+from common.cli.options import QUICK, ToolOptions, numbers, sweep_options
 from common.cli.texts import read
 from common.console.progress import say
 from common.evaluation.windowed_perplexity import split_into_sequences
@@ -168,8 +168,8 @@ class Job:
         context = getattr(self.config, "max_position_embeddings", 2048)
         if self.options.length is None:
             return 256 if self.toy else min(2048, context)
-        if self.options.quick and self.options.length > context:
-            return context
+        if self.options.quick and self.options.length == QUICK["length"]:
+            return min(QUICK["length"], context)
         if self.options.length > context:
             raise UserError(f"--length {self.options.length} is more than the model's context of {context} tokens")
         return self.options.length

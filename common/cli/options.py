@@ -191,11 +191,13 @@ def parsed(kind: type[O], arguments: Sequence[str] | None = None) -> O:
         UserError: a request that cannot be met.
         SystemExit: a command line that cannot be parsed; a message is printed.
     """
-    options = kind(**vars(tool_parser(kind).parse_args(arguments)))
-    if options.quick:
+    asked = tool_parser(kind)
+    options = kind(**vars(asked.parse_args(arguments)))
+    if options.quick:  # parsed again, because a typed value may equal a default
+        defaults = {name: getattr(kind, name) for name in QUICK | kind.OWN_QUICK}
         for name, value in (QUICK | kind.OWN_QUICK).items():
-            if getattr(options, name) == getattr(kind, name):
-                setattr(options, name, value)
+            asked.set_defaults(**{name: value if defaults[name] is None else min(value, defaults[name])})
+        options = kind(**vars(asked.parse_args(arguments)))
     check(options)
     return options
 
@@ -363,8 +365,8 @@ def stopped_sweep(out: Path, requested: dict) -> dict | None:
 
 
 def sweep_options(options: ToolOptions) -> dict:
-    """Return the options of a sweep as its report holds them."""
-    return printable.plain(vars(options)) | {"remove": None}
+    """Return the options of a sweep as its report holds them; what was begun with --force continues without it."""
+    return printable.plain(vars(options)) | {"remove": None, "force": False}
 
 
 def _check_model(options: ToolOptions) -> None:

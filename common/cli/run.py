@@ -36,8 +36,13 @@ def main(method: Method, options: ToolOptions) -> int:
     """Run a tool with its options; return the exit status."""
     with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
         report, status = _answered(method, options)
-    if options.json and report is not None:
-        print(json.dumps(card.finite(report) | {"out": str(options.out), "status": status}, indent=1, allow_nan=False))
+    try:
+        if options.json and report is not None:
+            whole = card.finite(report) | {"out": str(options.out), "status": status}
+            print(json.dumps(whole, indent=1, allow_nan=False))
+        sys.stdout.flush()
+    except BrokenPipeError:  # all is done, and nobody reads what it says
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status
 
 
@@ -129,7 +134,8 @@ def _left_behind(options: ToolOptions, earlier: tuple | None) -> str:
     if result == earlier:
         return f"{options.out} is as it was"
     if options.sweep:
-        return f"{options.out} has the numbers that were measured. The same command measures the others"
+        command = "The same command without --force" if options.force else "The same command"
+        return f"{options.out} has the numbers that were measured. {command} measures the others"
     return f"{options.out} holds the whole new checkpoint. Its card says what was not measured"
 
 

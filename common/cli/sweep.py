@@ -144,7 +144,9 @@ def _table(report: dict) -> str:
         lines.append([row["removed"], alone, repaired, ", ".join(map(str, row["layers"])) or row["reason"]])
     table = markdown(["removed", "no repair", "repaired", "layers"], lines, "rrrl")
     missing = ", ".join(map(str, report["missing"]))
-    stopped = f"\nNot measured yet: {missing}. The same command continues from here.\n" if missing else ""
+    stopped = (
+        f"\nNot measured yet: {missing}. The same command continues from here (without --force).\n" if missing else ""
+    )
     return f"**{_title(report)}**\n\n{table}\n{stopped}"
 
 

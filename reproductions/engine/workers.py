@@ -118,6 +118,8 @@ def check(options: SpreadingOptions) -> None:
     """Refuse impossible options before anything is read."""
     if options.slurm is not None and options.workers is not None:
         raise UserError("--workers and --slurm are two places for one run; choose one of them")
+    if options.list_work and (options.workers is not None or options.slurm is not None):
+        raise UserError("--list-work prints commands and measures nothing. Leave --workers and --slurm out")
     if options.slurm is not None:
         slurm_options(options.slurm)
 

@@ -144,6 +144,16 @@ def test_quick_sets_what_was_not_given_and_is_marked(model, text, tmp_path, caps
     options = parsed(method.options, [*command, "--plan"])
     assert (options.samples, options.length, options.test_samples) == (QUICK["samples"], QUICK["length"], 4)
     assert main(method, [*command, "--out", str(out)]) == 0
-    assert "quick run: 16 calibration sequences and 4 test sequences of 256 tokens" in capsys.readouterr().out
-    assert "**Quick run.** 16 calibration sequences" in (out / "README.md").read_text()
+    assert "quick run: 16 calibration samples and 4 test sequences of 256 tokens" in capsys.readouterr().out
+    assert "**Quick run.** 16 calibration samples" in (out / "README.md").read_text()
     assert json.loads((out / "pruning.json").read_text())["quick"] is True
+
+
+def test_quick_changes_no_typed_value_and_reads_no_more_than_otherwise(model, text):
+    command = ["--model", str(model), "--text", str(text), "--remove", "2", "--quick", "--plan"]
+    kind = method_of("linearpatch").options
+    typed = parsed(kind, [*command, "--samples", str(kind.samples), "--test-samples", str(kind.test_samples)])
+    assert (typed.samples, typed.test_samples, typed.length) == (kind.samples, kind.test_samples, QUICK["length"])
+    for paper in TOOLS:
+        kind = method_of(paper).options
+        assert parsed(kind, command).samples == min(kind.samples, QUICK["samples"])

@@ -381,6 +381,10 @@ def test_a_sweep_that_was_stopped_continues_by_the_same_command(method, tool, te
     assert stopped.status == 0 and applied == [4, 3, 3, 2]
     assert stopped.rows == run("whole").rows and [row["removed"] for row in stopped.rows] == [2, 3, 4]
     assert run("stopped").status == 2  # finished
+    stop = 3
+    assert run("stopped", "--force").status == 130
+    stop, before = None, len(applied)
+    assert run("stopped").rows == stopped.rows and applied[before:] == [3, 2]  # without --force
     stop = 2
     assert run("changed").status == 130
     own_text.write_text(text.read_text() + "more of it\n" * 50)

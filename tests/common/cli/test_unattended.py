@@ -1,6 +1,8 @@
 """Options for runs that nobody watches: a share of the parameters, a bound on perplexity, JSON, the hub."""
 
 import json
+import os
+import sys
 from types import SimpleNamespace
 
 import httpx2
@@ -11,6 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from safetensors import safe_open
 
 from common.cli import bounded, push
+from common.cli import run as run_module
 from common.models.files import hub
 from tests.tools import TOOLS
 
@@ -101,6 +104,18 @@ def test_json_is_all_of_standard_output_and_progress_is_not(more, tool):
     if more == "--remove 2":
         assert printed["evaluation"]["after"] == run.report["evaluation"]["after"]
         assert printed["layers"] == run.report["layers"] and "saved to" in run.stderr
+
+
+def test_a_reader_of_json_that_has_gone_costs_nothing(tool, monkeypatch):
+    def printed(*_, **more):
+        if "file" not in more and sys.stdout is not sys.stderr:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(run_module, "print", printed, raising=False)
+    monkeypatch.setattr(run_module, "os", SimpleNamespace(**vars(os) | {"dup2": lambda *_: None}))
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1)
+    done = tool("linearpatch", "--remove", 2, "--json", "--no-evaluation")
+    assert done.status == 0 and done.model.config.num_hidden_layers == 4
 
 
 class Hub:
