@@ -201,7 +201,7 @@ def choose(
         return merged((influence / influence.sum()).tolist())
     trials = [merged([share, 1 - share]) for share in SHARES]
     losses = losses_of_merges(decoder, ids[:tried], first, trials, batch_size=batch_size, progress=progress)
-    return trials[losses.index(min(losses))]
+    return trials[selection.lowest(dict(enumerate(losses)))]
 
 
 @torch.no_grad()

@@ -147,7 +147,7 @@ class Moments:
             error = ((self.gram @ values - 2 * self.cross) * values).sum() + self.target
         else:
             error = (self.squares[rotated] * values**2 - 2 * self.products[rotated] * values).sum() + self.target
-        return float(error) / nothing
+        return float(error) / nothing if nothing else 1.0
 
 
 def _step(matrix: Tensor) -> int:

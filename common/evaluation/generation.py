@@ -5,7 +5,8 @@ brings along are not used.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import stdev
 
@@ -58,10 +59,23 @@ def complete(model, tokenizer, prompts: Sequence[str], tokens: int) -> list[str]
         width = max(len(encoded[index]) for index in batch)
         ids = torch.tensor([[pad] * (width - len(encoded[index])) + encoded[index] for index in batch])
         mask = torch.tensor([[0] * (width - len(encoded[index])) + [1] * len(encoded[index]) for index in batch])
-        out = model.generate(ids.to(device), attention_mask=mask.to(device), generation_config=settings)
+        with _without_own_settings(model):
+            out = model.generate(ids.to(device), attention_mask=mask.to(device), generation_config=settings)
         for index, generated in zip(batch, out[:, width:], strict=True):
             texts[index] = tokenizer.decode(generated, skip_special_tokens=True)
     return texts
+
+
+@contextmanager
+def _without_own_settings(model) -> Iterator[None]:
+    """Leave out a model's own generation settings: transformers fills with them what a caller's leave open."""
+    import transformers
+
+    own, model.generation_config = model.generation_config, transformers.GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 def distinct_bigrams(text: str) -> float | None:

@@ -13,6 +13,7 @@ responses are never cached, as lm-eval's cache key ignores changed weights.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import sys
@@ -164,6 +165,8 @@ class SharedContextLM(HFLM):
 
     def __init__(self, model, tokenizer, *, batch_size: int = 16, **options):
         self.decoder, tokenizer = Decoder(model), open_ended(tokenizer)
+        if tokenizer.pad_token is None:
+            tokenizer = copy.deepcopy(tokenizer)  # lm-eval gives it one
         # It warns that a model object makes it ignore its options about loading one.
         with errors_only("lm_eval.models.huggingface"):
             super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, **options)
@@ -186,6 +189,11 @@ class SharedContextLM(HFLM):
 
         One call for all of them is several times faster than a call for each, and choices share their context.
         """
+        if self.prefix_token_id is None:
+            raise UserError(
+                "the tokenizer has neither a start nor an end token, and lm-eval needs one of them. Name one in "
+                "tokenizer_config.json"
+            )
         first = self.tokenizer.decode(self.prefix_token_id)  # lm-eval gives a text that has it no second one
         texts = {text for context, rest in pairs if context for text in (context.rstrip(), context + rest)}
         plain = sorted(text for text in texts if not text.startswith(first))

@@ -16,6 +16,7 @@ from reproductions.spec.subjects import Subject
 _ALL = rows.ABLATION | rows.VARIANTS
 STEPS = {name: step for name, (_, step) in _ALL.items()}
 LABELS = {name: label.removeprefix("+ ") for name, (label, _) in _ALL.items()}
+COME = next(iter(rows.ABLATION))  # the regression of CoMe's public code
 # Each with what it is compared with.
 COMPARED = (*pairwise(rows.ABLATION), *((rows.REFIT, variant) for variant in rows.VARIANTS))
 
@@ -91,6 +92,16 @@ ABLATION = Table(
                 comparisons.beats(*_both(repair, before), column=AVERAGE),
             )
             for before, repair in COMPARED
+        ),
+        Claim(
+            "refit-lowers-perplexity-of-come",
+            "extension: the refit leaves a lower perplexity than the regression of CoMe's public code",
+            comparisons.beats(*_both(rows.REFIT, COME), column="PPL AVG", lower=True),
+        ),
+        Claim(
+            "refit-answers-more-than-come",
+            "extension: the refit is more accurate than the regression of CoMe's public code",
+            comparisons.beats(*_both(rows.REFIT, COME), column=AVERAGE),
         ),
     ),
     note=NOTE,

@@ -120,6 +120,12 @@ def distill(
     layers = neighbours(teacher.num_layers, removed, following)
     if not layers:
         raise UserError("no layer is next to an interface. Raise following, or distil nothing")
+    for place, layer in enumerate(kept_layers):  # of these the original's are judged
+        own, kept = student.layers[place].parameters(), teacher.layers[layer].parameters()
+        if layer not in layers and any(not torch.equal(a, b.to(a.device)) for a, b in zip(own, kept, strict=True)):
+            raise UserError(
+                f"layer {layer} is not the original's, and would not be trained. Raise following to the repair's, or to more"
+            )
     parameters = trained_parameters(model, teacher.num_layers, removed, following)
     fitting = fitting or fitting_for(parameters.values())
     replacements = {

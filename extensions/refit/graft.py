@@ -122,7 +122,8 @@ class Observed:
         neurons = (self.features[writer].abs().mean(0) * self._lengths(writer) > least).nonzero().flatten()
         down = self._matrix(writer, MLP).weight[:, neurons].T.float().cpu()
         matrices: dict[str, tuple[Tensor, Tensor | None]] = {MLP: (down, None)}
-        gains = [self._matrix(layer, self.decoder.spec.mlp.norm).weight.float().cpu() for layer in (writer, host)]
+        spec = self.decoder.spec  # Gemma's gains are 1 + weight
+        gains = [self._matrix(layer, spec.mlp.norm).weight.float().cpu() + spec.offset_gain for layer in (writer, host)]
         exchange, activations = torch.where(gains[1] == 0, 0, gains[0] / gains[1]), {}
         for name in (GATE, UP):
             linear = self._matrix(writer, name)

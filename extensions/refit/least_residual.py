@@ -34,6 +34,7 @@ from common.pruning.recipe import Pruning, Selection, register
 from common.utils.errors import unknown
 from extensions import refit
 from extensions.refit.graft import Observed
+from extensions.refit.method import check_architecture
 
 SHAPES = ("window", "set")
 RIDGE = 1e-3
@@ -66,6 +67,7 @@ class LeastResidual(Selection):
         longest = max(self.count, layers // 3)
         errors = self._errors(context, longest)
         if self.carried:
+            check_architecture(context.decoder.architecture)  # the graft changes its output matrices
             errors |= self._errors(context, longest, assuming_graft=True)
         if self.shape == "window":
             chosen_runs = [min((run for run in errors if run[1] - run[0] == self.count), key=errors.__getitem__)]

@@ -137,6 +137,14 @@ def test_come_p_takes_the_share_of_the_lowest_loss_of_saved_merges(kind, make_ti
     assert losses_of_merges(Decoder(model), tried, pair, trials) == pytest.approx(losses, rel=1e-5)
 
 
+def test_come_p_takes_no_share_whose_loss_is_no_number(make_tiny, ids, monkeypatch):
+    monkeypatch.setattr(
+        "common.baselines.come.losses_of_merges", lambda *_, **__: [math.nan, 3.0, 2.0] + [math.nan] * 18
+    )
+    chosen = choose(Decoder(make_tiny("llama")), ids, range(6), tried=2)
+    assert chosen["shares"] == [0.1, 0.9]
+
+
 def test_come_p_needs_sequences_to_try_shares_on(make_tiny):
     with pytest.raises(UserError, match="CoMe-P with 0 sequences to try shares on: use at least one"):
         run_recipe(context_of(make_tiny(), selection={"method": "come", "count": 1, "tried": 0}))

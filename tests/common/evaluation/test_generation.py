@@ -23,7 +23,8 @@ PROMPTS = ["the layers", "the stream of a model is scaled and the layers are", "
 def test_texts_are_those_of_a_naive_loop(make_tiny, tiny_tokenizer, monkeypatch, name):
     model = make_tiny(name)
     remove_layers(model, [2, 3])
-    model.generation_config.do_sample = True  # a model's own sampling settings are not used
+    model.generation_config.do_sample = True  # a model's own settings are not used
+    model.generation_config.repetition_penalty = 5.0
     monkeypatch.setattr(generation, "BATCH", 3)
     texts = generation.complete(model, tiny_tokenizer, PROMPTS, 6)
     assert texts == [greedy_text(model, tiny_tokenizer, prompt, 6) for prompt in PROMPTS]

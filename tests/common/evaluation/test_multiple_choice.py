@@ -7,7 +7,7 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from common.console import progress
 from common.evaluation import multiple_choice
@@ -55,6 +55,15 @@ def compare(ours, expected, error=1e-4):
     for (ours_ll, ours_greedy), (their_ll, their_greedy) in zip(ours, expected, strict=True):
         assert ours_ll == pytest.approx(their_ll, abs=error)
         assert ours_greedy is their_greedy
+
+
+def test_a_tokenizer_without_special_tokens_is_refused_and_stays_what_it_is(tiny_llama, tiny_tokenizer):
+    plain = PreTrainedTokenizerFast(tokenizer_object=tiny_tokenizer.backend_tokenizer)
+    size = len(plain)
+    lm = SharedContextLM(tiny_llama, plain, max_length=16)
+    with pytest.raises(UserError, match="neither a start nor an end token"):
+        lm.loglikelihood(instances([("the answer is", "a")]))
+    assert plain.pad_token is None and len(plain) == size
 
 
 @pytest.mark.parametrize("attention", ["default", "eager"])

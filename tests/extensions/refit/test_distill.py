@@ -158,6 +158,12 @@ def test_a_distillation_without_a_layer_to_train_is_refused(original, ids):
         distill(model, original, ids, [0, 1], 1, following=0)
 
 
+def test_what_was_repaired_beyond_the_trained_layers_is_not_judged_as_the_original(original, ids):
+    model = refitted(original, ids, following=2)
+    with pytest.raises(UserError, match="layer 5 is not the original's, and would not be trained"):
+        distill(model, original, ids, REMOVED, 1, following=1)
+
+
 def distil_by_recipe(model, text, monkeypatch, folder, **options):
     """Carry a recipe's distillation out, for a model without `REMOVED`; return its context."""
     monkeypatch.setenv("LAYERLAB_WORK", str(folder))

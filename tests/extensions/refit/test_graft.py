@@ -57,10 +57,11 @@ def test_the_pruned_model_has_its_massive_activation_again(kind, make_tiny, ids,
     reloaded(model, ids)
 
 
+@pytest.mark.parametrize("kind", ["llama", "gemma"])  # Gemma's gains are 1 + weight
 @torch.no_grad()
-def test_copies_give_in_the_host_what_the_neurons_give_of_the_same_state(make_tiny, ids):
+def test_copies_give_in_the_host_what_the_neurons_give_of_the_same_state(kind, make_tiny, ids):
     """The quotient of gains exchanges the norms: fed one state, host and writer write the same by these neurons."""
-    model = planted(make_tiny("llama"))
+    model = planted(make_tiny(kind))
     before = copy.deepcopy(model)
     graft = Observed(Decoder(model), ids).graft([WRITER])
     graft.into(model.model.layers[HOST])
