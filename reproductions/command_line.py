@@ -410,7 +410,7 @@ def _show(options: RunCommand | ShowCommand) -> int:
     from reproductions.spec import narrowing, registry
 
     _check(options)
-    tables_named = [registry.get(target, options.also.split()) for target in options.targets]
+    tables_named = [registry.get(target, options.also.split()) for target in dict.fromkeys(options.targets)]
     store = Store()
     named = _subjects(options, tables_named)
     models = [model for _, of_paper in named for model in of_paper]

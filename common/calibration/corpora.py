@@ -196,10 +196,10 @@ def encode(tokenizer, text: str, special: bool = True) -> Tensor:
 
 
 def joined_ids(tokenizer, corpus: str | Corpus) -> Tensor:
-    """Return the token ids [T] of the joined text, tokenised once: special tokens stand at its very ends only.
+    """Return the token ids [T] of the joined text; special tokens stand at its very ends only.
 
-    A text of more than ``LARGE`` characters is tokenised in parts of whole documents, because that takes more than a hundred
-    times the memory of the text.
+    A text of more than ``LARGE`` characters is tokenised in parts of whole documents: at once it takes more than a hundred
+    times its memory. Tokens where two parts meet may differ.
     """
     texts = _texts(get(corpus))
     if sum(map(len, texts)) <= LARGE:

@@ -162,9 +162,13 @@ def saved_bytes(source: Path, removed: int, layers: int) -> int:
 
 
 def _of_decoder(name: str, layers: int) -> bool:
-    """Return whether a tensor belongs to a decoder layer; those that predict several tokens come after them."""
+    """Return whether a tensor belongs to a decoder layer.
+
+    Layers that predict further tokens come after these, or lie in ``mtp``; a vision tower's lie in its own part.
+    """
     layer = layer_of(name)
-    return layer is not None and layer < layers
+    beside = name.startswith("mtp.") or ".visual." in name or "vision" in name
+    return layer is not None and layer < layers and not beside
 
 
 def rounded(source: Path, most: torch.dtype | None) -> str | None:

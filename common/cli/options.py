@@ -194,9 +194,9 @@ def parsed(kind: type[O], arguments: Sequence[str] | None = None) -> O:
     asked = tool_parser(kind)
     options = kind(**vars(asked.parse_args(arguments)))
     if options.quick:  # parsed again, because a typed value may equal a default
-        defaults = {name: getattr(kind, name) for name in QUICK | kind.OWN_QUICK}
         for name, value in (QUICK | kind.OWN_QUICK).items():
-            asked.set_defaults(**{name: value if defaults[name] is None else min(value, defaults[name])})
+            default = getattr(kind, name)
+            asked.set_defaults(**{name: value if default is None else min(value, default)})
         options = kind(**vars(asked.parse_args(arguments)))
     check(options)
     return options

@@ -25,7 +25,8 @@ def check(repo: str) -> None:
         huggingface_hub.whoami()
     except Exception as error:  # HfHubHTTPError, OSError, httpx2.TransportError: no common base
         raise UserError(
-            f"--push-to-hub {repo}: the hub does not accept the token ({one_line(error)}). Log in again with `hf auth login`"
+            f"--push-to-hub {repo}: the hub does not accept the token, or did not answer ({one_line(error)}). Log in again "
+            "with `hf auth login`, or leave the option out"
         ) from error
 
 
@@ -41,7 +42,7 @@ def push(repo: str, folder: Path) -> str:
         api.upload_folder(repo_id=created.repo_id, folder_path=folder, commit_message=f"Add {folder.name}")
     except Exception as error:  # ValueError, too, and whatever the upload's own library raises
         raise UserError(
-            f"cannot push to {repo}: {one_line(error)}. The result is complete in {folder}. Check the name and the token's "
-            f"rights, then run `hf upload {repo} {folder}`"
+            f"cannot push to {repo}: {one_line(error)}. The result is complete in {folder}. Check the connection, the name "
+            f"and the token's rights, then run `hf upload {repo} {folder}`"
         ) from error
     return str(created)

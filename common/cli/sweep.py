@@ -145,7 +145,9 @@ def _table(report: dict) -> str:
     table = markdown(["removed", "no repair", "repaired", "layers"], lines, "rrrl")
     missing = ", ".join(map(str, report["missing"]))
     stopped = (
-        f"\nNot measured yet: {missing}. The same command continues from here (without --force).\n" if missing else ""
+        f"\nNot measured yet: {missing}. The same command continues from here. Leave out --force, which begins again.\n"
+        if missing
+        else ""
     )
     return f"**{_title(report)}**\n\n{table}\n{stopped}"
 

@@ -67,13 +67,11 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
     dtype = dtype or stored
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    for file in (
-        "generation_config.json",
-        "config.json",
-    ):  # as `from_pretrained`: older models have it all in the second
+    # as `from_pretrained`: older models have their settings in the config
+    for file, mark in (("generation_config.json", {}), ("config.json", {"_from_model_config": True})):
         with suppress(OSError):
             model.generation_config = GenerationConfig.from_pretrained(
-                folder, config_file_name=file, local_files_only=True, _from_model_config=file == "config.json"
+                folder, config_file_name=file, local_files_only=True, **mark
             )
             break
     model.eval().requires_grad_(False)

@@ -16,7 +16,7 @@ def is_json(name: str, text: str) -> bool:
     if Path(name).suffix.lower() in _ENDINGS:
         return True
     first = text.lstrip().partition("\n")[0]
-    return any(part.startswith(("{", "[")) and _objects(_parsed(part)) for part in (first, text.strip()))
+    return any(part.startswith(("{", "[")) and not _plain(_parsed(part)) for part in (first, text.strip()))
 
 
 def rows(name: str, text: str) -> list[dict]:
@@ -27,7 +27,10 @@ def rows(name: str, text: str) -> list[dict]:
     Raises:
         UserError: the message names the first line that is no JSON object.
     """
-    if whole := _objects(_parsed(text.strip())):
+    whole = _parsed(text.strip())
+    if isinstance(whole, dict):
+        whole = [whole]
+    if isinstance(whole, list) and whole and all(isinstance(row, dict) for row in whole):
         return whole
     objects = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -48,10 +51,9 @@ def rows(name: str, text: str) -> list[dict]:
 _FIX = "One JSON object a line is needed"
 
 
-def _objects(value: dict | list | None) -> list[dict]:
-    """Return a value's objects: itself, or those of a list of nothing else; [] for any other, as a footnote's [1]."""
-    rows = [value] if isinstance(value, dict) else value or []
-    return rows if all(isinstance(row, dict) for row in rows) else []
+def _plain(value: dict | list | None) -> bool:
+    """Return whether a value is none of JSON, or a list of numbers, as a footnote's [1]."""
+    return value is None or (isinstance(value, list) and all(isinstance(item, int | float) for item in value))
 
 
 def _parsed(text: str) -> dict | list | None:

@@ -113,14 +113,14 @@ def distill(
         were "kept" and, with ``held_out``, its divergence "before" and "after".
 
     Raises:
-        UserError: no layer to train, or an error of the checkpoints.
+        UserError: no layer to train, a changed layer that is not trained, or an error of the checkpoints.
     """
     teacher, student = Decoder(original), Decoder(model)
     kept_layers = [layer for layer in range(teacher.num_layers) if layer not in removed]
     layers = neighbours(teacher.num_layers, removed, following)
     if not layers:
         raise UserError("no layer is next to an interface. Raise following, or distil nothing")
-    for place, layer in enumerate(kept_layers):  # of these the original's are judged
+    for place, layer in enumerate(kept_layers):  # the loss runs the original's layers in their place
         own, kept = student.layers[place].parameters(), teacher.layers[layer].parameters()
         if layer not in layers and any(not torch.equal(a, b.to(a.device)) for a, b in zip(own, kept, strict=True)):
             raise UserError(

@@ -67,7 +67,6 @@ def train(options: PostTrainingCommand) -> None:
 
     from common.calibration import corpora
     from common.models import checkpoint, loading
-    from common.training.finetuning import state
     from common.training.finetuning.trainer import arguments
 
     corpora.get(options.corpus)  # before the model is read
@@ -85,9 +84,16 @@ def train(options: PostTrainingCommand) -> None:
         tokenizer, corpora.texts(options.corpus), length=options.length, tokens=options.tokens, seed=settings.seed
     )
     trainer = Trainer(model, args=args, train_dataset=blocks, data_collator=stacked)
-    trainer.train(resume_from_checkpoint=state.last_checkpoint(options.out))
+    trainer.train(resume_from_checkpoint=newest_checkpoint(options.out))
     if trainer.is_world_process_zero():
         checkpoint.save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, options.out / "model")
+
+
+def newest_checkpoint(out: Path) -> str | None:
+    """Return the newest checkpoint that Trainer finished, of which its state is the last file; None if there is none."""
+    finished = [path for path in out.glob("checkpoint-*") if (path / "trainer_state.json").exists()]
+    steps = {int(step): path for path in finished if (step := path.name.rpartition("-")[2]).isdigit()}
+    return str(steps[max(steps)]) if steps else None
 
 
 @answering

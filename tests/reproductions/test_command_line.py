@@ -248,6 +248,14 @@ def test_a_row_is_shown_of_every_model_that_has_it(capsys, target, pattern):
     assert with_rows == {subject["name"] for subject in shown["subjects"]} and "smollm2-135m-instruct" in with_rows
 
 
+def test_a_target_that_is_named_twice_is_shown_once(capsys):
+    shown = []
+    for times in (1, 2):
+        assert main(["show", *["table1-linearpatch"] * times, "--model", "toy", "--row", "SLEB", "--format", "md"]) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+
+
 def test_the_command_under_a_table_names_a_directory_as_it_was_typed(capsys, tmp_path):
     folder = tmp_path / "my model"
     shutil.copytree(WEIGHTS, folder)

@@ -19,7 +19,7 @@ from pathlib import Path
 import transformers
 
 CONFIG = "config.json"
-# Files of which each holds a vocabulary; without any of these and tokenizer_config.json there is no tokenizer.
+# Vocabulary files. A directory without any of them and without tokenizer_config.json has no tokenizer.
 VOCABULARIES = (
     *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model"),
     *("tekken.json", "tiktoken.model"),
@@ -96,7 +96,7 @@ def _tokenizer(directory: Path, source: Path | None) -> None:
         for name in (*TOKENS, *_BESIDE):
             if (source / name).exists():
                 shutil.copyfile(source / name, directory / name)
-            else:
+            elif name != "tokenizer_config.json":
                 (directory / name).unlink(missing_ok=True)
     file = directory / "tokenizer_config.json"
     settings = _read(file)

@@ -118,6 +118,12 @@ def test_a_share_of_parameters_counts_layers_whatever_the_checkpoint_calls_them(
     model.save_pretrained(tmp_path)
     size, whole = (sum(p.numel() for p in part.parameters()) for part in (layer_list(model)[0], model))
     assert [checks.layers_of(n * size / whole, tmp_path, LAYERS) for n in (0.5, 1, 1.5)] == [1, 1, 2]
+    for beside in (
+        "mtp.layers.0.mlp.up_proj.weight",
+        "model.visual.encoder.layers.1.w",
+        f"model.layers.{LAYERS}.a.weight",
+    ):
+        assert not checks._of_decoder(beside, LAYERS)
     weights = tmp_path / "model.safetensors"
     assert checks.saved_bytes(tmp_path, 2, LAYERS) == weights.stat().st_size - 2 * 4 * size
 

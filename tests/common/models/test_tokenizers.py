@@ -38,6 +38,14 @@ def test_a_tokenizer_that_transformers_reads_otherwise_than_its_file_is_read_as_
     assert card.tokenizer_note(AutoTokenizer.from_pretrained(path)) is None
 
 
+def test_a_vocabulary_without_settings_is_saved(write_checkpoint, tmp_path):
+    path = write_checkpoint(tmp_path / "model")
+    (path / "tokenizer_config.json").unlink()
+    model, tokenizer = checkpoint.load(path)
+    saved = checkpoint.load_tokenizer(checkpoint.save(model, tokenizer, tmp_path / "saved", source=path))
+    assert saved("the layers").input_ids == tokenizer("the layers").input_ids != []
+
+
 def test_a_tokenizer_that_is_read_as_its_file_says_stays_what_it_is(write_checkpoint, tmp_path, caplog):
     path = write_checkpoint(tmp_path / "model")
     with caplog.at_level(logging.WARNING):

@@ -50,6 +50,7 @@ def test_a_text_that_begins_with_a_bracketed_number_is_a_text(first, tmp_path):
         (lines(ROWS) + "[1]\n", "line 6 is no JSON object"),
         (lines([*ROWS, {"words": "x"}]), "without a column 'text'"),
         (json.dumps([{"words": "x"}]), "without a column 'text'"),
+        (json.dumps(["one", "two"]), "line 1 is no JSON object"),
     ],
 )
 def test_what_is_damaged_is_refused_by_its_line(content, message, name, tmp_path):

@@ -315,7 +315,7 @@ def _spawned(submitter_id):
 
 def test_listed_commands_ask_for_each_cell_once(stub):
     work = grid(5)
-    text = ["run", "table1-laco", "--model", "a b", "--workers", "3", "--list-work"]
+    text = ["run", "table1-laco", "--model", "a b", "--list-work"]
     text += ["--profile", "paper", "--limit", "7", "--full-test-sets"]
     lines = workers.list_work(parser().parse_args(text), work).splitlines()
     assert len(lines) == len(work)
@@ -345,6 +345,7 @@ def test_a_listed_command_asks_for_one_of_the_recipes_that_were_asked(stub, caps
     ("arguments", "message"),
     [
         (["--workers", "2", "--slurm", "gpus=1"], "choose one of them"),
+        (["--workers", "2", "--list-work"], "measures nothing. Leave --workers and --slurm out"),
         *((["--slurm", f"{text}partition"], "'partition' is no NAME=VALUE") for text in ("", "array=2,", "mem=1G,")),
         (["--slurm", "array=2,3"], "'3' is no NAME=VALUE"),
         (["--slurm", "partiton=gpu"], "unknown SLURM option 'partiton'; did you mean 'partition'?"),
