@@ -12,6 +12,7 @@ from common.forward import prefix_cache
 from common.forward.hidden_state_files import STALE, StateFiles
 from common.forward.prefix_cache import weights_chain
 from common.hooks import attach_patch
+from common.models import half_precision
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 
@@ -21,6 +22,16 @@ def store(monkeypatch, tmp_path):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
     monkeypatch.setattr(prefix_cache, "STORE", StateFiles())
     return prefix_cache.STORE
+
+
+def test_layers_that_compute_in_float32_are_covered_under_their_own_digests(tiny_llama, monkeypatch):
+    model = tiny_llama.bfloat16()
+    plain = weights_chain(Decoder(model))
+    monkeypatch.setattr(half_precision, "least_rows", lambda dtype: 8)
+    half_precision.speed_up(model, torch.bfloat16, "cpu")
+    widened = weights_chain(Decoder(model))
+    assert list(widened) == list(plain) == [1, 2, 3, 4, 5]
+    assert not set(widened.values()) & set(plain.values())
 
 
 def requests():
