@@ -356,7 +356,7 @@ def _measure(options: RunCommand, tables: list, store, jobs: list, work: list) -
     lacking = fetch.lacking(work)
     every = _work(tables, store, jobs, force=True)
     untouched = count_cells(work) == count_cells(every)
-    originals = {} if options.recipe else _originals(tables, jobs)
+    originals = {} if options.recipe else _originals(options, tables, jobs)
     others, all_others = ([e for e in entries if e.recipe.hash not in originals] for entries in (work, every))
     left_out = []
     if others and lacking.everything(others) and count_cells(others) == count_cells(all_others):
@@ -387,19 +387,13 @@ def _measure(options: RunCommand, tables: list, store, jobs: list, work: list) -
     return runner.measured(work, store, execute, device=device, force=options.force, lacking=lacking.why)
 
 
-def _originals(tables: list, jobs: list) -> dict[str, str]:
+def _originals(options: RunCommand, tables: list, jobs: list) -> dict[str, str]:
     """Return the names of the original models' rows, by recipe's hash."""
     from reproductions.spec import narrowing
 
-    rows = [
-        row
-        for subject, chosen in jobs
-        for _, _, fitting in narrowing.fitting(
-            [(table, subject, chosen["models"]) for table in tables], chosen["pattern"], chosen["limit"]
-        )
-        for row in fitting
-    ]
-    return {row.recipe.hash: row.name for row in rows if row.dense and row.recipe}
+    asked = [(table, subject, chosen["models"]) for subject, chosen in jobs for table in tables]
+    found = narrowing.fitting(asked, options.row, options.limit)
+    return {row.recipe.hash: row.name for _, _, rows in found for row in rows if row.dense and row.recipe}
 
 
 def _show(options: RunCommand | ShowCommand) -> int:

@@ -110,11 +110,8 @@ def summary(report: dict) -> str:
 def _quick_run_size(report: dict) -> str:
     """Return how little a quick run has read."""
     options, length = report["options"], report["text"]["window"]
-    calibration, test = (
-        plural(options["samples"], "calibration sample"),
-        plural(options["test_samples"], "test sequence"),
-    )
-    return f"{calibration} and {test} of {length} tokens"
+    calibration = plural(options["samples"], "calibration sample")
+    return f"{calibration} and {plural(options['test_samples'], 'test sequence')} of {length} tokens"
 
 
 def source_facts(name: str, source: Path) -> dict:

@@ -191,13 +191,13 @@ def parsed(kind: type[O], arguments: Sequence[str] | None = None) -> O:
         UserError: a request that cannot be met.
         SystemExit: a command line that cannot be parsed; a message is printed.
     """
-    asked = tool_parser(kind)
-    options = kind(**vars(asked.parse_args(arguments)))
+    own_parser = tool_parser(kind)
+    options = kind(**vars(own_parser.parse_args(arguments)))
     if options.quick:  # parsed again, because a typed value may equal a default
         for name, value in (QUICK | kind.OWN_QUICK).items():
             default = getattr(kind, name)
-            asked.set_defaults(**{name: value if default is None else min(value, default)})
-        options = kind(**vars(asked.parse_args(arguments)))
+            own_parser.set_defaults(**{name: value if default is None else min(value, default)})
+        options = kind(**vars(own_parser.parse_args(arguments)))
     check(options)
     return options
 

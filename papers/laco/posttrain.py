@@ -91,9 +91,11 @@ def train(options: PostTrainingCommand) -> None:
 
 def newest_checkpoint(out: Path) -> str | None:
     """Return the newest checkpoint that Trainer finished, of which its state is the last file; None if there is none."""
-    finished = [path for path in out.glob("checkpoint-*") if (path / "trainer_state.json").exists()]
-    steps = {int(step): path for path in finished if (step := path.name.rpartition("-")[2]).isdigit()}
-    return str(steps[max(steps)]) if steps else None
+    from common.training.finetuning.state import TRAINER_STATE_NAME, step_of
+
+    checkpoints = (path for path in out.glob("checkpoint-*") if path.name.rpartition("-")[2].isdigit())
+    finished = [path for path in checkpoints if (path / TRAINER_STATE_NAME).exists()]
+    return str(max(finished, key=step_of)) if finished else None
 
 
 @answering

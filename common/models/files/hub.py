@@ -132,13 +132,14 @@ def _as_safetensors(path: Path, hub_id: str) -> Path:
 def _download(hub_id: str, revision: str | None, convert_weights: bool) -> Path:
     require_hub(hub_id)
     with _explained(hub_id, revision):
-        if _has_file(hub_id, revision, "*.safetensors"):
+        files = _files(hub_id, revision)
+        if fnmatch.filter(files, "*.safetensors"):
             return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=_IGNORED))
         if revision is None and (proposed := _proposed_conversion(hub_id)):
             path = Path(huggingface_hub.snapshot_download(hub_id, revision=proposed, ignore_patterns=_IGNORED))
             _remember_conversion(hub_id, path.name)
             return path
-        if not _has_file(hub_id, revision, "pytorch_model*.bin"):
+        if not fnmatch.filter(files, "pytorch_model*.bin"):
             raise UserError(
                 f"could not load {hub_id}: it has neither safetensors nor pickled weights, and no other kind is read, such "
                 "as GGUF. Name the repository that it was made from"
@@ -189,10 +190,10 @@ def _explained(hub_id: str, revision: str | None = None) -> Iterator[None]:
         raise UserError(f"could not fetch {hub_id}: {first_line(error)}; {remedy(error)}") from error
 
 
-def _has_file(hub_id: str, revision: str | None, pattern: str) -> bool:
-    """Return whether a repository has such a file outside its folders."""
-    files = huggingface_hub.HfApi().model_info(hub_id, revision=revision).siblings
-    return any(fnmatch.fnmatchcase(file.rfilename, pattern) and "/" not in file.rfilename for file in files)
+def _files(hub_id: str, revision: str | None) -> list[str]:
+    """Return the names of a repository's files outside its folders."""
+    names = (file.rfilename for file in huggingface_hub.HfApi().model_info(hub_id, revision=revision).siblings)
+    return [name for name in names if "/" not in name]
 
 
 def _proposed_conversion(hub_id: str) -> str | None:
@@ -205,7 +206,7 @@ def _proposed_conversion(hub_id: str) -> str | None:
     )
     for proposal in proposals:
         by_the_bot = proposal.author == _BOT and proposal.title == _BOT_TITLE
-        if by_the_bot and _has_file(hub_id, proposal.git_reference, "*.safetensors"):
+        if by_the_bot and fnmatch.filter(_files(hub_id, proposal.git_reference), "*.safetensors"):
             return proposal.git_reference
     return None
 

@@ -57,6 +57,12 @@ def test_unexplained_is_the_weighted_error_left(states):
     assert moments.unexplained(matrix) < moments.unexplained(d, rotated=True) < moments.unexplained(moments.scalar())
 
 
+def test_layers_that_change_nothing_leave_nothing_to_explain():
+    moments, states = Moments(), torch.eye(4)
+    moments.add(states, states)
+    assert moments.unexplained(1.0) == moments.unexplained(moments.scalar()) == 1.0
+
+
 def test_zero_tokens_and_zero_channels_are_left_as_they_are():
     x = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 2.0, 2.0]])
     moments = Moments(matrices=True)
