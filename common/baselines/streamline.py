@@ -94,11 +94,14 @@ class FeedForward(nn.Module):
     @classmethod
     def like(cls, config, seed: int = 0, spare_massive: bool = False) -> FeedForward:
         """Return a network of the size of the model's MLP, float32, initialised like the model: N(0, range^2)."""
-        activation = getattr(config, "hidden_activation", None) or config.hidden_act
-        network = cls(config.hidden_size, config.intermediate_size, activation, spare_massive)
+        names = ("hidden_activation", "hidden_act", "activation_function")
+        activation = next(value for name in names if (value := getattr(config, name, None)))
+        features = getattr(config, "ffn_dim", None) or config.intermediate_size  # OPT's name
+        network = cls(config.hidden_size, features, activation, spare_massive)
+        deviation = getattr(config, "init_std", None) or config.initializer_range
         generator = torch.Generator().manual_seed(seed)
         for parameter in network.parameters():
-            nn.init.normal_(parameter, std=config.initializer_range, generator=generator)
+            nn.init.normal_(parameter, std=deviation, generator=generator)
         return network
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from common.console.progress import track
 from common.forward.losses import next_token_loss
 from common.hooks import refuse_patches
+from common.models.architectures import normed
 from common.models.decoder import Decoder
 from common.models.layers.sublayers import ATTENTION, SUBLAYERS, linear_attention, present
 from common.pruning.selection import lowest
@@ -159,13 +160,15 @@ def linear_maps(
     maps, order = {}, sublayers_of(decoder)
     batches = [decoder.embed_tokens(batch).cpu() for batch in ids.split(batch_size)]
     for layer in track(range(decoder.num_layers), "NBL", unit="layer", shown=progress):
-        norm = decoder.layers[layer].get_submodule(decoder.spec.attention.norm)
         moments = None
         for index, state in enumerate(batches):
             hidden = state.to(decoder.device)
             if (layer, ATTENTION) in order:
                 added = decoder.added(hidden, layer, ATTENTION)
-                rows = [value.flatten(0, 1).double() for value in (norm(hidden), added, hidden, hidden + added)]
+                # the layer multiplies what the map gives (Granite), as it did with the attention's output
+                inputs = normed(decoder.layers[layer], decoder.spec.attention, hidden)
+                pairs = (inputs, added / decoder.multiplier, hidden, hidden + added)
+                rows = [value.flatten(0, 1).double() for value in pairs]
                 batch_moments = _moments(*rows)
                 moments = batch_moments if moments is None else [a + b for a, b in zip(moments, batch_moments)]
             batches[index] = decoder.run(hidden, layer, layer + 1).cpu()

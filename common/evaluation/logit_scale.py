@@ -12,6 +12,7 @@ from common.console.progress import track
 from common.forward import prefix_cache
 from common.forward.token_log_probs import HEAD_ROWS, ROWS
 from common.models.decoder import Decoder
+from common.utils.errors import UserValueError
 
 # What the logits are multiplied by: 0.50, 0.55 .. 1.50.
 FACTORS = tuple(step / 20 for step in range(10, 31))
@@ -55,7 +56,12 @@ def fitted(losses: Tensor) -> tuple[Tensor, float]:
 
     Every other sequence is scaled by the factor that is best on the remaining ones, and vice versa, so that no sequence
     is judged by a factor fitted to it.
+
+    Raises:
+        UserError: one sequence, of which there is no other half.
     """
+    if len(losses) < 2:
+        raise UserValueError("the best factor is found on another half of the sequences, so two or more are needed")
     best = [int(losses[1 - half :: 2].mean(0).argmin()) for half in range(2)]
     held_out = torch.stack([row[best[place % 2]] for place, row in enumerate(losses)])
     return held_out, FACTORS[int(losses.mean(0).argmin())]

@@ -24,6 +24,7 @@ class Sublayer:
         readers: Linear layers of the module that read the norm's output; () if experts hold them.
         writer: Linear layer that computes the module's output; '' if experts hold it.
         post: Path of the norm after the module; '' for none.
+        pair: Whether the layer unpacks what the module returns, its output and something else.
     """
 
     norm: str
@@ -31,6 +32,7 @@ class Sublayer:
     readers: tuple[str, ...] = ()
     writer: str = ""
     post: str | None = None
+    pair: bool = False
 
 
 _ATTENTION = Sublayer("input_layernorm", "self_attn", ("q_proj", "k_proj", "v_proj"), "o_proj")
@@ -51,6 +53,7 @@ class Architecture:
         offset_gain: Norms, the writers among them, multiply by `1 + weight`, so scaling by `a` means `w <- a(1 + w) -
             1`.
         layer_types: Whether the config's ``layer_types`` says which layers have sliding attention.
+        sliding: Whether the config's ``sliding_window`` gives it to all layers; other types ignore that field.
         attention: The layer's attention.
         mlp: The layer's MLP, which runs after attention.
         parallel: Both sub-layers read the residual stream as it enters the layer.
@@ -69,6 +72,7 @@ class Architecture:
     writers: tuple[str, ...]
     offset_gain: bool = False
     layer_types: bool = False
+    sliding: bool = False
     attention: Sublayer = _ATTENTION
     mlp: Sublayer = _MLP
     parallel: bool = False
@@ -99,7 +103,7 @@ class Architecture:
     @property
     def like_llama(self) -> bool:
         """Return whether layers are built and named as Llama's are, down to single heads and channels."""
-        return replace(self, layer_types=False) == Architecture(_PLAIN)
+        return replace(self, layer_types=False, sliding=False) == Architecture(_PLAIN)
 
     @property
     def narrows(self) -> bool:
@@ -144,17 +148,22 @@ _DEEPSEEK = replace(
 LISTED = "docs/models.md lists those that are"  # said of an architecture that is not supported
 SUPPORTED: dict[str, Architecture] = {
     "llama": Architecture(_PLAIN),
-    "mistral": Architecture(_PLAIN),
+    "mistral": Architecture(_PLAIN, sliding=True),
     "qwen2": Architecture(_PLAIN, layer_types=True),
     "qwen3": Architecture(_PLAIN, layer_types=True),
     "smollm3": Architecture(_PLAIN, layer_types=True),
     "gemma": Architecture(_PLAIN, offset_gain=True),
     "granite": Architecture(_PLAIN, multiplier="residual_multiplier"),
     "phi3": Architecture(
-        _PLAIN, attention=replace(_ATTENTION, readers=("qkv_proj",)), mlp=replace(_MLP, readers=("gate_up_proj",))
+        _PLAIN,
+        sliding=True,
+        attention=replace(_ATTENTION, readers=("qkv_proj",)),
+        mlp=replace(_MLP, readers=("gate_up_proj",)),
     ),
     "starcoder2": Architecture(
-        ("self_attn.o_proj", "mlp.c_proj"), mlp=Sublayer("post_attention_layernorm", "mlp", ("c_fc",), "c_proj")
+        ("self_attn.o_proj", "mlp.c_proj"),
+        sliding=True,
+        mlp=Sublayer("post_attention_layernorm", "mlp", ("c_fc",), "c_proj"),
     ),
     "apertus": Architecture(
         _PLAIN,
@@ -176,6 +185,7 @@ SUPPORTED: dict[str, Architecture] = {
     "mixtral": replace(
         _MIXTURE,
         writers=("self_attn.o_proj", "mlp.experts:down_proj"),
+        sliding=True,
         experts=("block_sparse_moe.", "w1", "w3", "w2"),
         renamed=(("mlp.gate.", "block_sparse_moe.gate."),),
     ),
@@ -190,7 +200,7 @@ SUPPORTED: dict[str, Architecture] = {
         ),
     ),
     "qwen2_moe": replace(_MIXTURE, writers=(*_MIXTURE.writers, "mlp.shared_expert.down_proj"), layer_types=True),
-    "qwen3_moe": _MIXTURE,
+    "qwen3_moe": replace(_MIXTURE, sliding=True),
     "hunyuan_v1_moe": replace(
         _MIXTURE, writers=("self_attn.o_proj", "mlp.experts:down_proj", "mlp.shared_mlp.down_proj")
     ),
@@ -202,6 +212,7 @@ SUPPORTED: dict[str, Architecture] = {
         _MIXTURE,
         writers=("self_attn.o_proj", "mlp.experts:down_proj", "mlp.experts:down_proj_bias"),
         layer_types=True,
+        mlp=replace(_EXPERTS, pair=True),
         experts=(),
     ),
     "deepseek_v2": _DEEPSEEK,
@@ -327,10 +338,14 @@ def branch(layer: nn.Module, sublayer: Sublayer, hidden: Tensor, **kwargs) -> Te
 
     ``kwargs`` are attention's arguments.
     """
-    module = layer.get_submodule(sublayer.module)
-    added = module(layer.get_submodule(sublayer.norm)(hidden) if sublayer.norm else hidden, **kwargs)
+    added = layer.get_submodule(sublayer.module)(normed(layer, sublayer, hidden), **kwargs)
     added = added[0] if isinstance(added, tuple) else added  # attention returns its weights too
     return added if sublayer.post is None else layer.get_submodule(sublayer.post)(added)
+
+
+def normed(layer: nn.Module, sublayer: Sublayer, hidden: Tensor) -> Tensor:
+    """Return what a sub-layer's module reads of the residual stream ``hidden`` [..., channels]."""
+    return layer.get_submodule(sublayer.norm)(hidden) if sublayer.norm else hidden
 
 
 def check_one_basis(model: nn.Module) -> None:

@@ -173,7 +173,7 @@ class Decoder:
         """Return which mask layer `layer` uses: 'full_attention', 'sliding_attention' or 'linear_attention'."""
         if self.spec.layer_types:
             return self.config.layer_types[layer]
-        return SLIDING if getattr(self.config, "sliding_window", None) is not None else FULL
+        return SLIDING if self.spec.sliding and self.config.sliding_window is not None else FULL
 
     def run(
         self,
@@ -228,6 +228,16 @@ class Decoder:
         return ForwardContext(
             (), None, [arguments | {"attention_mask": masks[self.layer_type(i)]} for i, arguments in enumerate(calls)]
         )
+
+    def padded(self, hidden: Tensor, padding: Tensor) -> ForwardContext:
+        """Return a context for `run` on rows whose tokens have the positions that they have without ``padding``.
+
+        ``hidden`` as in `placed`; ``padding`` [batch, tokens] is 1 for tokens and 0 for padding. With most rotary
+        embeddings a shift of all positions changes nothing. It does in Hunyuan, which scales queries and keys by channel
+        after them.
+        """
+        padding = padding.to(hidden.device)
+        return ForwardContext((), None, self._calls(hidden, padding, unpadded_positions(padding)))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits [batch, tokens, vocabulary] from `X[N]` [batch, tokens, channels]: final norm, head, soft cap."""
@@ -345,6 +355,11 @@ def rope_switch(config) -> int | None:
     rope = getattr(config, "rope_parameters", None) or {}
     parts = [part for part in (rope, *rope.values()) if isinstance(part, dict) and part.get("rope_type") == "longrope"]
     return min((part["original_max_position_embeddings"] for part in parts), default=None)
+
+
+def unpadded_positions(padding: Tensor) -> Tensor:
+    """Return the positions of tokens where ``padding`` [batch, tokens] is 1, as if the rest were not there."""
+    return (padding.long().cumsum(1) - 1).clamp(min=0)
 
 
 def gained(hidden: Tensor, gain: float | Tensor) -> Tensor:

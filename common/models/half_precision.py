@@ -3,7 +3,7 @@
 Most CPUs cannot multiply bfloat16 or float16 numbers (AVX2 alone; float16 also with AVX-512). Torch then uses a loop that
 is five to seven times slower than its float32 product. Intel's CPUs with AVX-512's bfloat16 instructions, but without AMX,
 multiply bfloat16 1.2 to 2.9 times slower than float32 once there are 64 rows; AMD's multiply it faster
-(benchmarks/README.md, machines A and F). `speed_up` gives the `torch.nn.Linear` modules of such a model the class
+(benchmarks/README.md, machines B and D; A and E). `speed_up` gives the `torch.nn.Linear` modules of such a model the class
 `WidenedLinear`: it widens both factors, multiplies in float32 and rounds the sum once. That is the definition of a half-
 precision product, since products of two such numbers are exact in float32. Results differ from torch's by the order of
 summation alone.

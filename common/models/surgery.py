@@ -197,7 +197,9 @@ def slice_config(config, remaining: list[int]) -> None:
         config.mlp_only_layers = [place for place, index in enumerate(remaining) if not mixed[index]]
         config.decoder_sparse_step = 1
     for name, values in list(vars(config).items()):
-        if isinstance(values, list | tuple) and len(values) == layers and not name.endswith(_NOT_LAYERS):
+        if not isinstance(values, list | tuple) or name.endswith(_NOT_LAYERS):
+            continue
+        if len(values) == layers or (name in _BY_LAYER and len(values) > layers):
             setattr(config, name, type(values)(values[index] for index in remaining))
     if (last := getattr(config, "moe_layer_end_index", None)) is not None:  # ERNIE, where -1 means the last layer
         until = sum(index <= last for index in remaining)
@@ -210,6 +212,8 @@ def slice_config(config, remaining: list[int]) -> None:
     config.num_hidden_layers = len(remaining)
 
 
+# Lists by layer that transformers accepts longer than the model is deep.
+_BY_LAYER = ("no_rope_layers", "moe_topk", "num_experts", "num_shared_expert", "moe_intermediate_size")
 # Lists that are not by layer, should they be as long.
 _NOT_LAYERS = ("token_id", "token_ids", "mlp_only_layers", "architectures", "suppress_tokens", "losses")
 # So many of the first layers: with full attention (Qwen), without experts (DeepSeek, ERNIE).

@@ -187,8 +187,9 @@ def magnitude(
     """Sum ``|w| ** power`` over each layer's weights (Prune&Comp Eq. 8; Reassessing's Magnitude-l1 and -l2), [layers].
 
     ``power`` is 1 or 2. Reassessing's paper writes norms; its code sums squares and takes no root. ``root`` takes the
-    root of each matrix's sum before adding, as written there. ``norms`` counts the gains of the norms. ``layers`` scores
-    only these, in this order. ``factors`` act on layers' residual writers (Prune&Comp's fusion), before they are fused.
+    root of each matrix's sum before adding, as written there: each expert has matrices of its own, and a fused one is
+    one. ``norms`` counts the gains of the norms. ``layers`` scores only these, in this order. ``factors`` act on layers'
+    residual writers (Prune&Comp's fusion), before they are fused.
     """
     scores = []
     for layer in range(decoder.num_layers) if layers is None else layers:
@@ -199,8 +200,8 @@ def magnitude(
             wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
             if id(weight) in writers:
                 wide = writers[id(weight)].scaled(wide, factor)
-            total = wide.abs().pow(power).sum(dtype=torch.float64).item()
-            score += total ** (1 / power) if root else total
+            total = wide.abs().pow(power).sum((-2, -1) if root and wide.ndim > 2 else None, dtype=torch.float64)
+            score += (total ** (1 / power) if root else total).sum().item()
         scores.append(score)
     return torch.tensor(scores, dtype=torch.float64)
 

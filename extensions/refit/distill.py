@@ -67,12 +67,14 @@ def trained_parameters(
 def fitting_for(parameters: Iterable[Tensor]) -> Fitting:
     """Return the learning rate, schedule and batch size for a training of these parameters.
 
+    The rate has three digits, so that weights which differ in their last bits can continue a training.
+
     >>> round(fitting_for([torch.full((2, 3), 0.2), torch.ones(3)]).learning_rate, 6)
     0.0004
     """
     matrices = [parameter.detach().float() for parameter in parameters if parameter.ndim > 1]
     mean_square = sum(m.square().sum().item() for m in matrices) / sum(m.numel() for m in matrices)
-    return replace(FITTING, learning_rate=RATE * mean_square**0.5)
+    return replace(FITTING, learning_rate=float(f"{RATE * mean_square**0.5:.3g}"))
 
 
 def distill(

@@ -23,7 +23,7 @@ from reproductions.spec.columns import RATIO, chance
 from reproductions.spec.narrowing import choose_rows, fits
 from reproductions.spec.registry import Column, Row, Table
 from reproductions.spec.statuses import Status
-from reproductions.spec.subjects import PAPER, TOY, Subject
+from reproductions.spec.subjects import PAPER, TEXT_LABEL, TOY, Subject
 
 TOLERANCE = (
     "A reproduced number matches a reported one when they differ by at most two standard errors (accuracies), 1 % "
@@ -117,6 +117,7 @@ def _facts(
     retained = [c for c in columns if str(c.derived).startswith("retained") and len(c.of) != 1]
     excluding = [c.label for c in columns if c.exclude_chance_tasks or c in retained]
     scored = {name for _, _, scores in rows for name, score in scores.items() if isinstance(score, Score)}
+    in_place = subject.text and any(subject.text in str(row.recipe) for row, _, _ in rows if row.recipe)
     return {
         "name": subject.name,
         "label": subject.label,
@@ -128,6 +129,7 @@ def _facts(
         "guessing": {labels[name]: level for name, level in derived_columns.levels(columns, model, rows).items()},
         "guessed": dict.fromkeys(excluding, unknown) if unknown else {},
         "size": subsets.described([column for column in columns if column.id in scored] or columns),
+        "text": TEXT_LABEL if in_place else "",
     }
 
 

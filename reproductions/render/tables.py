@@ -204,8 +204,8 @@ def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
             return _measured_cell(cell, cell["column"] in last)
 
         name = _phrase(subject)
-        size = f"; {subject['size']}" if subject.get("size") else ""
-        heading = f"Measured on {name} ({subject['dtype']}{size}; {_whose(subject['origin'])})"
+        facts = [subject["dtype"], subject.get("size"), subject.get("text"), _whose(subject["origin"])]
+        heading = f"Measured on {name} ({'; '.join(filter(None, facts))})"
         parts.append((heading, own_rows, measured))
     reported = [row for row in table["rows"] if row["subject"] == PAPER]
     if PAPER not in [subject["name"] for subject in table["subjects"]]:

@@ -89,9 +89,9 @@ class Line:
 class Grid:
     """The rows of one subject.
 
-    compared: with reported numbers. size: measured part of tasks and texts; '': all. left_out: tasks that averages are
-    over if some are left out, and why. shape: whether all unreported numbers follow from shapes. absent: columns
-    without any number, which are left out.
+    compared: with reported numbers. size: measured part of tasks and texts, and the calibration text where it is not the
+    paper's; '': all of them. left_out: tasks that averages are over if some are left out, and why. shape: whether all
+    unreported numbers follow from shapes. absent: columns without any number, which are left out.
     """
 
     subject: Subject
@@ -139,7 +139,8 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
     title = PAPERS_OWN if subject.printed else subject.label
     headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
     left_out = " ".join(averaged(facts) + left_out_at_chance(facts))
-    size, shape = facts["size"], subject.printed and target_of_shapes(evidence, table.target)
+    size = ", ".join(filter(None, (facts["size"], facts["text"])))
+    shape = subject.printed and target_of_shapes(evidence, table.target)
     return Grid(
         subject,
         title,

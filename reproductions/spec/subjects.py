@@ -21,6 +21,8 @@ _TEXTS = dict.fromkeys(
     ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct", "gemma-3-270m"),
     "wikitext2-tokenised-validation",
 )
+# What headings say of it.
+TEXT_LABEL = "calibrated on WikiText-2's validation split with rare words masked"
 # What stands for the papers' instructions where that text does: docstrings of functions, from installed packages.
 _INSTRUCTIONS = "standin"
 _VALIDATION = "ptb-validation"  # what a training is validated on there

@@ -23,13 +23,18 @@ SUBLAYERS = (ATTENTION, MLP)
 
 
 class NoMlp(nn.Module):
-    """Stand-in for a removed MLP, which adds nothing."""
+    """Stand-in for a removed MLP, which adds nothing. ``pair``: see `architectures.Sublayer`."""
 
     state = "none"
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
+    def __init__(self, pair: bool = False):
+        super().__init__()
+        self.pair = pair
+
+    def forward(self, hidden_states: Tensor) -> Tensor | tuple[Tensor, None]:
         """Return zeros."""
-        return torch.zeros_like(hidden_states)
+        zeros = torch.zeros_like(hidden_states)
+        return (zeros, None) if self.pair else zeros
 
 
 class _Counting(nn.Module):
@@ -83,7 +88,7 @@ def present(model: nn.Module) -> list[tuple[int, str]]:
 
 
 def drop_sublayers(model: nn.Module, sublayers: Iterable[tuple[int, str]]) -> None:
-    """Remove the sub-layers ``halves``, (layer, kind) each, from the model, in place.
+    """Remove ``sublayers``, (layer, kind) each, from the model, in place.
 
     Raises:
         UserError: a sub-layer that does not exist, or one named twice.
@@ -94,8 +99,11 @@ def drop_sublayers(model: nn.Module, sublayers: Iterable[tuple[int, str]]) -> No
     if len(set(sublayers)) < len(sublayers):
         raise UserValueError(f"cannot drop one sub-layer twice: {sublayers}; name each once")
     for number, name in sublayers:
-        layer = layer_list(model)[number]
-        _replace(model, number, name, NoAttention(layer.self_attn.layer_idx) if name == ATTENTION else NoMlp())
+        if name == ATTENTION:
+            nothing = NoAttention(layer_list(model)[number].self_attn.layer_idx)
+        else:
+            nothing = NoMlp(architecture_of(model).mlp.pair)
+        _replace(model, number, name, nothing)
 
 
 @torch.no_grad()
@@ -121,7 +129,7 @@ def _check(model: nn.Module, number: int, name: str) -> None:
 def _replace(model: nn.Module, number: int, name: str, module: nn.Module) -> None:
     layer, sublayer = layer_list(model)[number], architecture_of(model).sublayers[name]
     setattr(layer, sublayer.module, module)
-    if module.state == "none":
+    if module.state == "none" and sublayer.norm:
         setattr(layer, sublayer.norm, nn.Identity())
     if sublayer.post is not None:
         setattr(layer, sublayer.post, nn.Identity())

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from common.models.decoder import Decoder
+from common.models.decoder import Decoder, ForwardContext, unpadded_positions
 from common.training.finetuning.methods import Attached
 from common.utils.errors import UserError
 
@@ -104,7 +104,7 @@ class Learner(nn.Module):
         """
         mask = None if bool(attention_mask.all()) else attention_mask
         hidden = self.prefix(input_ids, mask) if hidden is None else hidden.to(self.decoder.device)
-        hidden = self.decoder.run(hidden, self.boundary, attention_mask=mask)
+        hidden = self.decoder.run(hidden, self.boundary, context=self._context(hidden, mask))
         targets = labels[:, 1:].to(hidden.device)
         chosen = targets != IGNORE
         logits = self.decoder.logits(hidden[:, :-1][chosen])  # [predictions, vocabulary]
@@ -114,9 +114,11 @@ class Learner(nn.Module):
 
     def prefix(self, input_ids: Tensor, mask: Tensor | None) -> Tensor:
         """Compute ``X[boundary]`` [rows, tokens, channels], without gradients if layers before it are frozen."""
-        positions = None if mask is None else (mask.cumsum(1) - 1).clamp(min=0)  # padding on the left has none
-        hidden = self.decoder.embed_tokens(input_ids, positions)
+        hidden = self.decoder.embed_tokens(input_ids, None if mask is None else unpadded_positions(mask))
         if self.boundary == 0:
             return hidden
         with torch.no_grad():
-            return self.decoder.run(hidden, 0, self.boundary, attention_mask=mask)
+            return self.decoder.run(hidden, 0, self.boundary, context=self._context(hidden, mask))
+
+    def _context(self, hidden: Tensor, mask: Tensor | None) -> ForwardContext | None:
+        return None if mask is None else self.decoder.padded(hidden, mask)

@@ -67,6 +67,14 @@ def test_the_network_is_the_models_own_gated_one_without_norm_or_residual(tiny_l
     assert weight.std().item() == pytest.approx(tiny_llama.config.initializer_range, rel=0.1)
 
 
+def test_the_network_has_the_size_of_opts_mlp_and_its_activation(make_tiny):
+    model = make_tiny("opt")
+    network = FeedForward.like(model.config)
+    assert network.up_proj.weight.shape == model.model.decoder.layers[0].fc1.weight.shape
+    assert type(network.activation) is type(model.model.decoder.layers[0].activation_fn)
+    assert network.up_proj.weight.std().item() == pytest.approx(model.config.init_std, rel=0.1)
+
+
 def test_a_training_of_the_network_is_a_plain_regression_on_stored_states(tiny_llama):
     before, after = streams(tiny_llama, [2, 5])
     reference = regressed(

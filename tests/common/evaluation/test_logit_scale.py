@@ -6,6 +6,7 @@ import torch
 from common.evaluation import logit_scale
 from common.evaluation.windowed_perplexity import split_into_sequences, token_nlls
 from common.forward import token_log_probs
+from common.utils.errors import UserError
 
 
 @pytest.fixture
@@ -52,3 +53,5 @@ def test_no_sequence_is_judged_by_a_factor_fitted_to_it(monkeypatch):
     held_out, best = logit_scale.fitted(losses)
     assert held_out.tolist() == [9.0, 5.0, 9.0, 7.0]  # even windows prefer the first factor, odd ones the second
     assert best == 0.5  # 15 against 25 in all
+    with pytest.raises(UserError, match="two or more"):
+        logit_scale.fitted(losses[:1])

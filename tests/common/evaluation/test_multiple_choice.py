@@ -114,6 +114,13 @@ def test_what_tells_massive_tokens_from_others_is_not_misled_by_padding(tiny_lla
     compare(*scored)
 
 
+def test_a_window_that_the_architecture_ignores_is_ignored(tiny_llama, tiny_tokenizer):
+    """As in the config of a Mistral model that was converted to Llama's names."""
+    tiny_llama.config.sliding_window = 4
+    ours = SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(requests())
+    compare(ours, reference(tiny_llama, tiny_tokenizer, requests()))
+
+
 def test_greedy_continuations_are_recognised(tiny, tiny_tokenizer):
     context = "the layers of a model"
     ids = torch.tensor([tiny_tokenizer.encode(context)])

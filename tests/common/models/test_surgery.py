@@ -196,6 +196,19 @@ def test_every_list_with_an_entry_a_layer_is_shortened_whatever_its_name(name, m
     assert torch.equal(again(ids, use_cache=False).logits, expected)
 
 
+@pytest.mark.parametrize("name, field", [("smollm3", "no_rope_layers"), ("hunyuan_v1_moe", "moe_topk")])
+def test_a_list_by_layer_may_be_longer_than_the_model_is_deep(name, field, make_tiny, ids, tmp_path):
+    model = make_tiny(name)
+    setattr(model.config, field, [*getattr(model.config, field), 1, 1])
+    model.save_pretrained(tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    expected = skipping(model, ids, [1, 2])
+    remove_layers(model, [1, 2])
+    model.save_pretrained(tmp_path / "pruned")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned").eval()
+    assert torch.equal(again(ids, use_cache=False).logits, expected)
+
+
 def test_a_mixture_keeps_which_layers_are_dense(make_tiny, tmp_path):
     """Of layers 1, 5 with experts (every second one but 3): one and five stay, now first and third."""
     model = make_tiny("qwen3_moe")

@@ -1,5 +1,6 @@
 """The dense gate of `show`, and the table of tables: a row is compared only where the dense model matches."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -7,12 +8,12 @@ import pytest
 from stored_records import put
 
 import reproductions.spec.steps  # noqa: F401 - recipes are spelled as these spell them, from whichever file is read first
-from common.records.results import NOWHERE, Recipe, Store
+from common.records.results import NOWHERE, PUBLISHED, Recipe, Store
 from reproductions.linearpatch.trained import FFN_KL
 from reproductions.render import show, tables
 from reproductions.spec import registry, reported
 from reproductions.spec.registry import Column, Row, Table
-from reproductions.spec.subjects import PAPER, PROFILES
+from reproductions.spec.subjects import PAPER, PROFILES, PUBLISHED_MODELS, of_model
 
 DENSE = Recipe(model="llama-2-7b", profile="paper", weights="w", dtype="float16")
 PRUNED = replace(DENSE, selection={"method": "bi", "count": 7})
@@ -196,3 +197,12 @@ def test_seconds_have_three_significant_digits(value):
     digits = show._significant(value)
     assert float(f"{value:.{digits}f}") == pytest.approx(float(f"{value:.3g}"), rel=5e-3)
     assert len(f"{value:.{digits}f}".replace(".", "").lstrip("0")) == max(3, len(str(int(value))))
+
+
+@pytest.mark.parametrize("model", [*PUBLISHED_MODELS, "standin"])
+def test_a_heading_names_the_calibration_text_where_it_is_not_the_papers(model):
+    recipes = map(json.loads, (PUBLISHED / model / "recipes.jsonl").read_text().splitlines())
+    corpora = {entry["recipe"]["calibration"]["corpus"] for entry in recipes if entry["recipe"]["calibration"]}
+    content = show.build(registry.get("table1-linearpatch"), Store(NOWHERE), of_model(model), claims=False)
+    said = "calibrated on WikiText-2's validation split" in tables.render(content, "md")
+    assert said == ("wikitext2-tokenised-validation" in corpora) == (model != "standin")

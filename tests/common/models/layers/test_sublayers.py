@@ -153,6 +153,38 @@ def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correl
     reloaded(replaced, IDS, plain=False)
 
 
+@pytest.mark.parametrize("name", ["granite", "olmo3"])
+def test_nbl_maps_what_attention_reads_to_what_it_writes(name, make_tiny):
+    """Granite's layer multiplies what attention writes; OLMo's attention reads the residual stream without a norm."""
+    model, rows = make_tiny(name), {}
+    _, weight, bias = sublayer_removal.linear_maps(Decoder(model), LONG)[3]
+    layer = model.model.layers[3]
+    last = layer.self_attn if name == "granite" else layer.post_attention_layernorm
+    layer.self_attn.register_forward_pre_hook(
+        lambda _m, _a, named: rows.update(x=named["hidden_states"]), with_kwargs=True
+    )
+    last.register_forward_hook(lambda _m, _a, out: rows.update(y=out[0] if isinstance(out, tuple) else out))
+    logits(model, ids=LONG)
+    x, y = (rows[name].flatten(0, 1).double() for name in "xy")
+    solved = torch.linalg.lstsq(torch.cat([x, torch.ones(len(x), 1)], 1), y).solution
+    torch.testing.assert_close(weight, solved[:-1].T, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(bias, solved[-1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "olmo3"])
+def test_an_mlp_goes_that_returns_a_pair_or_has_no_norm_before_it(name, make_tiny, reloaded):
+    model = make_tiny(name)
+    layer = model.model.layers[2]
+    last = layer.mlp if name == "gpt_oss" else layer.post_feedforward_layernorm
+    hook = last.register_forward_hook(lambda _m, _a, out: (out[0] * 0, out[1]) if isinstance(out, tuple) else out * 0)
+    expected = logits(model)
+    hook.remove()
+    drop_sublayers(model, [(2, MLP)])
+    for count in range(1, len(IDS) + 1):  # a batch of two could be taken for a pair
+        torch.testing.assert_close(logits(model, ids=IDS[:count]), expected[:count], rtol=1e-5, atol=1e-5)
+    reloaded(model, IDS, plain=False)
+
+
 @pytest.mark.parametrize(
     "method, options",
     [
