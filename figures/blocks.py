@@ -3,10 +3,10 @@
 import math
 
 from matplotlib.lines import Line2D
+from scipy.special import stdtrit
 
 from figures.style import BLUE, GREEN, GREY, ORANGE, above, plt, removed, round_ticks
 
-Z = 1.96
 MOST = 60  # times the dense model's perplexity; what is more stands as a triangle at the edge
 LOOKS = {
     "plain": ("no repair", BLUE, "o-"),
@@ -45,8 +45,11 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     for axes, (entry, record) in zip(grid.flat, measured, strict=False):
         _panel(axes, entry, record)
     dense = [record["values"]["dense"] for _, record in measured]
-    plain = [[row["plain"] for row in record["details"]["rows"]] for _, record in measured]
-    most = [min(max(block["more"] + Z * block["se"] for block in blocks), math.log(MOST)) for blocks in plain]
+    plain = [
+        [row["plain"]["more"] + _errors(record) * row["plain"]["se"] for row in record["details"]["rows"]]
+        for _, record in measured
+    ]
+    most = [min(max(ends), math.log(MOST)) for ends in plain]
     highest = max(value * math.exp(more) for value, more in zip(dense, most, strict=True))
     grid[0, 0].set_ylim(0.85 * min(dense), 1.05 * highest)
     for row in grid:
@@ -75,7 +78,16 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
 def _text(record: dict) -> str:
     """Return what was read: how many sequences of which text."""
     window, name = TEXTS[record["benchmark"].partition("@")[2]]
-    return f"{record['details']['tokens'] // window} sequences of {window} tokens of {name}"
+    return f"{_sequences(record)} sequences of {window} tokens of {name}"
+
+
+def _sequences(record: dict) -> int:
+    return record["details"]["tokens"] // TEXTS[record["benchmark"].partition("@")[2]][0]
+
+
+def _errors(record: dict) -> float:
+    """Return the standard errors that a 95 % interval has on either side, by Student's t of so few sequences."""
+    return float(stdtrit(_sequences(record) - 1, 0.975))
 
 
 def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:
@@ -92,7 +104,7 @@ def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:
             continue
         starts = [row["start"] for row in rows]
         logs = [dense + row[name]["more"] for row in rows]
-        errors = [Z * row[name]["se"] for row in rows]
+        errors = [_errors(record) * row[name]["se"] for row in rows]
         middle = [math.exp(value) if value < math.log(top) else math.nan for value in logs]
         down = [m - math.exp(v - e) for m, v, e in zip(middle, logs, errors, strict=True)]
         up = [math.exp(v + e) - m for m, v, e in zip(middle, logs, errors, strict=True)]

@@ -83,10 +83,15 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
     return figure
 
 
-def figure5(entries: list[dict], profile: str) -> plt.Figure:
-    """Draw cosines between the outputs of adjacent layers (a), and of a merged layer and the last merged one (b)."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.0), sharey=True)
+def figure5(entries: list[dict], profile: str) -> plt.Figure | None:
+    """Draw cosines between the outputs of adjacent layers (a), and of a merged layer and the last merged one (b).
+
+    None if they were not measured.
+    """
     records = entries[0]["records"]
+    if "laco-outputs" not in records:
+        return None
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.0), sharey=True)
     details = records["laco-outputs"]["details"]
     adjacent, blocks = {"measured": details["adjacent"]}, details["windows"]
     if "laco-uncorrelated" in records:

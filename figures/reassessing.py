@@ -9,9 +9,15 @@ LORA = "+LoRA"  # the arm that others are held against
 _LOOKS = [(BLUE, "o", "-"), (VERMILION, "s", "--"), (GREEN, "^", "-."), (PURPLE, "D", ":"), (ORANGE, "v", "-")]
 
 
-def theory(entries: list[dict], profile: str) -> plt.Figure:
-    """Draw gradients of parameters and of the residual stream by layer, the bound of Eq. 16, and pre-LN and post-LN toys."""
-    records = next(e["records"] for e in entries if "gradients@trained" in e["records"])
+def theory(entries: list[dict], profile: str) -> plt.Figure | None:
+    """Draw gradients of parameters and of the residual stream by layer, the bound of Eq. 16, and pre-LN and post-LN toys.
+
+    None without one of them.
+    """
+    needed = {f"gradients@{name}" for name in ("trained", "random", "toy-pre", "toy-post")}
+    records = next((e["records"] for e in entries if needed <= e["records"].keys()), None)
+    if records is None:
+        return None
     labels = {"random": "same shape, random weights", "toy-pre": "pre-LN", "toy-post": "post-LN"}
     labels["trained"] = f"{entries[0]['model'].partition(', ')[0]}, trained"  # without how its weights were made
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.0))
@@ -63,13 +69,15 @@ def _chance_level(entry: dict, tasks: list[str], task: str | None) -> float | No
     return None if None in levels else 100 * sum(levels) / len(levels)
 
 
-def rates(entries: list[dict], profile: str) -> plt.Figure:
+def rates(entries: list[dict], profile: str) -> plt.Figure | None:
     """Draw accuracy against the number of removed layers (Figure A): a panel for each task of all rows, then their mean.
 
-    The original model is at zero. Bars are standard errors; the dotted line is chance level.
+    The original model is at zero. Bars are standard errors; the dotted line is chance level. None if no task is of all.
     """
     scored = [{name for name, record in e["records"].items() if "acc" in record["values"]} for e in entries]
     tasks = [name for name in entries[0]["records"] if all(name in names for names in scored)]
+    if not tasks:
+        return None
     entries = [e | {"records": {task: e["records"][task] for task in tasks}} for e in entries]
     dense = [e for e in entries if e["dense"]]
     names = dict.fromkeys(e["spec"].metric for e in entries if not e["dense"])
@@ -108,8 +116,14 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
     return figure
 
 
-def similarity(entries: list[dict], profile: str) -> plt.Figure:
-    """Draw linear CKA between the outputs of the remaining layers (Figure B), one matrix for each schedule of removal."""
+def similarity(entries: list[dict], profile: str) -> plt.Figure | None:
+    """Draw linear CKA between the outputs of the remaining layers (Figure B), one matrix for each schedule of removal.
+
+    None if it was measured of none.
+    """
+    entries = [entry for entry in entries if "similarity@cka" in entry["records"]]
+    if not entries:
+        return None
     figure, panels = plt.subplots(1, len(entries), figsize=(3.0 * len(entries) + 0.6, 3.0), squeeze=False)
     for axes, entry in zip(panels[0], entries):
         matrix = entry["records"]["similarity@cka"]["details"]["matrix"]

@@ -328,7 +328,10 @@ def _columns(options: ShowingOptions, names: Collection[str]) -> tuple[str, ...]
         count = next((n for n, text in joined.items() if any(like(name, text) for name in names)), 1)
         patterns.append(joined[count])
         del parts[:count]
-    return tuple(filter(None, patterns))
+    patterns = tuple(filter(None, patterns))
+    if options.columns and not patterns:
+        raise UserError("--columns names no column; leave it out for all")
+    return patterns
 
 
 def _work(tables: list, store, jobs: list, force: bool) -> list:

@@ -5,6 +5,7 @@ model. All else stays where it is, and the command says why. A killed run leaves
 continues.
 """
 
+import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from common.console.command_line import answering, parse
 from common.pruning.recipe import Recipe
+from common.records.record_json import Unreadable
 from common.records.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
 from common.utils.errors import UserError, first_of, plural, quiet_logging
 from reproductions.render import cells_parquet
@@ -20,6 +22,7 @@ from reproductions.spec import registry
 from reproductions.spec import subjects as settings
 
 UNCHANGED = "already published"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,12 @@ def measured(folder: Path) -> Iterator[tuple[Record, Recipe]]:
     """Yield the results in a user's folder, by model, recipe and benchmark."""
     store = Store(folder, None)
     for path in sorted(folder.glob("*/*/*/**/*.json")):  # a model's name may have slashes
-        if (record := store.read_file(path)) is not None:
+        if (record := store.read_file(path)) is None:
+            continue
+        try:
             yield record, Recipe(**record.recipe)
+        except TypeError as error:
+            log.warning("left out %s, whose recipe this version does not know (%s)", path, error)
 
 
 def judge(record: Record, recipe: Recipe, earlier: Record | None, shown: set[str]) -> Outcome:
@@ -83,7 +90,7 @@ def run(folder: Path, published: Path = PUBLISHED) -> list[Outcome]:
     """Publish the new results in a user's folder; return the outcome of each result there.
 
     Raises:
-        UserError: The published results cannot be written.
+        UserError: The published results cannot be written, or one of their files is damaged.
     """
     before, user, shown = Store(NOWHERE, published), Store(folder, None), shown_recipes()
     outcomes = [
@@ -97,6 +104,11 @@ def run(folder: Path, published: Path = PUBLISHED) -> list[Outcome]:
             raise UserError(
                 f"cannot write to {published}: {error.strerror}. What was published before is still readable. "
                 "Free space or permit writing, then run the same command again"
+            ) from error
+        except Unreadable as error:
+            raise UserError(
+                f"a published file is damaged: {error}. Restore it with git (git checkout HEAD -- {published}), then run "
+                "the same command again"
             ) from error
     return outcomes
 

@@ -271,6 +271,7 @@ def mergekit(report: dict) -> str:
 def _quoted(text: str) -> str:
     """Return a text as one line of Markdown code."""
     line = " ".join(text.split()).replace("`", "'")
+    line = "".join(character if character.isprintable() else "\ufffd" for character in line)
     return f"`{line}`" if line else "(nothing)"
 
 

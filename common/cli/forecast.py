@@ -173,7 +173,9 @@ def forecast(job: Job) -> Forecast:
     searched = job.counts if options.max_perplexity_increase is not None else []
     layers, count, requested = job.layers, max(job.counts, default=0), options.remove
     tests = 0 if options.no_evaluation else job.test_sequences.numel()
-    stored, result = checks.stored_bytes(job.source), checks.saved_bytes(job.source, count, layers)
+    stored = checks.stored_bytes(job.source)
+    removed = min(searched, default=count)  # of a search the largest result
+    result = checks.saved_bytes(job.source, removed, layers)
     try:
         if options.sweep or searched:
             options.remove = count  # methods read it
@@ -185,14 +187,14 @@ def forecast(job: Job) -> Forecast:
         return tests * (layers * rate.token + rate.logits)
 
     pruning = tokens * layers * rate.token + operations / (SOLVING * rate.operations)
-    reading, after = stored / DISK, evaluation(layers - count)
+    reading, after = stored / DISK, evaluation(layers - removed)
     repairing = pruning + after
     if options.sweep:
         runs = len(job.counts)
         parts = {"read": reading, "original": evaluation(layers), "sweep": runs * (reading + repairing + after)}
         result = 0
     else:
-        both = 2 * layers - count
+        both = 2 * layers - removed
         times = [
             both * (measure.REPEATS + 1) * (measure.GENERATED * rate.step + size * measure.TIMED_PROMPT * rate.token)
             for size in ([] if options.quick else measure.BATCHES)

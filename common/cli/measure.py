@@ -155,7 +155,7 @@ def answers(job: Job, model: nn.Module, whose: str) -> tuple[dict, dict]:
     if names := tasks(job.options):
         say(f"tasks of {whose}: {', '.join(names)}")
         try:
-            scored = harness.evaluate(model, job.tokenizer, names, limit=job.options.limit)
+            scored = harness.evaluate(model, job.tokenizer, names, num_fewshot=0, limit=job.options.limit)
             facts["tasks"] = {
                 name: {metric: value for metric, value in scored[name].items() if value is not None} for name in names
             }

@@ -38,7 +38,8 @@ def main(method: Method, options: ToolOptions) -> int:
         report, status = _answered(method, options)
     try:
         if options.json and report is not None:
-            whole = card.finite(report) | {"out": str(options.out), "status": status}
+            out = None if options.out is None else str(options.out)
+            whole = card.finite(report) | {"out": out, "status": status}
             print(json.dumps(whole, indent=1, allow_nan=False))
         sys.stdout.flush()
     except BrokenPipeError:  # all is done, and nobody reads what it says

@@ -41,6 +41,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")  # of a function in a task's configur
 _INSTALLED = re.compile(r"^.*/(?=lm_eval/)")  # the folder of the machine that measured
 
 
+def _measured_at(row: dict) -> str:
+    return row.get("provenance", {}).get("measured_at", "")
+
+
 class Lines:
     """One file of JSON lines, which need not exist, sorted by a key that occurs once."""
 
@@ -50,12 +54,16 @@ class Lines:
         self.read: dict[str, dict] = {}  # what has been made of a line
         self._text = path.read_text(encoding="utf-8") if path.is_file() else ""
         for number, line in enumerate(self._text.splitlines(), 1):
-            self.rows |= self._row(line, number)
+            key, row = self._row(line, number)
+            if key not in self.rows or _measured_at(row) >= _measured_at(
+                self.rows[key]
+            ):  # twice after a merge by union
+                self.rows[key] = row
 
-    def _row(self, line: str, number: int) -> dict[str, dict]:
+    def _row(self, line: str, number: int) -> tuple[str, dict]:
         try:
             row = json.loads(line)
-            return {row[self.key]: row}
+            return row[self.key], row
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise Unreadable("corrupt", f"line {number} of {self.path} is no JSON object with {self.key!r}") from error
 

@@ -140,11 +140,18 @@ def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[
             cells = _cells(point)
             if claim.exclude_chance_tasks and not replicates.at_chance_level.isdisjoint(column for *_, column in cells):
                 continue
-            if number and (key not in by_key or not replicates.read_whole(cells)):
+            if number and (key not in by_key or not _on_more_items(replicates, cells)):
                 continue
             if not number or replicates.columns(cells) == readings[0].columns(cells):
                 by_key[key] = (point, resample, replicates)
     return list(by_key.values())
+
+
+def _on_more_items(replicates: Resampled, cells: Sequence[Key]) -> bool:
+    """Return whether cells use more items than the table shows; of several columns all do, else items would differ."""
+    whole = replicates.read_whole(cells)
+    shown = {column for *_, column in cells}
+    return bool(whole) and (len(shown) == 1 or len(whole) == len(replicates.columns(cells)))
 
 
 def _key(point: Comparison) -> tuple:

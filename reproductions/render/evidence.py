@@ -1,7 +1,7 @@
 """Every record, and which tables' rows it stands behind: what the report and the lists of values are made from."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -59,6 +59,14 @@ class Shown:
     shape: bool = False
 
 
+_FIELDS = {field.name for field in fields(Recipe)}
+
+
+def known(record: Record) -> bool:
+    """Return whether this version knows the fields of a result's recipe."""
+    return record.recipe.keys() <= _FIELDS
+
+
 class Evidence:
     """The results of a store by recipe, and the tables built from them.
 
@@ -71,7 +79,7 @@ class Evidence:
     def __init__(self, store: Loaded) -> None:
         self.store = store
         self.records: dict[str, dict[str, Record]] = {}
-        for record in store:
+        for record in filter(known, store):
             self.records.setdefault(record.recipe_hash, {})[record.benchmark] = record
         self.shown: dict[str, list[Shown]] = {}
         subjects = [TOY, *map(settings.of_model, settings.PUBLISHED_MODELS), PAPER]

@@ -38,7 +38,9 @@ TEXTS = {
 
 
 def smaller(benchmark: str) -> str:
-    """Return the name of a benchmark's part; the benchmark itself if it is small enough."""
+    """Return the name of a benchmark's part; the benchmark itself if it is a part, or small enough."""
+    if benchmark != whole(benchmark):
+        return benchmark
     base, _, argument = benchmark.partition("@")
     if base == "perplexity":
         return benchmark + TOKENS_MARK if argument in TEXTS else benchmark

@@ -2,7 +2,7 @@
 
 import pytest
 
-from figures import reassessing
+from figures import laco, reassessing
 from reproductions.reassessing.specs import LAST3, LORA, ArmSpec
 
 
@@ -13,6 +13,21 @@ def rate_entry(spec, removed, errors=(), **shares):
         record["stderr"] = {"acc": error}
     records["perplexity@x"] = {"values": {"perplexity": 9.0}}
     return {"model": "m", "sparsity": f"{removed}/16", "spec": spec, "records": records, "dense": not removed}
+
+
+@pytest.mark.parametrize(
+    "draw, benchmark",
+    [
+        (reassessing.theory, "gradients@trained"),
+        (reassessing.rates, "perplexity@x"),
+        (reassessing.similarity, "similarity@cosine"),
+        (laco.figure5, "laco-uncorrelated"),
+    ],
+)
+def test_without_what_it_needs_a_figure_is_none(draw, benchmark):
+    records = {benchmark: {"values": {}, "details": {}}}
+    rows = [{"model": "m", "sparsity": f"{n}/16", "spec": None, "records": records, "dense": not n} for n in (0, 4)]
+    assert draw(rows, "standin") is None
 
 
 def test_rates_draw_one_panel_a_task_and_their_mean_from_the_dense_model_on():

@@ -44,6 +44,7 @@ QWEN = subjects.of_model("qwen2.5-coder-0.5b-instruct")
         ("show table1-linearpatch --format markdwn", "unknown format 'markdwn'"),
         ("run table1-linearpatch --row ShortGTP", "unknown row 'ShortGTP'; did you mean 'ShortGPT'?"),
         ("run table1-linearpatch --columns Form,Sumary", "unknown column 'Sumary'; did you mean 'Summary'?"),
+        ("show table11-linearpatch --columns ,", "--columns names no column"),
         ("show table11-linearpatch --columns StdLob", "unknown column 'StdLob'; did you mean 'StdLib'"),
         ("run table1-linearpatch --profile paper --model llama2-7b", "did you mean 'llama-2-7b'"),
         ("run table1-linearpatch --limit 1", "--limit 1: 1 item leaves no standard error"),

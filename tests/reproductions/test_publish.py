@@ -1,6 +1,7 @@
 """Publishing: what goes, what stays and why; the table of all cells."""
 
 import dataclasses
+import json
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ from pyarrow import parquet
 from stored_records import put
 
 from common.records.results import NOWHERE, PUBLISHED, Record, Store
+from common.utils.errors import UserError
 from common.utils.paths import ROOT
 from reproductions import publish
 from reproductions.render import cells_parquet
@@ -52,6 +54,27 @@ def test_a_result_is_added_then_known_then_replaced(mine, tmp_path):
     store = Store(NOWHERE, folder)
     assert store.get(ROW.recipe, "b") == second
     assert np.array_equal(store.items(ROW.recipe, "b")["acc"], [True, False, False, False])
+
+
+def test_a_damaged_published_file_is_named_with_its_remedy(mine, tmp_path):
+    folder = tmp_path / "published"
+    measured(mine)
+    told(mine, folder)
+    [path] = folder.glob("*/records/b.jsonl")
+    path.write_text("<<<<<<< HEAD\n" + path.read_text())
+    measured(mine, value=0.25, provenance=CLEAN | {"measured_at": "3"})
+    with pytest.raises(UserError, match="line 1 of .*b.jsonl.*Restore it with git"):
+        publish.run(mine.user, folder)
+
+
+def test_a_result_of_another_version_is_left_where_it_is(mine, tmp_path, caplog):
+    measured(mine)
+    [path] = mine.user.rglob("b.json")
+    content = json.loads(path.read_text())
+    content["recipe"]["of_another_version"] = 1
+    path.write_text(json.dumps(content))
+    assert told(mine, tmp_path / "published") == []
+    assert path.exists() and "of_another_version" in caplog.text
 
 
 @pytest.mark.parametrize(

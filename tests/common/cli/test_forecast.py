@@ -95,6 +95,8 @@ def test_a_search_for_the_number_of_layers_is_forecast_by_its_trials(seconds, to
     held_out = 4 * 32 * (6 * RATES.token + RATES.logits)
     pruning = 4 * 32 * 6 * RATES.token
     assert expected["search"] == pytest.approx(held_out + 3 * (expected["read"] + pruning + held_out))
+    fewest = seconds("linearpatch", "--remove", "1")  # the largest result of the four
+    assert (expected["save"], expected["result"]) == (fewest["save"], fewest["result"])
     plan = tool("linearpatch", *options, "--plan")
     assert "(starting " in plan.stdout and "searching for the number of layers" in plan.stdout
     assert "--max-perplexity-increase 10%" in plan.stdout and "--remove" not in plan.stdout

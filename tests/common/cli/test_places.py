@@ -192,6 +192,7 @@ def test_a_result_that_cannot_be_asked_is_saved_and_says_so(tool, monkeypatch):
     scored = []
 
     def evaluate(*arguments, **options):
+        assert options["num_fewshot"] == 0  # as --help and the card say
         scored.append(1)
         if len(scored) > 1:
             raise UserError("the model's output is not finite in float16")

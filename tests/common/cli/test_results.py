@@ -25,8 +25,8 @@ from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2C
 
 from common.calibration import massive_activations
 from common.cli import Job, bounded, measure, sweep
+from common.cli.card import _quoted, source_facts
 from common.cli.card import card as card_of
-from common.cli.card import source_facts
 from common.evaluation import significance
 from common.models import checkpoint
 from common.models import loading as models
@@ -686,3 +686,7 @@ def test_a_test_text_is_the_calibration_text_however_it_is_spelt(tool, text, tmp
         for name, path in (("plain", text), ("odd", odd))
     )
     assert first["perplexity"] == second["perplexity"]
+
+
+def test_a_card_is_text_whatever_a_broken_model_writes():
+    assert _quoted("a\x00b\x1b[1m\n`c`") == "`a\ufffdb\ufffd[1m 'c'`"

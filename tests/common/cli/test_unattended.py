@@ -15,7 +15,7 @@ from safetensors import safe_open
 from common.cli import bounded, push
 from common.cli import run as run_module
 from common.models.files import hub
-from tests.tools import TOOLS
+from tests.tools import TOOLS, main, method_of
 
 pytestmark = pytest.mark.usefixtures("short")
 PARAGRAPHS = 200  # with room for a part that is held out
@@ -104,6 +104,13 @@ def test_json_is_all_of_standard_output_and_progress_is_not(more, tool):
     if more == "--remove 2":
         assert printed["evaluation"]["after"] == run.report["evaluation"]["after"]
         assert printed["layers"] == run.report["layers"] and "saved to" in run.stderr
+
+
+def test_a_plan_without_a_place_names_none(model, text, capsys):
+    options = {"model": model, "text": text, "remove": 2, "samples": 4, "length": 32, "test-samples": 4}
+    arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    assert main(method_of("linearpatch"), [*arguments, "--plan", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["out"] is None
 
 
 def test_a_reader_of_json_that_has_gone_costs_nothing(tool, monkeypatch):

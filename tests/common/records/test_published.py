@@ -127,6 +127,15 @@ def test_a_damaged_file_is_left_and_named_once(tmp_path, caplog, name):
     assert str(path) in caplog.text or path.name in caplog.text
 
 
+def test_of_a_result_that_stands_twice_the_newer_counts(tmp_path):
+    """As after a merge by union of two clones that both measured it."""
+    publish(tmp_path, [(record(values={"acc": 0.25}, provenance={"measured_at": "2026-01-02"}), {})])
+    path = tmp_path / "somebody--small" / "records" / f"{record().benchmark}.jsonl"
+    [newer] = lines(path)
+    path.write_text(newer + "\n" + newer.replace("0.25", "0.75").replace("2026-01-02", "2026-01-01") + "\n")
+    assert Store(NOWHERE, tmp_path).get(RECIPE, record().benchmark).values == {"acc": 0.25}
+
+
 def test_a_full_disk_leaves_what_was_published(tmp_path, monkeypatch):
     publish(tmp_path, [(record(values={"acc": 0.25}), {})])
 
@@ -145,7 +154,7 @@ def lines(path: Path) -> list[str]:
 
 
 def test_the_published_lines_are_sorted_unique_and_as_they_would_be_written():
-    """A merge by union may leave a line twice or out of order: `make publish` writes the file anew."""
+    """A merge by union may leave a line twice or out of order: publishing a result of the file writes it anew."""
     files = sorted(PUBLISHED.rglob("*.jsonl"))
     assert len(files) > 100
     for path in files:

@@ -1,5 +1,6 @@
 """Why answers do not follow perplexity: the rows are the league's, and what the picture shows follows from the outcomes."""
 
+import dataclasses
 import itertools
 import math
 
@@ -23,6 +24,15 @@ from reproductions.spec import registry, subjects, subsets
 
 TARGET = "league-answers"
 SMOLLM = subjects.of_model("smollm2-135m-instruct")
+
+
+def test_no_row_is_asked_items_that_another_is_calibrated_on():
+    """HellaSwag's items after the first 500 are the text of some rows, whatever else is read whole."""
+    table = registry.get(TARGET)
+    assert any(("corpus", "hellaswag-after-500") in row.recipe.reads() for row in table.rows(SMOLLM))
+    for subject in (SMOLLM, dataclasses.replace(SMOLLM, full_test_sets=True)):
+        asked = {column.benchmark for column in table.columns_for(subject) if "hellaswag" in str(column.benchmark)}
+        assert asked == {"hellaswag@first-500", "endings@hellaswag@first-500"}
 
 
 def test_a_part_of_the_endings_is_a_measurement_of_its_own():

@@ -67,6 +67,7 @@ def test_claims_compare_the_same_questions_written_and_picked(tmp_path):
         outcomes = {
             "kl@league-wikitext2": {"kl": kl + (noise if kl else 0 * noise)},
             "arc_easy@first-500": {"acc_norm": right},
+            "arc_easy": {"acc_norm": np.concatenate([right, np.ones(1876, bool)])},  # were not asked as written
             "arc_easy_written@first-500": {"exact": wrote, "contains": wrote},
         }
         for benchmark, by_item in outcomes.items():
