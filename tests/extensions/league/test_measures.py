@@ -67,9 +67,10 @@ def test_claims_compare_the_same_questions_written_and_picked(tmp_path):
         outcomes = {
             "kl@league-wikitext2": {"kl": kl + (noise if kl else 0 * noise)},
             "arc_easy@first-500": {"acc_norm": right},
-            "arc_easy": {"acc_norm": np.concatenate([right, np.ones(1876, bool)])},  # were not asked as written
             "arc_easy_written@first-500": {"exact": wrote, "contains": wrote},
         }
+        if row.spec is None or row.sparsity == "7/30":  # the rest was not asked as written
+            outcomes["arc_easy"] = {"acc_norm": np.concatenate([right, np.ones(1876, bool)])}
         for benchmark, by_item in outcomes.items():
             put_outcomes(store, row.recipe, benchmark, by_item)
     shown = show.build(table, store, SMOLLM)

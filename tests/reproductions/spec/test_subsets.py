@@ -72,11 +72,13 @@ def test_full_test_sets_are_the_papers_models_and_table_1s():
     assert asked("table1-reassessing", SMOLLM)["OpenbookQA"] == "openbookqa"  # has 500
     for target in registry.targets():
         papers, toy = (asked(target, subject) for subject in (settings.PAPER, settings.TOY))
-        assert not any(name and name != subsets.whole(name) for name in [*papers.values(), *toy.values()])
+        # of HellaSwag the items after the first 500 are calibration text there
+        read_whole = [name for name in (*papers.values(), *toy.values()) if target != "league-answers"]
+        assert not any(name and name != subsets.whole(name) for name in read_whole)
         for label, name in asked(target, SMOLLM).items():
             if name is not None and name != subsets.whole(name):
                 assert name.startswith("perplexity") == name.endswith(subsets.TOKENS_MARK)
-            assert label not in papers or name is None or subsets.whole(name) == papers[label]
+            assert label not in papers or name is None or subsets.whole(name) == subsets.whole(papers[label])
     qwen = settings.of_model("qwen2.5-coder-0.5b-instruct")  # of so large a model parts, there, too
     assert asked("table1-linearpatch", qwen)["ARC-e"] == "arc_easy@first-500"
     assert asked("table1-linearpatch", replace(qwen, full_test_sets=True))["ARC-e"] == "arc_easy"
