@@ -5,7 +5,6 @@ model. All else stays where it is, and the command says why. A killed run leaves
 continues.
 """
 
-import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -18,11 +17,11 @@ from common.records.record_json import Unreadable
 from common.records.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
 from common.utils.errors import UserError, first_of, plural, quiet_logging
 from reproductions.render import cells_parquet
+from reproductions.render.evidence import known
 from reproductions.spec import registry
 from reproductions.spec import subjects as settings
 
 UNCHANGED = "already published"
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,8 @@ def measured(folder: Path) -> Iterator[tuple[Record, Recipe]]:
     """Yield the results in a user's folder, by model, recipe and benchmark."""
     store = Store(folder, None)
     for path in sorted(folder.glob("*/*/*/**/*.json")):  # a model's name may have slashes
-        if (record := store.read_file(path)) is None:
-            continue
-        try:
+        if (record := store.read_file(path)) is not None and known(record):
             yield record, Recipe(**record.recipe)
-        except TypeError as error:
-            log.warning("left out %s, whose recipe this version does not know (%s)", path, error)
 
 
 def judge(record: Record, recipe: Recipe, earlier: Record | None, shown: set[str]) -> Outcome:
@@ -107,7 +102,7 @@ def run(folder: Path, published: Path = PUBLISHED) -> list[Outcome]:
             ) from error
         except Unreadable as error:
             raise UserError(
-                f"a published file is damaged: {error}. Restore it with git (git checkout HEAD -- {published}), then run "
+                f"a published file is damaged: {error}. Resolve the conflict in it, or restore that file with git, then run "
                 "the same command again"
             ) from error
     return outcomes

@@ -24,7 +24,7 @@ class Sublayer:
         readers: Linear layers of the module that read the norm's output; () if experts hold them.
         writer: Linear layer that computes the module's output; '' if experts hold it.
         post: Path of the norm after the module; '' for none.
-        pair: Whether the layer unpacks what the module returns, its output and something else.
+        returns_pair: Whether the layer unpacks what the module returns, its output and something else.
     """
 
     norm: str
@@ -32,7 +32,7 @@ class Sublayer:
     readers: tuple[str, ...] = ()
     writer: str = ""
     post: str | None = None
-    pair: bool = False
+    returns_pair: bool = False
 
 
 _ATTENTION = Sublayer("input_layernorm", "self_attn", ("q_proj", "k_proj", "v_proj"), "o_proj")
@@ -212,7 +212,7 @@ SUPPORTED: dict[str, Architecture] = {
         _MIXTURE,
         writers=("self_attn.o_proj", "mlp.experts:down_proj", "mlp.experts:down_proj_bias"),
         layer_types=True,
-        mlp=replace(_EXPERTS, pair=True),
+        mlp=replace(_EXPERTS, returns_pair=True),
         experts=(),
     ),
     "deepseek_v2": _DEEPSEEK,

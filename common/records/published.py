@@ -42,7 +42,7 @@ _INSTALLED = re.compile(r"^.*/(?=lm_eval/)")  # the folder of the machine that m
 
 
 def _measured_at(row: dict) -> str:
-    return row.get("provenance", {}).get("measured_at", "")
+    return (row.get("provenance") or {}).get("measured_at", "")
 
 
 class Lines:
@@ -55,14 +55,14 @@ class Lines:
         self._text = path.read_text(encoding="utf-8") if path.is_file() else ""
         for number, line in enumerate(self._text.splitlines(), 1):
             key, row = self._row(line, number)
-            if key not in self.rows or _measured_at(row) >= _measured_at(
-                self.rows[key]
-            ):  # twice after a merge by union
-                self.rows[key] = row
+            earlier = self.rows.setdefault(key, row)  # a merge by union may leave a key twice: the newer counts
+            self.rows[key] = row if _measured_at(row) >= _measured_at(earlier) else earlier
 
     def _row(self, line: str, number: int) -> tuple[str, dict]:
         try:
             row = json.loads(line)
+            if not isinstance(row[self.key], str):
+                raise TypeError(self.key)
             return row[self.key], row
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise Unreadable("corrupt", f"line {number} of {self.path} is no JSON object with {self.key!r}") from error

@@ -140,18 +140,18 @@ def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[
             cells = _cells(point)
             if claim.exclude_chance_tasks and not replicates.at_chance_level.isdisjoint(column for *_, column in cells):
                 continue
-            if number and (key not in by_key or not _on_more_items(replicates, cells)):
+            if number and (key not in by_key or not _on_more_items(replicates, point)):
                 continue
             if not number or replicates.columns(cells) == readings[0].columns(cells):
                 by_key[key] = (point, resample, replicates)
     return list(by_key.values())
 
 
-def _on_more_items(replicates: Resampled, cells: Sequence[Key]) -> bool:
-    """Return whether cells use more items than the table shows; of several columns all do, else items would differ."""
-    whole = replicates.read_whole(cells)
-    shown = {column for *_, column in cells}
-    return bool(whole) and (len(shown) == 1 or len(whole) == len(replicates.columns(cells)))
+def _on_more_items(replicates: Resampled, point: Comparison) -> bool:
+    """Return whether a comparison uses more items than the table shows; of two columns both do, else items would differ."""
+    across = [part.cells for part in point.parts or (point,) if len({column for *_, column in part.cells}) > 1]
+    same = all(len(replicates.read_whole(cells)) == len(replicates.columns(cells)) for cells in across)
+    return bool(replicates.read_whole(_cells(point))) and same
 
 
 def _key(point: Comparison) -> tuple:

@@ -1,5 +1,6 @@
 """Every record, and which tables' rows it stands behind: what the report and the lists of values are made from."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -59,12 +60,17 @@ class Shown:
     shape: bool = False
 
 
+log = logging.getLogger(__name__)
 _FIELDS = {field.name for field in fields(Recipe)}
 
 
 def known(record: Record) -> bool:
-    """Return whether this version knows the fields of a result's recipe."""
-    return record.recipe.keys() <= _FIELDS
+    """Return whether this version knows the fields of a result's recipe; otherwise say that the result is left out."""
+    if unknown := sorted(record.recipe.keys() - _FIELDS):
+        log.warning(
+            "%s of %s is left out: its recipe is another version's (%s)", record.benchmark, record.recipe_hash, unknown
+        )
+    return not unknown
 
 
 class Evidence:

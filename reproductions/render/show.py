@@ -117,7 +117,8 @@ def _facts(
     retained = [c for c in columns if str(c.derived).startswith("retained") and len(c.of) != 1]
     excluding = [c.label for c in columns if c.exclude_chance_tasks or c in retained]
     scored = {name for _, _, scores in rows for name, score in scores.items() if isinstance(score, Score)}
-    in_place = subject.text and any(subject.text in str(row.recipe) for row, _, _ in rows if row.recipe)
+    corpora = {(row.recipe.calibration or {}).get("corpus") for row, _, _ in rows if row.recipe} - {None}
+    others = ", or on the text that a row names" if len(corpora) > 1 else ""
     return {
         "name": subject.name,
         "label": subject.label,
@@ -129,7 +130,7 @@ def _facts(
         "guessing": {labels[name]: level for name, level in derived_columns.levels(columns, model, rows).items()},
         "guessed": dict.fromkeys(excluding, unknown) if unknown else {},
         "size": subsets.described([column for column in columns if column.id in scored] or columns),
-        "text": TEXT_LABEL if in_place else "",
+        "text": TEXT_LABEL + others if subject.text in corpora else "",
     }
 
 

@@ -63,7 +63,7 @@ def test_a_damaged_published_file_is_named_with_its_remedy(mine, tmp_path):
     [path] = folder.glob("*/records/b.jsonl")
     path.write_text("<<<<<<< HEAD\n" + path.read_text())
     measured(mine, value=0.25, provenance=CLEAN | {"measured_at": "3"})
-    with pytest.raises(UserError, match="line 1 of .*b.jsonl.*Restore it with git"):
+    with pytest.raises(UserError, match="line 1 of .*b.jsonl.*restore that file with git"):
         publish.run(mine.user, folder)
 
 

@@ -102,7 +102,7 @@ def drop_sublayers(model: nn.Module, sublayers: Iterable[tuple[int, str]]) -> No
         if name == ATTENTION:
             nothing = NoAttention(layer_list(model)[number].self_attn.layer_idx)
         else:
-            nothing = NoMlp(architecture_of(model).mlp.pair)
+            nothing = NoMlp(architecture_of(model).mlp.returns_pair)
         _replace(model, number, name, nothing)
 
 

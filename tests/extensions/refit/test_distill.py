@@ -212,7 +212,7 @@ def test_weights_that_differ_in_their_last_bits_continue_a_training(original, mo
     options = {"following": 1, "start": {"removed": REMOVED}, "folder": tmp_path}
     report = distill(model, original, ids, REMOVED, 2, **options)
     for weight in nudged.model.layers[1].mlp.parameters():
-        weight.data = torch.nextafter(weight.data, torch.tensor(1.0))
+        weight.data *= 1 + 1e-6
     assert distill(nudged, original, ids, REMOVED, 2, **options) == report
     assert torch.equal(nudged.model.layers[1].mlp.up_proj.weight, model.model.layers[1].mlp.up_proj.weight)
 

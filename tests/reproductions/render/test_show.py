@@ -199,6 +199,13 @@ def test_seconds_have_three_significant_digits(value):
     assert len(f"{value:.{digits}f}".replace(".", "").lstrip("0")) == max(3, len(str(int(value))))
 
 
+def test_a_heading_says_that_rows_read_other_texts_too():
+    table, subject = registry.get("league-texts"), of_model("smollm2-135m-instruct")
+    read = {name for row in table.rows(subject) for _, name in row.recipe.reads()}
+    text = tables.render(show.build(table, Store(NOWHERE), subject, claims=False), "md")
+    assert len(read) > 1 and "with rare words masked, or on the text that a row names" in text
+
+
 @pytest.mark.parametrize("model", [*PUBLISHED_MODELS, "standin"])
 def test_a_heading_names_the_calibration_text_where_it_is_not_the_papers(model):
     recipes = map(json.loads, (PUBLISHED / model / "recipes.jsonl").read_text().splitlines())
