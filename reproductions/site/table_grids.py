@@ -90,7 +90,7 @@ class Grid:
     """The rows of one subject.
 
     compared: with reported numbers. size: measured part of tasks and texts, and the calibration text where it is not the
-    paper's; '': all, and the paper's. left_out: tasks that averages are over if some are left out, and why. shape: whether all
+    paper's; '': all, and its own. left_out: tasks that averages are over if some are left out, and why. shape: whether all
     unreported numbers follow from shapes. absent: columns without any number, which are left out.
     """
 
