@@ -14,6 +14,9 @@ from reproductions.spec import subjects as settings
 from reproductions.spec.registry import Row, Table
 from reproductions.spec.subjects import PAPER, TOY, Subject
 
+log = logging.getLogger(__name__)
+_FIELDS = {field.name for field in fields(Recipe)}
+
 
 class Loaded(Store):
     """A store that reads every result once; later changes on disk are not seen.
@@ -58,10 +61,6 @@ class Shown:
     subject: str
     row: Row
     shape: bool = False
-
-
-log = logging.getLogger(__name__)
-_FIELDS = {field.name for field in fields(Recipe)}
 
 
 def known(record: Record) -> bool:

@@ -23,7 +23,7 @@ SUBLAYERS = (ATTENTION, MLP)
 
 
 class NoMlp(nn.Module):
-    """Stand-in for a removed MLP, which adds nothing. ``pair``: see `architectures.Sublayer`."""
+    """Stand-in for a removed MLP, which adds nothing. pair: `architectures.Sublayer.returns_pair`."""
 
     state = "none"
 

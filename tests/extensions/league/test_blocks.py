@@ -120,6 +120,10 @@ def test_the_picture_has_both_curves_the_choices_and_the_writer():
     plain, kept, carried = (bars.lines[0].get_ydata() for bars in axes.containers)
     assert list(plain) == pytest.approx([20 * math.exp(1 + start) for start in STARTS])
     assert list(kept) == pytest.approx([20 * math.exp(start) for start in STARTS])
+    (low, high), *_ = [segment[:, 1] for segment in axes.containers[0].lines[2][0].get_segments()]
+    assert math.log(high / low) == pytest.approx(
+        2 * 2.3646 * 0.1, rel=1e-4
+    )  # Student's t with seven degrees of freedom
     assert list(carried) == pytest.approx([20 * math.exp(0.5)])
     assert {text.get_text(): text.xy[0] for text in axes.texts} == {"cosine": 2, "least residual, least loss": 1}
     assert any("layer 3" in patch.get_label() for patch in axes.patches)
